@@ -1,0 +1,1 @@
+"""The backbones, one module each: networks with attention slots."""

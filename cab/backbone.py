@@ -1,0 +1,55 @@
+"""The base class of every backbone, and what fills its attention slots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from cab.attention import Attention
+from cab.patterns import Pattern
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """An attention by name, with the options of its constructor."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SlotFiller:
+    """Puts the attention under test into the slots of its pattern, and the ``elsewhere`` ones into the rest.
+
+    A backbone receives it as ``slots`` and calls it once for each of its slots.
+    """
+
+    pattern: Pattern
+    attention: AttentionSpec
+    elsewhere: Mapping[Pattern, AttentionSpec]
+
+    def __call__(self, pattern: Pattern | str, *, embed_dim: int, num_heads: int, dropout: float = 0.0) -> Attention:
+        """The attention for one slot of ``pattern``."""
+        from cab.build import make_attention
+
+        pattern = Pattern.parse(pattern)
+        under_test = pattern is self.pattern
+        return make_attention(
+            self.attention if under_test else self.elsewhere[pattern],
+            pattern,
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            dropout=dropout,
+            allow_unsound=not under_test,
+        )
+
+
+class Backbone(nn.Module):
+    """A network with attention slots. Its constructor takes ``slots`` (a :class:`SlotFiller`) and options."""
+
+    def attention_slots(self) -> list[tuple[str, Pattern]]:
+        """(path, pattern) of every slot, in the order of the modules."""
+        return [(path, module.pattern) for path, module in self.named_modules() if isinstance(module, Attention)]

@@ -1,0 +1,1 @@
+"""The command line; every handler imports what it needs when it runs."""

@@ -1,0 +1,92 @@
+"""`cab`: one program, one module a command; nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import traceback
+
+from cab.errors import UserError, unknown_name
+
+COMMANDS = {
+    "run": "train and evaluate one cell, or a sweep of cells with -m",
+    "list": "what is registered: attentions, backbones, tasks, runnable cells",
+    "params": "parameter counts of the paper preset, beside the published ones",
+    "verify": "is an attention correct? look-ahead, decoding, padding, limits, growth",
+    "efficiency": "time and memory of attentions against length",
+    "efficiency-length": "from which length on an attention is cheaper than softmax attention",
+    "score": "compositional index of results",
+    "correlation": "correlation between patterns and between tasks",
+    "leaderboard": "one page of tables and plots from results",
+    "audit": "recompute the published tables from the published raw metrics",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; returns the exit status: 0, 1 for an internal error, 2 for the user's mistake."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in argv
+    if debug:
+        argv.remove("--debug")
+    try:
+        return _dispatch(argv)
+    except UserError as error:
+        if debug:
+            traceback.print_exc()
+        print(f"cab: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("cab: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of a table went away, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        print(
+            f"cab: internal error: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''} "
+            "(add --debug for the traceback)",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _dispatch(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        print(_help())
+        return 0
+    if argv[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"cab {version('cab-benchmark')}")
+        return 0
+    name, *rest = argv
+    if name not in COMMANDS:
+        raise unknown_name("command", name, COMMANDS)
+    module = importlib.import_module(f"cab.cli.{name.replace('-', '_')}")
+    parser = argparse.ArgumentParser(prog=f"cab {name}", description=COMMANDS[name], exit_on_error=True)
+    if name == "run":  # its arguments are Hydra's overrides
+        return module.run(rest)
+    module.add_arguments(parser)
+    return module.run(parser.parse_args(rest))
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: cab COMMAND [...]   (cab COMMAND --help; add --debug to see tracebacks)",
+            "",
+            "The benchmark for attention mechanisms.",
+            "",
+            *lines,
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
