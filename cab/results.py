@@ -1,0 +1,181 @@
+"""Result records: one immutable JSON file a finished run, and the table that is made of many.
+
+A record is written to a temporary name and renamed, so a folder can be shared by many jobs with no lock and
+never holds half a record of ours; files that are broken all the same are reported and left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import logging
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cab.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+log = logging.getLogger(__name__)
+
+SCHEMA = 1
+DEFAULT_DIR = Path("results/local")
+PUBLISHED = Path(__file__).resolve().parent.parent / "results" / "paper"
+"""The published tables, as data with their sources."""
+
+CELL = ("task", "dataset", "variant", "backbone", "pattern", "attention", "preset", "seed")
+"""What one run measures; ``variant`` tells apart runs of one data set, as univariate and multivariate."""
+
+COLUMNS = (
+    *CELL,
+    "task_version",
+    "metric",
+    "value",
+    "unit",
+    "higher_is_better",
+    "params",
+    "train_seconds",
+    "peak_memory_bytes",
+    "revision",
+    "hash",
+    "file",
+)
+
+
+def cell_hash(config: Mapping[str, Any]) -> str:
+    """The name of a run: 16 hexadecimal digits of the SHA-256 of its resolved configuration."""
+    canonical = json.dumps(config, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def record_path(results_dir: Path, digest: str) -> Path:
+    """Where the record called ``digest`` lies; logs, checkpoints and pictures are in the folder beside it."""
+    return results_dir / f"{digest}.json"
+
+
+def write_record(record: Mapping[str, Any], results_dir: Path) -> Path:
+    """Write a record whole or not at all; it replaces an earlier one of the same hash."""
+    path = record_path(results_dir, record["hash"])
+    results_dir.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=results_dir, prefix=f".{path.stem}-", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w") as file:
+            json.dump(record, file, indent=1, sort_keys=True)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """One record; UserError when the file is not a whole record of this schema."""
+    try:
+        record = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is not a whole result record ({error}); run the cell again") from None
+    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+        raise UserError(f"{path} is not a result record of schema {SCHEMA}")
+    missing = {"hash", "cell", "metrics", "cost"} - record.keys()
+    if missing:
+        raise UserError(f"{path} lacks {', '.join(sorted(missing))}")
+    return record
+
+
+def load_results(sources: Iterable[str | Path] | str | Path = DEFAULT_DIR) -> pd.DataFrame:
+    """Results as one table, a row a metric, with the columns :data:`COLUMNS`.
+
+    Args:
+        sources: folders of records, single records, or CSV files in the layout of ``results/paper/results.csv``
+            (``pattern,task,backbone,dataset,metric,higher_is_better,attention,value``).
+
+    Raises:
+        ValueError: a source that does not exist. Broken records are warned about and left out.
+    """
+    import pandas as pd
+
+    if isinstance(sources, (str, Path)):
+        sources = [sources]
+    rows: list[dict[str, Any]] = []
+    for source in map(Path, sources):
+        if not source.exists():
+            raise UserError(f"no results at {source}: name a folder of records, a record or a CSV file")
+        if source.is_dir():
+            for path in sorted(source.glob("*.json")):
+                rows += _rows_or_warning(path)
+            if (source / "results.csv").exists():
+                rows += _published_rows(source / "results.csv")
+        elif source.suffix == ".csv":
+            rows += _published_rows(source)
+        else:
+            rows += _record_rows(source)
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _rows_or_warning(path: Path) -> list[dict[str, Any]]:
+    try:
+        return _record_rows(path)
+    except UserError as error:
+        log.warning("skipped: %s", error)
+        return []
+
+
+def _record_rows(path: Path) -> list[dict[str, Any]]:
+    record = read_record(path)
+    try:
+        shared = {name: record["cell"][name] for name in CELL}
+        shared |= {
+            "task_version": record["task_version"],
+            "params": record["cost"]["params"],
+            "train_seconds": record["cost"]["train_seconds"],
+            "peak_memory_bytes": record["cost"]["peak_memory_bytes"],
+            "revision": record["revision"]["commit"],
+            "hash": record["hash"],
+            "file": str(path),
+        }
+        return [
+            shared
+            | {
+                "metric": metric["name"],
+                "value": math.nan if metric["value"] is None else float(metric["value"]),
+                "unit": metric["unit"],
+                "higher_is_better": bool(metric["higher_is_better"]),
+            }
+            for metric in record["metrics"]
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is not a whole result record ({error!r}); run the cell again") from None
+
+
+def _published_rows(path: Path) -> list[dict[str, Any]]:
+    with path.open(newline="") as file:
+        reader = csv.DictReader(file)
+        needed = {"pattern", "task", "backbone", "dataset", "metric", "higher_is_better", "attention", "value"}
+        lacking = needed - set(reader.fieldnames or ())
+        if lacking:
+            raise UserError(f"{path} lacks the columns {', '.join(sorted(lacking))}")
+        return [
+            {
+                **{name: row.get(name) or "" for name in CELL},
+                "preset": row.get("preset") or "published",
+                "seed": 0,
+                "task_version": 0,
+                "metric": row["metric"],
+                "value": float(row["value"]) if row["value"] else math.nan,
+                "unit": "",
+                "higher_is_better": row["higher_is_better"] == "1",
+                "hash": "",
+                "revision": "",
+                "file": str(path),
+            }
+            for row in reader
+        ]
