@@ -26,7 +26,7 @@ class Attention(nn.Module):
     before the projections and padded outputs after them, so whatever stands in the padding (NaN included)
     reaches neither outputs nor gradients; decoding recomputes the prefix until the subclass knows better.
 
-    Class attributes a subclass may set:
+    Attributes a subclass may set, for the class or (``compacts_padding``) for an instance:
 
     * ``compacts_padding``: the method depends on positions (windows, segments, recurrences). Rows are then
       handed over with their padding moved to the right end, so a row with padding inside or on the left
@@ -43,7 +43,7 @@ class Attention(nn.Module):
         ValueError: for dimensions that do not fit.
     """
 
-    compacts_padding: ClassVar[bool] = False
+    compacts_padding: bool = False
     autocast_dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.bfloat16, torch.float16)
 
     def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:
@@ -131,26 +131,26 @@ class Attention(nn.Module):
         self._check_inputs(query, key, value, query_padding_mask, key_padding_mask)
         if not self.pattern.is_cross:
             query_padding_mask = key_padding_mask = _union(query_padding_mask, key_padding_mask)
-        query = _without_padding(query, query_padding_mask)
+        query = without_padding(query, query_padding_mask)
         query_order = key_order = None
         if self.compacts_padding:
-            query, query_padding_mask, query_order = _compact(query, query_padding_mask)
+            query, query_padding_mask, query_order = compact_rows(query, query_padding_mask)
         if key is None or value is None:
             key = value = query
             key_padding_mask = query_padding_mask
         else:
             same = key is value
-            key = _without_padding(key, key_padding_mask)
-            value = key if same else _without_padding(value, key_padding_mask)
+            key = without_padding(key, key_padding_mask)
+            value = key if same else without_padding(value, key_padding_mask)
             if self.compacts_padding and key_padding_mask is not None:
-                key, compact_mask, key_order = _compact(key, key_padding_mask)
-                value = key if same else _take(value, key_order)
+                key, compact_mask, key_order = compact_rows(key, key_padding_mask)
+                value = key if same else take_rows(value, key_order)
                 key_padding_mask = compact_mask
         output = self.compute(
             query, key, value, query_padding_mask=query_padding_mask, key_padding_mask=key_padding_mask
         )
-        output = _without_padding(output, query_padding_mask)
-        return output if query_order is None else _take(output, query_order.argsort(dim=1))
+        output = without_padding(output, query_padding_mask)
+        return output if query_order is None else take_rows(output, query_order.argsort(dim=1))
 
     def compute(
         self,
@@ -326,17 +326,19 @@ def _union(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return a | b
 
 
-def _without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
+def without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
+    """``x`` [B, N, D] with zeros where ``mask`` [B, N] is True."""
     return x if mask is None else x.masked_fill(mask.unsqueeze(-1), 0.0)
 
 
-def _compact(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+def compact_rows(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Move each row's padding to its right end: rows, mask, and the order [B, N] that was taken."""
     if mask is None:
         return x, None, None
     order = mask.to(torch.uint8).argsort(dim=1, stable=True)
-    return _take(x, order), mask.gather(1, order), order
+    return take_rows(x, order), mask.gather(1, order), order
 
 
-def _take(x: Tensor, order: Tensor) -> Tensor:
+def take_rows(x: Tensor, order: Tensor) -> Tensor:
+    """``x`` [B, N, D] with the positions of row b in the order ``order[b]``."""
     return x.gather(1, order.unsqueeze(-1).expand_as(x))
