@@ -46,6 +46,11 @@ class Attention(nn.Module):
     compacts_padding: bool = False
     autocast_dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.bfloat16, torch.float16)
 
+    q_proj: nn.Linear
+    k_proj: nn.Linear
+    v_proj: nn.Linear
+    out_proj: nn.Linear
+
     def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:
         super().__init__()
         if embed_dim < 1 or num_heads < 1:
@@ -143,9 +148,10 @@ class Attention(nn.Module):
             key = without_padding(key, key_padding_mask)
             value = key if same else without_padding(value, key_padding_mask)
             if self.compacts_padding and key_padding_mask is not None:
-                key, compact_mask, key_order = compact_rows(key, key_padding_mask)
-                value = key if same else take_rows(value, key_order)
-                key_padding_mask = compact_mask
+                compact_key, compact_mask, key_order = compact_rows(key, key_padding_mask)
+                assert key_order is not None
+                value = compact_key if same else take_rows(value, key_order)
+                key, key_padding_mask = compact_key, compact_mask
         output = self.compute(
             query, key, value, query_padding_mask=query_padding_mask, key_padding_mask=key_padding_mask
         )
@@ -217,9 +223,7 @@ class Attention(nn.Module):
             state["key_padding"] = key.new_zeros(key.shape[:2], dtype=torch.bool) if mask is None else mask
         return state
 
-    def prefill(
-        self, query: Tensor, state: State, *, query_padding_mask: Tensor | None = None
-    ) -> tuple[Tensor, State]:
+    def prefill(self, query: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
         """Read several tokens at once: outputs [B, T, D] of the tokens ``query`` [B, T, D], and the new state.
 
         The state may already hold a prefix, so a long prompt can be read in pieces. Padded tokens
@@ -240,9 +244,7 @@ class Attention(nn.Module):
         )
         return output[:, -query.shape[1] :], state
 
-    def step(
-        self, query_t: Tensor, state: State, *, query_padding_mask: Tensor | None = None
-    ) -> tuple[Tensor, State]:
+    def step(self, query_t: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
         """Read one token: output of ``query_t`` ([B, D] or [B, 1, D], same shape back), and the new state.
 
         ``query_padding_mask`` [B] or [B, 1]: rows whose token is padding.
@@ -289,6 +291,10 @@ class Attention(nn.Module):
                 f"{name} must be [batch, length, {self.embed_dim}] with batch and length of at least 1, "
                 f"got {tuple(x.shape)}"
             )
+
+    def _check_tokens(self, query: Tensor, query_padding_mask: Tensor | None) -> None:
+        self._check_sequence("query", query)
+        _check_mask("query_padding_mask", query_padding_mask, query)
 
     def _check_decoding(
         self, batch_size: int, key: Tensor | None, value: Tensor | None, key_padding_mask: Tensor | None
