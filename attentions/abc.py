@@ -67,7 +67,7 @@ class ABCAttention(Attention):
         key: Tensor,
         value: Tensor,
         *,
-        query_padding_mask: Tensor | None,
+        query_padding_mask: Tensor | None,  # noqa: ARG002
         key_padding_mask: Tensor | None,
     ) -> Tensor:
         if self.pattern is Pattern.CS:
@@ -80,7 +80,7 @@ class ABCAttention(Attention):
         key: Tensor,
         value: Tensor,
         *,
-        query_padding_mask: Tensor | None,
+        query_padding_mask: Tensor | None,  # noqa: ARG002
         key_padding_mask: Tensor | None,
     ) -> Tensor:
         """Every target's memory from its own prefix (CS) or from all keys, in the words of Eq. 20."""
@@ -124,7 +124,7 @@ class ABCAttention(Attention):
             key, value = (x.masked_fill(padding[:, None, :, None], 0.0) for x in (key, value))
         pieces = [x.split(SPAN, dim=2) for x in (query, key, value)]
         masks = [None] * len(pieces[0]) if padding is None else padding.split(SPAN, dim=1)
-        carry = tuple(memory[name] for name in MEMORY)
+        carry = [memory[name] for name in MEMORY]
         outputs = []
         for q, k, v, mask in zip(*pieces, masks, strict=True):
             if torch.is_grad_enabled() and len(masks) > 1:
@@ -151,8 +151,9 @@ class ABCAttention(Attention):
         dtype, length = query.dtype, query.shape[2]
         block = min(BLOCK, length)
         with torch.autocast(query.device.type, enabled=False):
-            q, k, v = (_blocks(x.float(), block) for x in (query, key, value))
-            k_logits, v_logits = k @ self.compress_k.float(), v @ self.compress_v.float()
+            accurate = torch.promote_types(dtype, torch.float32)
+            q, k, v = (_blocks(x.to(accurate), block) for x in (query, key, value))
+            k_logits, v_logits = k @ self.compress_k.to(accurate), v @ self.compress_v.to(accurate)
             empty = _blocks(torch.ones_like(query[:, :1, :, :1], dtype=torch.bool), block, fill=False).logical_not()
             if padding is not None:
                 empty = empty | _blocks(padding[:, None, :, None], block)
@@ -184,7 +185,7 @@ class ABCAttention(Attention):
         value: Tensor | None = None,
         key_padding_mask: Tensor | None = None,
         device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | None = None,  # noqa: ARG002
     ) -> State:
         self._check_decoding(batch_size, key, value, key_padding_mask)
         if key is None or value is None:
