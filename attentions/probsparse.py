@@ -169,11 +169,13 @@ class ProbSparseAttention(Attention):
 
     def lazy(self, value: Tensor, lengths: Tensor, padding: Tensor | None) -> Tensor:
         """What a query that is not selected gets: the mean of the values, or (CS) their sum so far; [B, H, N, E]."""
+        accurate = torch.promote_types(value.dtype, torch.float32)
         if padding is not None:
             value = value.masked_fill(padding[:, None, :, None], 0.0)
         if self.pattern is Pattern.CS:
-            return value.float().cumsum(dim=2).to(value.dtype)
-        mean = value.sum(dim=2, keepdim=True, dtype=torch.float32) / lengths.clamp_min(1)[:, None, None, None]
+            total = value.cumsum(dim=2, dtype=accurate).to(value.dtype)
+            return total if padding is None else total.masked_fill(padding[:, None, :, None], 0.0)
+        mean = value.sum(dim=2, keepdim=True, dtype=accurate) / lengths.clamp_min(1)[:, None, None, None]
         return mean.to(value.dtype).expand_as(value)
 
     def merge_heads(self, x: Tensor) -> Tensor:
