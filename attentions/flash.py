@@ -1,0 +1,58 @@
+"""FlashAttention (Dao et al. 2022): softmax attention by torch's flash kernel, and by no other."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from attentions.vanilla import VanillaAttention
+from cab import register_attention
+from cab.errors import UserError
+
+HIDDEN = -3e4
+"""Coordinate that gives a padded key the weight zero: a logit far below every other, finite in float16."""
+
+
+@register_attention("flash", patterns="NS CS NC CC", complexity="n^2", paper="Dao et al. 2022")
+class FlashAttention(VanillaAttention):
+    """softmax(q k^T / sqrt(E)) v  (CAB, Eq. 1) by the fused, tiled kernel: no N x M weights in memory.
+
+    The same function, options and decoding as ``vanilla``, which leaves the kernel to torch.
+
+    Raises:
+        ValueError: when called where no flash kernel is: on a CPU with dropout, on CUDA in float32, elsewhere.
+    """
+
+    def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
+        dropout = self.dropout if self.training else 0.0
+        if query.device.type == "cuda" and visible is not None:
+            if visible.shape[2] > 1:  # a prompt read in pieces; the kernel for CUDA takes no masks
+                return super().kernel(query, key, value, visible, is_causal)
+            query, key, value = mask_by_coordinate(query, key, value, visible)
+            visible = None
+        try:
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                output = F.scaled_dot_product_attention(
+                    query, key, value, visible, dropout, is_causal, scale=self.scale
+                )
+        except RuntimeError as error:
+            if "No available kernel" not in str(error):  # out of memory, for one
+                raise
+            raise UserError(
+                f"no flash kernel for {query.dtype} on {query.device.type} with head width {self.head_dim} and "
+                f"dropout {dropout}: CUDA needs float16 or bfloat16 (autocast), a CPU dropout 0; "
+                "or take attention 'vanilla', the same function by any kernel"
+            ) from error
+        return output[..., : self.head_dim]
+
+
+def mask_by_coordinate(query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value with one more coordinate, by which keys outside ``visible`` [B, 1, 1, M] get weight zero."""
+    hidden = (~visible).squeeze(2).unsqueeze(-1).to(key.dtype) * HIDDEN
+    return (
+        F.pad(query, (0, 1), value=1.0),
+        torch.cat([key, hidden.expand_as(key[..., :1])], dim=-1),
+        F.pad(value, (0, 1)),
+    )
