@@ -1,0 +1,194 @@
+"""Softmax attention over a window of keys and, beside it, a few slots that every query sees; block by block.
+
+A block of queries needs the keys from the first one's window to the last one's only, so neither an N x N mask
+nor a window gathered for each query is ever formed. Weights are computed anew in the backward pass: what is kept
+is query, key and value. The two passes are operators of their own, opaque to ``torch.compile``.
+
+Shapes: G rows times heads, N queries, M keys, E width of a head, r slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+BLOCK = 64
+"""Queries of one block."""
+
+
+class Window(NamedTuple):
+    """Which keys a query sees: those of its segment, and a number of them on either side of it.
+
+    With ``segment`` 1 the window slides with the query; query i stands where key i + ``offset`` does.
+    """
+
+    left: int
+    right: int
+    segment: int = 1
+    offset: int = 0
+
+
+def windowed_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: Window,
+    *,
+    slot_key: Tensor | None = None,
+    slot_value: Tensor | None = None,
+    key_padding_mask: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """softmax(q [K_window; K_slots]^T / sqrt(E)) [V_window; V_slots], [B, H, N, E].
+
+    Args:
+        query, key, value: [B, H, N, E] and twice [B, H, M, E]; a query whose keys are all hidden gets a finite,
+            meaningless mean.
+        window: which keys a query sees, as far as they exist.
+        slot_key, slot_value: [B, H, r, E], seen by every query.
+        key_padding_mask: bool [B, M], True = hidden.
+        dropout: probability of dropping a weight.
+    """
+    batch = query.shape[0]
+    mask = None if key_padding_mask is None else key_padding_mask.to(query.dtype) * _hidden(query.dtype)
+    seed = torch.randint(2**62, ()) if dropout else None
+    flat = [None if x is None else x.to(query.dtype).flatten(0, 1) for x in (query, key, value, slot_key, slot_value)]
+    return _attend(*flat, mask, list(window), dropout, seed).unflatten(0, (batch, -1))
+
+
+def _hidden(dtype: torch.dtype) -> float:
+    """Added to a logit that must not count; finite, so that a query which sees nothing is not NaN."""
+    return torch.finfo(dtype).min / 4
+
+
+class _Block(NamedTuple):
+    number: int
+    queries: slice
+    keys: slice
+    mask: Tensor
+    """[queries, keys], zero or hidden."""
+
+
+def _blocks(query: Tensor, key: Tensor, window: Window) -> Iterator[_Block]:
+    left, right, segment, offset = window
+    length, num_keys = query.shape[1], key.shape[1]
+    size = segment * max(1, BLOCK // segment)
+    first = torch.arange(size, device=query.device).unsqueeze(1) // segment * segment - left
+    position = torch.arange(-left, size + right, device=query.device)
+    outside = (position < first) | (position >= first + left + segment + right)
+    mask = torch.zeros(outside.shape, dtype=query.dtype, device=query.device).masked_fill_(
+        outside, _hidden(query.dtype)
+    )
+    for number, begin in enumerate(range(0, length, size)):
+        start = begin + offset - left
+        low, high = max(0, start), min(num_keys, start + len(position))
+        end = min(begin + size, length)
+        yield _Block(number, slice(begin, end), slice(low, high), mask[: end - begin, low - start : high - start])
+
+
+def _join(window: Tensor, slots: Tensor | None) -> Tensor:
+    return window if slots is None else torch.cat([window, slots], dim=1)
+
+
+def _weights(query: Tensor, keys: Tensor, block: _Block, padding: Tensor | None) -> Tensor:
+    """Softmax of one block of queries over its joined keys, [G, queries, keys + r]."""
+    num_groups, width, wide = keys.shape[0], block.mask.shape[1], keys.shape[1]
+    mask = torch.nn.functional.pad(block.mask, (0, wide - width)).expand(num_groups, -1, -1)
+    logits = torch.baddbmm(mask, query, keys.transpose(1, 2), alpha=query.shape[-1] ** -0.5)
+    if padding is not None:
+        rows = logits.unflatten(0, (padding.shape[0], -1))
+        rows[..., :width] += padding[:, None, None, block.keys]
+    return logits.softmax(dim=-1)
+
+
+def _kept(weights: Tensor, dropout: float, seed: Tensor | None, block: _Block) -> Tensor | None:
+    """What dropout multiplies the weights by: the same in both passes."""
+    if seed is None:
+        return None
+    generator = torch.Generator(weights.device).manual_seed(int(seed) + block.number)
+    return torch.empty_like(weights).bernoulli_(1.0 - dropout, generator=generator).div_(1.0 - dropout)
+
+
+@torch.library.custom_op("cab::windowed_attention", mutates_args=())
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    slot_key: Tensor | None,
+    slot_value: Tensor | None,
+    padding: Tensor | None,
+    window: list[int],
+    dropout: float,
+    seed: Tensor | None,
+) -> Tensor:
+    output = torch.empty_like(query)
+    with torch.autocast(query.device.type, enabled=False):
+        for block in _blocks(query, key, Window(*window)):
+            keys, values = _join(key[:, block.keys], slot_key), _join(value[:, block.keys], slot_value)
+            weights = _weights(query[:, block.queries], keys, block, padding)
+            kept = _kept(weights, dropout, seed, block)
+            output[:, block.queries] = torch.bmm(weights if kept is None else weights * kept, values)
+    return output
+
+
+@torch.library.custom_op("cab::windowed_attention_backward", mutates_args=())
+def _attend_backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    slot_key: Tensor | None,
+    slot_value: Tensor | None,
+    padding: Tensor | None,
+    window: list[int],
+    dropout: float,
+    seed: Tensor | None,
+) -> list[Tensor]:
+    """Gradients of query, key, value, and of the slots where there are any."""
+    scale = query.shape[-1] ** -0.5
+    d_query, d_key, d_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
+    d_slots = [torch.zeros_like(x, dtype=torch.float32) for x in (slot_key, slot_value) if x is not None]
+    for block in _blocks(query, key, Window(*window)):
+        keys, values = _join(key[:, block.keys], slot_key), _join(value[:, block.keys], slot_value)
+        q, g, width = query[:, block.queries], grad[:, block.queries], block.mask.shape[1]
+        weights = _weights(q, keys, block, padding)
+        kept = _kept(weights, dropout, seed, block)
+        d_weights = torch.bmm(g, values.transpose(1, 2))
+        used = weights if kept is None else weights * kept
+        if kept is not None:
+            d_weights *= kept
+        d_logits = torch.ops.aten._softmax_backward_data(d_weights, weights, -1, weights.dtype)
+        d_query[:, block.queries] = torch.bmm(d_logits, keys).mul_(scale)
+        d_key[:, block.keys].baddbmm_(d_logits[..., :width].transpose(1, 2), q, alpha=scale)
+        d_value[:, block.keys].baddbmm_(used[..., :width].transpose(1, 2), g)
+        if d_slots:
+            d_slots[0] += torch.bmm(d_logits[..., width:].transpose(1, 2), q).mul_(scale)
+            d_slots[1] += torch.bmm(used[..., width:].transpose(1, 2), g)
+    return [d_query, d_key, d_value, *(x.to(query.dtype) for x in d_slots)]
+
+
+@_attend.register_fake
+def _(query: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(query)
+
+
+@_attend_backward.register_fake
+def _(grad: Tensor, *inputs: Any) -> list[Tensor]:  # noqa: ARG001
+    return [torch.empty_like(x) for x in inputs[:5] if x is not None]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
+    *tensors, ctx.window, ctx.dropout, seed = inputs
+    ctx.save_for_backward(*tensors, seed)
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    *tensors, seed = ctx.saved_tensors
+    grads = _attend_backward(grad, *tensors, ctx.window, ctx.dropout, seed)
+    return (*grads, *[None] * (9 - len(grads)))
+
+
+_attend.register_autograd(_differentiate, setup_context=_save)
