@@ -1,0 +1,1 @@
+"""Leaderboards: the table, the page and the figures that are made from results."""

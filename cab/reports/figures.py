@@ -1,0 +1,324 @@
+"""The pictures of the leaderboard and of the paper (Figures 2, 3 and 4), each a matplotlib figure from a table.
+
+The same figures go into the page (as SVG in the page's colours) and into files for a paper. Colours are never the
+only difference between two attentions: a line has its own marker too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote, unquote
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+
+INK, MUTED, GRID = "#1f2328", "#59636e", "#d1d9e0"
+POSITIVE, NEGATIVE = "#0a5ec2", "#b84a05"
+SERIES = (
+    "#0969da", "#bc4c00", "#1a7f37", "#8250df", "#cf222e",
+    "#0e7490", "#9a6700", "#bf3989", "#4d5561", "#7a3e00",
+)  # fmt: skip
+MARKERS = "os^Dv<>PXph*d"
+CSS_VARIABLES = {
+    INK: "var(--ink)",
+    MUTED: "var(--muted)",
+    GRID: "var(--line)",
+    POSITIVE: "var(--positive)",
+    NEGATIVE: "var(--negative)",
+    **{colour: f"var(--series-{index})" for index, colour in enumerate(SERIES)},
+}
+"""The page's variable for each colour of the figures; page.css gives each a value for light and for dark."""
+
+REFERENCE = "vanilla"
+"""Softmax attention: what the others are compared with."""
+
+WIDTH = 3.75
+_LONGEST_LABEL = 22
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Settings for making and for writing figures: both must happen inside."""
+    with matplotlib.rc_context(
+        {
+            "font.size": 8.5,
+            "font.family": "sans-serif",
+            "text.parse_math": False,  # a name with a dollar sign is a name
+            "text.color": INK,
+            "axes.labelcolor": MUTED,
+            "axes.labelsize": 8,
+            "axes.edgecolor": GRID,
+            "axes.titlesize": 9.5,
+            "axes.titlelocation": "left",
+            "axes.titleweight": "bold",
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "axes.axisbelow": True,
+            "grid.color": GRID,
+            "grid.linewidth": 0.6,
+            "xtick.color": GRID,
+            "ytick.color": GRID,
+            "xtick.labelcolor": MUTED,
+            "ytick.labelcolor": INK,
+            "legend.frameon": False,
+            "legend.fontsize": 8,
+            "svg.fonttype": "none",
+            "svg.hashsalt": "cab",  # the same results give the same bytes
+            "pdf.fonttype": 42,
+        }
+    ):
+        yield
+
+
+class Mark(NamedTuple):
+    """What a mark in a figure shows: an attention, and the number in words."""
+
+    name: str
+    text: str
+
+
+def mark(artist: Artist, name: str, text: str) -> None:
+    """Attach ``name`` and ``text`` to a drawn mark; they survive in the SVG as its identifier."""
+    artist.set_gid(f"mark:{quote(name, safe='')}:{quote(text, safe='')}")
+
+
+def read_mark(identifier: str | None) -> Mark | None:
+    """The mark behind an SVG identifier, None for any other."""
+    if not identifier or not identifier.startswith("mark:"):
+        return None
+    _, name, text = identifier.split(":")
+    return Mark(unquote(name), unquote(text))
+
+
+def short(name: str) -> str:
+    """``name``, cut where it would push the picture off the page."""
+    return name if len(name) <= _LONGEST_LABEL else name[: _LONGEST_LABEL - 1] + "…"
+
+
+class Look(NamedTuple):
+    colour: str
+    marker: str
+    line: str
+
+
+def looks(attentions: Iterable[str]) -> dict[str, Look]:
+    """A colour, a marker and a line for each attention, the same in every figure; softmax attention is in ink."""
+    others = sorted(set(attentions) - {REFERENCE})
+    lines = ("-", "--", ":", "-.")
+    look = {
+        name: Look(SERIES[rank % len(SERIES)], MARKERS[rank % len(MARKERS)], lines[rank // len(SERIES) % len(lines)])
+        for rank, name in enumerate(others)
+    }
+    return {REFERENCE: Look(INK, "o", "-"), **look}
+
+
+def _axes(height: float, *, title: str, labels: Iterable[str] = (), bottom: float = 0.42) -> tuple[Figure, Axes]:
+    """Axes in a figure ``WIDTH`` inches wide, with room for ``labels`` on the left; margins in inches.
+
+    Set by hand: fitting them to the drawn text would draw every figure twice, and the page's font is another one.
+    """
+    left = 0.12 + 0.066 * max(map(len, labels), default=0)
+    figure = Figure(figsize=(WIDTH, height))
+    axes = figure.add_axes((left / WIDTH, bottom / height, 1 - (left + 0.1) / WIDTH, 1 - (bottom + 0.26) / height))
+    axes.set_title(title, x=-(left - 0.05) / (WIDTH - left - 0.1))
+    return figure, axes
+
+
+def _rows(axes: Axes, labels: list[str]) -> None:
+    """A label a row on the left, nothing else drawn there."""
+    axes.grid(visible=False, axis="y")
+    axes.set_yticks(range(len(labels)), labels)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def index_figure(scores: pd.DataFrame, *, title: str) -> Figure:
+    """Compositional index of each attention with its confidence interval, best at the top.
+
+    Args:
+        scores: columns attention, ci, low, high; rows without an index are left out.
+    """
+    shown = scores.dropna(subset=["ci"]).sort_values(["ci", "attention"], ascending=[True, False])
+    labels = [short(name) for name in shown["attention"]]
+    figure, axes = _axes(0.68 + 0.205 * max(len(shown), 2), title=title, labels=labels)
+    _rows(axes, labels)
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.set_xlabel("compositional index, higher is better")
+    for row, (name, ci, low, high) in enumerate(shown[["attention", "ci", "low", "high"]].itertuples(index=False)):
+        colour = INK if name == REFERENCE else POSITIVE
+        words = f"{name}: {ci:.3f}"
+        if math.isfinite(low) and math.isfinite(high):
+            words += f", 95% confidence interval {low:.3f} to {high:.3f}"
+            (interval,) = axes.plot([low, high], [row, row], color=colour, linewidth=1.6, solid_capstyle="round")
+            mark(interval, name, words)
+        (dot,) = axes.plot([ci], [row], "o", color=colour, markersize=5)
+        mark(dot, name, words)
+        if name == REFERENCE:
+            axes.axvline(ci, color=MUTED, linewidth=0.9, linestyle=(0, (3, 3)), zorder=0)
+    axes.set_ylim(-0.6, max(len(shown), 2) - 0.4)
+    return figure
+
+
+def correlation_figure(pairs: pd.DataFrame, *, order: Sequence[str], title: str) -> Figure:
+    """Pearson correlation as a heat map: blue for positive, orange for negative, deeper for stronger.
+
+    Args:
+        pairs: columns first, second, r, n (attentions that both share), either order of the two; r is NaN where it is
+            not defined, drawn as an en dash.
+        order: what the rows and columns are, in this order.
+    """
+    labels = [short(name) for name in order]
+    size = len(labels)
+    figure, axes = _axes(0.55 + 0.5 * max(size, 2), title=title, labels=labels, bottom=0.25)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    axes.set_xticks(range(size), labels)
+    axes.set_yticks(range(size), labels)
+    axes.tick_params(length=0, labelcolor=INK)
+    place = {name: rank for rank, name in enumerate(order)}
+    for first, second, r, n in pairs[["first", "second", "r", "n"]].itertuples(index=False, name=None):
+        for row, column in {(place[first], place[second]), (place[second], place[first])}:
+            _heat_cell(axes, row, column, r, words=f"{labels[row]} with {labels[column]}, {n} attentions")
+    for row in range(size):
+        _heat_cell(axes, row, row, 1.0, words=f"{labels[row]} with itself")
+    axes.set_xlim(-0.5, size - 0.5)
+    axes.set_ylim(size - 0.5, -0.5)
+    return figure
+
+
+def _heat_cell(axes: Axes, row: int, column: int, value: float, *, words: str) -> None:
+    known = math.isfinite(value)
+    colour = (POSITIVE if value >= 0 else NEGATIVE) if known else GRID
+    strength = 0.08 + 0.42 * abs(value) if known else 0.25
+    cell = Rectangle((column - 0.48, row - 0.46), 0.96, 0.92, facecolor=colour, alpha=strength, linewidth=0)
+    mark(axes.add_patch(cell), "", f"{words}: {value:.2f}" if known else f"{words}: not defined")
+    axes.text(column, row, f"{value:.2f}" if known else "\N{EN DASH}", ha="center", va="center")
+
+
+def benefit_figure(benefit: pd.DataFrame, *, title: str) -> Figure:
+    """Index of each task with the best efficient attention, with softmax attention and with none (Figure 3b).
+
+    Args:
+        benefit: columns task, efficient, vanilla, without.
+    """
+    shown = [
+        ("efficient", "best efficient attention", GRID),
+        ("vanilla", "softmax attention", INK),
+        ("without", "no attention", NEGATIVE),
+    ]
+    labels = [short(task) for task in benefit["task"]]
+    figure, axes = _axes(1.1 + 0.45 * len(benefit), title=title, labels=labels, bottom=0.85)
+    _rows(axes, labels)
+    axes.axvline(0, color=MUTED, linewidth=0.8)
+    for offset, (column, label, colour) in zip((-0.26, 0, 0.26), shown, strict=True):
+        bars = axes.barh(
+            [row + offset for row in range(len(benefit))], benefit[column], 0.24, color=colour, label=label
+        )
+        for bar, task, value in zip(bars, benefit["task"], benefit[column], strict=True):
+            mark(bar, "", f"{task}, {label}: {value:.3f}")
+    axes.invert_yaxis()
+    axes.set_xlabel("compositional index, higher is better")
+    _legend_below(figure, axes)
+    return figure
+
+
+def length_figure(
+    curves: pd.DataFrame,
+    *,
+    title: str,
+    ylabel: str,
+    looks: dict[str, Look],
+    log: bool = True,
+    crossings: Sequence[tuple[str, float, float]] = (),
+) -> Figure:
+    """A quantity against sequence length, a line an attention (Figures 2a, 2b, 3c).
+
+    Args:
+        curves: columns attention, length, value; values that are NaN are gaps.
+        crossings: (attention, length, value) of each efficiency length, drawn as a ring on the curve.
+    """
+    names = sorted(curves["attention"].unique(), key=lambda name: (name != REFERENCE, name))
+    legend = 0.17 * math.ceil(len(names) / _legend_columns(map(short, names)))
+    figure, axes = _axes(2.85 + legend, title=title, labels=["12345.6"], bottom=0.5 + legend)
+    for name in names:
+        own = curves[curves["attention"] == name].sort_values("length")
+        look = looks[name]
+        width = 2.2 if name == REFERENCE else 1.3
+        (line,) = axes.plot(
+            own["length"],
+            own["value"],
+            color=look.colour,
+            marker=look.marker,
+            linestyle=look.line,
+            markersize=3.6,
+            linewidth=width,
+            label=short(name),
+        )
+        ends = own.dropna(subset=["value"])
+        mark(line, name, f"{name}: {_ends(ends)}")
+    for name, length, value in crossings:
+        (ring,) = axes.plot([length], [value], "o", markersize=9, markerfacecolor="none", markeredgewidth=1.4)
+        ring.set_markeredgecolor(looks[name].colour)
+        mark(ring, name, f"{name} is cheaper than softmax attention from length {length:,.0f} on")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(LogLocator(base=2, numticks=8))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda length, _: f"{length:,.0f}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    if log:
+        axes.set_yscale("log")
+    axes.set_xlabel("sequence length")
+    axes.set_ylabel(ylabel)
+    _legend_below(figure, axes)
+    return figure
+
+
+def _ends(curve: pd.DataFrame) -> str:
+    if curve.empty:
+        return "no value"
+    first, last = curve.iloc[0], curve.iloc[-1]
+    return f"{first['value']:.4g} at length {first['length']:,.0f}, {last['value']:.4g} at {last['length']:,.0f}"
+
+
+def efficiency_length_figure(lengths: pd.DataFrame, *, title: str) -> Figure:
+    """From which length on each attention is cheaper than softmax attention, time and memory (Figure 2c).
+
+    Args:
+        lengths: columns attention, resource, length; NaN where there is no such length.
+    """
+    memory = lengths[lengths["resource"] == "memory"].sort_values("length", ascending=False, na_position="first")
+    order = list(dict.fromkeys([*memory["attention"], *lengths["attention"]]))
+    labels = [short(name) for name in order]
+    figure, axes = _axes(0.95 + 0.3 * len(order), title=title, labels=labels, bottom=0.65)
+    _rows(axes, labels)
+    for offset, resource, colour in ((-0.19, "time", POSITIVE), (0.19, "memory", NEGATIVE)):
+        own = lengths[lengths["resource"] == resource].set_index("attention")["length"].reindex(order)
+        bars = axes.barh([row + offset for row in range(len(order))], own.fillna(0), 0.34, color=colour, label=resource)
+        for bar, (name, length) in zip(bars, own.items(), strict=True):
+            mark(bar, str(name), f"{name}, {resource}: " + (f"{length:,.0f}" if math.isfinite(length) else "no length"))
+    axes.set_xlabel("efficiency length, lower is better")
+    _legend_below(figure, axes)
+    return figure
+
+
+def _legend_columns(labels: Iterable[str]) -> int:
+    """As many columns as fit the figure."""
+    return max(int((WIDTH - 0.2) / (0.45 + 0.06 * max(map(len, labels), default=1))), 1)
+
+
+def _legend_below(figure: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    columns = _legend_columns(labels)
+    figure.legend(
+        handles, labels, loc="lower left", ncols=columns, borderaxespad=0.2, columnspacing=1, labelspacing=0.25
+    )

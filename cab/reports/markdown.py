@@ -1,0 +1,57 @@
+"""The leaderboard as Markdown tables, for a README or a terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from cab.reports.board_tables import index_table, metrics_table
+from cab.reports.tables import Cell, Column, Row, Table
+
+if TYPE_CHECKING:
+    from cab.reports.leaderboard import Board
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&!$])")
+
+
+def markdown(boards: Iterable[Board]) -> str:
+    """A heading a suite; for each pattern the table of the index and the table of raw metrics."""
+    return "\n\n".join(part for board in boards for part in _suite(board))
+
+
+def escape(text: str) -> str:
+    """``text`` as itself in Markdown, and inert."""
+    return _SPECIAL.sub(r"\\\1", text)
+
+
+def _suite(board: Board) -> list[str]:
+    suite = board.suite
+    parts = [f"### {escape(suite.heading)}", f"Data sets: {escape(', '.join(suite.datasets))}."]
+    for pattern in suite.patterns:
+        parts += [_table(index_table(board, pattern)), _table(metrics_table(board, pattern))]
+    return parts
+
+
+def _table(table: Table) -> str:
+    groups = [group.label for group in table.groups for _ in range(group.span)] or [""] * (len(table.columns) - 1)
+    header = [_header(column, group) for column, group in zip(table.columns, ["", *groups], strict=True)]
+    rules = ["---", *["---:"] * (len(header) - 1)]
+    lines = [header, rules, *map(_row, table.rows), *map(_row, table.fixed)]
+    notes = "".join(f"\n{number}. {escape(note)}" for number, note in enumerate(table.notes, 1))
+    rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"**{escape(table.caption)}**\n\n{rows}" + (f"\n\n{notes.strip()}" if notes else "")
+
+
+def _header(column: Column, group: str) -> str:
+    return escape(f"{group}: {column.label}" if group else column.label) + (f" {column.arrow}" if column.arrow else "")
+
+
+def _row(row: Row) -> list[str]:
+    label = escape(row.label)
+    return [f"_{label}_" if row.is_baseline else label, *map(_cell, row.cells)]
+
+
+def _cell(cell: Cell) -> str:
+    text = f"**{escape(cell.text)}**" if cell.best else escape(cell.text)
+    return text + (f" ({escape(cell.detail)})" if cell.detail else "") + (f" ({cell.note})" if cell.note else "")
