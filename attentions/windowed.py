@@ -53,13 +53,13 @@ def windowed_attention(
         dropout: probability of dropping a weight.
     """
     batch = query.shape[0]
-    mask = None if key_padding_mask is None else key_padding_mask.to(query.dtype) * _hidden(query.dtype)
+    mask = None if key_padding_mask is None else key_padding_mask.to(query.dtype) * hidden_logit(query.dtype)
     seed = torch.randint(2**62, ()) if dropout else None
     flat = [None if x is None else x.to(query.dtype).flatten(0, 1) for x in (query, key, value, slot_key, slot_value)]
     return _attend(*flat, mask, list(window), dropout, seed).unflatten(0, (batch, -1))
 
 
-def _hidden(dtype: torch.dtype) -> float:
+def hidden_logit(dtype: torch.dtype) -> float:
     """Added to a logit that must not count; finite, so that a query which sees nothing is not NaN."""
     return torch.finfo(dtype).min / 4
 
@@ -80,7 +80,7 @@ def _blocks(query: Tensor, key: Tensor, window: Window) -> Iterator[_Block]:
     position = torch.arange(-left, size + right, device=query.device)
     outside = (position < first) | (position >= first + left + segment + right)
     mask = torch.zeros(outside.shape, dtype=query.dtype, device=query.device).masked_fill_(
-        outside, _hidden(query.dtype)
+        outside, hidden_logit(query.dtype)
     )
     for number, begin in enumerate(range(0, length, size)):
         start = begin + offset - left
@@ -104,12 +104,20 @@ def _weights(query: Tensor, keys: Tensor, block: _Block, padding: Tensor | None)
     return logits.softmax(dim=-1)
 
 
-def _kept(weights: Tensor, dropout: float, seed: Tensor | None, block: _Block) -> Tensor | None:
-    """What dropout multiplies the weights by: the same in both passes."""
+def dropout_factor(weights: Tensor, dropout: float, seed: Tensor | None, number: int) -> Tensor | None:
+    """What dropout multiplies the weights of block ``number`` by, the same in both passes; None without dropout."""
     if seed is None:
         return None
-    generator = torch.Generator(weights.device).manual_seed(int(seed) + block.number)
+    generator = torch.Generator(weights.device).manual_seed(int(seed) + number)
     return torch.empty_like(weights).bernoulli_(1.0 - dropout, generator=generator).div_(1.0 - dropout)
+
+
+def accumulate(total: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:
+    """Add ``scale`` times the products ``a b`` to ``total``, in the precision of ``total``."""
+    if total.dtype is a.dtype:
+        total.baddbmm_(a, b, alpha=scale)
+    else:
+        total.add_(torch.bmm(a, b), alpha=scale)
 
 
 @torch.library.custom_op("cab::windowed_attention", mutates_args=())
@@ -129,8 +137,8 @@ def _attend(
         for block in _blocks(query, key, Window(*window)):
             keys, values = _join(key[:, block.keys], slot_key), _join(value[:, block.keys], slot_value)
             weights = _weights(query[:, block.queries], keys, block, padding)
-            kept = _kept(weights, dropout, seed, block)
-            output[:, block.queries] = torch.bmm(weights if kept is None else weights * kept, values)
+            factor = dropout_factor(weights, dropout, seed, block.number)
+            output[:, block.queries] = torch.bmm(weights if factor is None else weights * factor, values)
     return output
 
 
@@ -147,27 +155,29 @@ def _attend_backward(
     dropout: float,
     seed: Tensor | None,
 ) -> list[Tensor]:
-    """Gradients of query, key, value, and of the slots where there are any."""
+    """Gradients of query, key, value, and of the slots where there are any; summed in float32 where blocks meet."""
     scale = query.shape[-1] ** -0.5
-    d_query, d_key, d_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
-    d_slots = [torch.zeros_like(x, dtype=torch.float32) for x in (slot_key, slot_value) if x is not None]
+    inputs = [x for x in (query, key, value, slot_key, slot_value) if x is not None]
+    d_query, d_key, d_value, *d_slots = (
+        torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for x in inputs
+    )
     for block in _blocks(query, key, Window(*window)):
         keys, values = _join(key[:, block.keys], slot_key), _join(value[:, block.keys], slot_value)
         q, g, width = query[:, block.queries], grad[:, block.queries], block.mask.shape[1]
         weights = _weights(q, keys, block, padding)
-        kept = _kept(weights, dropout, seed, block)
         d_weights = torch.bmm(g, values.transpose(1, 2))
-        used = weights if kept is None else weights * kept
-        if kept is not None:
-            d_weights *= kept
+        factor = dropout_factor(weights, dropout, seed, block.number)
+        used = weights
+        if factor is not None:
+            used, d_weights = weights * factor, d_weights * factor
         d_logits = torch.ops.aten._softmax_backward_data(d_weights, weights, -1, weights.dtype)
         d_query[:, block.queries] = torch.bmm(d_logits, keys).mul_(scale)
-        d_key[:, block.keys].baddbmm_(d_logits[..., :width].transpose(1, 2), q, alpha=scale)
-        d_value[:, block.keys].baddbmm_(used[..., :width].transpose(1, 2), g)
+        accumulate(d_key[:, block.keys], d_logits[..., :width].transpose(1, 2), q, scale)
+        accumulate(d_value[:, block.keys], used[..., :width].transpose(1, 2), g)
         if d_slots:
-            d_slots[0] += torch.bmm(d_logits[..., width:].transpose(1, 2), q).mul_(scale)
-            d_slots[1] += torch.bmm(used[..., width:].transpose(1, 2), g)
-    return [d_query, d_key, d_value, *(x.to(query.dtype) for x in d_slots)]
+            accumulate(d_slots[0], d_logits[..., width:].transpose(1, 2), q, scale)
+            accumulate(d_slots[1], used[..., width:].transpose(1, 2), g)
+    return [x.to(query.dtype) for x in (d_query, d_key, d_value, *d_slots)]
 
 
 @_attend.register_fake

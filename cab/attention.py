@@ -346,5 +346,5 @@ def compact_rows(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None,
 
 
 def take_rows(x: Tensor, order: Tensor) -> Tensor:
-    """``x`` [B, N, D] with the positions of row b in the order ``order[b]``."""
-    return x.gather(1, order.unsqueeze(-1).expand_as(x))
+    """The positions ``order[b]`` of each row b of ``x`` [B, N, D]."""
+    return x.gather(1, order.unsqueeze(-1).expand(-1, -1, x.shape[-1]))

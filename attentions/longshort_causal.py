@@ -1,0 +1,265 @@
+"""The kernel of LongShort's causal form: a sliding window with relative positions, and slots of finished chunks.
+
+As in :mod:`attentions.windowed`, blocks of queries, weights formed anew in the backward pass, and two operators
+opaque to ``torch.compile``; here a block lies in one chunk, so that its queries see the same slots.
+
+Shapes: G rows times heads, N queries, M keys, E width of a head, S slots, W distances in the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attentions.windowed import accumulate, dropout_factor, hidden_logit
+
+BLOCK = 64
+"""Queries of one block, at most."""
+
+
+class Chunks(NamedTuple):
+    """Where things stand: query i is in chunk i // size, at the place of key i + ``offset``.
+
+    ``slots`` of the S slots were finished before query 0; each chunk adds ``rank`` of them.
+    """
+
+    window: int
+    size: int
+    rank: int
+    offset: int = 0
+    slots: int = 0
+
+
+class _Block(NamedTuple):
+    number: int
+    queries: slice
+    keys: slice
+    first_column: int
+    """Of the columns that the window's distances unfold to, the one of the first key."""
+    slots: int
+    mask: Tensor | None
+    """[queries, keys], zero or hidden; None where the distances alone decide."""
+
+
+def causal_longshort(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    chunks: Chunks,
+    *,
+    slot_key: Tensor,
+    slot_value: Tensor,
+    key_position: Tensor,
+    slot_position: Tensor,
+    content_bias: Tensor,
+    position_bias: Tensor,
+    key_padding_mask: Tensor | None = None,
+    slot_padding_mask: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Softmax over the window's keys and the earlier chunks' slots, times their values: [B, H, N, E].
+
+    Key j has the logit (q_i + u) k_j + (q_i + w) p_(i-j) when it is among the last ``window`` ones or in the
+    chunk of query i, and no later than i; slot s the logit q_i (k_s + p'_d), d counting slots back from the last
+    finished one.
+
+    Args:
+        query: [B, H, N, E], scaled.
+        key, value: [B, H, M, E].
+        slot_key, slot_value: [B, H, S, E], oldest first.
+        key_position, slot_position: p [H, W, E], W = max(window, size), and p' [H, S, E], furthest first.
+        content_bias, position_bias: u and w, [H, E].
+        key_padding_mask, slot_padding_mask: bool [B, M] and [B, S], True = hidden.
+        dropout: probability of dropping a weight.
+    """
+    dtype, (batch, num_heads) = query.dtype, query.shape[:2]
+    rows = [x.to(dtype).flatten(0, 1) for x in (query, key, value, slot_key, slot_value)]
+    shared = [x.to(dtype).repeat(batch, *[1] * (x.dim() - 1)) for x in (key_position, slot_position)]
+    biases = [x.to(dtype).unsqueeze(1).repeat(batch, 1, 1) for x in (content_bias, position_bias)]
+    masks = [None if x is None else x.to(dtype) * hidden_logit(dtype) for x in (key_padding_mask, slot_padding_mask)]
+    seed = torch.randint(2**62, ()) if dropout else None
+    return _attend(*rows, *shared, *biases, *masks, list(chunks), dropout, seed).unflatten(0, (batch, num_heads))
+
+
+def _blocks(query: Tensor, num_distances: int, chunks: Chunks) -> Iterator[_Block]:
+    window, size, rank, offset, slots = chunks
+    length = query.shape[1]
+    begins = (begin for chunk in range(0, length, size) for begin in range(chunk, min(chunk + size, length), BLOCK))
+    for number, begin in enumerate(begins):
+        chunk = begin // size * size
+        end = min(begin + BLOCK, chunk + size, length)
+        low = max(0, min(begin + offset - window + 1, chunk + offset))
+        mask = None
+        if size > window:
+            i = torch.arange(begin + offset, end + offset, device=query.device).unsqueeze(1)
+            j = torch.arange(low, end + offset, device=query.device)
+            outside = (i - j >= window) & (j < chunk + offset)
+            mask = torch.zeros_like(outside, dtype=query.dtype).masked_fill_(outside, hidden_logit(query.dtype))
+        first_column = low - (begin + offset - num_distances + 1)
+        seen = slots + chunk // size * rank
+        yield _Block(number, slice(begin, end), slice(low, end + offset), first_column, seen, mask)
+
+
+def _by_key(logits: Tensor) -> Tensor:
+    """[G, n, W] by distance, W - 1 to 0, to [G, n, n + W - 1] by key; hidden where there is no such distance."""
+    n, num_distances = logits.shape[1:]
+    padded = F.pad(logits, (0, n), value=hidden_logit(logits.dtype)).flatten(1)
+    return padded[:, : n * (n + num_distances - 1)].unflatten(1, (n, -1))
+
+
+def _by_distance(logits: Tensor, block: _Block, num_distances: int) -> Tensor:
+    """The way back of :func:`_by_key`, from the columns of the block's keys."""
+    num_groups, n, width = logits.shape
+    padded = logits.new_zeros(num_groups, n * (n + num_distances))
+    by_key = padded[:, : n * (n + num_distances - 1)].unflatten(1, (n, -1))
+    by_key[..., block.first_column : block.first_column + width] = logits
+    return padded.unflatten(1, (n, -1))[..., :num_distances]
+
+
+class _Parts(NamedTuple):
+    """What a block's logits are made of."""
+
+    content_query: Tensor
+    position_query: Tensor
+    query: Tensor
+    key: Tensor
+    key_position: Tensor
+    slot_key: Tensor
+
+
+def _parts(
+    block: _Block, query: Tensor, key: Tensor, slot_key: Tensor, positions: tuple[Tensor, Tensor], biases: list[Tensor]
+) -> _Parts:
+    q, (key_position, slot_position) = query[:, block.queries], positions
+    slots = slot_key[:, : block.slots] + slot_position[:, slot_position.shape[1] - block.slots :]
+    return _Parts(q + biases[0], q + biases[1], q, key[:, block.keys], key_position, slots)
+
+
+def _weights(parts: _Parts, block: _Block, key_mask: Tensor | None, slot_mask: Tensor | None) -> Tensor:
+    """Softmax over [keys of the block | slots before it]."""
+    num_groups, n, _ = parts.query.shape
+    width = parts.key.shape[1]
+    logits = parts.query.new_empty(num_groups, n, width + block.slots)
+    window, slots = logits[..., :width], logits[..., width:]
+    by_key = _by_key(torch.bmm(parts.position_query, parts.key_position.transpose(1, 2)))
+    window.copy_(by_key[..., block.first_column : block.first_column + width])
+    window.baddbmm_(parts.content_query, parts.key.transpose(1, 2))
+    slots.copy_(torch.bmm(parts.query, parts.slot_key.transpose(1, 2)))
+    if block.mask is not None:
+        window += block.mask
+    if key_mask is not None:
+        window.unflatten(0, (key_mask.shape[0], -1)).add_(key_mask[:, None, None, block.keys])
+    if slot_mask is not None:
+        slots.unflatten(0, (slot_mask.shape[0], -1)).add_(slot_mask[:, None, None, : block.slots])
+    return logits.softmax(dim=-1)
+
+
+@torch.library.custom_op("cab::causal_longshort", mutates_args=())
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    slot_key: Tensor,
+    slot_value: Tensor,
+    key_position: Tensor,
+    slot_position: Tensor,
+    content_bias: Tensor,
+    position_bias: Tensor,
+    key_mask: Tensor | None,
+    slot_mask: Tensor | None,
+    chunks: list[int],
+    dropout: float,
+    seed: Tensor | None,
+) -> Tensor:
+    output = torch.empty_like(query)
+    biases, positions = [content_bias, position_bias], (key_position, slot_position)
+    with torch.autocast(query.device.type, enabled=False):
+        for block in _blocks(query, key_position.shape[1], Chunks(*chunks)):
+            parts = _parts(block, query, key, slot_key, positions, biases)
+            weights = _weights(parts, block, key_mask, slot_mask)
+            factor = dropout_factor(weights, dropout, seed, block.number)
+            weights = weights if factor is None else weights * factor
+            width = parts.key.shape[1]
+            mean = torch.bmm(weights[..., :width], value[:, block.keys])
+            output[:, block.queries] = mean.baddbmm_(weights[..., width:], slot_value[:, : block.slots])
+    return output
+
+
+@torch.library.custom_op("cab::causal_longshort_backward", mutates_args=())
+def _attend_backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    slot_key: Tensor,
+    slot_value: Tensor,
+    key_position: Tensor,
+    slot_position: Tensor,
+    content_bias: Tensor,
+    position_bias: Tensor,
+    key_mask: Tensor | None,
+    slot_mask: Tensor | None,
+    chunks: list[int],
+    dropout: float,
+    seed: Tensor | None,
+) -> list[Tensor]:
+    """Gradients of the nine inputs that have one, summed in float32 where blocks meet."""
+    biases, positions = [content_bias, position_bias], (key_position, slot_position)
+    inputs = (query, key, value, slot_key, slot_value, key_position, slot_position, content_bias, position_bias)
+    d_query, *sums = (torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for x in inputs)
+    d_key, d_value, d_slot_key, d_slot_value, d_key_position, d_slot_position, d_content_bias, d_position_bias = sums
+    num_distances = key_position.shape[1]
+    for block in _blocks(query, num_distances, Chunks(*chunks)):
+        parts = _parts(block, query, key, slot_key, positions, biases)
+        weights = _weights(parts, block, key_mask, slot_mask)
+        g, width, slots = grad[:, block.queries], parts.key.shape[1], slice(0, block.slots)
+        d_weights = torch.empty_like(weights)
+        d_weights[..., :width] = torch.bmm(g, value[:, block.keys].transpose(1, 2))
+        d_weights[..., width:] = torch.bmm(g, slot_value[:, slots].transpose(1, 2))
+        factor = dropout_factor(weights, dropout, seed, block.number)
+        used = weights
+        if factor is not None:
+            used, d_weights = weights * factor, d_weights * factor
+        accumulate(d_value[:, block.keys], used[..., :width].transpose(1, 2), g)
+        accumulate(d_slot_value[:, slots], used[..., width:].transpose(1, 2), g)
+        d_logits = torch.ops.aten._softmax_backward_data(d_weights, weights, -1, weights.dtype)
+        d_window, d_slots = d_logits[..., :width], d_logits[..., width:]
+        d_distance = _by_distance(d_window, block, num_distances)
+        d_content = torch.bmm(d_window, parts.key)
+        d_position = torch.bmm(d_distance, key_position)
+        d_query[:, block.queries] = (d_content + d_position).baddbmm_(d_slots, parts.slot_key)
+        d_content_bias += d_content.sum(dim=1, keepdim=True)
+        d_position_bias += d_position.sum(dim=1, keepdim=True)
+        accumulate(d_key[:, block.keys], d_window.transpose(1, 2), parts.content_query)
+        accumulate(d_key_position, d_distance.transpose(1, 2), parts.position_query)
+        d_slot = torch.bmm(d_slots.transpose(1, 2), parts.query)
+        d_slot_key[:, slots] += d_slot
+        d_slot_position[:, slot_position.shape[1] - block.slots :] += d_slot
+    return [x.to(query.dtype) for x in (d_query, *sums)]
+
+
+@_attend.register_fake
+def _(query: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(query)
+
+
+@_attend_backward.register_fake
+def _(grad: Tensor, *inputs: Any) -> list[Tensor]:  # noqa: ARG001
+    return [torch.empty_like(x) for x in inputs[:9]]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
+    *tensors, ctx.chunks, ctx.dropout, seed = inputs
+    ctx.save_for_backward(*tensors, seed)
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    *tensors, seed = ctx.saved_tensors
+    return (*_attend_backward(grad, *tensors, ctx.chunks, ctx.dropout, seed), *[None] * 5)
+
+
+_attend.register_autograd(_differentiate, setup_context=_save)
