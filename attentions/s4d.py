@@ -1,0 +1,329 @@
+"""S4D: a diagonal state space for each feature, in the place of attention (Gu et al. 2022b).
+
+Shapes: B batch, L length, D width, c channels, M = state_size / 2 complex modes, T tokens of a block, J blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from cab import Attention, Pattern, register_attention
+from cab.attention import State, compact_rows, take_rows, without_padding
+from cab.errors import UserError
+
+MIN_BLOCK = 16
+"""Tokens of a block, or M where that is more: within a block a matrix does the convolution, then the state."""
+
+GROUP = 16
+"""Blocks whose states are formed one after the other; groups of them are joined by the same rule."""
+
+READOUT = 2**21
+"""Numbers of [c, D, tokens] that are in memory at once; the backward pass computes them anew."""
+
+DT_MIN, DT_MAX = 1e-3, 1e-1
+"""Range of the initial step sizes."""
+
+
+@register_attention("s4d", patterns="NS CS", complexity="n", paper="Gu et al. 2022b")
+class S4DAttention(Attention):
+    """y = K * u + D u with K_l = 2 Re sum_k C_k (exp(dt A_k) - 1) / A_k exp(dt A_k l)  (CAB, Eq. 21-23).
+
+    A feature has c such kernels, one a channel; the c D results pass GELU, dropout and a linear map to D.
+    The modes A are shared by all features, the step dt is a feature's own. There is no query, key or value.
+
+    Computed block by block in time proportional to L, without a kernel of length L and without FFT: a block's
+    outputs are one matrix, made of the first T values of K and of powers of exp(dt A), times the block's
+    tokens and the state before it.
+
+    The state of CS is of constant size: M complex numbers a feature, shared by the channels. Sums are in
+    float32 (float64 for a float64 module) whatever the precision of the tokens.
+
+    Args:
+        state_size: N, two for each mode; even.
+        channels: kernels c of a feature; as many as heads when not given, as in the published runs.
+        bidirectional: pattern NS sees both sides, by a second set of kernels for what comes after a token.
+            The published runs did not; False repeats them. Pattern CS sees the past alone in any case.
+
+    Raises:
+        ValueError: for a ``state_size`` that is not even and positive, or ``channels`` below 1.
+    """
+
+    compacts_padding = True
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        state_size: int = 16,
+        channels: int | None = None,
+        bidirectional: bool = True,
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if state_size < 2 or state_size % 2:
+            raise UserError(f"state_size must be even and at least 2, got {state_size}")
+        if channels is not None and channels < 1:
+            raise UserError(f"channels must be at least 1, got {channels}")
+        self.state_size = state_size
+        self.channels = num_heads if channels is None else channels
+        self.bidirectional = bidirectional and self.pattern is Pattern.NS
+        self.make_state_space()
+        self.out_proj = nn.Linear(self.channels * embed_dim, embed_dim)
+
+    def make_projections(self) -> None:
+        """No query, key or value."""
+
+    def make_state_space(self) -> None:
+        """S4D-Inv: A_k = -1/2 + i N/pi (N/(2k + 1) - 1); B random, in the size that makes outputs of size one."""
+        n, modes = self.state_size, self.state_size // 2
+        directions = 2 if self.bidirectional else 1
+        frequency = n / math.pi * (n / (2 * torch.arange(modes) + 1) - 1)
+        self.log_decay = nn.Parameter(torch.full((modes,), math.log(0.5)))
+        self.frequency = nn.Parameter(frequency)
+        self.log_dt = nn.Parameter(torch.empty(self.embed_dim).uniform_(math.log(DT_MIN), math.log(DT_MAX)))
+        b = torch.randn(modes, dtype=torch.complex64)
+        b = (
+            b
+            / (2 * (b.abs() / torch.complex(frequency.new_full((modes,), 0.5), frequency).abs()).square().sum()).sqrt()
+        )
+        c = torch.randn(directions, self.channels, self.embed_dim, modes, dtype=torch.complex64)
+        self.readout = nn.Parameter(torch.view_as_real(c * b).contiguous())
+        self.skip = nn.Parameter(torch.randn(self.channels, self.embed_dim))
+
+    # --- the state space ---------------------------------------------------------------------------------
+
+    def precision(self, x: Tensor) -> torch.dtype:
+        """At least float32; float64 where the tokens are."""
+        return torch.promote_types(x.dtype, torch.float32)
+
+    def discretize(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """log of the factor of one step, dt A [D, M], and C (exp(dt A) - 1) / A [directions, c, D, M]."""
+        a = torch.complex(-self.log_decay.to(dtype).exp(), self.frequency.to(dtype))
+        log_step = self.log_dt.to(dtype).exp().unsqueeze(1) * a
+        return log_step, torch.view_as_complex(self.readout.to(dtype)) * (torch.expm1(log_step) / a)
+
+    def compute(
+        self,
+        query: Tensor,
+        key: Tensor,  # noqa: ARG002
+        value: Tensor,  # noqa: ARG002
+        *,
+        query_padding_mask: Tensor | None,  # noqa: ARG002
+        key_padding_mask: Tensor | None,  # noqa: ARG002
+    ) -> Tensor:
+        # Padding is zero and on the right: it adds nothing to any sum.
+        return self.convolve_by_definition(query) if self.use_reference else self.convolve(query, None)
+
+    def convolve_by_definition(self, x: Tensor) -> Tensor:
+        """The sum over all pairs of positions, from the kernel written out: [B, L, D] to [B, L, D]."""
+        length, dtype = x.shape[1], self.precision(x)
+        with torch.autocast(x.device.type, enabled=False):
+            log_step, readout = self.discretize(dtype)
+            times = torch.arange(length, device=x.device)
+            kernel = 2 * torch.einsum("scdm,dml->scdl", readout, (log_step.unsqueeze(-1) * times).exp()).real
+            lag = times[:, None] - times[None, :]  # target - source
+            pairs = kernel[0][..., lag.clamp(min=0)].masked_fill(lag < 0, 0.0)
+            if self.bidirectional:
+                pairs = pairs + kernel[1][..., (-lag - 1).clamp(min=0)].masked_fill(lag >= 0, 0.0)
+            y = torch.einsum("cdij,bjd->bicd", pairs, x.to(dtype)) + torch.einsum(
+                "cd,bid->bicd", self.skip, x.to(dtype)
+            )
+            y = F.dropout(F.gelu(y), self.dropout, self.training)
+        return self.out_proj(y.flatten(2).to(x.dtype))
+
+    def convolve(self, x: Tensor, state: Tensor | None) -> Tensor:
+        """The same in blocks, after what ``state`` (complex [B, D, M]) holds: [B, L, D] to [B, L, D]."""
+        batch, length, _ = x.shape
+        block = self.block_size(length)
+        with torch.autocast(x.device.type, enabled=False):
+            log_step, readout = self.discretize(self.precision(x))
+            powers = self.powers(log_step, block)
+            tokens = self.blocks(x, block)
+            first = powers.new_zeros(*tokens.shape[:2], powers.shape[1]) if state is None else state.transpose(0, 1)
+            before = Scan.apply(self.summaries(tokens, powers[..., :block].flip(-1)), powers[..., block], first)
+            known = [tokens.flatten(1, 2), _as_pairs(before)]
+            if self.bidirectional:
+                after = Scan.apply(self.summaries(tokens, powers[..., :block]).flip(2), powers[..., block], first).flip(
+                    2
+                )
+                known.append(_as_pairs(after))
+            matrix = self.block_matrix(powers, readout)
+        size = max(1, READOUT // (self.channels * self.embed_dim * block))
+        pieces = list(zip(*(part.split(size, dim=1) for part in known), strict=True))
+        read: Callable[..., Tensor] = self.read
+        if torch.is_grad_enabled() and len(pieces) > 1:
+            read = partial(checkpoint, self.read, use_reentrant=False, preserve_rng_state=self.dropout > 0)
+        outputs = [read(x.dtype, matrix, *piece) for piece in pieces]
+        output = torch.cat(outputs, dim=1).transpose(0, 1)  # [B J, T, D]
+        return output.reshape(batch, -1, self.embed_dim)[:, :length]
+
+    def block_size(self, length: int) -> int:
+        return min(max(MIN_BLOCK, self.state_size // 2), length)
+
+    def powers(self, log_step: Tensor, last: int) -> Tensor:
+        """exp(dt A l) for l = 0 .. last: complex [D, M, last + 1]."""
+        return (log_step.unsqueeze(-1) * torch.arange(last + 1, device=log_step.device)).exp()
+
+    def blocks(self, x: Tensor, block: int) -> Tensor:
+        """[B, L, D] to [D, B, J, T], filled up with zeros at the right end."""
+        x = F.pad(x.to(self.precision(x)), (0, 0, 0, -x.shape[1] % block))
+        return x.permute(2, 0, 1).contiguous().unflatten(2, (-1, block))
+
+    def summaries(self, tokens: Tensor, weights: Tensor) -> Tensor:
+        """Sum of each block's tokens [D, B, J, T] with ``weights`` (complex [D, M, T]): [D, B, J, M]."""
+        flat = torch.view_as_real(weights.transpose(1, 2).contiguous()).flatten(2)
+        sums = tokens.flatten(1, 2) @ flat
+        return torch.view_as_complex(sums.unflatten(-1, (-1, 2))).unflatten(1, tokens.shape[1:3])
+
+    def block_matrix(self, powers: Tensor, readout: Tensor) -> Tensor:
+        """What a block's c T outputs take from its T tokens, the state before, and the state after: [D, c T, ...]."""
+        block = powers.shape[-1] - 1
+        kernel = 2 * torch.einsum("scdm,dml->sdcl", readout, powers[..., :block]).real
+        first = kernel[0, ..., :1] + self.skip.to(kernel.dtype).T.unsqueeze(-1)
+        other = kernel[1, ..., :-1].flip(-1) if self.bidirectional else torch.zeros_like(kernel[0, ..., :-1])
+        lags = torch.cat([other, first, kernel[0, ..., 1:]], dim=-1)  # from -(T - 1) to T - 1
+        parts = [lags.flip(-1).unfold(-1, block, 1).flip(-2)]
+        # 2 Re(z s) = 2 Re z Re s - 2 Im z Im s: the conjugate, as pairs
+        steps = [powers[..., 1:]] + ([powers[..., :block].flip(-1)] if self.bidirectional else [])
+        for weights, step in zip(readout, steps, strict=True):
+            product = 2 * torch.einsum("cdm,dml->dclm", weights, step).conj().resolve_conj()
+            parts.append(torch.view_as_real(product).flatten(-2))
+        return torch.cat(parts, dim=-1).flatten(1, 2)
+
+    def read(self, dtype: torch.dtype, matrix: Tensor, *known: Tensor) -> Tensor:
+        """Outputs [T, blocks, D] of blocks, from their tokens [D, blocks, T] and states [D, blocks, 2 M]."""
+        with torch.autocast(matrix.device.type, enabled=False):
+            columns = torch.cat(known, dim=-1).transpose(1, 2)
+            y = (matrix @ columns).unflatten(1, (self.channels, -1))  # [D, c, T, blocks]
+            y = F.dropout(F.gelu(y), self.dropout, self.training)
+        weight = self.out_proj.weight.unflatten(1, (self.channels, self.embed_dim)).transpose(1, 2).flatten(1)
+        output = F.linear(y.flatten(2).flatten(0, 1).T.to(dtype), weight, self.out_proj.bias)
+        return output.unflatten(0, y.shape[2:])
+
+    # --- decoding ----------------------------------------------------------------------------------------
+
+    def init_state(
+        self,
+        batch_size: int,
+        *,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> State:
+        """One complex number a feature and mode, as pairs [B, D, M, 2]."""
+        self._check_decoding(batch_size, key, value, key_padding_mask)
+        weight = self.log_dt
+        dtype = torch.promote_types(dtype or weight.dtype, torch.float32)
+        shape = (batch_size, self.embed_dim, self.state_size // 2, 2)
+        return {"modes": torch.zeros(shape, device=device or weight.device, dtype=dtype)}
+
+    def prefill(self, query: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
+        self._check_tokens(query, query_padding_mask)
+        query = without_padding(query, query_padding_mask)
+        modes = torch.view_as_complex(state["modes"].to(self.precision(query)))
+        if query.shape[1] == 1:
+            output, modes = self.recur(query, modes, query_padding_mask)
+        else:
+            tokens, _, order = compact_rows(query, query_padding_mask)
+            output = self.convolve(tokens, modes)
+            if order is not None:
+                output = take_rows(output, order.argsort(dim=1))
+            modes = self.advance(query, modes, query_padding_mask)
+        return without_padding(output, query_padding_mask), {"modes": torch.view_as_real(modes)}
+
+    def recur(self, query: Tensor, modes: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
+        """One token [B, 1, D]: s = exp(dt A) s + u, y = 2 Re(C s) + D u."""
+        with torch.autocast(query.device.type, enabled=False):
+            u = query.squeeze(1).to(self.precision(query))
+            log_step, readout = self.discretize(u.dtype)
+            after = torch.addcmul(u.unsqueeze(-1), log_step.exp(), modes)
+            y = 2 * torch.einsum("cdm,bdm->bcd", readout[0], after).real + self.skip * u.unsqueeze(1)
+            y = F.dropout(F.gelu(y), self.dropout, self.training)
+            if padding is not None:
+                after = torch.where(padding.unsqueeze(-1), modes, after)
+        return self.out_proj(y.flatten(1).to(query.dtype)).unsqueeze(1), after
+
+    def advance(self, x: Tensor, modes: Tensor, padding: Tensor | None) -> Tensor:
+        """The state after the tokens [B, L, D]: exp(dt A L) s + sum_l exp(dt A (L - 1 - l)) u_l."""
+        batch, length, _ = x.shape
+        lengths = x.new_full((batch,), length, dtype=torch.long)
+        if padding is not None:  # what counts is the distance from the last real token: padding goes to the left
+            x, padding, _ = compact_rows(x.flip(1), padding.flip(1))
+            assert padding is not None
+            x, lengths = x.flip(1), length - padding.sum(dim=1)
+        block = self.block_size(length)
+        with torch.autocast(x.device.type, enabled=False):
+            log_step, _ = self.discretize(self.precision(x))
+            powers = self.powers(log_step, block)
+            tokens = self.blocks(x.flip(1), block)
+            sums = self.summaries(tokens, powers[..., :block])
+            starts = torch.arange(sums.shape[2], device=x.device) * block
+            own = torch.einsum("dbjm,djm->bdm", sums, (log_step.unsqueeze(1) * starts[:, None]).exp())
+            return own + (log_step * lengths[:, None, None]).exp() * modes
+
+
+class Scan(torch.autograd.Function):
+    """States before each input, s_{j+1} = factor s_j + inputs_j: complex [D, B, J, M].
+
+    Its gradient is the same recurrence run backwards, so no step of it is recorded.
+
+    Args:
+        inputs: [D, B, J, M].
+        factor: [D, M].
+        first: the state before the first input, [D, B, M].
+    """
+
+    @staticmethod
+    def forward(inputs: Tensor, factor: Tensor, first: Tensor) -> Tensor:
+        return _states(inputs, factor[:, None], first)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1], output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        factor, states = ctx.saved_tensors
+        back = factor.conj().resolve_conj()
+        grad_inputs = Scan.apply(grad.flip(2), back, torch.zeros_like(grad[:, :, 0])).flip(2)
+        grad_factor = torch.einsum("dbjm,dbjm->dm", grad_inputs, states.conj())
+        return grad_inputs, grad_factor, torch.addcmul(grad[:, :, 0], back.unsqueeze(1), grad_inputs[:, :, 0])
+
+
+def _states(inputs: Tensor, factor: Tensor, first: Tensor) -> Tensor:
+    """The recurrence, step by step for a few inputs, else in groups that advance together; factor [D, 1, M]."""
+    count = inputs.shape[2]
+    if count <= GROUP:
+        series = [first]
+        for one in inputs.unbind(dim=2)[:-1]:
+            series.append(torch.addcmul(one, factor, series[-1]))
+        return torch.stack(series, dim=2)
+    if count % GROUP:
+        inputs = torch.cat([inputs, inputs.new_zeros(*inputs.shape[:2], -count % GROUP, inputs.shape[3])], dim=2)
+    groups = inputs.unflatten(2, (-1, GROUP))  # [D, B, groups, GROUP, M]
+    within = [torch.zeros_like(groups[:, :, :, 0])]
+    decay = [torch.ones_like(factor)]
+    for one in groups.unbind(dim=3):
+        within.append(torch.addcmul(one, factor.unsqueeze(1), within[-1]))
+        decay.append(decay[-1] * factor)
+    starts = _states(within.pop(), decay.pop(), first)
+    states = torch.stack(within, dim=3)
+    states.addcmul_(torch.stack(decay, dim=2).unsqueeze(1), starts.unsqueeze(3))
+    return states.flatten(2, 3)[:, :, :count]
+
+
+def _as_pairs(states: Tensor) -> Tensor:
+    """Complex [D, B, J, M] as [D, B J, 2 M], real and imaginary parts side by side."""
+    return torch.view_as_real(states).flatten(-2).flatten(1, 2)

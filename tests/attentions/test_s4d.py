@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import attentions.s4d as s4d
+from attentions.s4d import S4DAttention
+from cab import build_attention
+from cab.attention import reorder_state
+
+FORMS = {
+    "NS": {"pattern": "NS"},
+    "NS one-directional": {"pattern": "NS", "bidirectional": False},
+    "CS": {"pattern": "CS"},
+}
+CAUSAL = [form for form in FORMS if form != "NS"]
+LENGTHS = (1, 2, 7, 16, 17, 53, 300)
+
+
+def build(form: str, **options: object) -> S4DAttention:
+    torch.manual_seed(3)
+    options = {"embed_dim": 10, "num_heads": 2, "state_size": 6} | FORMS[form] | options
+    attention = S4DAttention(**options).double()
+    with torch.no_grad():  # every parameter away from the values it starts from, every feature with its own
+        for parameter in attention.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return attention
+
+
+def tokens(length: int, batch: int = 3, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(length)
+    return torch.randn(batch, length, 10, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def padding(kind: str, length: int, batch: int = 3) -> Tensor | None:
+    mask = torch.zeros(batch, length, dtype=torch.bool)
+    if kind == "none":
+        return None
+    if kind == "right":
+        mask[0, -2:] = mask[1, length // 2 :] = True
+    elif kind == "left":
+        mask[0, :3] = mask[2, : length // 2] = True
+    elif kind == "interior":
+        mask[0, 2:5] = mask[1, 1::3] = True
+        mask[2, [0, 4, -1]] = True
+    elif kind == "all":
+        mask[1] = True
+        mask[2, ::2] = True
+    return mask
+
+
+def run(attention: S4DAttention, x: Tensor, mask: Tensor | None, *, reference: bool) -> list[Tensor]:
+    """Output, and gradients to the input and to all parameters."""
+    attention.use_reference = reference
+    attention.zero_grad()
+    x = x.clone().requires_grad_()
+    output = attention(x, query_padding_mask=mask)
+    output.backward(torch.sin(torch.arange(output.numel(), dtype=output.dtype)).view_as(output))
+    assert x.grad is not None
+    return [output.detach(), x.grad, *(parameter.grad for parameter in attention.parameters())]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("length", LENGTHS)
+def test_blocks_give_the_convolution_and_its_gradients(form: str, length: int) -> None:
+    attention = build(form)
+    for fast, slow in zip(
+        run(attention, tokens(length), None, reference=False),
+        run(attention, tokens(length), None, reference=True),
+        strict=True,
+    ):
+        torch.testing.assert_close(fast, slow, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", ["right", "left", "interior", "all"])
+def test_padding_changes_nothing_whatever_stands_in_it(form: str, kind: str) -> None:
+    attention, x, mask = build(form), tokens(41), padding(kind, 41)
+    assert mask is not None
+    poisoned = x.masked_fill(mask.unsqueeze(-1), math.nan)
+    fast = run(attention, poisoned, mask, reference=False)
+    for got, slow in zip(fast, run(attention, x, mask, reference=True), strict=True):
+        torch.testing.assert_close(got, slow, rtol=1e-9, atol=1e-10)
+    assert not fast[1][mask].any()
+    for row in range(len(x)):
+        real = ~mask[row]
+        if real.any():
+            torch.testing.assert_close(fast[0][row, real], attention(x[row : row + 1, real])[0].detach())
+        assert not fast[0][row, mask[row]].any()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("form", FORMS)
+def test_output_in_many_pieces_is_the_same(form: str, channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    attention = build(form, channels=channels, dropout=0.0)
+    whole = run(attention, tokens(113), None, reference=False)
+    monkeypatch.setattr(s4d, "READOUT", 3 * channels * 10 * s4d.MIN_BLOCK)
+    for piece, one in zip(run(attention, tokens(113), None, reference=False), whole, strict=True):
+        torch.testing.assert_close(piece, one, rtol=1e-10, atol=1e-12)
+
+
+def test_dropout_in_pieces_has_the_gradient_of_what_was_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s4d, "READOUT", 2 * 2 * 10 * s4d.MIN_BLOCK)
+    attention, x, shift = build("CS", dropout=0.4), tokens(100), 1e-6 * torch.randn(3, 100, 10, dtype=torch.float64)
+
+    def total(x: Tensor) -> Tensor:
+        torch.manual_seed(11)
+        return attention(x).square().sum()
+
+    x.requires_grad_()
+    (gradient,) = torch.autograd.grad(total(x), x)
+    with torch.no_grad():
+        difference = (total(x + shift) - total(x - shift)) / 2
+    torch.testing.assert_close((gradient * shift).sum(), difference, rtol=1e-5, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", CAUSAL)
+@pytest.mark.parametrize("position", [0, 15, 16, 60])
+def test_causal_forms_do_not_look_ahead(form: str, position: int) -> None:
+    attention, x = build(form), tokens(61).requires_grad_()
+    (gradient,) = torch.autograd.grad(attention(x)[:, position].square().sum(), x)
+    assert not gradient[:, position + 1 :].any()
+    assert gradient[:, : position + 1].abs().sum(dim=2).gt(0).all()
+    changed = x.detach().clone()
+    changed[:, position + 1 :] += 100.0
+    assert torch.equal(attention(changed)[:, : position + 1], attention(x)[:, : position + 1])
+
+
+def test_two_directions_are_a_run_each_way() -> None:
+    """Before the GELU, what comes after a token is a causal run over the reversed sequence, one token late."""
+    both, x = build("NS", channels=1), tokens(77)
+    past, future = build("CS", channels=1), build("CS", channels=1)
+    for direction, one in enumerate((past, future)):
+        own = {name: tensor for name, tensor in both.state_dict().items() if name != "readout"}
+        one.load_state_dict(own | {"readout": both.readout[direction : direction + 1].detach()})
+        torch.nn.init.eye_(one.out_proj.weight)
+        torch.nn.init.zeros_(one.out_proj.bias)
+    torch.nn.init.zeros_(future.skip)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(s4d.F, "gelu", lambda y: y)
+        shifted = torch.cat([torch.zeros_like(x[:, :1]), x.flip(1)[:, :-1]], dim=1)
+        sums = past(x) + future(shifted).flip(1)
+    expected = both.out_proj(torch.nn.functional.gelu(sums))
+    torch.testing.assert_close(both(x), expected, rtol=1e-9, atol=1e-10)
+    (gradient,) = torch.autograd.grad(both(x.requires_grad_())[:, 30].sum(), x)
+    assert gradient.abs().sum(dim=2).gt(0).all()
+
+
+@pytest.mark.parametrize("kind", ["none", "right", "left", "interior", "all"])
+@pytest.mark.parametrize("pieces", [(1,) * 37, (37,), (5, 1, 1, 20, 10), (17, 1, 19)])
+def test_decoding_is_training(kind: str, pieces: tuple[int, ...]) -> None:
+    attention, x, mask = build("CS"), tokens(37), padding(kind, 37)
+    state, outputs, start = attention.init_state(3), [], 0
+    for length in pieces:
+        part = slice(start, start + length)
+        step = attention.step if length == 1 else attention.prefill
+        output, state = step(x[:, part], state, query_padding_mask=None if mask is None else mask[:, part])
+        outputs.append(output)
+        start += length
+    torch.testing.assert_close(torch.cat(outputs, dim=1), attention(x, query_padding_mask=mask))
+    assert {name: tuple(tensor.shape) for name, tensor in state.items()} == {"modes": (3, 10, 3, 2)}
+
+
+def test_padded_tokens_leave_the_state_untouched() -> None:
+    attention, x = build("CS"), tokens(9)
+    _, before = attention.prefill(x, attention.init_state(3))
+    mask = torch.ones(3, 9, dtype=torch.bool)
+    mask[0] = False
+    _, after = attention.prefill(x, before, query_padding_mask=mask)
+    torch.testing.assert_close(after["modes"][1:], before["modes"][1:], rtol=0, atol=0)
+    assert not torch.equal(after["modes"][0], before["modes"][0])
+    _, after = attention.step(x[:, 0], before, query_padding_mask=mask[:, 0])
+    assert torch.equal(after["modes"][1:], before["modes"][1:])
+
+
+def test_a_state_can_be_reordered_and_is_not_changed_in_place() -> None:
+    attention, x = build("CS"), tokens(12)
+    _, state = attention.prefill(x, attention.init_state(3))
+    kept = state["modes"].clone()
+    index = torch.tensor([2, 0, 0, 1])
+    output, _ = attention.step(x[index, 3], reorder_state(state, index))
+    for new, old in enumerate(index.tolist()):
+        alone, _ = attention.step(x[old : old + 1, 3], reorder_state(state, index[new : new + 1]))
+        torch.testing.assert_close(output[new], alone[0])
+    assert torch.equal(state["modes"], kept)
+
+
+@pytest.mark.parametrize(
+    ("width", "heads", "options", "extra"),
+    [
+        (256, 2, {"state_size": 64}, -98_240),
+        (512, 4, {"state_size": 64}, 132_160),
+        (512, 8, {"state_size": 64}, 1_313_856),
+        (768, 12, {"state_size": 64, "channels": 8}, 2_757_184),
+        (768, 12, {"state_size": 16, "channels": 8}, 2_462_224),
+    ],
+)
+def test_parameters_are_those_of_the_published_runs(width: int, heads: int, options: dict, extra: int) -> None:
+    with torch.device("meta"):
+        attention = build_attention("s4d", pattern="CS", embed_dim=width, num_heads=heads, **options)
+    count = sum(parameter.numel() for parameter in attention.parameters())
+    assert count == 4 * width**2 + 4 * width + extra
+
+
+def test_second_direction_adds_one_set_of_kernels() -> None:
+    counts = [sum(p.numel() for p in build(form).parameters()) for form in ("NS", "NS one-directional")]
+    assert counts[0] - counts[1] == 2 * 10 * 6
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_rounds_the_last_map_alone(form: str, dtype: torch.dtype) -> None:
+    attention = build(form).float()
+    x = 30.0 * tokens(300, dtype=torch.float32)
+    exact = attention(x)
+    with torch.autocast("cpu", dtype=dtype):
+        output = attention(x)
+        output.float().square().mean().backward()
+    assert output.dtype is dtype
+    assert (output - exact).abs().max() <= 4 * torch.finfo(dtype).eps * exact.abs().max()
+    assert all(parameter.grad.isfinite().all() for parameter in attention.parameters())
+
+
+def test_weights_in_low_precision_keep_the_sums_exact() -> None:
+    attention = build("CS").to(torch.bfloat16)
+    x = tokens(200, dtype=torch.bfloat16)
+    exact = build("CS")
+    exact.load_state_dict(attention.state_dict())
+    output = attention(x)
+    assert output.dtype is torch.bfloat16
+    torch.testing.assert_close(output.double(), exact(x.double()), rtol=0.02, atol=0.02)
+    stepped, _ = attention.step(x[:, 0], attention.init_state(3))
+    torch.testing.assert_close(stepped, output[:, 0], rtol=0.02, atol=0.02)
+
+
+def test_initial_modes_are_s4d_inv_and_outputs_are_of_size_one() -> None:
+    attention = build_attention("s4d", pattern="CS", embed_dim=256, num_heads=2, state_size=16)
+    expected = [16 / math.pi * (16 / (2 * k + 1) - 1) for k in range(8)]
+    torch.testing.assert_close(attention.frequency.detach(), torch.tensor(expected))
+    assert torch.allclose(attention.log_decay.exp(), torch.tensor(0.5))
+    steps = attention.log_dt.exp()
+    assert 1e-3 <= steps.min() < 2e-3
+    assert 5e-2 < steps.max() <= 1e-1
+    # the response to a constant input, C B / A times two: of variance one over channels and features
+    gain = torch.view_as_complex(attention.readout[0]) / torch.complex(-attention.log_decay.exp(), attention.frequency)
+    assert 0.8 < (2 * gain.sum(dim=-1).real).square().mean() < 1.25
+
+
+@pytest.mark.parametrize("options", [{"state_size": 0}, {"state_size": 7}, {"channels": 0}])
+def test_wrong_options_are_refused(options: dict) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        build("NS", **options)
