@@ -135,9 +135,8 @@ class S4DAttention(Attention):
             pairs = kernel[0][..., lag.clamp(min=0)].masked_fill(lag < 0, 0.0)
             if self.bidirectional:
                 pairs = pairs + kernel[1][..., (-lag - 1).clamp(min=0)].masked_fill(lag >= 0, 0.0)
-            y = torch.einsum("cdij,bjd->bicd", pairs, x.to(dtype)) + torch.einsum(
-                "cd,bid->bicd", self.skip, x.to(dtype)
-            )
+            u = x.to(dtype)
+            y = torch.einsum("cdij,bjd->bicd", pairs, u) + torch.einsum("cd,bid->bicd", self.skip, u)
             y = F.dropout(F.gelu(y), self.dropout, self.training)
         return self.out_proj(y.flatten(2).to(x.dtype))
 
@@ -148,15 +147,14 @@ class S4DAttention(Attention):
         with torch.autocast(x.device.type, enabled=False):
             log_step, readout = self.discretize(self.precision(x))
             powers = self.powers(log_step, block)
+            within, factor = powers[..., :block], powers[..., block]
             tokens = self.blocks(x, block)
-            first = powers.new_zeros(*tokens.shape[:2], powers.shape[1]) if state is None else state.transpose(0, 1)
-            before = Scan.apply(self.summaries(tokens, powers[..., :block].flip(-1)), powers[..., block], first)
+            first = within.new_zeros(*tokens.shape[:2], within.shape[1]) if state is None else state.transpose(0, 1)
+            before = Scan.apply(self.summaries(tokens, within.flip(-1)), factor, first)
             known = [tokens.flatten(1, 2), _as_pairs(before)]
             if self.bidirectional:
-                after = Scan.apply(self.summaries(tokens, powers[..., :block]).flip(2), powers[..., block], first).flip(
-                    2
-                )
-                known.append(_as_pairs(after))
+                after = Scan.apply(self.summaries(tokens, within).flip(2), factor, first)
+                known.append(_as_pairs(after.flip(2)))
             matrix = self.block_matrix(powers, readout)
         size = max(1, READOUT // (self.channels * self.embed_dim * block))
         pieces = list(zip(*(part.split(size, dim=1) for part in known), strict=True))
