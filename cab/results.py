@@ -132,7 +132,10 @@ def _rows_or_warning(path: Path) -> list[dict[str, Any]]:
 def _record_rows(path: Path) -> list[dict[str, Any]]:
     record = read_record(path)
     try:
+        json.dumps([str(path), record["cell"], record["metrics"]], ensure_ascii=False).encode()
         shared = {name: record["cell"][name] for name in CELL}
+        if not all(isinstance(shared[name], str) for name in CELL if name != "seed"):
+            raise TypeError("a name in the cell is not text")
         shared |= {
             "task_version": record["task_version"],
             "params": record["cost"]["params"],
@@ -152,6 +155,8 @@ def _record_rows(path: Path) -> list[dict[str, Any]]:
             }
             for metric in record["metrics"]
         ]
+    except UnicodeError:  # JSON can spell halves of characters, which no table can hold
+        raise UserError(f"{path} holds text that is not Unicode; run the cell again") from None
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is not a whole result record ({error!r}); run the cell again") from None
 

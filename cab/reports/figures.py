@@ -7,6 +7,7 @@ only difference between two attentions: a line has its own marker too.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
@@ -49,35 +50,40 @@ _LONGEST_LABEL = 22
 @contextmanager
 def style() -> Iterator[None]:
     """Settings for making and for writing figures: both must happen inside."""
-    with matplotlib.rc_context(
-        {
-            "font.size": 8.5,
-            "font.family": "sans-serif",
-            "text.parse_math": False,  # a name with a dollar sign is a name
-            "text.color": INK,
-            "axes.labelcolor": MUTED,
-            "axes.labelsize": 8,
-            "axes.edgecolor": GRID,
-            "axes.titlesize": 9.5,
-            "axes.titlelocation": "left",
-            "axes.titleweight": "bold",
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.grid": True,
-            "axes.axisbelow": True,
-            "grid.color": GRID,
-            "grid.linewidth": 0.6,
-            "xtick.color": GRID,
-            "ytick.color": GRID,
-            "xtick.labelcolor": MUTED,
-            "ytick.labelcolor": INK,
-            "legend.frameon": False,
-            "legend.fontsize": 8,
-            "svg.fonttype": "none",
-            "svg.hashsalt": "cab",  # the same results give the same bytes
-            "pdf.fonttype": 42,
-        }
+    with (
+        warnings.catch_warnings(),
+        matplotlib.rc_context(
+            {
+                "font.size": 8.5,
+                "font.family": "sans-serif",
+                "text.parse_math": False,  # a name with a dollar sign is a name
+                "text.color": INK,
+                "axes.labelcolor": MUTED,
+                "axes.labelsize": 8,
+                "axes.edgecolor": GRID,
+                "axes.titlesize": 9.5,
+                "axes.titlelocation": "left",
+                "axes.titleweight": "bold",
+                "axes.spines.top": False,
+                "axes.spines.right": False,
+                "axes.grid": True,
+                "axes.axisbelow": True,
+                "grid.color": GRID,
+                "grid.linewidth": 0.6,
+                "xtick.color": GRID,
+                "ytick.color": GRID,
+                "xtick.labelcolor": MUTED,
+                "ytick.labelcolor": INK,
+                "legend.frameon": False,
+                "legend.fontsize": 8,
+                "svg.fonttype": "none",
+                "svg.hashsalt": "cab",  # the same results give the same bytes
+                "pdf.fonttype": 42,
+            }
+        ),
     ):
+        # a page is drawn in the reader's fonts, which have more characters than the one that comes with matplotlib
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         yield
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
+from cab.reports.curves import is_curve
 from cab.reports.suites import Suite, printable_results, split_suites
 from cab.results import load_results
 
@@ -129,22 +130,18 @@ def leaderboard_table(
     import pandas as pd
 
     index = _index_columns(scores)
-    own = pd.DataFrame(
-        {
-            "missing": {key: "; ".join(dict.fromkeys(why.values())) for key, why in reasons.items()},
-            "seeds": measured.groupby(ROW)["seeds"].min(),
-            "revision": suite.results.groupby(ROW)["revision"].agg(lambda names: " ".join(sorted(set(names) - {""}))),
-        }
-    )
+    own = measured.groupby(ROW).agg(seeds=("seeds", "min"))
+    own.insert(0, "missing", ["; ".join(dict.fromkeys(reasons.get(key, {}).values())) for key in own.index])
+    own["revision"] = suite.results.groupby(ROW)["revision"].agg(lambda names: " ".join(sorted(set(names) - {""})))
     raw = measured.assign(column=measured["cell"] + "." + measured["metric"], cost=measured["metric"].isin(COSTS))
     order = raw.sort_values(["cell", "cost"], kind="stable")["column"].unique()
     raw = raw.pivot(index=ROW, columns="column", values="value")[order]
     table = pd.concat([own, _total_cost(measured), raw], axis=1).rename_axis(ROW)
-    table = index.join(table, how="outer").reset_index()
+    table = index.join(table, how="right").reset_index()
     table.insert(0, "preset", suite.preset)
     table.insert(1, "data", "synthetic" if suite.synthetic else "real")
     rank = {pattern: place for place, pattern in enumerate(suite.patterns)}
-    return table.fillna({"missing": ""}).sort_values(
+    return table.sort_values(
         ["pattern", "ci", "attention"],
         ascending=[True, False, True],
         key=lambda column: column.map(rank) if column.name == "pattern" else column,
@@ -173,7 +170,7 @@ def _total_cost(measured: pd.DataFrame) -> pd.DataFrame:
 
 def missing_reasons(suite: Suite, scores: pd.DataFrame) -> dict[tuple[str, str], dict[str, str]]:
     """Why an attention has no index: ``{(pattern, attention): {task: reason}}``, task ``all`` for the average."""
-    results = with_cell(suite.results)
+    results = with_cell(suite.results[~is_curve(suite.results["metric"])])
     numbers = results["value"].map(math.isfinite)
     have, broken = _by_attention(results[numbers]), _by_attention(results[~numbers])
     wanted: dict[tuple[str, str], set[tuple[str, str]]] = {}

@@ -23,6 +23,7 @@ from cab.reports.board_tables import index_table, metrics_table
 from cab.reports.curves import extrapolation_curves
 from cab.reports.inline_svg import inline_svg
 from cab.reports.records import record_facts
+from cab.reports.suites import printable
 from cab.reports.tables import Table, element_id
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def write_page(
         efficiency=[],
         records=record_facts(results, out),
         method=_method(normalization),
-        skipped=skipped,
+        skipped=[printable(line) for line in skipped],
         css=Markup(_source("page.css")),
         script=Markup(script),
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

@@ -1,0 +1,51 @@
+"""Result records to build leaderboards from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from made_records import make_record, number
+
+from cab.results import write_record
+
+
+@pytest.fixture
+def add(tmp_path: Path) -> Callable[..., Path]:
+    """Write a record into ``tmp_path / "results"``; gives its path."""
+
+    def write(metrics: dict[str, float | None], **changes: Any) -> Path:
+        return write_record(make_record(metrics, **changes), tmp_path / "results")
+
+    return write
+
+
+@pytest.fixture
+def suite_folder(tmp_path: Path, add: Callable[..., Path]) -> Path:
+    """Two patterns, three tasks, four attentions, two seeds; s4d failed on one task; naive forecasts recorded."""
+    naive = {"repeat_last_value": {"mse": 2.5, "mae": 1.25}}
+    for attention in ("vanilla", "abc", "local", "s4d"):
+        for seed in (0, 1):
+            who = {"attention": attention, "seed": seed}
+            lstf = {name: number(name, *who.values()) for name in ("mse", "mae")}
+            add(lstf, **who, baselines=naive, cost={"params": 700 + seed, "train_seconds": 60, "peak_memory_bytes": 9})
+            point = {"task": "pcc", "dataset": "pcn", "variant": "", "backbone": "pointr"}
+            add({"f_score": number("f", *who.values())}, **who, **point)
+            if attention != "s4d":
+                lm = {"task": "lm", "dataset": "pg19", "variant": "", "backbone": "gpt2", "pattern": "CS"}
+                curve = {f"ppl@{length}": 9 + number(length, *who.values()) for length in (256, 512, 1024)}
+                add({"ppl": 10 + number("ppl", *who.values()), **curve}, **who, **lm)
+            text = {"task": "sum", "dataset": "multi_news", "variant": "", "backbone": "transformer", "pattern": "CS"}
+            add({"f_score": number("sum", *who.values())}, **who, **text)
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def broken_record(suite_folder: Path) -> Path:
+    """A record of the suite, cut in half."""
+    path = suite_folder / "ffffffffffffffff.json"
+    whole = json.dumps(make_record({"mse": 1.0}))
+    path.write_text(whole[: len(whole) // 2])
+    return path

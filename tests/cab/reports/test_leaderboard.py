@@ -1,0 +1,179 @@
+"""The table of a leaderboard, and `cab leaderboard` as a command."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from made_records import number
+
+from cab.cli.main import main
+from cab.reports.leaderboard import load_boards
+from cab.results import PUBLISHED
+from cab.scoring import score_table
+
+LSTF = "lstf/etth1/multivariate/informer"
+
+
+def leaderboard(out: Path, *arguments: object) -> pd.DataFrame:
+    assert main(["leaderboard", *map(str, arguments), "--out", str(out)]) == 0
+    return pd.read_csv(out / "leaderboard.csv")
+
+
+def test_one_row_an_attention_and_pattern(suite_folder: Path, tmp_path: Path) -> None:
+    table = leaderboard(tmp_path / "out", suite_folder)
+    rows = set(zip(table["pattern"], table["attention"], strict=True))
+    assert rows == {(pattern, name) for pattern in ("NC", "CS") for name in ("vanilla", "abc", "local", "s4d")}
+    assert len(table) == len(rows)
+    assert list(table["pattern"].unique()) == ["CS", "NC"]
+    assert set(table["preset"]) == {"mini"}
+    assert set(table["data"]) == {"real"}
+    assert set(table["seeds"]) == {2}
+    assert set(table["revision"]) == {"0123456789abcdef0123"}
+    for _, part in table.groupby("pattern"):
+        known = part["ci"].dropna()
+        assert known.is_monotonic_decreasing
+        assert part["ci"].isna().sum() == 0 or part["ci"].isna().iloc[-1]
+
+
+def test_raw_metrics_are_means_over_seeds(suite_folder: Path, tmp_path: Path) -> None:
+    table = leaderboard(tmp_path / "out", suite_folder).set_index(["pattern", "attention"])
+    for name in ("vanilla", "abc", "local", "s4d"):
+        for metric in ("mse", "mae"):
+            expected = statistics.mean(number(metric, name, seed) for seed in (0, 1))
+            assert table.loc[("NC", name), f"{LSTF}.{metric}"] == pytest.approx(expected, rel=1e-12)
+    assert math.isnan(table.loc[("CS", "abc"), f"{LSTF}.mse"])
+
+
+def test_cost_of_a_row_is_over_its_cells(suite_folder: Path, tmp_path: Path) -> None:
+    table = leaderboard(tmp_path / "out", suite_folder).set_index(["pattern", "attention"])
+    row = table.loc[("NC", "abc")]
+    assert row[f"{LSTF}.params"] == 700.5
+    assert row["params"] == 700.5 + 1_000_003
+    assert row["train_seconds"] == 60 + 75.5
+    assert row["peak_memory_bytes"] == 3 * 2**29
+    # s4d has no language model, so its total would flatter it
+    assert math.isnan(table.loc[("CS", "s4d"), "params"])
+    assert table.loc[("CS", "abc"), "params"] == 2 * 1_000_003
+
+
+def test_indices_are_those_of_the_scores(suite_folder: Path) -> None:
+    (board,) = load_boards([suite_folder], normalization="own")
+    scores = score_table(board.suite.results, normalization="own").set_index(["pattern", "attention", "task"])
+    for row in board.table.to_dict("records"):
+        for task in ("all", *board.tasks(row["pattern"])):
+            prefix = "" if task == "all" else f"{task}."
+            for bound in ("ci", "low", "high"):
+                expected = scores.loc[(row["pattern"], row["attention"], task), bound]
+                assert row[prefix + bound] == pytest.approx(expected, nan_ok=True)
+
+
+def test_a_missing_task_leaves_no_average_and_says_why(suite_folder: Path, tmp_path: Path) -> None:
+    table = leaderboard(tmp_path / "out", suite_folder).set_index(["pattern", "attention"])
+    row = table.loc[("CS", "s4d")]
+    assert math.isnan(row["ci"])
+    assert math.isnan(row["lm.ci"])
+    assert math.isfinite(row["sum.ci"])
+    assert row["missing"] == "lm: no result for lm/pg19/gpt2 ppl; no index in lm"
+
+
+def test_presets_and_synthetic_data_are_kept_apart(tmp_path: Path, add: Callable[..., Path]) -> None:
+    for preset in ("mini", "smoke"):
+        for dataset in ("etth1", "synthetic"):
+            for name in ("vanilla", "abc", "local"):
+                metrics = {"mse": number(preset, dataset, name), "mae": number(dataset, name, preset)}
+                add(metrics, attention=name, preset=preset, dataset=dataset)
+    together = leaderboard(tmp_path / "together", tmp_path / "results")
+    assert len(together) == 12
+    suites = list(zip(together["preset"], together["data"], strict=True))
+    assert list(dict.fromkeys(suites)) == [
+        ("mini", "real"), ("smoke", "real"), ("mini", "synthetic"), ("smoke", "synthetic"),
+    ]  # fmt: skip
+    for (preset, data), part in together.groupby(["preset", "data"]):
+        alone = tmp_path / f"{preset}-{data}"
+        alone.mkdir()
+        for path in (tmp_path / "results").glob("*.json"):
+            text = path.read_text()
+            if f'"preset": "{preset}"' in text and ('"dataset": "synthetic"' in text) == (data == "synthetic"):
+                (alone / path.name).write_text(text)
+        expected = leaderboard(alone / "out", alone)
+        shown = part.set_index("attention")["ci"]
+        assert shown.to_dict() == pytest.approx(expected.set_index("attention")["ci"].to_dict())
+
+
+def test_not_a_number_is_named(tmp_path: Path, add: Callable[..., Path]) -> None:
+    for name in ("vanilla", "abc", "local"):
+        for seed in (0, 1):
+            mse = None if (name, seed) == ("abc", 1) else number(name, seed)
+            add({"mse": mse, "mae": number(seed, name)}, attention=name, seed=seed)
+    table = leaderboard(tmp_path / "out", tmp_path / "results").set_index("attention")
+    assert math.isnan(table.loc["abc", f"{LSTF}.mse"])
+    assert math.isnan(table.loc["abc", "ci"])
+    assert "not a number" in table.loc["abc", "missing"]
+    assert f"{LSTF} mse" in table.loc["abc", "missing"]
+
+
+def test_one_attention_only(tmp_path: Path, add: Callable[..., Path]) -> None:
+    add({"mse": 1.5, "mae": 1.25})
+    table = leaderboard(tmp_path / "out", tmp_path / "results")
+    assert len(table) == 1
+    assert table["ci"].isna().all()
+    assert "only one" in table["missing"][0]
+    assert table[f"{LSTF}.mse"][0] == 1.5
+
+
+def test_broken_record_is_reported_and_skipped(
+    suite_folder: Path, broken_record: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = leaderboard(tmp_path / "out", suite_folder)
+    assert len(table) == 8
+    assert broken_record.name in caplog.text
+    assert broken_record.name in (tmp_path / "out" / "index.html").read_text()
+
+
+@pytest.mark.parametrize("present", [False, True])
+def test_nothing_to_show_is_an_error_and_writes_nothing(
+    tmp_path: Path, present: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if present:
+        (tmp_path / "results").mkdir()
+    assert main(["leaderboard", str(tmp_path / "results"), "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert len(error.strip().splitlines()) == 1
+    assert str(tmp_path / "results") in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_published_numbers(tmp_path: Path) -> None:
+    table = leaderboard(tmp_path / "out", PUBLISHED, "--normalization", "official").set_index(["pattern", "attention"])
+    assert len(table) == 24
+    assert table.loc[("NC", "vanilla"), "ci"] == pytest.approx(0.597, abs=0.002)
+    assert math.isnan(table.loc[("NS", "s4d"), "ci"])
+    assert table.loc[("NC", "abc"), "LSTF/weather/informer.mse"] == pytest.approx(
+        float(
+            next(
+                line.rsplit(",", 1)[1]
+                for line in (PUBLISHED / "results.csv").read_text().splitlines()
+                if line.startswith("NC,LSTF,informer,weather,mse,0,abc")
+            )
+        )
+    )
+
+
+@pytest.mark.parametrize("form", ["page", "markdown"])
+def test_no_torch_and_no_plotting_where_none_is_shown(suite_folder: Path, tmp_path: Path, form: str) -> None:
+    program = (
+        "import sys; from cab.cli.main import main; "
+        f"code = main(['leaderboard', {str(suite_folder)!r}, '--format', {form!r}, '--out', {str(tmp_path / 'out')!r}]); "
+        "loaded = {'torch', 'lightning', 'matplotlib.pyplot'} & set(sys.modules); "
+        f"loaded |= {{'matplotlib', 'jinja2'}} & set(sys.modules) if {form!r} == 'markdown' else set(); "
+        "sys.exit(f'loaded {loaded}' if loaded else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

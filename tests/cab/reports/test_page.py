@@ -1,0 +1,227 @@
+"""The page: structure, links, escaping, colours."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+import pytest
+from made_records import number
+
+from cab.cli.main import main
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "</script><img src=x onerror=alert(2)>",
+    '"><svg onload=alert(3)>',
+    "' autofocus onfocus='alert(4)",
+    "$\\frac{1}{",
+    "{{ 7 * 7 }}{% raw %}",
+    "javascript:alert(5)",
+    "a\x00b\x1b[31m\u202e\ufffe",
+    "]]><!--",
+    "mark:x:y:z#&?%2F/..",
+    "長い" * 150,
+]
+
+
+class Elements(HTMLParser):
+    """Every element's tag and attributes, and the text inside of it."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_data(self, data: str) -> None:
+        if self.found:
+            self.texts.append((self.found[-1][0], data))
+
+    def of(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.found if name == tag]
+
+
+def page_of(results: Path, out: Path, *arguments: str) -> tuple[str, Elements]:
+    assert main(["leaderboard", str(results), "--out", str(out), *arguments]) == 0
+    page = (out / "index.html").read_text(encoding="utf-8")
+    return page, Elements(page)
+
+
+def record_data(page: str) -> dict[str, Any]:
+    return json.loads(re.search(r'id="record-data">(.*?)</script>', page, re.DOTALL)[1])
+
+
+def test_names_and_references_hold_together(suite_folder: Path, tmp_path: Path) -> None:
+    _, elements = page_of(suite_folder, tmp_path / "out")
+    ids = Counter(attributes["id"] for _, attributes in elements.found if "id" in attributes)
+    assert max(ids.values()) == 1
+    for tag, attributes in elements.found:
+        for name in ("aria-controls", "aria-labelledby", "for"):
+            assert attributes.get(name, "main") in {*ids, "main"}, (tag, attributes)
+        target = attributes.get("href", "")
+        if target.startswith("#") and not target.startswith("#records?"):
+            assert target[1:] in ids, (tag, attributes)
+        for reference in re.findall(r"url\(#([^)]+)\)", " ".join(attributes.values())):
+            assert reference in ids
+
+
+def test_it_is_one_file(suite_folder: Path, tmp_path: Path) -> None:
+    page, elements = page_of(suite_folder, tmp_path / "out")
+    for _, attributes in elements.found:
+        for name in ("src", "srcset", "action", "data", "poster", "background"):
+            assert name not in attributes
+    assert [link["href"] for link in elements.of("link")] == ["data:,"]
+    outside = {address for address in re.findall(r"https?://[^\s\"'<>]+", page)}
+    assert outside <= {"http://www.w3.org/2000/svg"}
+    assert "@import" not in page
+    policy = next(meta["content"] for meta in elements.of("meta") if "http-equiv" in meta)
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe-eval" not in policy
+
+
+def test_a_tab_a_pattern_and_a_caption_a_table(suite_folder: Path, tmp_path: Path) -> None:
+    _, elements = page_of(suite_folder, tmp_path / "out")
+    roles = Counter(attributes.get("role") for _, attributes in elements.found)
+    assert roles["tab"] == roles["tabpanel"] == 3  # CS, NC, and what compares the two
+    labels = [text.strip() for tag, text in elements.texts if tag == "a"]
+    assert labels.index("CS") < labels.index("NC")
+    assert len(elements.of("table")) == len(elements.of("caption"))
+    assert all(svg["role"] == "img" and svg["aria-label"] for svg in elements.of("svg"))
+    sortable = [header for header in elements.of("th") if "aria-sort" in header]
+    assert {header["aria-sort"] for header in sortable} == {"none", "descending"}
+    assert [html["lang"] for html in elements.of("html")] == ["en"]
+
+
+def test_every_number_leads_to_its_records(suite_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    page, elements = page_of(suite_folder, out)
+    data = record_data(page)
+    strings = data["strings"]
+    cells = [dict(zip(data["keys"], (strings[n] for n in record[0]), strict=True)) for record in data["records"]]
+    assert len(cells) == len(list(suite_folder.glob("*.json"))) == 4 * 2 * 4 - 2
+    for record in data["records"]:
+        assert not record[2].startswith("/")
+        assert (out / unquote(record[2])).resolve().is_file()
+        facts = {strings[name]: strings[text] for name, text in record[3]}
+        assert facts["configuration hash"] == Path(record[2]).stem
+        assert facts["revision"] == "0123456789abcdef0123"
+        assert facts["hardware"] == "cores 2, device cpu"
+        assert facts["command"].startswith("cab run attention=")
+    links = {link["href"] for link in elements.of("a") if link["href"].startswith("#records?")}
+    assert len(links) > 20
+    for link in links:
+        wanted = {key: values[0] for key, values in parse_qs(link.partition("?")[2]).items()}
+        found = [cell for cell in cells if wanted.items() <= cell.items()]
+        assert {cell["seed"] for cell in found} == {"0", "1"}
+        assert {cell["attention"] for cell in found} == {wanted["attention"]}
+
+
+def test_naive_forecasts_stand_below_the_attentions(suite_folder: Path, tmp_path: Path) -> None:
+    page, _ = page_of(suite_folder, tmp_path / "out")
+    fixed = re.search(r'<tbody class="fixed">(.*?)</tbody>', page, re.DOTALL)[1]
+    assert re.findall(r'<th scope="row">(.*?)</th>', fixed) == ["repeat_last_value"]
+    assert re.findall(r"<td[^>]*>([\d.]+)</td>", fixed) == ["2.500", "1.250"]
+
+
+def test_metrics_at_lengths_become_a_curve(suite_folder: Path, tmp_path: Path) -> None:
+    page, _ = page_of(suite_folder, tmp_path / "out")
+    assert page.count("<h3>ppl against length, lm / pg19 / gpt2</h3>") == 1
+    assert "ppl@" not in re.sub(r'<script type="application/json".*?</script>', "", page, flags=re.DOTALL)
+    for path in suite_folder.glob("*.json"):
+        if "ppl@" in path.read_text():
+            path.unlink()
+    page, _ = page_of(suite_folder, tmp_path / "out")
+    assert "against length" not in page
+
+
+def test_synthetic_data_are_called_so(tmp_path: Path, add: Callable[..., Path]) -> None:
+    for name in ("vanilla", "abc"):
+        add({"mse": number(name)}, attention=name, dataset="synthetic")
+    page, _ = page_of(tmp_path / "results", tmp_path / "out")
+    heading = re.search(r"<h2 id=\"mini-synthetic-heading\">(.*?)</h2>", page)[1]
+    assert "Preset mini, synthetic data" in heading
+    assert all("synthetic data" in caption for caption in re.findall(r"<caption[^>]*>(.*?)</caption>", page))
+
+
+@pytest.mark.filterwarnings("error")
+def test_hostile_names_are_inert(tmp_path: Path, add: Callable[..., Path]) -> None:
+    for name in ["vanilla", *HOSTILE]:
+        add({"mse": number(name), f"{name}@512": 1.5}, attention=name, seed=0)
+    whole = {field: HOSTILE[0] for field in ("task", "dataset", "variant", "backbone", "preset", "pattern")}
+    for name in ("vanilla", HOSTILE[1]):
+        add(
+            {HOSTILE[0]: number(name)},
+            **whole | {"attention": name},
+            baselines={HOSTILE[1]: {HOSTILE[0]: 1.0, "mse": "no number"}, "not a mapping": 3},
+            command=HOSTILE[1],
+            hardware={HOSTILE[0]: HOSTILE[1]},
+        )
+    half = add({"mse": 1.5}, attention="half a character: \ud800")
+    nested = add({"mse": 1.5}, attention={"name": ["abc"]})
+    page, elements = page_of(tmp_path / "results", tmp_path / "out")
+    assert half.name in page.partition("Left out")[2]
+    assert nested.name in page.partition("Left out")[2]
+    assert [set(script) for script in elements.of("script")] == [{"type", "id"}, set()]
+    assert not {"img", "iframe", "object", "embed", "base"} & {tag for tag, _ in elements.found}
+    for _, attributes in elements.found:
+        assert not any(name.startswith("on") for name in attributes)
+        assert not attributes.get("href", "").startswith("javascript:")
+    assert "49" not in [text for tag, text in elements.texts if tag == "th"]
+    shown = {text for tag, text in elements.texts if tag == "th"}
+    assert {name for name in HOSTILE if name.isprintable()} <= shown
+    assert not re.search("[\x00\x1b\u202e\ufffe]", page)
+    assert record_data(page)["records"]
+
+
+def test_the_same_results_give_the_same_bytes(suite_folder: Path, tmp_path: Path) -> None:
+    first, _ = page_of(suite_folder, tmp_path / "out")
+    second, _ = page_of(suite_folder, tmp_path / "out")
+    assert first == second
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def blend(colour: str, paper: str, strength: float) -> str:
+    parts = [
+        round(strength * int(colour[place : place + 2], 16) + (1 - strength) * int(paper[place : place + 2], 16))
+        for place in (1, 3, 5)
+    ]
+    return "#" + "".join(f"{part:02x}" for part in parts)
+
+
+def test_colours_can_be_told_from_the_paper_in_light_and_in_dark(suite_folder: Path, tmp_path: Path) -> None:
+    page, _ = page_of(suite_folder, tmp_path / "out")
+    schemes = [
+        dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+        for block in re.findall(r":root {(.*?)}", page, re.DOTALL)
+    ]
+    assert len(schemes) == 2
+    assert schemes[0].keys() == schemes[1].keys()
+    for colours in schemes:
+        for paper in ("paper", "raised", "hot"):
+            for text in ("ink", "muted", "link"):
+                assert contrast(colours[text], colours[paper]) >= 4.5, (text, paper)
+        assert contrast(colours["badge"], colours["badge-paper"]) >= 4.5
+        for mark in ("positive", "negative", *(f"series-{n}" for n in range(10))):
+            assert contrast(colours[mark], colours["paper"]) >= 3, mark
+        for heat in ("positive", "negative"):  # the deepest cell of a heat map, with its number on it
+            assert contrast(colours["ink"], blend(colours[heat], colours["paper"], 0.5)) >= 4.5, heat
