@@ -39,6 +39,7 @@ COLUMNS = (
     "value",
     "unit",
     "higher_is_better",
+    "primary",
     "params",
     "train_seconds",
     "peak_memory_bytes",
@@ -152,6 +153,7 @@ def _record_rows(path: Path) -> list[dict[str, Any]]:
                 "value": math.nan if metric["value"] is None else float(metric["value"]),
                 "unit": metric["unit"],
                 "higher_is_better": bool(metric["higher_is_better"]),
+                "primary": bool(metric.get("primary", True)),
             }
             for metric in record["metrics"]
         ]
@@ -168,19 +170,26 @@ def _published_rows(path: Path) -> list[dict[str, Any]]:
         lacking = needed - set(reader.fieldnames or ())
         if lacking:
             raise UserError(f"{path} lacks the columns {', '.join(sorted(lacking))}")
-        return [
-            {
-                **{name: row.get(name) or "" for name in CELL},
-                "preset": row.get("preset") or "published",
-                "seed": 0,
-                "task_version": 0,
-                "metric": row["metric"],
-                "value": float(row["value"]) if row["value"] else math.nan,
-                "unit": "",
-                "higher_is_better": row["higher_is_better"] == "1",
-                "hash": "",
-                "revision": "",
-                "file": str(path),
-            }
-            for row in reader
-        ]
+        return [_published_row(path, reader.line_num, row) for row in reader]
+
+
+def _published_row(path: Path, line: int, row: Mapping[str, str | None]) -> dict[str, Any]:
+    try:
+        return {
+            **{name: row.get(name) or "" for name in CELL},
+            "preset": row.get("preset") or "published",
+            "seed": int(row.get("seed") or 0),
+            "task_version": 0,
+            "metric": row["metric"],
+            "value": float(row["value"]) if row["value"] else math.nan,
+            "unit": "",
+            "higher_is_better": {"1": True, "0": False}[row["higher_is_better"] or ""],
+            "primary": True,
+            "hash": "",
+            "revision": "",
+            "file": str(path),
+        }
+    except ValueError:
+        raise UserError(f"{path}, line {line}: value '{row['value']}' or seed is not a number") from None
+    except KeyError:
+        raise UserError(f"{path}, line {line}: higher_is_better must be 1 or 0") from None
