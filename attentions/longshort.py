@@ -154,7 +154,8 @@ class LongShortAttention(Attention):
         slot_key: Tensor,
         slot_value: Tensor,
         chunks: Chunks,
-        **hidden: Tensor,
+        key_padding_mask: Tensor | None = None,
+        slot_padding_mask: Tensor | None = None,
     ) -> Tensor:
         """Projections [B, N, D], not yet normed, and slots [B, H, S, E] to heads [B, H, N, E]."""
         distances = max(chunks.window, chunks.size)
@@ -169,8 +170,9 @@ class LongShortAttention(Attention):
             slot_position=self.embed_distances(self.slot_position, slot_key.shape[2]),
             content_bias=self.content_bias,
             position_bias=self.position_bias,
+            key_padding_mask=key_padding_mask,
+            slot_padding_mask=slot_padding_mask,
             dropout=self.weight_dropout,
-            **hidden,
         )
 
     def compress(self, x: Tensor, scores: Tensor, num_chunks: int) -> Tensor:
@@ -289,53 +291,70 @@ class LongShortAttention(Attention):
     def prefill(self, query: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
         self._check_tokens(query, query_padding_mask)
         tokens, mask, order = compact_rows(without_padding(query, query_padding_mask), query_padding_mask)
-        num_tokens, past, (_, size, rank, *_) = tokens.shape[1], state["key"].shape[1], self.chunks
-        count = num_tokens - (0 if mask is None else mask.sum(dim=1)) + torch.zeros_like(state["length"])
-        # Rows are laid out so that chunks begin at the same places: past, then the open chunk and the new tokens.
-        read, is_open = state["length"], state["length"] % size
-        begin = -(-past // size) * size
-        column = torch.arange(begin + size - 1 + num_tokens, device=tokens.device)
-        index = column + (past - begin - is_open).unsqueeze(1)
-        hidden = (index < (past - read).unsqueeze(1)) | (index >= (past + count).unsqueeze(1))
+        num_tokens, size = tokens.shape[1], self.chunks.size
+        read = state["length"]
+        count = torch.full_like(read, num_tokens) if mask is None else (~mask).sum(dim=1)
         source = {
             name: torch.cat([state[name], project(tokens)], dim=1)
             for name, project in (("key", self.k_proj), ("value", self.v_proj), ("score", self.score))
         }
-        laid = {name: take_rows(x, index.clamp(0, past + num_tokens - 1)) for name, x in source.items()}
-        # Slots are kept at the right end, so that the last one is equally far from every row's open chunk.
-        new = (size - 1 + num_tokens) // size
+        begin, laid, hidden = self._lay_out(source, read, count, num_tokens)
         num_slots = state["slot_key"].shape[2]
-        slots = {
-            f"slot_{name}": torch.cat(
-                [state[f"slot_{name}"], self.compress(laid[name][:, begin:], laid["score"][:, begin:], new)], dim=2
-            )
-            for name in ("key", "value")
-        }
-        slot = torch.arange(num_slots + new * rank, device=tokens.device)
-        asked = torch.arange(size - 1 + num_tokens, device=tokens.device) - is_open.unsqueeze(1)
+        slots = {}
+        for name in ("key", "value"):
+            new = self.compress(laid[name][:, begin:], laid["score"][:, begin:], (size - 1 + num_tokens) // size)
+            slots[f"slot_{name}"] = torch.cat([state[f"slot_{name}"].to(new.dtype), new], dim=2)
+        is_open = (read % size).unsqueeze(1)
+        asked = torch.arange(size - 1 + num_tokens, device=tokens.device) - is_open
+        slot = torch.arange(slots["slot_key"].shape[2], device=tokens.device)
         output = self.read(
             take_rows(self.q_proj(tokens), asked.clamp(0, num_tokens - 1)),
             laid["key"],
             laid["value"],
-            slots["slot_key"],
-            slots["slot_value"],
-            self.chunks._replace(offset=begin, slots=num_slots),
+            **slots,
+            chunks=self.chunks._replace(offset=begin, slots=num_slots),
             key_padding_mask=hidden,
-            slot_padding_mask=slot < (num_slots - read // size * rank).unsqueeze(1),
+            slot_padding_mask=slot < num_slots - self._num_slots(read).unsqueeze(1),
         )
-        output = take_rows(
-            self.merge_heads(output), is_open.unsqueeze(1) + torch.arange(num_tokens, device=tokens.device)
-        )
+        output = take_rows(self.merge_heads(output), is_open + torch.arange(num_tokens, device=tokens.device))
         output = without_padding(self.out_proj(output), mask)
-        kept = count.unsqueeze(1) + torch.arange(past, device=tokens.device)
-        total = (read + count) // size * rank
-        last = num_slots + (is_open + count) // size * rank
-        width = int(total.max())
-        kept_slots = (last.unsqueeze(1) + torch.arange(-width, 0, device=tokens.device)).clamp(min=0)
-        state = {name: take_rows(x, kept) for name, x in source.items()}
-        state |= {name: take_slots(x, kept_slots) for name, x in slots.items()}
-        state["length"] = read + count
+        state = self._keep(source, slots, num_slots, read, count)
         return (output if order is None else take_rows(output, order.argsort(dim=1))), state
+
+    def _num_slots(self, length: Tensor) -> Tensor:
+        """Slots of the chunks that ``length`` tokens finish."""
+        return length // self.chunks.size * self.chunks.rank
+
+    def _lay_out(
+        self, source: dict[str, Tensor], read: Tensor, count: Tensor, num_tokens: int
+    ) -> tuple[int, dict[str, Tensor], Tensor]:
+        """Past and new tokens of each row, moved so that every row's open chunk begins at the same place.
+
+        Returns that place, the tokens, and which of them are none, [B, M].
+        """
+        past, size = source["key"].shape[1] - num_tokens, self.chunks.size
+        begin = -(-past // size) * size
+        column = torch.arange(begin + size - 1 + num_tokens, device=read.device)
+        index = column + (past - begin - read % size).unsqueeze(1)
+        hidden = (index < (past - read).unsqueeze(1)) | (index >= (past + count).unsqueeze(1))
+        index = index.clamp(0, past + num_tokens - 1)
+        return begin, {name: take_rows(x, index) for name, x in source.items()}, hidden
+
+    def _keep(
+        self, source: dict[str, Tensor], slots: dict[str, Tensor], num_slots: int, read: Tensor, count: Tensor
+    ) -> State:
+        """The state after ``count`` more tokens.
+
+        Slots stand at the right end, so that the last one is equally far from every row's open chunk.
+        """
+        tokens = count.unsqueeze(1) + torch.arange(max(self.chunks.window, self.chunks.size) - 1, device=read.device)
+        state = {name: take_rows(x, tokens) for name, x in source.items()}
+        width = int(self._num_slots(read + count).max())
+        end = num_slots + self._num_slots(read % self.chunks.size + count)
+        index = (end.unsqueeze(1) + torch.arange(-width, 0, device=read.device)).clamp(min=0)
+        for name, x in slots.items():
+            state[name] = x.gather(2, index[:, None, :, None].expand(-1, self.num_heads, -1, self.head_dim))
+        return state | {"length": read + count}
 
 
 class DepthwiseConv(nn.Module):
@@ -359,8 +378,3 @@ def weighted_sum(weights: Tensor, x: Tensor) -> Tensor:
 def upcast(x: Tensor) -> Tensor:
     """``x`` in float32 at least."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def take_slots(x: Tensor, index: Tensor) -> Tensor:
-    """``x`` [B, H, S, E] with the slots of row b in the order ``index[b]``."""
-    return x.gather(2, index[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))
