@@ -6,7 +6,9 @@ Legend of shapes: B batch, N targets, M keys, D width, H heads, E = D / H width 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +18,17 @@ from cab.patterns import Pattern
 
 State = dict[str, Tensor]
 """What decoding has seen so far: named tensors, each with the batch as first dimension."""
+
+
+@dataclass(frozen=True)
+class SoftmaxLimit:
+    """Sets of options that bring a method ever nearer to softmax attention, the last within ``tolerance``.
+
+    The tolerance is a relative error, root mean square.
+    """
+
+    options: tuple[Mapping[str, Any], ...]
+    tolerance: float = 1e-5
 
 
 class Attention(nn.Module):
@@ -32,6 +45,8 @@ class Attention(nn.Module):
       handed over with their padding moved to the right end, so a row with padding inside or on the left
       gives exactly what it gives alone.
     * ``autocast_dtypes``: lower precisions in which it works under ``torch.autocast``.
+    * ``parameter_budget``: what it may add to a backbone, as a part of it. CAB's rule is a tenth; a method that
+      was published with more says how much.
 
     Args:
         pattern: NS, CS, NC or CC.
@@ -45,6 +60,7 @@ class Attention(nn.Module):
 
     compacts_padding: bool = False
     autocast_dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.bfloat16, torch.float16)
+    parameter_budget: ClassVar[float] = 0.1
 
     q_proj: nn.Linear
     k_proj: nn.Linear
@@ -99,6 +115,11 @@ class Attention(nn.Module):
     ) -> Tensor:
         """The same function as :meth:`attend`, slow, written from the paper's equations."""
         raise NotImplementedError(f"{type(self).__name__} must define reference()")
+
+    @classmethod
+    def softmax_limit(cls, pattern: Pattern, num_tokens: int) -> SoftmaxLimit | None:  # noqa: ARG003
+        """Options with which it is softmax attention on ``num_tokens`` tokens; None for a method that never is."""
+        return None
 
     def make_projections(self) -> None:
         """The four learnt maps; initialised as in CAB: Xavier uniform, q, k, v with gain 1/sqrt(2)."""

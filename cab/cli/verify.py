@@ -1,0 +1,148 @@
+"""`cab verify`: is an attention correct? Registered ones, or any class in a file."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from cab.errors import UserError
+from cab.patterns import Pattern
+
+if TYPE_CHECKING:
+    from cab.verification.check import Check
+    from cab.verification.subject import Subject
+    from cab.verification.suite import CheckResult
+
+COLUMNS = ("attention", "pattern", "check", "passed", "detail")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Run the conformance suite on attentions. Exit status: 0 all checks passed, 1 one failed, 2 a mistake here."
+    )
+    parser.add_argument(
+        "attentions",
+        nargs="*",
+        metavar="NAME | FILE.py:Class",
+        help="registered names (all if none), or classes in files",
+    )
+    parser.add_argument(
+        "--pattern",
+        action="append",
+        default=[],
+        metavar="P",
+        help="NS, CS, NC, CC; several: repeat or separate by commas",
+    )
+    parser.add_argument(
+        "--checks", action="append", default=[], metavar="CHECK", help="checks or groups of checks (see --list-checks)"
+    )
+    parser.add_argument("--compile", action="store_true", help="also look for graph breaks under torch.compile (slow)")
+    parser.add_argument(
+        "--complexity", choices=("1", "n", "n log n", "n^2"), help="declared growth of a class that is not registered"
+    )
+    parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
+    parser.add_argument("--csv", action="store_true", help=f"CSV: {','.join(COLUMNS)}")
+    parser.add_argument("--list-checks", action="store_true", help="what is checked, and stop")
+
+
+def run(args: argparse.Namespace) -> int:
+    from cab.verification import select_checks
+
+    if args.list_checks:
+        _list_checks(args.csv)
+        return 0
+    checks = select_checks(_words(args.checks) or None)
+    if args.compile:
+        checks += [check for check in select_checks(["compile"]) if check not in checks]
+    patterns = [Pattern.parse(word) for word in _words(args.pattern)]
+    subjects = list(_subjects(args, patterns))
+    if not any(check.applies(subject) for check in checks for subject in subjects):
+        raise UserError("none of these checks applies to these attentions and patterns; see --list-checks")
+    results = list(_results(subjects, checks))
+    if args.csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows((r.attention, r.pattern, r.check, str(r.passed).lower(), r.detail) for r in results)
+    else:
+        _print_table(results)
+    failed = [result for result in results if not result.passed]
+    print(f"{len(results)} checks, {len(failed)} failed", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator[Subject]:
+    """Every attention in every pattern to verify; all mistakes are found before the first check runs."""
+    from cab.registry import ATTENTIONS
+    from cab.verification import subject_of
+    from cab.verification.files import is_file, load_class
+    from cab.verification.suite import registered
+
+    _check_device(args.device)
+    for target in args.attentions or ATTENTIONS.names():
+        attention = load_class(target) if is_file(target) else target
+        entry = ATTENTIONS.get(attention) if isinstance(attention, str) else registered(attention)
+        if entry is None and not patterns:
+            raise UserError(f"{target} is not registered: say which pattern it is for, --pattern NS, CS, NC or CC")
+        claimed = entry.patterns if entry is not None else tuple(patterns)
+        # Without names, --pattern chooses among what each attention claims; with a name it must be claimed.
+        chosen = [p for p in patterns if p in claimed] if patterns and not args.attentions else patterns or claimed
+        for pattern in chosen:
+            yield subject_of(attention, pattern, options={}, complexity=args.complexity, device=args.device)
+
+
+def _results(subjects: Sequence[Subject], checks: Sequence[Check]) -> Iterator[CheckResult]:
+    from cab.verification import run_checks
+
+    for subject in subjects:
+        if not subject.decodes and subject.pattern.is_causal:
+            print(f"{subject.name} {subject.pattern}: no init_state and step, decoding not verified", file=sys.stderr)
+        if subject.complexity is None:
+            print(f"{subject.name} {subject.pattern}: growth is measured, not judged (--complexity)", file=sys.stderr)
+        count = failed = 0
+        for result in run_checks(subject, checks):
+            count, failed = count + 1, failed + (not result.passed)
+            yield result
+        print(f"{subject.name} {subject.pattern}: {count} checks, {failed} failed", file=sys.stderr)
+
+
+def _print_table(results: Sequence[CheckResult]) -> None:
+    rows = [(r.attention, r.pattern, r.check, "ok" if r.passed else "FAILED", r.detail) for r in results]
+    widths = [max(len(row[i]) for row in [COLUMNS, *rows]) for i in range(4)]
+    room = max(40, shutil.get_terminal_size((200, 24)).columns - sum(widths) - 8) if sys.stdout.isatty() else None
+    for row in [COLUMNS, *rows]:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        print("  ".join([*cells, row[4][:room]]).rstrip())
+
+
+def _list_checks(as_csv: bool) -> None:
+    from cab.verification.check import CHECKS
+
+    if as_csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(("group", "check", "summary"))
+        writer.writerows((check.group, check.name, check.summary) for check in CHECKS.values())
+        return
+    width = max(len(name) for name in CHECKS)
+    group = ""
+    for check in CHECKS.values():
+        if check.group != group:
+            group = check.group
+            print(group)
+        print(f"  {check.name:<{width}}  {check.summary}")
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device '{device}' does not work here: {str(error).splitlines()[0]}") from error
+
+
+def _words(arguments: Sequence[str]) -> list[str]:
+    return [word for argument in arguments for word in argument.replace(",", " ").split()]

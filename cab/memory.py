@@ -1,0 +1,37 @@
+"""Peak memory of a call, exact: from the events of torch's allocators, not from samples of the process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler otherwise writes to stderr at every use
+
+import torch
+
+
+def peak_bytes(call: Callable[[], object], device: torch.device | str = "cpu") -> int:
+    """Most bytes that tensors held at once during ``call``, above what was held before it.
+
+    Counts what torch's allocator hands out, so outputs, saved activations and temporaries are in, inputs and
+    weights that existed before are not, nor is the scratch space inside BLAS and FFT libraries.
+    """
+    device = torch.device(device)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        call()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        kept = call()  # what it returns lives until the last event is recorded
+    del kept
+    assert profile.profiler is not None
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak

@@ -1,0 +1,94 @@
+"""The contract: a call that makes no sense raises ValueError, and what it may leave out it may leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from cab.verification.check import Worst, check, cross, keeps_contract
+from cab.verification.compare import LEAK, difference
+from cab.verification.subject import Subject
+
+
+@check("contract", applies=keeps_contract)
+def wrong_inputs(subject: Subject) -> Worst:
+    """A key in a self pattern, none in a cross pattern, masks and widths that do not fit: ValueError, each of them."""
+    module = subject.build()
+    x, source = torch.randn(2, 5, module.embed_dim), torch.randn(2, 7, module.embed_dim)
+    x, source = x.to(subject.device), source.to(subject.device)
+    mask = torch.zeros(2, 5, dtype=torch.bool, device=subject.device)
+    both = {"key": source, "value": source} if subject.pattern.is_cross else {}
+    calls: dict[str, Callable[[], object]] = {
+        "a width that is not the module's": lambda: module(x[..., :-1], **both),
+        "a query without batch": lambda: module(x[0], **both),
+        "a query of no tokens": lambda: module(x[:, :0], **both),
+        "a query mask of wrong length": lambda: module(x, **both, query_padding_mask=mask[:, :-1]),
+        "a query mask of numbers": lambda: module(x, **both, query_padding_mask=mask.float()),
+        "a key mask of wrong length": lambda: module(x, **both, key_padding_mask=mask[:, :-1]),
+        "a key mask of wrong batch": lambda: module(x, **both, key_padding_mask=mask[:1]),
+        "a key mask of numbers": lambda: module(x, **both, key_padding_mask=torch.zeros(2, 7 if both else 5)),
+    }
+    if subject.pattern.is_cross:
+        calls |= {
+            "no key": lambda: module(x),
+            "a key without value": lambda: module(x, source),
+            "values of another length": lambda: module(x, source, source[:, :-1]),
+            "a source of another batch": lambda: module(x, source[:1], source[:1]),
+        }
+    else:
+        calls["a key in a self pattern"] = lambda: module(x, x, x)
+    return refusals(calls)
+
+
+@check("contract", applies=keeps_contract)
+def wrong_options(subject: Subject) -> Worst:
+    """A width that the heads do not divide, no head, a dropout of one, an unknown pattern: ValueError, each of them."""
+    cls, options = subject.cls, dict(subject.options)
+    given = {"pattern": subject.pattern, "embed_dim": 32, "num_heads": 4}
+    calls: dict[str, Callable[[], object]] = {
+        "embed_dim 32 with 5 heads": lambda: cls(**{**given, "num_heads": 5}, **options),
+        "no head": lambda: cls(**{**given, "num_heads": 0}, **options),
+        "dropout 1": lambda: cls(**given, dropout=1.0, **options),
+        "pattern XS": lambda: cls(**{**given, "pattern": "XS"}, **options),
+    }
+    return refusals(calls)
+
+
+@check("contract", applies=keeps_contract)
+def decoding_refused(subject: Subject) -> Worst:
+    """A noncausal pattern has no decoding; a causal one wants its source in CC and none in CS: ValueError."""
+    module = subject.build()
+    source = torch.randn(2, 7, module.embed_dim, device=subject.device)
+    if not subject.pattern.is_causal:
+        return refusals({"init_state in a noncausal pattern": lambda: module.init_state(2)})
+    if subject.pattern.is_cross:
+        return refusals({"init_state without source": lambda: module.init_state(2)})
+    return refusals({"init_state with a source in CS": lambda: module.init_state(2, key=source, value=source)})
+
+
+@check("contract", applies=cross)
+def same_source(subject: Subject) -> Worst:
+    """One tensor as key and value is two equal tensors."""
+    worst = Worst("difference between one tensor twice and two equal ones", limit=LEAK)
+    module = subject.build()
+    inputs = subject.draw(module, 17)
+    assert inputs.key is not None
+    with torch.no_grad():
+        once = module(inputs.query, inputs.key, inputs.key)
+        worst.add(difference(module(inputs.query, inputs.key, inputs.key.clone()), once), "n=17, m=20")
+    return worst
+
+
+def refusals(calls: dict[str, Callable[[], object]]) -> Worst:
+    """Calls that raise something else than ValueError, or nothing."""
+    worst = Worst("wrong calls without a ValueError:", limit=0.0)
+    for what, call in calls.items():
+        try:
+            call()
+            worst.add(1.0, f"{what} (accepted)")
+        except ValueError:
+            worst.add(0.0, what)
+        except Exception as error:
+            worst.add(1.0, f"{what} ({type(error).__name__})")
+    return worst

@@ -1,0 +1,132 @@
+"""Decoding: reading tokens one by one, or a prompt in pieces, gives what training computes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from cab.attention import reorder_state
+from cab.verification.check import Worst, check, decodes
+from cab.verification.compare import ROUNDING, difference, limit_for
+from cab.verification.inputs import Inputs, Module, padding_masks
+from cab.verification.subject import Subject, rounding
+
+
+def prefills(subject: Subject) -> bool:
+    return subject.decodes and (subject.keeps_whole_contract or hasattr(subject.cls, "prefill"))
+
+
+@check("decoding", applies=decodes)
+def decode_steps(subject: Subject) -> Worst:
+    """Token by token from an empty state: the outputs of training, at odd lengths, small and large values."""
+    worst = Worst("difference between decoding and training", limit=ROUNDING)
+    for length, num_heads, scale in ((1, 4, 1.0), (2, 1, 1.0), (17, 4, 4.0), (37, 4, 1.0)):
+        module = subject.build(num_heads=num_heads)
+        inputs = subject.draw(module, length, scale=scale)
+        _compare(worst, module, inputs, [1] * length, f"n={length}, heads {num_heads}, inputs x{scale:g}")
+    return worst
+
+
+@check("decoding", applies=prefills)
+def decode_after_prefill(subject: Subject) -> Worst:
+    """Tokens after a prompt that was read at once, or in uneven pieces, short ones and longer than any window."""
+    worst = Worst("difference between decoding after a prompt and training", limit=ROUNDING)
+    for pieces in ([16, 1, 1, 1], [1, 7, 2, 1, 23, 1, 1], [33], [290, 1, 1, 1, 1], [64, 65, 1, 129, 1]):
+        module = subject.build()
+        inputs = subject.draw(module, sum(pieces))
+        _compare(worst, module, inputs, pieces, f"pieces {pieces}")
+    return worst
+
+
+@check("decoding", applies=decodes)
+def decode_padded(subject: Subject) -> Worst:
+    """Padded tokens (left, right, inside, whole rows) and a padded source: decoding gives the outputs of training."""
+    worst = Worst("difference between decoding and training with padding", limit=ROUNDING)
+    plans = {"one by one": [1] * 19}
+    if prefills(subject):
+        plans["in pieces"] = [12, 1, 1, 1, 3, 1]
+    for layout in ("left", "right", "inside", "row"):
+        module = subject.build()
+        inputs = subject.draw(module, 19, batch=4)
+        inputs = replace(inputs, query_padding=padding_masks(layout, inputs.query))
+        if inputs.key is not None:
+            inputs = replace(inputs, key_padding=padding_masks(layout, inputs.key).roll(1, 0))
+        for plan, pieces in plans.items():
+            _compare(worst, module, inputs, pieces, f"n=19, padding {layout}, {plan}")
+    return worst
+
+
+@check("decoding", applies=decodes)
+def decode_reordered(subject: Subject) -> Worst:
+    """A state whose rows are repeated, dropped and moved (beam search) goes on as the moved rows would."""
+    worst = Worst("difference between decoding with moved rows and training", limit=ROUNDING)
+    module = subject.build()
+    inputs = subject.draw(module, 21, batch=3)
+    moved = inputs.rows(torch.tensor([2, 0, 0, 1]).to(inputs.query.device))
+    limit = limit_for(rounding(module, inputs), ROUNDING)
+    with torch.no_grad():
+        state = initial_state(module, inputs)
+        for t in range(11):
+            _, state = module.step(inputs.query[:, t], state)
+        state = reorder_state(state, torch.tensor([2, 0, 0, 1]).to(inputs.query.device))
+        outputs = []
+        for t in range(11, 21):
+            output, state = module.step(moved.query[:, t], state)
+            outputs.append(output)
+        worst.add(
+            difference(torch.stack(outputs, 1), moved.run(module)[:, 11:]), "n=21, rows 2 0 0 1 from 11", limit=limit
+        )
+    return worst
+
+
+@check("decoding", applies=decodes)
+def decode_shapes(subject: Subject) -> Worst:
+    """A token is [B, D] or [B, 1, D], and the output has its shape and the same values."""
+    worst = Worst("difference between a token as [B, D] and as [B, 1, D]", limit=ROUNDING)
+    module = subject.build()
+    inputs = subject.draw(module, 3, batch=2)
+    with torch.no_grad():
+        flat_state, state = initial_state(module, inputs), initial_state(module, inputs)
+        for t in range(3):
+            flat, flat_state = module.step(inputs.query[:, t], flat_state)
+            output, state = module.step(inputs.query[:, t : t + 1], state)
+            shapes = (tuple(flat.shape), tuple(output.shape))
+            expected = (tuple(inputs.query[:, t].shape), tuple(inputs.query[:, t : t + 1].shape))
+            if shapes != expected:
+                raise ValueError(f"step returned shapes {shapes} for tokens of shapes {expected}")
+            worst.add(difference(output[:, 0], flat), f"token {t}")
+    return worst
+
+
+def initial_state(module: Module, inputs: Inputs) -> dict[str, Tensor]:
+    batch_size = inputs.query.shape[0]
+    if inputs.key is None:
+        return module.init_state(batch_size)
+    return module.init_state(batch_size, key=inputs.key, value=inputs.value, key_padding_mask=inputs.key_padding)
+
+
+def decode(module: Module, inputs: Inputs, pieces: Sequence[int]) -> Tensor:
+    """Outputs [B, N, D] of reading the targets in pieces: one token by ``step``, several by ``prefill``."""
+    state, start, outputs = initial_state(module, inputs), 0, []
+    for size in pieces:
+        tokens = inputs.query[:, start : start + size]
+        mask = {}
+        if inputs.query_padding is not None:
+            mask = {"query_padding_mask": inputs.query_padding[:, start : start + size]}
+        read = module.step if size == 1 else module.prefill
+        output, state = read(tokens, state, **mask)
+        outputs.append(output)
+        start += size
+    return torch.cat(outputs, dim=1)
+
+
+def _compare(worst: Worst, module: Module, inputs: Inputs, pieces: Sequence[int], where: str) -> None:
+    with torch.no_grad():
+        decoded, trained = decode(module, inputs, pieces), inputs.run(module)
+    if decoded.shape != trained.shape:
+        raise ValueError(f"decoding gives {tuple(decoded.shape)}, training {tuple(trained.shape)} ({where})")
+    limit = limit_for(rounding(module, inputs), ROUNDING)
+    worst.add(difference(decoded[inputs.real], trained[inputs.real]), where, limit=limit)

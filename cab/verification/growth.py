@@ -1,0 +1,132 @@
+"""Growth: time and memory of training grow with length no faster than the class declares."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+
+from cab.memory import peak_bytes
+from cab.verification.check import Worst, check
+from cab.verification.inputs import Module
+from cab.verification.subject import Subject
+
+SHORTEST, LONGEST, LONGEST_QUADRATIC = 512, 8192, 2048
+"""Lengths double from the first to one of the others, or until a call takes longer than ``ENOUGH`` seconds."""
+
+ENOUGH = 0.12
+
+EXPONENTS = {"1": 1.0, "n": 1.0, "n log n": 1.0, "n^2": 2.0}
+"""Power of the length in each complexity. The output alone has n rows, so nothing is cheaper than n."""
+
+LOG_SLACK = 0.15
+"""Power that stands for a logarithm at these lengths."""
+
+TIME_SLACK, MEMORY_SLACK = 1.4, 1.1
+"""Factor on the power: caches make time grow faster than the work, bytes are exact."""
+
+ATTEMPTS = 3
+"""A busy machine makes one measurement of time grow too fast now and then, hardly three."""
+
+
+@check("growth")
+def time_growth(subject: Subject) -> Worst:
+    """Time of forward and backward grows with length no faster than the declared complexity."""
+    limit = allowed(subject, TIME_SLACK)
+    worst = Worst("power of the length with which time grows is", limit=limit)
+    with one_thread():
+        power, where = _time_power(subject)
+        for _ in range(ATTEMPTS - 1):
+            if power > limit:
+                power, where = min((power, where), _time_power(subject))
+    worst.add(power, where)
+    return worst
+
+
+@check("growth")
+def memory_growth(subject: Subject) -> Worst:
+    """Peak memory of forward and backward grows with length no faster than the declared complexity."""
+    worst = Worst("power of the length with which memory grows is", limit=allowed(subject, MEMORY_SLACK))
+    module = _module(subject)
+    with one_thread():
+        costs: dict[int, float] = {}
+        for length in lengths(subject):
+            call = partial(_train, subject, module, length)
+            if _seconds(call, subject.device) > ENOUGH and len(costs) >= 3:
+                break
+            costs[length] = float(peak_bytes(call, subject.device))
+    worst.add(*_power(costs, "MiB", 2**-20))
+    return worst
+
+
+def allowed(subject: Subject, slack: float) -> float:
+    """Largest power that the declared complexity admits; infinite when none is declared."""
+    if subject.complexity is None:
+        return math.inf
+    return slack * EXPONENTS[subject.complexity] + (LOG_SLACK if "log" in subject.complexity else 0.0)
+
+
+def lengths(subject: Subject) -> Iterator[int]:
+    length = SHORTEST
+    while length <= (LONGEST_QUADRATIC if subject.complexity == "n^2" else LONGEST):
+        yield length
+        length *= 2
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread, so that the processor time of a call is its own."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _module(subject: Subject) -> Module:
+    return subject.build(num_heads=1).train()
+
+
+def _train(subject: Subject, module: Module, length: int) -> None:
+    output = subject.draw(module, length, length, batch=1).requiring_grad().run(module)
+    output.sum().backward()
+    module.zero_grad()
+
+
+def _time_power(subject: Subject) -> tuple[float, str]:
+    """The power between the longest lengths; the fastest of three calls at each, of one that is slow."""
+    module = _module(subject)
+    costs: dict[int, float] = {}
+    _train(subject, module, SHORTEST)
+    for length in lengths(subject):
+        call = partial(_train, subject, module, length)
+        costs[length] = _seconds(call, subject.device)
+        if costs[length] > ENOUGH and len(costs) >= 3:
+            break
+        costs[length] = min(costs[length], *(_seconds(call, subject.device) for _ in range(2)))
+    return _power(costs, "ms", 1e3)
+
+
+def _seconds(call: Callable[[], object], device: str) -> float:
+    """Processor time of a call, which other processes hardly change; on a GPU the time until it is done."""
+    if device != "cpu":
+        torch.cuda.synchronize(device)
+        start = time.perf_counter()
+        call()
+        torch.cuda.synchronize(device)
+        return time.perf_counter() - start
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
+def _power(costs: dict[int, float], unit: str, factor: float) -> tuple[float, str]:
+    """Slope of log cost over log length between the longest three lengths, and the costs in words."""
+    last = sorted(costs)[-3:]
+    power = math.log2(costs[last[-1]] / costs[last[0]]) / math.log2(last[-1] / last[0])
+    return max(power, 0.0), "n=" + ", ".join(f"{length}: {costs[length] * factor:.3g} {unit}" for length in last)

@@ -1,0 +1,108 @@
+"""Numbers: finite gradients, gradients that are the derivative, and a fast form that is the reference form."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from cab.attention import Attention
+from cab.verification.check import Worst, check
+from cab.verification.compare import difference, gradient_floor
+from cab.verification.inputs import Inputs, Module, outputs_and_gradients, with_padding
+from cab.verification.subject import Subject, rounding
+
+FAST = 2e-4
+"""Allowed between the fast form and the reference, whose sums are in another order and gradients add up."""
+
+
+@check("numerics")
+def finite_gradients(subject: Subject) -> Worst:
+    """Outputs and gradients are numbers for inputs of zero, of usual size, ten times that, and for equal tokens."""
+    worst = Worst("outputs and gradients that are no numbers:", limit=0.0)
+    for scale, length in ((0.0, 17), (1.0, 33), (10.0, 1), (10.0, 33), (10.0, 257)):
+        for equal in (False, True):
+            module = subject.build().train()
+            inputs = subject.draw(module, length, scale=scale)
+            if equal:
+                inputs = replace(inputs, **{name: x[:, :1].expand_as(x) for name, x in inputs.tensors().items()})
+            named = outputs_and_gradients(module, inputs, torch.randn_like(inputs.query))
+            for name, x in named.items():
+                where = f"{name}, n={length}, inputs x{scale:g}{', all tokens equal' if equal else ''}"
+                worst.add((~x.isfinite()).sum(), where)
+    return worst
+
+
+@check("numerics")
+def gradient_is_derivative(subject: Subject) -> Worst:
+    """The gradient to inputs and parameters is the slope of the output, by central differences in random directions."""
+    worst = Worst("error of the gradient against central differences", limit=0.02)
+    for length, seed in ((5, 1), (19, 2)):
+        module = subject.build(seed=seed)
+        inputs = subject.draw(module, length, seed=seed)
+        errors = [slope_error(module, inputs, step) for step in (1e-2, 3e-3, 1e-3)]
+        limit = max(worst.limit, 10.0 * rounding(module, inputs) / 1e-2)  # what rounding makes of a quotient
+        worst.add(min(errors), f"n={length}, seed {seed}", limit=limit)
+    return worst
+
+
+def slope_error(module: Module, inputs: Inputs, step: float) -> float:
+    """|gradient . direction - difference quotient| relative to the length of the gradient, in one direction."""
+    inputs = inputs.requiring_grad()
+    output = inputs.run(module)
+    cotangent = torch.randn_like(output)
+    places = [*inputs.tensors().values(), *(p for p in module.parameters() if p.is_floating_point())]
+    gradients = torch.autograd.grad((output * cotangent).sum(), places, allow_unused=True)
+    directions = [torch.randn_like(x) for x in places]
+    directions = [d * x.detach().abs().mean().clamp_min(1e-3) for d, x in zip(directions, places, strict=True)]
+    slope = sum((_dot(g, d) for g, d in zip(gradients, directions, strict=True) if g is not None), start=0.0)
+    size = sum((_dot(g * d, g * d) for g, d in zip(gradients, directions, strict=True) if g is not None), start=0.0)
+
+    def moved(amount: float) -> Tensor:
+        for x, d in zip(places, directions, strict=True):
+            x.add_(d, alpha=amount)
+        return inputs.run(module).double()
+
+    with torch.no_grad():
+        above, below = moved(step), moved(-2.0 * step)
+        moved(step)
+        quotient = _dot(above - below, cotangent) / (2.0 * step)
+    difference = abs(slope - quotient)
+    return difference / size**0.5 if difference else 0.0
+
+
+def _dot(a: Tensor, b: Tensor) -> float:
+    return (a.double() * b.double()).sum().item()
+
+
+def has_reference(subject: Subject) -> bool:
+    """Whether the class has the readable form beside the fast one."""
+    reference = getattr(subject.cls, "reference", None)
+    return reference is not None and reference is not Attention.reference
+
+
+@check("numerics", applies=has_reference)
+def fast_is_reference(subject: Subject) -> Worst:
+    """Outputs and all gradients of the fast form are those of the reference form, with and without padding."""
+    worst = Worst("difference between the fast form and the reference", limit=FAST)
+    for length, embed_dim, num_heads, layout, scale in (
+        (1, 32, 4, "", 1.0),
+        (17, 24, 3, "", 4.0),
+        (33, 32, 4, "inside", 1.0),
+        (67, 16, 2, "", 1.0),
+        (21, 12, 1, "left", 4.0),
+    ):
+        module = subject.build(embed_dim=embed_dim, num_heads=num_heads)
+        inputs = subject.draw(module, length, scale=scale)
+        if layout:
+            inputs = with_padding(subject.draw(module, length, batch=5, scale=scale), layout)
+        direction = torch.randn_like(inputs.query)
+        fast = outputs_and_gradients(module, inputs, direction)
+        module.use_reference = True
+        slow = outputs_and_gradients(module, inputs, direction)
+        floor = gradient_floor(slow)
+        for name, expected in slow.items():
+            where = f"{name}, n={length}, heads {num_heads}, inputs x{scale:g}{f', padding {layout}' if layout else ''}"
+            worst.add(difference(fast[name], expected, floor), where)
+    return worst

@@ -1,0 +1,144 @@
+"""Padding: what stands in it, where it stands and how much of it there is must not matter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from cab.verification.check import Worst, check, keeps_contract
+from cab.verification.compare import LEAK, ROUNDING, difference, gradient_floor, limit_for
+from cab.verification.inputs import outputs_and_gradients, padded_places, row_alone, with_padding
+from cab.verification.subject import Subject, rounding
+
+BATCH = 5
+
+
+def keeps_contract_in_self(subject: Subject) -> bool:
+    return subject.keeps_whole_contract and not subject.pattern.is_cross
+
+
+@check("padding")
+def padded_right(subject: Subject) -> Worst:
+    """Rows padded on the right (in cross patterns the source's too) give what each gives alone."""
+    return padded_as_alone(subject, "right")
+
+
+@check("padding")
+def padded_left(subject: Subject) -> Worst:
+    """Rows padded on the left (in cross patterns the source's too) give what each gives alone."""
+    return padded_as_alone(subject, "left")
+
+
+@check("padding")
+def padded_inside(subject: Subject) -> Worst:
+    """Rows with padding between their tokens (in cross patterns the source's too) give what each gives alone."""
+    return padded_as_alone(subject, "inside")
+
+
+@check("padding")
+def padded_row(subject: Subject) -> Worst:
+    """A row that is padding alone (in cross patterns also one whose source is) gives numbers and disturbs no other."""
+    worst = padded_as_alone(subject, "row")
+    module = subject.build().train()
+    inputs = with_padding(subject.draw(module, 17, batch=BATCH), "row").requiring_grad()
+    output = inputs.run(module)
+    (output * torch.randn_like(output))[inputs.real].sum().backward()
+    for name, x in [*inputs.tensors().items(), *module.named_parameters()]:
+        is_finite = x.grad is None or bool(x.grad.isfinite().all())
+        worst.add(0.0 if is_finite else torch.inf, f"n=17, gradient of {name}")
+    if inputs.key is not None:  # targets without any source token: undefined, but numbers
+        worst.add(0.0 if output.isfinite().all() else torch.inf, "n=17, output without a source")
+    return worst
+
+
+@check("padding")
+def padding_gradient(subject: Subject) -> Worst:
+    """The gradient of every real output to every padded input is exactly zero."""
+    worst = Worst("gradient to padding", limit=0.0)
+    for layout in ("right", "left", "inside", "row"):
+        module = subject.build(dropout=subject.dropout).train()
+        inputs = with_padding(subject.draw(module, 33, batch=BATCH), layout).requiring_grad()
+        output = inputs.run(module)
+        (output * torch.randn_like(output))[inputs.real].sum().backward()
+        for name, x, mask in padded_places(inputs):
+            worst.add(0.0 if x.grad is None else x.grad[mask].abs().max(), f"padding {layout}, {name}")
+    return worst
+
+
+@check("padding")
+def padding_poison(subject: Subject) -> Worst:
+    """NaN, infinity or 1e10 in the padding changes no real output, and no gradient of inputs and parameters."""
+    worst = Worst("change of outputs or gradients", limit=LEAK)
+    for layout, poison in (("right", torch.nan), ("left", torch.inf), ("inside", torch.nan), ("row", 1e10)):
+        module = subject.build()
+        clean = with_padding(subject.draw(module, 33, batch=BATCH), layout)
+        poisoned = replace(clean, **{name: x.clone() for name, x in clean.tensors().items()})
+        for _, x, mask in padded_places(poisoned):
+            x[mask] = poison
+        direction = torch.randn_like(clean.query)
+        expected = outputs_and_gradients(module, clean, direction)
+        actual = outputs_and_gradients(module, poisoned, direction)
+        floor = gradient_floor(expected)
+        for name, reference in expected.items():
+            worst.add(difference(actual[name], reference, floor), f"padding {layout} of {poison}, {name}")
+    return worst
+
+
+@check("padding")
+def padding_of_nothing(subject: Subject) -> Worst:
+    """A mask that is all False changes nothing."""
+    worst = Worst("change by an empty mask", limit=ROUNDING)
+    for length in (1, 17, 33):
+        module = subject.build()
+        inputs = subject.draw(module, length)
+        nothing = {"query_padding": torch.zeros_like(inputs.query[..., 0], dtype=torch.bool)}
+        if inputs.key is not None:
+            nothing["key_padding"] = torch.zeros_like(inputs.key[..., 0], dtype=torch.bool)
+        with torch.no_grad():
+            worst.add(difference(replace(inputs, **nothing).run(module), inputs.run(module)), f"n={length}")
+    return worst
+
+
+@check("padding", applies=keeps_contract_in_self)
+def padding_either_mask(subject: Subject) -> Worst:
+    """In a self pattern the query's mask and the key's mask are the same thing: either alone suffices."""
+    worst = Worst("difference between one mask and both", limit=LEAK)
+    module = subject.build()
+    inputs = with_padding(subject.draw(module, 17, batch=BATCH), "right")
+    with torch.no_grad():
+        both = inputs.run(module)
+        for name in ("query_padding_mask", "key_padding_mask"):
+            one = module(inputs.query, **{name: inputs.query_padding})
+            worst.add(difference(one[inputs.real], both[inputs.real]), f"{name} alone")
+    return worst
+
+
+@check("padding", applies=keeps_contract)
+def padding_output(subject: Subject) -> Worst:
+    """The output at padded targets is zero."""
+    worst = Worst("output at a padded target", limit=0.0)
+    for layout in ("left", "row"):
+        module = subject.build()
+        inputs = with_padding(subject.draw(module, 17, batch=BATCH), layout)
+        with torch.no_grad():
+            worst.add(inputs.run(module)[~inputs.real].abs().max(), f"padding {layout}")
+    return worst
+
+
+def padded_as_alone(subject: Subject, layout: str) -> Worst:
+    """Every row of a padded batch against the row alone, cut to its real tokens and given without masks."""
+    worst = Worst("difference between a padded row and the row alone", limit=ROUNDING)
+    for length, num_heads, scale in ((17, 4, 1.0), (17, 1, 4.0), (70, 4, 1.0)):
+        module = subject.build(num_heads=num_heads)
+        inputs = with_padding(subject.draw(module, length, batch=BATCH, scale=scale), layout)
+        limit = limit_for(rounding(module, inputs), ROUNDING)
+        with torch.no_grad():
+            together = inputs.run(module)
+            for row, real in enumerate(inputs.real):
+                alone = row_alone(inputs, row)
+                if alone is None:
+                    continue
+                where = f"n={length}, heads {num_heads}, inputs x{scale:g}, row {row}"
+                worst.add(difference(together[row, real], alone.run(module)[0]), where, limit=limit)
+    return worst

@@ -1,0 +1,112 @@
+"""Lower precisions: under ``torch.autocast`` an attention works, as far as its class says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from cab.verification.causality import cuts, gradient_leak
+from cab.verification.check import Worst, check
+from cab.verification.compare import LEAK, distance
+from cab.verification.decoding import decode
+from cab.verification.inputs import row_alone, with_padding
+from cab.verification.subject import Subject
+
+SPACINGS = 8.0
+"""Allowed between a lower precision and another way to the same number in it: this many of its spacings."""
+
+
+def precisions(subject: Subject) -> tuple[torch.dtype, ...]:
+    """Lower precisions the class declares; both of them when it declares nothing."""
+    return getattr(subject.cls, "autocast_dtypes", (torch.bfloat16, torch.float16))
+
+
+def autocasts(subject: Subject) -> bool:
+    return bool(precisions(subject))
+
+
+def autocasts_causally(subject: Subject) -> bool:
+    return autocasts(subject) and subject.pattern.is_causal
+
+
+def autocasts_decoding(subject: Subject) -> bool:
+    return autocasts(subject) and subject.decodes
+
+
+@contextmanager
+def autocast(subject: Subject, dtype: torch.dtype) -> Iterator[None]:
+    with torch.autocast(subject.device.partition(":")[0], dtype=dtype):
+        yield
+
+
+def near(dtype: torch.dtype) -> float:
+    return SPACINGS * torch.finfo(dtype).eps
+
+
+@check("precision", applies=autocasts)
+def autocast_output(subject: Subject) -> Worst:
+    """Outputs are numbers near those of float32, short, long and with large values; gradients are numbers."""
+    worst = Worst("difference between autocast and float32", limit=0.0)
+    for dtype in precisions(subject):
+        for length, num_heads, scale in ((17, 4, 1.0), (130, 4, 1.0), (2050, 1, 8.0)):
+            module = subject.build(num_heads=num_heads)
+            inputs = subject.draw(module, length, batch=1, scale=scale).requiring_grad()
+            with autocast(subject, dtype):
+                output = inputs.run(module)
+            output.float().sum().backward()
+            where = f"{_name(dtype)}, n={length}, inputs x{scale:g}"
+            numbers = [output, *(x.grad for x in inputs.tensors().values() if x.grad is not None)]
+            worst.add(sum(int((~x.isfinite()).sum()) for x in numbers), f"values that are no numbers, {where}")
+            if scale == 1.0:  # large values make a softmax sharp, where rounding of the logits decides
+                with torch.no_grad():
+                    worst.add(distance(output, inputs.run(module)), where, limit=near(dtype))
+    return worst
+
+
+@check("precision", applies=autocasts_causally)
+def autocast_lookahead(subject: Subject) -> Worst:
+    """Under autocast too, no output has a gradient to a later target."""
+    worst = Worst("gradient to a later token, relative to the largest,", limit=LEAK)
+    for dtype in precisions(subject):
+        module = subject.build().train()
+        inputs = subject.draw(module, 37, batch=1)
+        with autocast(subject, dtype):
+            leak, where = gradient_leak(module, inputs, cuts(37))
+        worst.add(leak, f"{_name(dtype)}, n=37, {where}")
+    return worst
+
+
+@check("precision", applies=autocasts_decoding)
+def autocast_decoding(subject: Subject) -> Worst:
+    """Under autocast too, decoding gives the outputs of training."""
+    worst = Worst("difference between decoding and training under autocast", limit=0.0)
+    for dtype in precisions(subject):
+        module = subject.build()
+        inputs = subject.draw(module, 19)
+        with torch.no_grad(), autocast(subject, dtype):
+            decoded, trained = decode(module, inputs, [1] * 19), inputs.run(module)
+        worst.add(distance(decoded, trained), f"{_name(dtype)}, n=19", limit=near(dtype))
+    return worst
+
+
+@check("precision", applies=autocasts)
+def autocast_padding(subject: Subject) -> Worst:
+    """Under autocast too, a padded row gives what it gives alone."""
+    worst = Worst("difference between a padded row and the row alone under autocast", limit=0.0)
+    for dtype in precisions(subject):
+        module = subject.build()
+        inputs = with_padding(subject.draw(module, 17, batch=5), "left")
+        with torch.no_grad(), autocast(subject, dtype):
+            together = inputs.run(module)
+            for row, real in enumerate(inputs.real):
+                alone = row_alone(inputs, row)
+                assert alone is not None, "padding on the left leaves a token in every row"
+                error = distance(together[row, real], alone.run(module)[0])
+                worst.add(error, f"{_name(dtype)}, n=17, row {row}", limit=near(dtype))
+    return worst
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,131 @@
+"""What is verified: one attention in one pattern, how it is built, and the inputs it is given."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from cab.attention import Attention
+from cab.errors import UserError
+from cab.patterns import Pattern
+from cab.verification.inputs import Inputs, Module
+
+WIDTH, HEADS = 32, 4
+"""Size of most modules under verification; some checks add others."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An attention class in one pattern, with the options it is built with.
+
+    Registered classes and subclasses of :class:`cab.Attention` promise the whole contract. A plain module
+    promises ``forward``; its decoding is verified when it has ``init_state`` and ``step``.
+    """
+
+    name: str
+    cls: type[nn.Module]
+    pattern: Pattern
+    options: Mapping[str, Any] = field(default_factory=dict)
+    complexity: str | None = None
+    is_registered: bool = False
+    device: str = "cpu"
+
+    @property
+    def keeps_whole_contract(self) -> bool:
+        return self.is_registered or issubclass(self.cls, Attention)
+
+    @functools.cached_property
+    def dropout(self) -> float:
+        """0.3, or 0 for a class that refuses dropout in training here, as flash attention does on a CPU."""
+        module = self.build(dropout=0.3).train()
+        try:
+            self.draw(module, 2).run(module)
+        except UserError:
+            return 0.0
+        return 0.3
+
+    @property
+    def decodes(self) -> bool:
+        """Whether decoding is to be verified."""
+        has_methods = hasattr(self.cls, "init_state") and hasattr(self.cls, "step")
+        return self.pattern.is_causal and (self.keeps_whole_contract or has_methods)
+
+    def build(
+        self, *, embed_dim: int = WIDTH, num_heads: int = HEADS, dropout: float = 0.0, seed: int = 0, **options: Any
+    ) -> Module:
+        """A module in evaluation mode.
+
+        Parameters that start as zeros (biases) are drawn at random: a defect can hide behind a zero.
+        """
+        harness = {"pattern": self.pattern, "embed_dim": embed_dim, "num_heads": num_heads, "dropout": dropout}
+        accepted = {name: value for name, value in harness.items() if takes(self.cls, name)}
+        torch.manual_seed(seed)
+        module: Module = self.cls(**accepted, **{**self.options, **options}).to(self.device).eval()
+        if not isinstance(getattr(module, "embed_dim", None), int):  # a plain module need not keep its width
+            if "embed_dim" not in accepted:
+                raise UserError(f"cannot tell the width of {self.name}: give it an attribute embed_dim")
+            module.embed_dim = embed_dim
+        with torch.no_grad():
+            for parameter in module.parameters():
+                if parameter.is_floating_point() and not parameter.any():
+                    parameter.normal_(std=0.3)
+        return module
+
+    def draw(
+        self,
+        module: Module,
+        length: int,
+        source_length: int | None = None,
+        *,
+        batch: int = 2,
+        scale: float = 1.0,
+        seed: int = 1,
+    ) -> Inputs:
+        """Normal inputs of standard deviation ``scale``; in cross patterns the source has its own length."""
+        generator = torch.Generator().manual_seed(seed)
+
+        def draw(length: int) -> Tensor:
+            return (torch.randn(batch, length, module.embed_dim, generator=generator) * scale).to(self.device)
+
+        if not self.pattern.is_cross:
+            return Inputs(draw(length))
+        source_length = length + 3 if source_length is None else source_length
+        return Inputs(draw(length), draw(source_length), draw(source_length))
+
+
+def takes(cls: type[nn.Module], name: str) -> bool:
+    """Whether the constructor of ``cls`` accepts the keyword ``name``."""
+    if cls.__init__ is nn.Module.__init__:
+        return False
+    parameters = inspect.signature(cls).parameters
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+class _Precision(TorchDispatchMode):
+    """Notes the coarsest floating-point type that any operation produces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epsilon = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        for x in tree_leaves(output):
+            if isinstance(x, Tensor) and x.is_floating_point():
+                self.epsilon = max(self.epsilon, torch.finfo(x.dtype).eps)
+        return output
+
+
+def rounding(module: Module, inputs: Inputs) -> float:
+    """Relative spacing of the coarsest numbers that ``module`` computes with: float32 1.2e-7, bfloat16 7.8e-3."""
+    with torch.no_grad(), _Precision() as precision:
+        inputs.run(module)
+    return max(precision.epsilon, torch.finfo(torch.float32).eps)

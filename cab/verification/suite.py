@@ -1,0 +1,156 @@
+"""Choose checks, run them, and turn what they measured into results."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from cab.errors import UserError, unknown_name
+from cab.patterns import Pattern
+from cab.registry import ATTENTIONS, AttentionEntry
+from cab.verification.check import CHECKS, Check
+from cab.verification.subject import Subject, takes
+
+GROUPS = (
+    "contract",
+    "causality",
+    "context",
+    "decoding",
+    "padding",
+    "batches",
+    "lengths",
+    "determinism",
+    "numerics",
+    "precision",
+    "limits",
+    "parameters",
+    "growth",
+    "compile",
+)
+"""A module of this package each; importing it adds its checks, in this order."""
+
+for group in GROUPS:
+    importlib.import_module(f"cab.verification.{group}")
+
+ON_DEMAND = ("compile",)
+"""Groups that run only when they are asked for."""
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What one check found; ``detail`` holds the worst value measured, where, and what was expected."""
+
+    attention: str
+    pattern: str
+    check: str
+    passed: bool
+    detail: str
+
+
+def verify_attention(
+    attention: str | type[nn.Module],
+    pattern: Pattern | str,
+    *,
+    checks: Iterable[str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    complexity: str | None = None,
+    device: str = "cpu",
+) -> list[CheckResult]:
+    """Run the conformance suite on one attention in one pattern.
+
+    Args:
+        attention: a registered name, or any module class that follows the contract (docs/design.md). A class
+            that is neither registered nor a :class:`cab.Attention` is held to ``forward``, and to decoding when
+            it has ``init_state`` and ``step``.
+        pattern: NS, CS, NC or CC; one that a registered attention claims.
+        checks: names of checks or of groups of checks; all but those of group ``compile`` when not given.
+        options: options of the constructor; its defaults when not given.
+        complexity: declared growth of a class that is not registered, as in :func:`cab.register_attention`.
+        device: where the modules run.
+
+    Raises:
+        ValueError: an unknown attention, pattern, check or option, or a class that cannot be built.
+    """
+    chosen = select_checks(checks)
+    subject = subject_of(attention, pattern, options=options or {}, complexity=complexity, device=device)
+    return list(run_checks(subject, chosen))
+
+
+def run_checks(subject: Subject, checks: Iterable[Check]) -> Iterator[CheckResult]:
+    """The results of those ``checks`` that apply to ``subject``, one by one. The random state is left as it was."""
+    gpus = range(torch.cuda.device_count())
+    with torch.random.fork_rng(gpus):
+        build(subject)
+    for check in checks:
+        if check.applies(subject):
+            with torch.random.fork_rng(gpus):
+                torch.manual_seed(0)
+                passed, detail = run(check, subject)
+            yield CheckResult(subject.name, str(subject.pattern), check.name, passed, detail)
+
+
+def run(check: Check, subject: Subject) -> tuple[bool, str]:
+    """Whether a check passed, and its words; an attention that raises has not passed."""
+    try:
+        worst = check.measure(subject)
+        return worst.passed, worst.detail
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        return False, f"raised {type(error).__name__}: {lines[0]}; no error expected"
+
+
+def select_checks(names: Iterable[str] | None = None) -> list[Check]:
+    """The checks of these names and groups, in the order of the suite; UserError for an unknown one."""
+    if names is None:
+        return [check for check in CHECKS.values() if check.group not in ON_DEMAND]
+    names = set(names)
+    for name in sorted(names):
+        if name not in CHECKS and name not in GROUPS:
+            raise unknown_name("check", name, [*CHECKS, *GROUPS])
+    return [check for check in CHECKS.values() if check.name in names or check.group in names]
+
+
+def subject_of(
+    attention: str | type[nn.Module],
+    pattern: Pattern | str,
+    *,
+    options: Mapping[str, Any],
+    complexity: str | None = None,
+    device: str = "cpu",
+) -> Subject:
+    """What to verify; UserError when the pattern is not claimed or an option does not exist."""
+    pattern = Pattern.parse(pattern)
+    entry = ATTENTIONS.get(attention) if isinstance(attention, str) else registered(attention)
+    if entry is None:
+        assert not isinstance(attention, str)
+        return Subject(attention.__name__, attention, pattern, options, complexity, device=device)
+    if pattern not in entry.patterns:
+        raise UserError(f"attention '{entry.name}' does not claim pattern {pattern}; it has {_join(entry.patterns)}")
+    entry.check_options(options, "attention")
+    return Subject(entry.name, entry.cls, pattern, options, complexity or entry.complexity, True, device)
+
+
+def registered(cls: type[nn.Module]) -> AttentionEntry | None:
+    """The entry of a class, if it is registered itself (a subclass of a registered one is not)."""
+    return next((entry for entry in ATTENTIONS if entry.cls is cls), None)
+
+
+def build(subject: Subject) -> None:
+    """UserError when the class cannot be built at all: then there is nothing to verify."""
+    try:
+        subject.build()
+    except Exception as error:
+        filled = [name for name in ("pattern", "embed_dim", "num_heads", "dropout") if takes(subject.cls, name)]
+        raise UserError(
+            f"cannot build {subject.name} for pattern {subject.pattern} from {_join(filled) or 'no arguments'}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _join(words: Iterable[object]) -> str:
+    return " ".join(map(str, words))

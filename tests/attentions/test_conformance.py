@@ -1,0 +1,42 @@
+"""The conformance suite on every registered attention, in every pattern it claims; none is left out."""
+
+from __future__ import annotations
+
+import pytest
+
+from cab.registry import ATTENTIONS
+from cab.verification import run_checks, select_checks, subject_of
+
+CASES = [
+    (entry.name, str(pattern), group)
+    for entry in ATTENTIONS
+    for pattern in entry.patterns
+    for group in dict.fromkeys(
+        check.group for check in select_checks() if check.applies(subject_of(entry.name, pattern, options={}))
+    )
+]
+
+# Windows, chunks and landmarks that are small or odd, so that short sequences cross their borders.
+OPTIONS: list[tuple[str, str, dict[str, object]]] = [
+    ("abc", "CS", {"num_landmarks": 3}),
+]
+SHORT = ["causality", "decoding", "padding", "batches", "lengths", "determinism", "numerics"]
+
+
+@pytest.mark.parametrize(("name", "pattern", "group"), CASES)
+def test_conformance(name, pattern, group):
+    results = list(run_checks(subject_of(name, pattern, options={}), select_checks([group])))
+    assert results
+    assert not [f"{result.check}: {result.detail}" for result in results if not result.passed]
+
+
+@pytest.mark.parametrize(("name", "pattern", "options"), OPTIONS)
+def test_conformance_with_options(name, pattern, options):
+    results = list(run_checks(subject_of(name, pattern, options=options), select_checks(SHORT)))
+    assert not [f"{result.check}: {result.detail}" for result in results if not result.passed]
+
+
+def test_every_claimed_pattern_is_covered():
+    claimed = {(entry.name, str(pattern)) for entry in ATTENTIONS for pattern in entry.patterns}
+    assert {(name, pattern) for name, pattern, _ in CASES} == claimed
+    assert {group for _, _, group in CASES} == {check.group for check in select_checks()}

@@ -1,0 +1,169 @@
+"""`cab verify`: names, files, tables, exit statuses."""
+
+from __future__ import annotations
+
+import csv
+import io
+import textwrap
+
+import pytest
+
+from cab.cli.main import main
+from cab.registry import ATTENTIONS
+
+CHECKS = ["--checks", "causality,same_seed"]
+
+MINE = '''
+    import torch
+    from torch import nn
+    from beside import SCALE
+
+    class Mean(nn.Module):
+        """The mean so far, and what comes after it when `leak` is set."""
+
+        leak = 0.0
+
+        def __init__(self, embed_dim, num_heads):
+            super().__init__()
+            assert embed_dim % num_heads == 0
+            self.value = nn.Linear(embed_dim, embed_dim)
+
+        def forward(self, query, key=None, value=None, *, query_padding_mask=None, key_padding_mask=None):
+            v = self.value(query) * SCALE
+            mean = v.cumsum(1) / torch.arange(1, v.shape[1] + 1)[:, None]
+            return mean + self.leak * v.mean(1, keepdim=True)
+
+    class Leaky(Mean):
+        leak = 1e-3
+
+    class NotAModule:
+        pass
+'''
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "beside.py").write_text("SCALE = 2.0\n")
+    path = tmp_path / "mine_to_verify.py"
+    path.write_text(textwrap.dedent(MINE))
+    return path
+
+
+def verify(capsys, *arguments):
+    status = main(["verify", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_table_of_a_registered_attention(capsys):
+    status, out, err = verify(capsys, "vanilla", "--pattern", "CS", *CHECKS)
+    assert status == 0
+    header, *rows = out.splitlines()
+    assert header.split() == ["attention", "pattern", "check", "passed", "detail"]
+    assert [row.split()[:4] for row in rows] == [
+        ["vanilla", "CS", check, "ok"]
+        for check in ("lookahead_gradient", "lookahead_perturbation", "lookahead_length", "same_seed")
+    ]
+    assert "4 checks, 0 failed" in err
+
+
+def test_csv_of_several_patterns(capsys):
+    status, out, _ = verify(capsys, "none", "vanilla", "--pattern", "NS,CC", "--checks", "same_seed", "--csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert status == 0
+    assert list(rows[0]) == ["attention", "pattern", "check", "passed", "detail"]
+    assert [(row["attention"], row["pattern"], row["passed"]) for row in rows] == [
+        ("none", "NS", "true"),
+        ("none", "CC", "true"),
+        ("vanilla", "NS", "true"),
+        ("vanilla", "CC", "true"),
+    ]
+
+
+def test_without_names_everything_that_claims_the_pattern(capsys):
+    status, out, _ = verify(capsys, "--pattern", "CC", "--checks", "length_one", "--csv")
+    names = {row["attention"] for row in csv.DictReader(io.StringIO(out))}
+    assert status == 0
+    assert {"abc", "none", "vanilla"} <= names
+    assert "local" not in names
+
+
+def test_sound_class_in_a_file(capsys, file):
+    status, out, err = verify(capsys, f"{file}:Mean", "--pattern", "CS", *CHECKS)
+    assert status == 0
+    assert out.count(" ok ") == 4
+    assert "decoding not verified" in err
+
+
+def test_leak_of_a_thousandth_in_a_file(capsys, file):
+    status, out, err = verify(capsys, f"{file}:Leaky", "--pattern", "CS", *CHECKS)
+    assert status == 1
+    failed = {line.split()[2] for line in out.splitlines() if " FAILED " in line}
+    assert failed == {"lookahead_gradient", "lookahead_perturbation", "lookahead_length"}
+    assert "4 checks, 3 failed" in err
+
+
+def test_registered_class_in_a_file_is_verified_in_what_it_claims(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(ATTENTIONS, "_entries", {entry.name: entry for entry in ATTENTIONS})
+    path = tmp_path / "registers.py"
+    path.write_text(
+        "from attentions.vanilla import VanillaAttention\n"
+        "from cab import register_attention\n"
+        "@register_attention('test_mine', patterns='NS NC', complexity='n^2', paper='-')\n"
+        "class Mine(VanillaAttention):\n"
+        "    pass\n"
+    )
+    status, out, _ = verify(capsys, f"{path}:Mine", "--checks", "same_seed", "--csv")
+    assert status == 0
+    assert [line.split(",")[:2] for line in out.splitlines()[1:]] == [["test_mine", "NS"], ["test_mine", "NC"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["vanila"], "did you mean 'vanilla'"),
+        (["vanilla", "--pattern", "XS"], "unknown pattern 'XS'"),
+        (["vanilla", "--checks", "everything"], "unknown check 'everything'"),
+        (["local", "--pattern", "NC"], "does not claim pattern NC"),
+        (["vanilla", "--pattern", "NS", "--checks", "causality"], "none of these checks applies"),
+        (["vanilla", "--device", "nowhere"], "device 'nowhere' does not work here"),
+        (["missing.py:A"], "no file 'missing.py'"),
+    ],
+)
+def test_mistakes_exit_with_two(capsys, arguments, message):
+    status, out, err = verify(capsys, *arguments)
+    assert status == 2
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("suffix", "arguments", "message"),
+    [
+        ("", ["--pattern", "CS"], "name a class"),
+        (":Nothing", ["--pattern", "CS"], "no torch.nn.Module class 'Nothing' in"),
+        (":NotAModule", ["--pattern", "CS"], "it has: Mean, Leaky"),
+        (":Mean", [], "say which pattern it is for"),
+    ],
+)
+def test_mistakes_with_files_exit_with_two(capsys, file, suffix, arguments, message):
+    status, _, err = verify(capsys, f"{file}{suffix}", *arguments)
+    assert status == 2
+    assert message in err
+
+
+def test_file_that_does_not_import(capsys, tmp_path):
+    (tmp_path / "broken_file.py").write_text("import nothing_of_this_name\n")
+    status, _, err = verify(capsys, f"{tmp_path / 'broken_file.py'}:A", "--pattern", "CS")
+    assert status == 2
+    assert "ModuleNotFoundError: No module named 'nothing_of_this_name'" in err
+
+
+def test_list_of_checks(capsys):
+    status, out, _ = verify(capsys, "--list-checks")
+    assert status == 0
+    assert "lookahead_gradient" in out
+    status, out, _ = verify(capsys, "--list-checks", "--csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert {"group": "causality", "check": "lookahead_length"}.items() <= rows[6].items()

@@ -1,0 +1,336 @@
+"""Attentions with one real defect each, of padding, batches, randomness, numbers or cost."""
+
+# ruff: noqa: ARG002 - the contract's arguments, which no defect needs all of
+from __future__ import annotations
+
+import random
+
+import torch
+from broken_causal import hide_padding
+from torch import nn
+from torch.nn import functional as F
+
+from cab import Attention
+from cab.attention import SoftmaxLimit
+
+
+class Softmax(Attention):
+    """Sound softmax attention without causality: what most defects below start from."""
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        return self.weights(query, key, key_padding_mask) @ value
+
+    def weights(self, query, key, padding):
+        return hide_padding(query @ key.mT * self.scale, padding).softmax(-1)
+
+
+# --- padding -------------------------------------------------------------------------------------------------
+
+
+class ForgottenPadding(Attention):
+    """The mask is never used; padded keys take part with what their biases make of zeros."""
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        return (query @ key.mT * self.scale).softmax(-1) @ value
+
+
+class PaddingInDenominator(Attention):
+    """Linear attention whose normaliser counts padded keys (flash-linear-attention, 2026)."""
+
+    autocast_dtypes = ()
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        q, k = F.elu(query) + 1, F.elu(key) + 1
+        if key_padding_mask is not None:
+            value = value.masked_fill(key_padding_mask[:, None, :, None], 0.0)
+        return q @ (k.mT @ value) / (q @ k.sum(2).unsqueeze(-1))
+
+
+class MaskTiledByHead(Softmax):
+    """The mask is tiled head by head where the flattened batch is row by row (Performer, LARA, Nystromformer)."""
+
+    def weights(self, query, key, padding):
+        if padding is None:
+            return super().weights(query, key, None)
+        tiled = padding.repeat(self.num_heads, 1).unflatten(0, query.shape[:2])
+        return (query @ key.mT * self.scale).masked_fill(tiled[:, :, None], torch.finfo(query.dtype).min).softmax(-1)
+
+
+class OutOfRangeAndPadding(Attention):
+    """Local attention as published: a place is hidden if it is out of range *and* padding, once there is a mask."""
+
+    compacts_padding = True
+    reach = 3
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        n = query.shape[2]
+        places = torch.arange(n)[:, None] + torch.arange(-self.reach, self.reach + 1)
+        index = places.clamp(0, n - 1)
+        hidden = ((places < 0) | (places >= n))[None, None]
+        if key_padding_mask is not None:
+            hidden = hidden & key_padding_mask[:, index][:, None]
+        logits = torch.einsum("bhne,bhnwe->bhnw", query, key[:, :, index]) * self.scale
+        return torch.einsum(
+            "bhnw,bhnwe->bhne", logits.masked_fill(hidden, torch.finfo(query.dtype).min).softmax(-1), value[:, :, index]
+        )
+
+
+class PaddingByMultiplication(nn.Module):
+    """A plain module that multiplies padding by zero: NaN times zero is NaN."""
+
+    def __init__(self, pattern, embed_dim):
+        super().__init__()
+        self.project = nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, query, key=None, value=None, *, query_padding_mask=None, key_padding_mask=None):
+        x = self.project(query)
+        if key_padding_mask is None:
+            return 0.1 * x + x.mean(1, keepdim=True)
+        real = (~key_padding_mask).unsqueeze(-1).to(x.dtype)
+        return 0.1 * x + (x * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp_min(1.0)
+
+
+class EmptyMaskCounts(Softmax):
+    """Giving a mask, even an empty one, adds a key of zeros."""
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        if key_padding_mask is None:
+            return super().attend(query, key, value, query_padding_mask=None, key_padding_mask=None)
+        padding = F.pad(key_padding_mask, (0, 1), value=False)
+        return self.weights(query, F.pad(key, (0, 0, 0, 1)), padding) @ F.pad(value, (0, 0, 0, 1))
+
+
+# --- batches -------------------------------------------------------------------------------------------------
+
+
+class BatchScaledInverse(Attention):
+    """Nystromformer as published: the start of the pseudo-inverse is divided by a maximum over the whole batch."""
+
+    autocast_dtypes = ()
+    num_landmarks = 4
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        query, key = query * self.scale**0.5, key * self.scale**0.5
+        assign = torch.arange(query.shape[2]) * self.num_landmarks // query.shape[2]
+        member = F.one_hot(assign, self.num_landmarks).float()
+        if key_padding_mask is not None:
+            member = (member * ~key_padding_mask[..., None])[:, None]
+        member = member / member.sum(-2, keepdim=True).clamp_min(1.0)
+        q_mean, k_mean = member.mT @ query, member.mT @ key
+        kernel = (q_mean @ k_mean.mT).softmax(-1)
+        inverse = kernel.mT / kernel.sum(-2).max()
+        eye = torch.eye(self.num_landmarks)
+        for _ in range(3):
+            product = kernel @ inverse
+            inverse = 0.25 * inverse @ (13 * eye - product @ (15 * eye - product @ (7 * eye - product)))
+        last = hide_padding(q_mean @ key.mT, key_padding_mask).softmax(-1) @ value
+        return (query @ k_mean.mT).softmax(-1) @ (inverse @ last)
+
+
+class CentredOverBatch(Softmax):
+    """Keys are centred by their mean over batch and positions."""
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        value = value - 0.01 * value.mean((0, 2), keepdim=True)
+        return self.weights(query, key, key_padding_mask) @ value
+
+
+# --- randomness ----------------------------------------------------------------------------------------------
+
+
+class RandomFeatures(Attention):
+    """Sound linear attention with positive random features, kept in a buffer."""
+
+    autocast_dtypes = ()
+
+    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        self.register_buffer("projection", torch.randn(self.head_dim, 32))
+
+    def features(self):
+        return self.projection
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        projection = self.features()
+
+        def positive(x):
+            return (x @ projection - x.square().sum(-1, keepdim=True) / 2).exp()
+
+        q, k = positive(query * self.scale**0.5), positive(key * self.scale**0.5)
+        if key_padding_mask is not None:
+            k = k.masked_fill(key_padding_mask[:, None, :, None], 0.0)
+        return q @ (k.mT @ value) / (q @ k.sum(2).unsqueeze(-1)).clamp_min(1e-9)
+
+
+class RedrawnInEval(RandomFeatures):
+    """The features are new at every call, in evaluation too."""
+
+    def features(self):
+        return torch.randn(self.head_dim, 32)
+
+
+class FeaturesNotSaved(RandomFeatures):
+    """The features are a plain attribute, which the state_dict does not know."""
+
+    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        del self.projection
+        self.projection = torch.randn(self.head_dim, 32)
+
+
+class DropoutInEval(Softmax):
+    """Dropout that does not ask whether it is training."""
+
+    def weights(self, query, key, padding):
+        return F.dropout(super().weights(query, key, padding), self.dropout)
+
+
+class OtherGenerator(Softmax):
+    """A random choice from a generator that no seed of torch reaches."""
+
+    def weights(self, query, key, padding):
+        weights = super().weights(query, key, padding)
+        return weights * random.uniform(0.9, 1.1) if self.training else weights
+
+
+class RunningMaximum(Softmax):
+    """Training leaves a statistic behind that evaluation uses."""
+
+    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        self.register_buffer("largest", torch.ones(()))
+
+    def weights(self, query, key, padding):
+        if self.training:
+            self.largest = torch.maximum(self.largest, key.detach().abs().max())
+        return super().weights(query / self.largest, key, padding)
+
+
+class ScalesInPlace(Softmax):
+    """The input is scaled in place."""
+
+    def compute(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        with torch.no_grad():
+            query.mul_(0.5)
+        return super().compute(
+            query, key, value, query_padding_mask=query_padding_mask, key_padding_mask=key_padding_mask
+        )
+
+
+# --- lengths and numbers ---------------------------------------------------------------------------------------
+
+
+class FailsAtLengthOne(Softmax):
+    """Values are divided by their deviation over positions, which a single one does not have."""
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        return self.weights(query, key, key_padding_mask) @ (value / (1.0 + value.std(2, keepdim=True)))
+
+
+class NeedsWholeBlocks(Softmax):
+    """Only multiples of 16 work beyond the first 16 tokens."""
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        if query.shape[2] > 16:
+            query = query.unflatten(2, (-1, 16)).flatten(2, 3)
+        return self.weights(query, key, key_padding_mask) @ value
+
+
+class NoMaximum(Attention):
+    """A softmax without subtracting the maximum first."""
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        weights = (query @ key.mT * self.scale).exp()
+        if key_padding_mask is not None:
+            weights = weights.masked_fill(key_padding_mask[:, None, None], 0.0)
+        return weights @ value / weights.sum(-1, keepdim=True)
+
+
+class DetachedKeys(Softmax):
+    """Half of the gradient is cut off."""
+
+    def weights(self, query, key, padding):
+        return super().weights(query, 0.5 * (key + key.detach()), padding)
+
+
+class FastIsNotReference(Softmax):
+    """The fast form forgets the scale of the logits."""
+
+    def weights(self, query, key, padding):
+        return super().weights(query / self.scale, key, padding)
+
+    def reference(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        return super().weights(query, key, key_padding_mask) @ value
+
+
+class ScaledTwice(Softmax):
+    """Nystromformer as published: query and key are both divided by sqrt(E), so no limit is softmax attention."""
+
+    @classmethod
+    def softmax_limit(cls, pattern, num_tokens):  # noqa: ARG003
+        return SoftmaxLimit(({},))
+
+    def weights(self, query, key, padding):
+        return super().weights(query * self.scale, key, padding)
+
+
+class OverflowsInHalf(Attention):
+    """Linear attention that adds up unnormalised products in the precision of autocast."""
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        q, k = query.relu() + 0.1, key.relu() + 0.1
+        if key_padding_mask is not None:
+            k = k.masked_fill(key_padding_mask[:, None, :, None], 0.0)
+        return q @ (k.mT @ value) / (q @ k.sum(2, dtype=k.dtype).unsqueeze(-1))
+
+
+class WantsFloat32(Softmax):
+    """Says nothing about autocast, and fails under it."""
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        if query.dtype is not torch.float32:
+            raise TypeError(f"{query.dtype} is not supported")
+        return self.weights(query, key, key_padding_mask) @ value
+
+
+# --- cost ------------------------------------------------------------------------------------------------------
+
+
+class QuadraticMemory(Attention):
+    """Registered as linear; writes all weights out."""
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        return hide_padding(query @ key.mT * self.scale, key_padding_mask).softmax(-1) @ value
+
+
+class QuadraticTime(Attention):
+    """Registered as linear; the fused kernel hides the weights but not the time."""
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        visible = None if key_padding_mask is None else ~key_padding_mask[:, None, None]
+        return F.scaled_dot_product_attention(query, key, value, visible).nan_to_num()
+
+
+class ManyParameters(Softmax):
+    """A hidden layer of four times the width in front of the values."""
+
+    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        self.hidden = nn.Sequential(nn.Linear(embed_dim, 4 * embed_dim), nn.GELU(), nn.Linear(4 * embed_dim, embed_dim))
+
+    def compute(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        value = value + self.hidden(value)
+        return super().compute(
+            query, key, value, query_padding_mask=query_padding_mask, key_padding_mask=key_padding_mask
+        )
+
+
+class TakesAnything(nn.Module):
+    """A registered module that checks nothing."""
+
+    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
+        super().__init__()
+        self.project = nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, query, key=None, value=None, *, query_padding_mask=None, key_padding_mask=None):
+        return self.project(query)

@@ -1,0 +1,218 @@
+"""Attentions that look ahead, forget the past, or decode otherwise than they train. Each has one real defect."""
+
+# ruff: noqa: ARG002 - the contract's arguments, which no defect needs all of
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cab import Attention
+
+NEVER = float("-inf")
+
+
+def future(n: int) -> Tensor:
+    return torch.ones(n, n, dtype=torch.bool).triu(1)
+
+
+def hide_padding(logits: Tensor, padding: Tensor | None) -> Tensor:
+    if padding is None:
+        return logits
+    return logits.masked_fill(padding[:, None, None, :], torch.finfo(logits.dtype).min)
+
+
+def causal_average(scores: Tensor, value: Tensor, padding: Tensor | None) -> Tensor:
+    """Weighted mean with non-negative ``scores`` [B, H, N, N] over the past."""
+    scores = scores.masked_fill(future(scores.shape[-1]), 0.0)
+    if padding is not None:
+        scores = scores.masked_fill(padding[:, None, None, :], 0.0)
+    return scores @ value / scores.sum(-1, keepdim=True).clamp_min(1e-6)
+
+
+class ForgottenMask(Attention):
+    """Softmax attention that never heard of causality."""
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        return hide_padding(query @ key.mT * self.scale, key_padding_mask).softmax(-1) @ value
+
+
+class MaskDroppedByDropout(Attention):
+    """The causal mask is lost on the path that applies dropout (Keras, 2026)."""
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        logits = hide_padding(query @ key.mT * self.scale, key_padding_mask)
+        if self.training and self.dropout > 0.0:
+            return F.dropout(logits.softmax(-1), self.dropout) @ value
+        return logits.masked_fill(future(query.shape[2]), NEVER).softmax(-1) @ value
+
+
+class FaintLeak(Attention):
+    """One part in a thousand comes from the next token, and only there where a block of 64 ends."""
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        logits = hide_padding(query @ key.mT * self.scale, key_padding_mask)
+        output = logits.masked_fill(future(query.shape[2]), NEVER).softmax(-1) @ value
+        at_border = (torch.arange(query.shape[2]) % 64 == 63)[:, None]
+        return output + 1e-3 * torch.where(at_border, value.roll(-1, 2) - value, 0.0)
+
+
+class LengthFactor(Attention):
+    """cosFormer as published: the re-weighting cos(pi/2 (i - j)/L) divides by the final length."""
+
+    autocast_dtypes = ()
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        n = query.shape[2]
+        distance = torch.arange(n)[:, None] - torch.arange(n)
+        scores = query.relu() @ key.relu().mT * torch.cos(torch.pi / 2 * distance / n)
+        return causal_average(scores + 1e-3, value, key_padding_mask)
+
+
+class GlobalStabiliser(Attention):
+    """Performer as published: the keys' features are divided by their maximum over all positions."""
+
+    autocast_dtypes = ()
+
+    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        self.register_buffer("projection", torch.randn(self.head_dim, 16))
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        def features(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+            x = x * self.scale**0.5
+            logits = x @ self.projection - x.square().sum(-1, keepdim=True) / 2
+            return (logits - logits.amax(dims, keepdim=True)).exp() + 1e-4
+
+        return causal_average(features(query, (-1,)) @ features(key, (-1, -2)).mT, value, key_padding_mask)
+
+
+class NoRunningSum(Attention):
+    """Causal ABC as released: of the running weighted mean only the last term is left."""
+
+    autocast_dtypes = ()
+
+    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        self.compress = nn.Parameter(torch.randn(2, self.head_dim, 16) * self.head_dim**-0.5)
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        def slots(x: Tensor, weight: Tensor) -> Tensor:
+            logits = x @ weight
+            if key_padding_mask is not None:
+                logits = logits.masked_fill(key_padding_mask[:, None, :, None], -1e30)
+            return (logits - logits.logcumsumexp(2)).exp().unsqueeze(-1) * x.unsqueeze(-2)
+
+        keys, values = slots(key, self.compress[0]), slots(value, self.compress[1])
+        weights = (torch.einsum("bhne,bhnre->bhnr", query, keys) * self.scale).softmax(-1)
+        return torch.einsum("bhnr,bhnre->bhne", weights, values)
+
+
+class OwnBlockSummary(Attention):
+    """Softmax over the tokens of the own block so far and over block means, the own block's among them."""
+
+    compacts_padding = True
+    block = 8
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        n = query.shape[2]
+        blocks = torch.arange(n) // self.block
+        member = F.one_hot(blocks).float()
+        if key_padding_mask is not None:
+            member = member * ~key_padding_mask[:, None, :, None]
+        member = member / member.sum(-2, keepdim=True).clamp_min(1.0)
+        keys, values = member.mT @ key, member.mT @ value
+        near = (query @ key.mT * self.scale).masked_fill(future(n) | (blocks[:, None] != blocks), NEVER)
+        far = (query @ keys.mT * self.scale).masked_fill(torch.arange(keys.shape[2]) > blocks[:, None], NEVER)
+        near = hide_padding(near, key_padding_mask)
+        near_weight, far_weight = torch.cat([near, far], -1).softmax(-1).split([n, keys.shape[2]], -1)
+        return near_weight @ value + far_weight @ values
+
+
+class ChunkState(Attention):
+    """Linear attention by chunks, where the state that a chunk starts from is the one it ends with."""
+
+    compacts_padding = True
+    chunk = 8
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        q, k = F.elu(query) + 1, F.elu(key) + 1
+        if key_padding_mask is not None:
+            k = k.masked_fill(key_padding_mask[:, None, :, None], 0.0)
+        n, chunks = query.shape[2], torch.arange(query.shape[2]) // self.chunk
+        seen = (chunks[:, None] >= chunks) | ~future(n)
+        scores = (q @ k.mT).masked_fill(~seen, 0.0)
+        return scores @ value / scores.sum(-1, keepdim=True).clamp_min(1e-6)
+
+
+class CircularConvolution(Attention):
+    """A long convolution by FFT without zeros behind the sequence: its end runs into its beginning."""
+
+    compacts_padding = True
+
+    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        self.decay = nn.Parameter(torch.linspace(-3.0, 0.0, self.head_dim))
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        n = value.shape[2]
+        if key_padding_mask is not None:
+            value = value.masked_fill(key_padding_mask[:, None, :, None], 0.0)
+        kernel = (-self.decay.exp() * torch.arange(n)[:, None]).exp()
+        return torch.fft.irfft(torch.fft.rfft(value, dim=2) * torch.fft.rfft(kernel, dim=0), n=n, dim=2)
+
+
+class CausalSoftmax(Attention):
+    """Sound causal softmax attention: what the decoding defects below start from."""
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        logits = hide_padding(query @ key.mT * self.scale, key_padding_mask)
+        return logits.masked_fill(future(query.shape[2]), NEVER).softmax(-1) @ value
+
+
+class StateIgnoresPadding(CausalSoftmax):
+    """The decoding cache keeps the keys of padded tokens, and later tokens see them."""
+
+    def prefill(self, query, state, *, query_padding_mask=None):
+        output, state = super().prefill(query, state)
+        if query_padding_mask is not None:
+            output = output.masked_fill(query_padding_mask[..., None], 0.0)
+        return output, state
+
+
+class PrefillForgetsState(CausalSoftmax):
+    """A prompt read in pieces: each piece of more than one token starts anew."""
+
+    def prefill(self, query, state, *, query_padding_mask=None):
+        if query.shape[1] > 1:
+            state = self.init_state(query.shape[0])
+        return super().prefill(query, state, query_padding_mask=query_padding_mask)
+
+
+class StateOnModule(CausalSoftmax):
+    """The cache lives on the module, so beam search cannot move its rows."""
+
+    def init_state(self, batch_size, **source):
+        self.cache = super().init_state(batch_size, **source)
+        return {}
+
+    def prefill(self, query, state, *, query_padding_mask=None):
+        output, self.cache = super().prefill(query, self.cache, query_padding_mask=query_padding_mask)
+        return output, state
+
+
+class StepDropsLastToken(CausalSoftmax):
+    """An error by one: a step attends to what came before it, not to itself."""
+
+    def step(self, query_t, state, *, query_padding_mask=None):
+        past = state["query"]
+        output, state = super().step(query_t, state, query_padding_mask=query_padding_mask)
+        if past.shape[1] == 0:
+            return output, state
+        query = query_t.reshape(query_t.shape[0], 1, -1)
+        q, k, v = (
+            self.split_heads(projection(x))
+            for projection, x in ((self.q_proj, query), (self.k_proj, past), (self.v_proj, past))
+        )
+        output = self.merge_heads((q @ k.mT * self.scale).softmax(-1) @ v)
+        return self.out_proj(output).reshape(query_t.shape), state

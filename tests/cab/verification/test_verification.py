@@ -1,0 +1,172 @@
+"""The suite itself: what it accepts, what it measures, what it reports."""
+
+from __future__ import annotations
+
+import random
+
+import broken_causal
+import pytest
+import sound
+import torch
+from torch import nn
+
+from cab import Pattern, UserError
+from cab.memory import peak_bytes
+from cab.verification import select_checks, verify_attention
+from cab.verification.causality import cuts
+from cab.verification.check import CHECKS, Worst
+from cab.verification.compare import difference, distance, error_at
+from cab.verification.inputs import padding_masks
+from cab.verification.subject import Subject, rounding
+
+
+def test_results_say_what_was_measured_and_expected():
+    results = verify_attention("vanilla", "CS", checks=["causality", "same_seed"])
+    assert [r.check for r in results] == [
+        "lookahead_gradient",
+        "lookahead_perturbation",
+        "lookahead_length",
+        "same_seed",
+    ]
+    for result in results:
+        assert (result.attention, result.pattern, result.passed) == ("vanilla", "CS", True)
+        assert any(character.isdigit() for character in result.detail)
+        assert result.detail.endswith("expected")
+
+
+def test_failure_names_place_and_limit():
+    (result,) = verify_attention(broken_causal.FaintLeak, "CS", checks=["lookahead_gradient"])
+    assert result.attention == "FaintLeak"
+    assert "output 127 from token 128" in result.detail
+    assert "at most 1e-05 expected" in result.detail
+
+
+def test_every_applicable_check_runs_and_no_other():
+    names = {result.check for result in verify_attention(sound.PlainAverage, "NS")}
+    assert not any(name.startswith(("lookahead", "decode", "compile")) for name in names)
+    assert "wrong_inputs" not in names  # a plain module promises forward alone
+    assert {"padded_right", "length_one", "memory_growth", "same_seed"} <= names
+    assert "decode_steps" in {
+        result.check for result in verify_attention(sound.CachedAverage, "CS", checks=["decoding"])
+    }
+
+
+def test_random_state_is_left_alone():
+    torch.manual_seed(3)
+    random.seed(3)
+    expected = torch.rand(2), random.random()
+    torch.manual_seed(3)
+    random.seed(3)
+    verify_attention("vanilla", "NS", checks=["padding", "determinism"])
+    assert torch.equal(torch.rand(2), expected[0])
+    assert random.random() == expected[1]
+
+
+def test_results_do_not_depend_on_other_checks():
+    alone = verify_attention("abc", "CS", checks=["padded_left"])
+    assert alone[0] in verify_attention("abc", "CS", checks=["padding", "batches"])
+
+
+def test_options_reach_the_class():
+    results = verify_attention("abc", "NS", checks=["padding"], options={"num_landmarks": 3})
+    assert results
+    assert all(result.passed for result in results)
+    with pytest.raises(UserError, match="no option 'landmarks'"):
+        verify_attention("abc", "NS", options={"landmarks": 3})
+
+
+def test_mistakes():
+    with pytest.raises(UserError, match="unknown check 'causal': did you mean 'causality'"):
+        select_checks(["causal"])
+    with pytest.raises(UserError, match="unknown attention 'vanila'"):
+        verify_attention("vanila", "NS")
+    with pytest.raises(UserError, match="unknown pattern 'SS'"):
+        verify_attention("vanilla", "SS")
+    with pytest.raises(UserError, match="'local' does not claim pattern CC; it has NS CS"):
+        verify_attention("local", "CC")
+
+
+def test_class_that_cannot_be_built():
+    class Needy(nn.Module):
+        def __init__(self, pattern, window):  # noqa: ARG002
+            super().__init__()
+
+    class Unmeasured(nn.Module):
+        def __init__(self, width=16):  # noqa: ARG002
+            super().__init__()
+
+    with pytest.raises(UserError, match=r"cannot build Needy for pattern NS from pattern: TypeError.*'window'"):
+        verify_attention(Needy, "NS")
+    with pytest.raises(UserError, match="cannot tell the width of Unmeasured"):
+        verify_attention(Unmeasured, "NS")
+
+
+def test_checks_have_names_groups_and_words():
+    for name, check in CHECKS.items():
+        assert check.name == name == name.lower()
+        assert check.summary.endswith(".")
+        assert len(check.summary) < 130
+    assert {check.group for check in select_checks(None)} == {check.group for check in CHECKS.values()} - {"compile"}
+    assert [check.name for check in select_checks(["same_seed", "length_one"])] == ["length_one", "same_seed"]
+
+
+def test_worst_is_measured_in_limits():
+    worst = Worst("error", limit=1e-4)
+    worst.add(5e-5, "a")
+    worst.add(0.01, "b", limit=0.1)
+    assert worst.passed
+    assert worst.where == "a"
+    worst.add(float("nan"), "c")
+    assert not worst.passed
+    assert worst.detail == "error inf at c (worst of 3); at most 0.0001 expected"
+
+
+def test_error_is_relative_to_the_place_and_to_the_typical_size():
+    expected = torch.tensor([[1.0, -1.0], [100.0, 100.0], [0.0, 0.0]])
+    errors = error_at(expected + torch.tensor([[0.1, 0.1], [0.1, 0.1], [0.1, 0.1]]), expected)
+    torch.testing.assert_close(errors.float(), torch.tensor([0.1 / 2, 0.1 / 101, 0.1]))
+    assert difference(expected, expected) == 0.0
+    assert difference(torch.tensor([[torch.nan, 0.0]]), torch.zeros(1, 2)) == torch.inf
+    assert difference(torch.zeros(0, 4), torch.zeros(0, 4)) == 0.0
+    assert distance(torch.tensor([3.0, 5.0]), torch.tensor([3.0, 4.0])) == pytest.approx(0.2)
+    assert distance(torch.tensor([torch.inf]), torch.tensor([1.0])) == torch.inf
+
+
+def test_rounding_sees_the_coarsest_type_inside():
+    plain, coarse = (
+        Subject("plain", sound.PlainAverage, Pattern.CS),
+        Subject("coarse", sound.InsideBfloat16, Pattern.CS),
+    )
+    for subject, dtype in ((plain, torch.float32), (coarse, torch.bfloat16)):
+        module = subject.build()
+        assert rounding(module, subject.draw(module, 3)) == torch.finfo(dtype).eps
+
+
+def test_all_positions_of_short_sequences_and_borders_of_long_ones():
+    assert cuts(66).tolist() == list(range(66))
+    assert {0, 1, 7, 8, 63, 64, 255, 256, 511, 512, 518, 519} <= set(cuts(520).tolist())
+
+
+@pytest.mark.parametrize("length", [1, 2, 17])
+def test_padding_layouts(length):
+    x = torch.zeros(5, length, 1)
+    for layout in ("right", "left", "inside"):
+        mask = padding_masks(layout, x)
+        assert mask.dtype is torch.bool
+        assert not mask[0].any()
+        assert not mask.all(dim=1).any()
+        if length == 17:
+            assert mask.sum(1).unique().numel() == 5
+    assert padding_masks("row", x).all(dim=1).tolist() == [False, True, False, False, False]
+
+
+def test_peak_memory_is_exact():
+    x = torch.ones(1000, 256)
+
+    def call():
+        y = x * 2.0  # 1 MiB less 24 KiB
+        del y
+        a, b = x + 1.0, x + 2.0
+        return (a * b).sum()
+
+    assert peak_bytes(call) == pytest.approx(3 * 1000 * 256 * 4, abs=100)
