@@ -1,0 +1,145 @@
+"""LongShort in both forms: readable form, padding, causality, decoding, parameter counts."""
+
+from __future__ import annotations
+
+import agreement
+import pytest
+import torch
+
+from cab import UserError, build_attention
+
+NONCAUSAL = [
+    {},
+    {"num_landmarks": 1, "window_size": 1},
+    {"num_landmarks": 5, "window_size": 4, "conv_kernel_size": 3},
+    {"window_size": 70},
+]
+CAUSAL = [
+    {},
+    {"window_size": 6, "chunk_size": 4, "chunk_rank": 3},
+    {"window_size": 3, "chunk_size": 7},
+    {"window_size": 1, "chunk_size": 1, "chunk_rank": 2},
+    {"window_size": 5, "chunk_size": 90},
+]
+CASES = [("NS", options) for options in NONCAUSAL] + [("CS", options) for options in CAUSAL]
+
+
+@pytest.mark.parametrize(("pattern", "options"), CASES)
+class TestLongShort:
+    @pytest.mark.parametrize("length", [1, 43])
+    def test_forms_agree(self, pattern: str, options: dict[str, int], length: int) -> None:
+        agreement.assert_forms_agree(agreement.make("longshort", pattern, **options), length, length)
+
+    def test_padding_is_nothing(self, pattern: str, options: dict[str, int]) -> None:
+        agreement.assert_padding_is_nothing(agreement.make("longshort", pattern, **options), 31, 31)
+
+
+@pytest.mark.parametrize(("pattern", "options"), [("NS", {"window_size": 6}), ("CS", {"chunk_size": 80})])
+def test_forms_agree_over_several_blocks(pattern: str, options: dict[str, int]) -> None:
+    agreement.assert_forms_agree(agreement.make("longshort", pattern, **options), 171, 171, masked=False)
+
+
+@pytest.mark.parametrize("options", CAUSAL)
+def test_causal(options: dict[str, int]) -> None:
+    agreement.assert_causal(agreement.make("longshort", "CS", **options), 19)
+
+
+def test_own_chunk_and_all_before_it_are_seen() -> None:
+    """Tokens of the own chunk older than the window, and each earlier chunk, count."""
+    module = agreement.make("longshort", "CS", window_size=3, chunk_size=8)
+    x = torch.randn(1, 23, agreement.WIDTH, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(module(x)[0, 22].sum(), x)
+    assert gradient[0].any(dim=-1).all()
+
+
+def test_slots_of_a_chunk_are_not_seen_in_it() -> None:
+    """With one chunk over everything and the window over everything, LongShort is attention with positions."""
+    x = torch.randn(2, 20, agreement.WIDTH, dtype=torch.float64)
+    long, short = (agreement.make("longshort", "CS", window_size=64, chunk_size=size) for size in (64, 20))
+    short.load_state_dict(long.state_dict())
+    torch.testing.assert_close(long(x), short(x))
+
+
+@pytest.mark.parametrize("options", CAUSAL)
+@pytest.mark.parametrize("pieces", [(1,), (5, 2, 1), (30, 11), (43,)])
+def test_decodes(options: dict[str, int], pieces: tuple[int, ...]) -> None:
+    agreement.assert_decodes(agreement.make("longshort", "CS", **options), 43, 43, pieces)
+
+
+def test_state_grows_by_slots_only() -> None:
+    module = agreement.make("longshort", "CS", window_size=6, chunk_size=4, chunk_rank=2)
+    state = module.init_state(3, dtype=torch.float64)
+    sizes = []
+    for x in torch.randn(13, 3, agreement.WIDTH, dtype=torch.float64):
+        _, state = module.step(x, state)
+        sizes.append((state["key"].shape[1], state["slot_key"].shape[2]))
+    assert sizes == [(5, t // 4 * 2) for t in range(1, 14)]
+
+
+@pytest.mark.parametrize("pattern", ["NS", "CS"])
+def test_autocasts(pattern: str) -> None:
+    agreement.assert_autocasts(agreement.make("longshort", pattern), 133)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "options"), [("NS", {"conv_kernel_size": 5}), ("CS", {"window_size": 5, "chunk_size": 8})]
+)
+def test_compiles(pattern: str, options: dict[str, int]) -> None:
+    agreement.assert_compiles(agreement.make("longshort", pattern, **options), 41)
+
+
+@pytest.mark.parametrize("pattern", ["NS", "CS"])
+def test_dropout_in_both_passes(pattern: str) -> None:
+    """The gradient is that of the very weights that the forward pass dropped."""
+    module = agreement.make("longshort", pattern, dropout=0.4, window_size=6)
+    x = torch.randn(1, 70, agreement.WIDTH, dtype=torch.float64, requires_grad=True)
+    towards = torch.randn_like(x)
+
+    def loss(at: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(3)
+        return module(at).sin().sum()
+
+    (gradient,) = torch.autograd.grad(loss(x), x)
+    slope = (loss(x + 1e-6 * towards) - loss(x - 1e-6 * towards)) / 2e-6
+    torch.testing.assert_close((gradient * towards).sum(), slope, rtol=1e-6, atol=1e-6)
+    assert not torch.equal(module(x), module(x))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "width", "heads", "options", "extra"),
+    [
+        ("NS", 256, 2, {"num_landmarks": 64, "conv_kernel_size": 5}, 33_930),
+        ("NS", 512, 4, {"num_landmarks": 64, "conv_kernel_size": 5}, 133_396),
+        ("NS", 512, 8, {}, 67_712),
+        ("NS", 768, 12, {}, 150_720),
+        ("CS", 256, 2, {}, 132_354),
+        ("CS", 512, 4, {}, 527_876),
+        ("CS", 512, 8, {"window_size": 16}, 529_928),
+        ("CS", 768, 12, {}, 1_191_180),
+        ("CS", 384, 6, {}, 298_374),
+    ],
+)
+def test_parameters_are_the_published_ones(
+    pattern: str, width: int, heads: int, options: dict[str, int], extra: int
+) -> None:
+    """Beyond the four biased projections."""
+    module = build_attention("longshort", pattern=pattern, embed_dim=width, num_heads=heads, **options)
+    assert sum(p.numel() for p in module.parameters()) == 4 * width**2 + 4 * width + extra
+
+
+@pytest.mark.parametrize(
+    ("pattern", "options"),
+    [
+        ("NS", {"window_size": 0}),
+        ("NS", {"num_landmarks": 0}),
+        ("NS", {"conv_kernel_size": 4}),
+        ("NS", {"chunk_size": 8}),
+        ("CS", {"chunk_rank": 0}),
+        ("CS", {"num_landmarks": 16}),
+        ("CS", {"conv_kernel_size": 5}),
+    ],
+)
+def test_wrong_options(pattern: str, options: dict[str, int]) -> None:
+    (name,) = options
+    with pytest.raises(UserError, match=name):
+        agreement.make("longshort", pattern, **options)
