@@ -1,0 +1,20 @@
+"""Scoring: the compositional index, and the analyses that the paper makes of results. Never imports torch."""
+
+from cab.scoring.benefit import benefit_of_attention
+from cab.scoring.correlation import pattern_correlation, task_correlation
+from cab.scoring.index import Scores, score, score_table
+from cab.scoring.normalization import NORMALIZATIONS
+from cab.scoring.order import order_table
+from cab.scoring.selection import select
+
+__all__ = [
+    "NORMALIZATIONS",
+    "Scores",
+    "benefit_of_attention",
+    "order_table",
+    "pattern_correlation",
+    "score",
+    "score_table",
+    "select",
+    "task_correlation",
+]

@@ -1,0 +1,175 @@
+"""The compositional index (section 3.2, appendix C): one number an attention and task, and their average.
+
+Each metric is turned so that higher is better and normalised; the index of a task is the flat mean of its metrics over
+all backbones and data sets, the index of a pattern the mean over its tasks. There is never a mean over missing numbers:
+an attention that lacks a number has no index in that task, and none for the pattern.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cab.patterns import Pattern
+from cab.scoring.intervals import Error, Key, Spread
+from cab.scoring.normalization import PLACE, TERM, terms
+from cab.scoring.notes import missing_numbers, not_scored, without_deviation
+from cab.scoring.selection import comparable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ["pattern", "task", "attention", "ci", "low", "high", "seeds"]
+AVERAGE = "all"
+_PATTERNS = [str(pattern) for pattern in Pattern]
+
+
+def score_table(results: pd.DataFrame, *, normalization: str = "own") -> pd.DataFrame:
+    """Compositional index of every pattern, task and attention; ``task="all"`` is the average over tasks.
+
+    Args:
+        results: as :func:`cab.load_results` gives them, of one preset.
+        normalization: what a metric is measured against. ``own``: mean and sample deviation over the given results
+            (see :func:`cab.scoring.normalization.population`); ``paper``: Tables 7-10 as printed; ``official``: the
+            same with the digits of the official script. Under the last two the tasks of a pattern, and the metrics of
+            a task, are the paper's.
+
+    Returns:
+        Columns pattern, task, attention, ci, low, high, seeds, best first in each pattern and task. ``ci`` is NaN where
+        a number is missing, or where the given attentions do not differ. ``low`` and ``high`` bound the 95% confidence
+        interval over seeds (see :class:`cab.scoring.intervals.Spread`), NaN with one seed. ``seeds`` is the smallest
+        number of seeds behind a number of the row, 0 where one is missing.
+
+    Raises:
+        ValueError: results that are not to be scored together (see :func:`cab.scoring.selection.comparable`), or an
+            unknown normalisation.
+    """
+    return score(results, normalization=normalization).table[COLUMNS]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """``table``: the columns of :func:`score_table`, and ``standard_error`` of ``ci``.
+
+    ``members`` says what each task averages, ``{(pattern, task): ["informer etth1 M: mse, mae", ...]}``; ``notes``
+    say in sentences what is missing and what was left out; ``errors`` has the error of each ``(pattern, task,
+    attention)`` with several seeds.
+    """
+
+    table: pd.DataFrame
+    members: dict[tuple[str, str], list[str]]
+    notes: list[str]
+    errors: dict[Key, Error]
+
+
+def score(results: pd.DataFrame, *, normalization: str = "own") -> Scores:
+    """All that :func:`score_table` is made of."""
+    results = comparable(results)
+    needed = terms(results, normalization)
+    rows, errors = _rows(results, needed, _shares(results, needed))
+    notes = [
+        *not_scored(results, needed, normalization),
+        *without_deviation(results, needed),
+        *missing_numbers(results, needed),
+    ]
+    return Scores(
+        _table(rows, list(dict.fromkeys([*results["task"], *needed["task"]]))), _members(needed), notes, errors
+    )
+
+
+def _shares(results: pd.DataFrame, needed: pd.DataFrame) -> pd.DataFrame:
+    """A row a run with ``cell``, its place as text, and ``share``: what it adds to the index of its task.
+
+    The share is NaN where the run lacks one of the cell's metrics or its normalisation.
+    """
+    table = results.merge(needed, on=TERM)
+    sign = np.where(table["higher_is_better"].astype(bool), 1.0, -1.0)
+    table["share"] = sign * table["weight"] * (table["value"] - table["mean"]) / table["std"]
+    place = ["pattern", "task", *PLACE]
+    runs = table.groupby([*place, "attention", "seed"], sort=False)["share"].agg(["sum", "count"]).reset_index()
+    wanted = needed.groupby(place).size().rename("wanted").reset_index()
+    runs = runs.merge(wanted, on=place)
+    runs["share"] = runs["sum"].where(runs["count"] == runs["wanted"])
+    runs["cell"] = runs["backbone"] + " " + runs["dataset"] + " " + runs["variant"]
+    return runs[["pattern", "task", "cell", "attention", "seed", "share"]]
+
+
+def _rows(
+    results: pd.DataFrame, needed: pd.DataFrame, runs: pd.DataFrame
+) -> tuple[list[dict[str, Any]], dict[Key, Error]]:
+    """The rows of the table, and the errors of those that have several seeds."""
+    cells = runs.groupby(["pattern", "task", "attention", "cell"], sort=False)["share"].agg(["mean", "count", "size"])
+    cells.loc[cells["count"] < cells["size"], "mean"] = math.nan
+    tasks = cells.groupby(level=["pattern", "task", "attention"], sort=False).agg(
+        ci=("mean", "sum"), known=("mean", "count"), seeds=("count", "min")
+    )
+    index = {key: values for key, *values in tasks.itertuples(name=None)}
+    places = needed[["pattern", "task", *PLACE]].drop_duplicates().groupby(["pattern", "task"], sort=False).size()
+    spread = Spread(runs)
+    rows, errors = [], {}
+    measured = set(zip(runs["pattern"], runs["task"], strict=True))
+    for pattern, attention in results[["pattern", "attention"]].drop_duplicates().itertuples(index=False, name=None):
+        own = []
+        for (_, task), wanted in places[places.index.get_level_values(0) == pattern].items():
+            key = (pattern, task, attention)
+            ci, known, seeds = index.get(key, (math.nan, 0, 0))
+            complete = known == wanted
+            error = spread.error(*key) if complete else None
+            own.append(_row(*key, ci if complete else math.nan, error, int(seeds) if complete else 0))
+            if error:
+                errors[key] = error
+        average, error = _average(own, errors, pattern, attention)
+        rows += [average, *(row for row in own if (pattern, row["task"]) in measured)]
+        if error:
+            errors[(pattern, AVERAGE, attention)] = error
+    return rows, errors
+
+
+def _row(pattern: str, task: str, attention: str, ci: float, error: Error | None, seeds: int) -> dict[str, Any]:
+    low, high = error.interval(ci) if error else (math.nan, math.nan)
+    names = {"pattern": pattern, "task": task, "attention": attention}
+    deviation = math.sqrt(error.variance) if error else math.nan
+    return {**names, "ci": ci, "standard_error": deviation, "low": low, "high": high, "seeds": seeds}
+
+
+def _average(
+    tasks: list[dict[str, Any]], errors: dict[Key, Error], pattern: str, attention: str
+) -> tuple[dict[str, Any], Error | None]:
+    """The mean over all tasks of the pattern; NaN as soon as one is NaN."""
+    known = [errors.get((pattern, row["task"], attention)) for row in tasks]
+    error = Error.mean(known) if tasks and all(known) else None  # type: ignore[arg-type]
+    ci = sum(row["ci"] for row in tasks) / len(tasks) if tasks else math.nan
+    seeds = min((row["seeds"] for row in tasks), default=0)
+    return _row(pattern, AVERAGE, attention, ci, error, seeds), error
+
+
+def _table(rows: list[dict[str, Any]], tasks: list[str]) -> pd.DataFrame:
+    """The rows in order: patterns as in the paper, the average before the tasks, the best attention first."""
+    import pandas as pd
+
+    order = {task: place for place, task in enumerate([AVERAGE, *tasks])}
+    keys = [
+        (*pattern_rank(row["pattern"]), order[row["task"]], math.isnan(row["ci"]), -row["ci"], row["attention"])
+        for row in rows
+    ]
+    ranked = [rows[place] for place in sorted(range(len(rows)), key=keys.__getitem__)]
+    return pd.DataFrame(ranked, columns=[*COLUMNS, "standard_error"])
+
+
+def pattern_rank(pattern: str) -> tuple[int, str]:
+    """Sorts NS, CS, NC, CC in this order, before anything else that a record may hold."""
+    return (_PATTERNS.index(pattern) if pattern in _PATTERNS else len(_PATTERNS), pattern)
+
+
+def _members(needed: pd.DataFrame) -> dict[tuple[str, str], list[str]]:
+    metrics: dict[tuple[str, ...], list[str]] = {}
+    for *place, metric in needed[TERM].itertuples(index=False, name=None):
+        metrics.setdefault(tuple(place), []).append(metric)
+    members: dict[tuple[str, str], list[str]] = {}
+    for (pattern, task, dataset, variant, backbone), names in metrics.items():
+        place_name = " ".join(filter(None, (backbone, dataset, variant)))
+        members.setdefault((pattern, task), []).append(f"{place_name}: {', '.join(names)}")
+    return members

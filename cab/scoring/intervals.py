@@ -1,0 +1,124 @@
+"""How far indices scatter from seed to seed: standard errors, bootstrap confidence intervals, resolved orders."""
+
+from __future__ import annotations
+
+import functools
+import math
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DRAWS = 2000
+LEVEL = 0.95
+Key = tuple[str, str, str]
+"""Pattern, task, attention."""
+
+
+@dataclass(frozen=True)
+class Error:
+    """The error of one index: draws [DRAWS] around 0, its variance, and what its degrees of freedom follow from."""
+
+    draws: np.ndarray
+    variance: float
+    variance_of_variance: float
+    """Sum over cells of variance^2 / degrees of freedom (Welch and Satterthwaite)."""
+
+    def interval(self, centre: float) -> tuple[float, float]:
+        """The 95% confidence interval around ``centre``: an expanded percentile interval (Hesterberg 2015).
+
+        A percentile interval from few residuals is too narrow by the ratio of Student's and the normal quantile, which
+        it is widened by.
+        """
+        if self.variance == 0:
+            return centre, centre
+        widening = _student_over_normal(self.variance**2 / self.variance_of_variance)
+        low, high = np.quantile(self.draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) * widening
+        return centre + float(low), centre + float(high)
+
+    def minus(self, other: Error) -> Error:
+        """The error of the difference of two indices that were measured apart."""
+        return Error(
+            self.draws - other.draws,
+            self.variance + other.variance,
+            self.variance_of_variance + other.variance_of_variance,
+        )
+
+    @classmethod
+    def mean(cls, errors: Iterable[Error]) -> Error:
+        """The error of the mean of indices that were measured apart."""
+        errors = list(errors)
+        size = len(errors)
+        return cls(
+            np.mean([error.draws for error in errors], axis=0),
+            sum(error.variance for error in errors) / size**2,
+            sum(error.variance_of_variance for error in errors) / size**4,
+        )
+
+
+@functools.cache
+def _student_over_normal(degrees: float) -> float:
+    from scipy import special
+
+    quantile = (1 + LEVEL) / 2
+    return float(special.stdtrit(degrees, quantile) / special.ndtri(quantile))
+
+
+class Spread:
+    """The errors of the indices that runs with several seeds make.
+
+    Three seeds say little about one cell. So the residuals of all attentions with two seeds or more in a cell are
+    pooled, scaled by sqrt(seeds / (seeds - 1)); each index is redrawn by drawing its seeds' residuals, cell by cell,
+    from the pools. This takes attentions to scatter alike in a cell; one that scatters more than the pool has its
+    residuals scaled up to its own deviation. Mean and deviation of the normalisation are taken as known. Draws depend
+    only on the numbers and the names: the same results give the same interval.
+
+    Args:
+        runs: a row a run with columns pattern, task, attention, cell and share: what the run adds to the index of its
+            task; NaN where it lacks a number.
+    """
+
+    def __init__(self, runs: pd.DataFrame) -> None:
+        place = ["pattern", "task", "cell"]
+        runs = runs.dropna(subset=["share"])
+        seeds = runs.groupby([*place, "attention"])["share"].transform("size")
+        self._errors: dict[Key, Error] = {}
+        runs = runs.assign(seeds=seeds)
+        residual = runs["share"] - runs.groupby([*place, "attention"])["share"].transform("mean")
+        runs["residual"] = residual * np.sqrt(seeds / np.maximum(seeds - 1, 1))
+        single = runs[seeds == 1]
+        self._single = set(zip(single["pattern"], single["task"], single["attention"], strict=True))
+        for (pattern, task, cell), part in runs[seeds > 1].groupby(place, sort=False):
+            self._add_cell(str(pattern), str(task), str(cell), part)
+
+    def _add_cell(self, pattern: str, task: str, cell: str, runs: pd.DataFrame) -> None:
+        pool = runs["residual"].to_numpy()
+        groups = runs.groupby("attention", sort=False)["residual"]
+        degrees = len(pool) - groups.ngroups
+        pooled = math.sqrt(float((pool**2).mean()))
+        for attention, own in groups:
+            key = (pattern, task, str(attention))
+            ratio = max(1.0, math.sqrt(float((own**2).mean())) / pooled) if pooled else 1.0
+            random = np.random.default_rng(zlib.crc32(repr((*key, cell)).encode()))
+            draws = ratio * pool[random.integers(len(pool), size=(len(own), DRAWS))].mean(axis=0)
+            variance = (ratio * pooled) ** 2 / len(own)
+            error = Error(draws, variance, variance**2 / degrees)
+            self._errors[key] = _sum(self._errors[key], error) if key in self._errors else error
+
+    def error(self, pattern: str, task: str, attention: str) -> Error | None:
+        """The error of a task's index; None where any of its cells has one seed."""
+        key = (pattern, task, attention)
+        return None if key in self._single else self._errors.get(key)
+
+
+def _sum(one: Error, other: Error) -> Error:
+    return Error(
+        one.draws + other.draws,
+        one.variance + other.variance,
+        one.variance_of_variance + other.variance_of_variance,
+    )
