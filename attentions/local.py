@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from attentions.windowed import Window, windowed_attention
 from cab import Attention, Pattern, register_attention
-from cab.attention import State, compact_rows, take_rows, without_padding
+from cab.attention import SoftmaxLimit, State, compact_rows, take_rows, without_padding
 from cab.errors import UserError
 
 
@@ -52,6 +52,11 @@ class LocalAttention(Attention):
         else:
             left = window_size // 2 if total else window_size
             self.window = Window(left, window_size - 1 - left if total else window_size)
+
+    @classmethod
+    def softmax_limit(cls, pattern: Pattern, num_tokens: int) -> SoftmaxLimit:  # noqa: ARG003
+        """A window over the whole sequence."""
+        return SoftmaxLimit(({"window_size": num_tokens, "extent": "per_side"},))
 
     def attend(
         self,

@@ -45,6 +45,7 @@ class LongShortAttention(Attention):
     """
 
     compacts_padding = True
+    parameter_budget = 0.12  # as published: two maps of relative positions a layer, 11.7% of GPT-2
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cab import Attention, Pattern, register_attention
+from cab.attention import SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -63,6 +64,11 @@ class ProbSparseAttention(Attention):
         self.factor = factor
         self.mean_over = mean_over
         self.mix = mix
+
+    @classmethod
+    def softmax_limit(cls, pattern: Pattern, num_tokens: int) -> SoftmaxLimit:  # noqa: ARG003
+        """Every query selected."""
+        return SoftmaxLimit(({"factor": num_tokens},))
 
     def attend(
         self,

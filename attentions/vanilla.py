@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cab import Attention, Pattern, register_attention
-from cab.attention import State, compact_rows, take_rows, without_padding
+from cab.attention import SoftmaxLimit, State, compact_rows, take_rows, without_padding
 
 RECENT = 64
 """Decoded tokens that are kept apart from the long cache, so that a step does not copy the whole of it."""
@@ -38,6 +38,11 @@ class VanillaAttention(Attention):
         if not qkv_bias:
             for projection in (self.q_proj, self.k_proj, self.v_proj):
                 projection.register_parameter("bias", None)
+
+    @classmethod
+    def softmax_limit(cls, pattern: Pattern, num_tokens: int) -> SoftmaxLimit:  # noqa: ARG003
+        """Softmax attention itself."""
+        return SoftmaxLimit(({},))
 
     def attend(
         self,

@@ -7,7 +7,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cab.attention import Attention
 from cab.verification.check import Worst, check
 from cab.verification.compare import difference, gradient_floor
 from cab.verification.inputs import Inputs, Module, outputs_and_gradients, with_padding
@@ -77,9 +76,7 @@ def _dot(a: Tensor, b: Tensor) -> float:
 
 
 def has_reference(subject: Subject) -> bool:
-    """Whether the class has the readable form beside the fast one."""
-    reference = getattr(subject.cls, "reference", None)
-    return reference is not None and reference is not Attention.reference
+    return subject.has_reference
 
 
 @check("numerics", applies=has_reference)

@@ -52,6 +52,21 @@ class Subject:
             return 0.0
         return 0.3
 
+    @functools.cached_property
+    def has_reference(self) -> bool:
+        """Whether the readable form is there beside the fast one."""
+        if not issubclass(self.cls, Attention):
+            return False
+        module = self.build()
+        module.use_reference = True
+        try:
+            self.draw(module, 2).run(module)
+        except NotImplementedError:
+            return False
+        except Exception:  # it is there, and the check will say what is wrong with it
+            return True
+        return True
+
     @property
     def decodes(self) -> bool:
         """Whether decoding is to be verified."""

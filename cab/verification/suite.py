@@ -86,12 +86,12 @@ def run_checks(subject: Subject, checks: Iterable[Check]) -> Iterator[CheckResul
     gpus = range(torch.cuda.device_count())
     with torch.random.fork_rng(gpus):
         build(subject)
-    for check in checks:
-        if check.applies(subject):
-            with torch.random.fork_rng(gpus):
-                torch.manual_seed(0)
-                passed, detail = run(check, subject)
-            yield CheckResult(subject.name, str(subject.pattern), check.name, passed, detail)
+        applicable = [check for check in checks if check.applies(subject)]
+    for check in applicable:
+        with torch.random.fork_rng(gpus):
+            torch.manual_seed(0)
+            passed, detail = run(check, subject)
+        yield CheckResult(subject.name, str(subject.pattern), check.name, passed, detail)
 
 
 def run(check: Check, subject: Subject) -> tuple[bool, str]:
