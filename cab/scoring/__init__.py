@@ -2,6 +2,8 @@
 
 from cab.scoring.benefit import benefit_of_attention
 from cab.scoring.correlation import pattern_correlation, task_correlation
+from cab.scoring.costs import load_costs
+from cab.scoring.efficiency_length import efficiency_length
 from cab.scoring.index import Scores, score, score_table
 from cab.scoring.normalization import NORMALIZATIONS
 from cab.scoring.order import order_table
@@ -11,6 +13,8 @@ __all__ = [
     "NORMALIZATIONS",
     "Scores",
     "benefit_of_attention",
+    "efficiency_length",
+    "load_costs",
     "order_table",
     "pattern_correlation",
     "score",

@@ -29,7 +29,8 @@ def pattern_correlation(scores: pd.DataFrame) -> pd.DataFrame:
     Returns:
         Columns kind (``pattern``), pattern (empty), a, b, pearson, shared (how many attentions), p_value (two-sided,
         of no correlation), low and high (95% confidence interval by Fisher's z, which needs four attentions), note.
-        ``none`` is left out, and softmax attention counts once, as in the paper. No number for fewer than three shared
+        ``none`` is left out, and of ``vanilla``, ``eager`` and ``flash`` only the first that has any index counts, as
+        in the paper. No number for fewer than three shared
         attentions; ``note`` says ``too few`` for fewer than five.
     """
     averages = scores[scores["task"] == AVERAGE]
@@ -49,12 +50,13 @@ def _correlations(scores: pd.DataFrame, kind: str, *, pattern: Hashable) -> pd.D
     import pandas as pd
 
     known = scores.dropna(subset=["ci"])
+    members = set(population(scores["attention"]))
     index: dict[str, dict[str, float]] = {name: {} for name in scores[kind].unique()}
     for name, attention, ci in known[[kind, "attention", "ci"]].itertuples(index=False, name=None):
         index[name][attention] = ci
     rows = []
     for a, b in itertools.combinations(index, 2):
-        shared = population(index[a].keys() & index[b].keys())
+        shared = sorted(index[a].keys() & index[b].keys() & members)
         numbers = _pearson([index[a][name] for name in shared], [index[b][name] for name in shared])
         rows.append((kind, pattern, a, b, *numbers))
     return pd.DataFrame(rows, columns=COLUMNS)

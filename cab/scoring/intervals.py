@@ -37,7 +37,7 @@ class Error:
         """
         if self.variance == 0:
             return centre, centre
-        widening = _student_over_normal(self.variance**2 / self.variance_of_variance)
+        widening = student_over_normal(self.variance**2 / self.variance_of_variance)
         low, high = np.quantile(self.draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) * widening
         return centre + float(low), centre + float(high)
 
@@ -62,7 +62,8 @@ class Error:
 
 
 @functools.cache
-def _student_over_normal(degrees: float) -> float:
+def student_over_normal(degrees: float) -> float:
+    """By how much an interval from few residuals must be wider than a normal one."""
     from scipy import special
 
     quantile = (1 + LEVEL) / 2

@@ -1,0 +1,67 @@
+"""Time and memory against length: the raw numbers that efficiency lengths are made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cab.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ["attention", "pattern", "phase", "length", "seconds", "bytes", "complexity"]
+_OURS = set(COLUMNS[:6])
+_PUBLISHED = {"attention", "length", "time_ms", "memory_mib"}
+
+
+def load_costs(path: str | Path) -> pd.DataFrame:
+    """Costs against length, with the columns attention, pattern, phase, length, seconds, bytes, complexity.
+
+    Reads what ``cab efficiency`` writes, and the published form ``attention,length,time_ms,memory_mib``, which was
+    measured in pattern NS, forward. ``complexity`` is how the method's cost grows (``n``, ``n log n``, ``n^2``, ...),
+    ``n`` where the file does not say. An empty time or memory (out of memory) is NaN; further columns are left out.
+
+    Raises:
+        ValueError: a file that is not there, lacks columns, or holds something else than positive numbers.
+    """
+    import pandas as pd
+
+    path = Path(path)
+    try:
+        table = pd.read_csv(path, skipinitialspace=True)
+    except FileNotFoundError:
+        raise UserError(f"no costs at {path}: make them with `cab efficiency`") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is not a table of costs: {error}") from None
+    table.columns = [str(name).strip() for name in table.columns]
+    if set(table.columns) >= _PUBLISHED:
+        milliseconds, mebibytes = (_numbers(table[name], path) for name in ("time_ms", "memory_mib"))
+        table = table.assign(pattern="NS", phase="forward", seconds=milliseconds / 1e3, bytes=mebibytes * 2**20)
+    lacking = sorted(_OURS - set(table.columns))
+    if lacking:
+        raise UserError(
+            f"{path} lacks the columns {', '.join(lacking)}; costs have {','.join(COLUMNS[:6])}, "
+            f"or {','.join(sorted(_PUBLISHED))}"
+        )
+    if table.empty:
+        raise UserError(f"{path} holds no costs")
+    for name in ("length", "seconds", "bytes"):
+        table[name] = _numbers(table[name], path)
+    if table["length"].isna().any():
+        raise UserError(f"{path}: a length is missing")
+    if "complexity" not in table:
+        table["complexity"] = "n"
+    return table[COLUMNS].fillna({"complexity": "n"})
+
+
+def _numbers(column: pd.Series, path: Path) -> pd.Series:
+    import pandas as pd
+
+    values = pd.to_numeric(column, errors="coerce")
+    wrong = (values.isna() & column.notna()) | (values < 0) | (values == float("inf"))
+    if column.name == "length":
+        wrong |= values == 0
+    if wrong.any():
+        raise UserError(f"{path}: {column.name} '{column[wrong].iloc[0]}' is not a positive number")
+    return values
