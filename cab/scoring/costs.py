@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ["attention", "pattern", "phase", "length", "seconds", "bytes", "complexity"]
 _OURS = set(COLUMNS[:6])
+_SETTING = ["protocol", "batch_size", "embed_dim", "num_heads", "dtype", "device", "hardware", "threads", "torch"]
 _PUBLISHED = {"attention", "length", "time_ms", "memory_mib"}
 
 
@@ -20,10 +21,12 @@ def load_costs(path: str | Path) -> pd.DataFrame:
 
     Reads what ``cab efficiency`` writes, and the published form ``attention,length,time_ms,memory_mib``, which was
     measured in pattern NS, forward. ``complexity`` is how the method's cost grows (``n``, ``n log n``, ``n^2``, ...),
-    ``n`` where the file does not say. An empty time or memory (out of memory) is NaN; further columns are left out.
+    ``n`` where the file does not say. An empty time or memory (out of memory) is NaN. Where a column ``kind`` says so,
+    what is not an attention of this benchmark is left out.
 
     Raises:
-        ValueError: a file that is not there, lacks columns, or holds something else than positive numbers.
+        ValueError: a file that is not there, lacks columns, holds something else than positive numbers, or holds costs
+            that were measured in different ways.
     """
     import pandas as pd
 
@@ -44,6 +47,9 @@ def load_costs(path: str | Path) -> pd.DataFrame:
             f"{path} lacks the columns {', '.join(lacking)}; costs have {','.join(COLUMNS[:6])}, "
             f"or {','.join(sorted(_PUBLISHED))}"
         )
+    if "kind" in table:
+        table = table[table["kind"] == "attention"]
+    _refuse_mixtures(table, path)
     if table.empty:
         raise UserError(f"{path} holds no costs")
     for name in ("length", "seconds", "bytes"):
@@ -53,6 +59,13 @@ def load_costs(path: str | Path) -> pd.DataFrame:
     if "complexity" not in table:
         table["complexity"] = "n"
     return table[COLUMNS].fillna({"complexity": "n"})
+
+
+def _refuse_mixtures(table: pd.DataFrame, path: Path) -> None:
+    for name in table.columns.intersection(_SETTING):
+        found = sorted(map(str, table[name].dropna().unique()))
+        if len(found) > 1:
+            raise UserError(f"{path} holds costs of {name} {', '.join(found)}, which do not compare: keep one of them")
 
 
 def _numbers(column: pd.Series, path: Path) -> pd.Series:

@@ -16,7 +16,7 @@ import numpy as np
 from cab.patterns import Pattern
 from cab.scoring.intervals import Error, Key, Spread
 from cab.scoring.normalization import PLACE, TERM, terms
-from cab.scoring.notes import missing_numbers, not_scored, without_deviation
+from cab.scoring.notes import corrected_constants, missing_numbers, not_scored, without_deviation
 from cab.scoring.selection import comparable
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def score(results: pd.DataFrame, *, normalization: str = "own") -> Scores:
         *not_scored(results, needed, normalization),
         *without_deviation(results, needed),
         *missing_numbers(results, needed),
+        *(corrected_constants(needed) if normalization == "official" else []),
     ]
     return Scores(
         _table(rows, list(dict.fromkeys([*results["task"], *needed["task"]]))), _members(needed), notes, errors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from cab.scoring.normalization import ABLATION, PLACE, TERM, population
+from cab.scoring.normalization import ABLATION, PLACE, TERM, corrections, population
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,6 +89,23 @@ def missing_numbers(results: pd.DataFrame, needed: pd.DataFrame) -> list[str]:
                 texts = _listed([number + where for number, where in found.items()])
                 notes.append(f"{pattern} {task}: no index for {name}, which has no number for {texts}")
     return notes
+
+
+def corrected_constants(needed: pd.DataFrame) -> list[str]:
+    """Where normalisation ``official`` does not use the number of the official script."""
+    used = {tuple(name.lower() for name in term) for term in needed[TERM].itertuples(index=False, name=None)}
+    return [
+        f"official: {row['column']} of {row['pattern']} {row['task']} {row['metric']} is {row['corrected']}, not "
+        f"{row['published']}: {row['reason']}"
+        for row in corrections().to_dict("records")
+        if (
+            row["pattern"].lower(),
+            *(str(row[name]).lower() for name in ("task", "dataset")),
+            "",
+            *(str(row[name]).lower() for name in ("backbone", "metric")),
+        )
+        in used
+    ]
 
 
 def _by_task(needed: pd.DataFrame) -> dict[tuple[str, str], list[tuple[str, ...]]]:

@@ -4,36 +4,57 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cab.scoring.index import Scores
 
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = ["pattern", "task", "better", "worse", "difference", "low", "high", "resolved"]
+
+class Comparison(NamedTuple):
+    """How far one index is above another: ``low`` and ``high`` bound its 95% confidence interval over seeds.
+
+    ``resolved``: ``yes`` when the interval leaves out 0, ``no``, or ``unknown`` where either has one seed.
+    """
+
+    difference: float
+    low: float
+    high: float
+    resolved: str
+
+
+def compare(scores: Scores, pattern: str, task: str, better: str, worse: str) -> Comparison:
+    """How far ``better`` is above ``worse``; both must have an index in the pattern and task."""
+    table = scores.table
+    own = table[(table["pattern"] == pattern) & (table["task"] == task)].set_index("attention")["ci"]
+    return _comparison(scores, (pattern, task), (better, worse), float(own[better] - own[worse]))
 
 
 def order_table(scores: Scores) -> pd.DataFrame:
     """Every two attentions with an index in a pattern and task: which is better, by how much, and is that resolved?
 
     Returns:
-        Columns pattern, task, better, worse, difference (of the two indices), low and high (its 95% confidence
-        interval over seeds), resolved: ``yes`` when the interval leaves out 0, ``no``, or ``unknown`` where either has
-        one seed. The level holds for one pair; of twenty pairs that do not differ, one comes out as resolved.
+        Columns pattern, task, better, worse, and those of :class:`Comparison`. The level holds for one pair: of twenty
+        pairs that do not differ, one comes out as resolved.
     """
     import pandas as pd
 
     rows = []
     known = scores.table.dropna(subset=["ci"])
     for (pattern, task), part in known.groupby(["pattern", "task"], sort=False):
-        ranked = part[["attention", "ci"]].itertuples(index=False, name=None)  # best first
-        for (better, high_ci), (worse, low_ci) in itertools.combinations(ranked, 2):
-            errors = [scores.errors.get((str(pattern), str(task), name)) for name in (better, worse)]
-            difference = high_ci - low_ci
-            low = high = math.nan
-            if errors[0] and errors[1]:
-                low, high = errors[0].minus(errors[1]).interval(difference)
-            resolved = "unknown" if math.isnan(low) else "yes" if low > 0 else "no"
-            rows.append((pattern, task, better, worse, difference, low, high, resolved))
-    return pd.DataFrame(rows, columns=COLUMNS)
+        index = dict(zip(part["attention"], part["ci"], strict=True))  # best first
+        place = (str(pattern), str(task))
+        rows += [
+            (*place, *pair, *_comparison(scores, place, pair, index[pair[0]] - index[pair[1]]))
+            for pair in itertools.combinations(index, 2)
+        ]
+    return pd.DataFrame(rows, columns=["pattern", "task", "better", "worse", *Comparison._fields])
+
+
+def _comparison(scores: Scores, place: tuple[str, str], pair: tuple[str, str], difference: float) -> Comparison:
+    one, other = (scores.errors.get((*place, name)) for name in pair)
+    if one is None or other is None:
+        return Comparison(difference, math.nan, math.nan, "unknown")
+    low, high = one.minus(other).interval(difference)
+    return Comparison(difference, low, high, "yes" if low > 0 or high < 0 else "no")

@@ -65,6 +65,8 @@ def comparable(results: pd.DataFrame) -> pd.DataFrame:
         **{name: _spelt_alike(results[name]) for name in _NAMES}, value=results["value"].astype(float)
     )
     table["value"] = table["value"].where(table["value"].abs() < float("inf"))
+    if (table["hash"] != "").any():  # records come in the order of their hashes, CSV files in their author's
+        table = table.sort_values(["task", "dataset", "variant", "backbone"], kind="stable")
     directions = table.groupby(["task", "metric"])["higher_is_better"].nunique()
     if (directions > 1).any():
         names = " ".join(directions.index[directions > 1][0])

@@ -1,0 +1,58 @@
+"""`cab correlation`: do attentions rank alike in two patterns, or in two tasks?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from cab.cli.results_arguments import add_results_arguments, print_notes, selected_results
+from cab.cli.text_table import number, text_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EPILOG = """\
+Pearson correlation of compositional indices over the attentions that both patterns (or tasks) share, with the p-value
+of no correlation and a 95% confidence interval by Fisher's z. Few attentions can show nothing: below three there is no
+number, below five the note says `too few`.
+
+examples:
+  cab correlation results/paper --normalization official
+  cab correlation results/local --preset mini --csv
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add_results_arguments(parser)
+    parser.add_argument("--csv", action="store_true", help="CSV: kind,pattern,a,b,pearson,shared,p_value,low,high,note")
+
+
+def run(args: argparse.Namespace) -> int:
+    import pandas as pd
+
+    from cab.scoring import pattern_correlation, score, task_correlation
+
+    scores = score(selected_results(args), normalization=args.normalization)
+    tables = [pattern_correlation(scores.table), task_correlation(scores.table)]
+    table = pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
+    if args.csv:
+        table.to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
+    elif table.empty:
+        print("nothing to correlate: the results are of one pattern and one task")
+    else:
+        print(_text(table))
+    print_notes(scores.notes)
+    return 0
+
+
+def _text(table: pd.DataFrame) -> str:
+    rows = []
+    for row in table.to_dict("records"):
+        interval = "-" if row["low"] != row["low"] else f"[{number(row['low'], 2)}, {number(row['high'], 2)}]"
+        pair = f"{row['a']} - {row['b']}"
+        numbers = [number(row["pearson"], 2), interval, number(row["p_value"]), str(row["shared"])]
+        rows.append([row["pattern"] or "patterns", pair, *numbers, row["note"]])
+    return text_table(["", "", "pearson", "95% interval", "p", "shared", ""], rows, align="llrrrrl")

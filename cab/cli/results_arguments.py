@@ -1,0 +1,69 @@
+"""What the commands that read results have in common: where they are, and which of them to take."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cab.results import DEFAULT_DIR
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_NOTES = 20
+
+
+def add_results_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "results",
+        nargs="*",
+        type=Path,
+        metavar="RESULTS",
+        help=f"folders of records, records, or CSV files in the published layout (default: {DEFAULT_DIR}); "
+        "results/paper are the published ones",
+    )
+    parser.add_argument(
+        "--normalization",
+        default="own",
+        metavar="N",
+        help="own (default): measured against the given results; paper, official: against the constants of the paper, "
+        "as printed or with the digits of the official script",
+    )
+    parser.add_argument("--preset", help="only results of this preset")
+    parser.add_argument("--pattern", nargs="+", metavar="P", help="only these patterns, of NS CS NC CC")
+    parser.add_argument("--task", nargs="+", metavar="T", help="only these tasks")
+    parser.add_argument("--dataset", nargs="+", metavar="D", help="only these data sets")
+    parser.add_argument("--latest", action="store_true", help="of each task, only results of its newest version")
+
+
+def selected_results(args: argparse.Namespace) -> pd.DataFrame:
+    """The results that the arguments name; UserError where there are none."""
+    from cab.errors import UserError
+    from cab.results import load_results
+    from cab.scoring import select
+
+    sources = args.results or [DEFAULT_DIR]
+    results = load_results(sources)
+    if results.empty:
+        named = ", ".join(map(str, sources))
+        raise UserError(f"no whole result in {named}: run a cell first, as in `cab run preset=mini attention=vanilla`")
+    return select(
+        results,
+        preset=args.preset,
+        patterns=args.pattern,
+        tasks=args.task,
+        datasets=args.dataset,
+        latest=args.latest,
+    )
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """What a reader of the table must know, to stderr."""
+    notes = list(dict.fromkeys(notes))
+    for note in notes[:_NOTES]:
+        print(f"note: {note}", file=sys.stderr)
+    if len(notes) > _NOTES:
+        print(f"note: and {len(notes) - _NOTES} more", file=sys.stderr)

@@ -1,0 +1,117 @@
+"""`cab score`: the compositional index of results."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import sys
+from typing import TYPE_CHECKING, Any
+
+from cab.cli.results_arguments import add_results_arguments, print_notes, selected_results
+from cab.cli.text_table import number, text_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from cab.scoring import Scores
+
+EPILOG = """\
+ci is the mean of a task's metrics, each turned so that higher is better and normalised; task `all` is the mean over
+tasks. An attention that lacks a number has no index there: nothing is averaged over missing numbers. low and high
+bound a 95% confidence interval over seeds, and are empty with one seed.
+
+In the table, `>` says that an attention's order to the next one is resolved at 95%, `~` that it is not.
+
+examples:
+  cab score
+  cab score results/paper --normalization official --pattern NS
+  cab score results/local --preset mini --show order --csv
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add_results_arguments(parser)
+    parser.add_argument(
+        "--show",
+        choices=("index", "order", "benefit"),
+        default="index",
+        help="index (default); order: which attention is better than which, and whether the seeds resolve it; "
+        "benefit: best efficient, softmax and no attention",
+    )
+    parser.add_argument("--csv", action="store_true", help="CSV: pattern,task,attention,ci,low,high,seeds")
+
+
+def run(args: argparse.Namespace) -> int:
+    from cab.scoring import benefit_of_attention, order_table, score
+    from cab.scoring.index import COLUMNS
+
+    scores = score(selected_results(args), normalization=args.normalization)
+    if args.show == "index":
+        table = scores.table[COLUMNS]
+    else:
+        table = order_table(scores) if args.show == "order" else benefit_of_attention(scores.table)
+    if args.csv:
+        table.to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
+        print_notes([*scores.notes, *_averaged_data_sets(scores)])
+        return 0
+    print(_index_text(scores) if args.show == "index" else _plain_text(table))
+    print_notes(scores.notes)
+    return 0
+
+
+def _averaged_data_sets(scores: Scores) -> list[str]:
+    return [
+        f"{pattern} {task} averages {'; '.join(members)}"
+        for (pattern, task), members in scores.members.items()
+        if len(members) > 1
+    ]
+
+
+def _plain_text(table: pd.DataFrame) -> str:
+    rows = [
+        [number(cell) if isinstance(cell, float) else str(cell) for cell in row]
+        for row in table.itertuples(index=False, name=None)
+    ]
+    return text_table(list(table.columns), rows, align="l" * 4 + "r" * (len(table.columns) - 4))
+
+
+def _index_text(scores: Scores) -> str:
+    """A table for each pattern, best first, and below it what each task averages."""
+    return "\n\n".join(_pattern_text(scores, str(pattern)) for pattern in scores.table["pattern"].unique())
+
+
+def _pattern_text(scores: Scores, pattern: str) -> str:
+    table = scores.table[scores.table["pattern"] == pattern]
+    rows = {(row["task"], row["attention"]): row for row in table.to_dict("records")}
+    average, *tasks = table["task"].unique()
+    members = {task: "; ".join(parts) for (of, task), parts in scores.members.items() if of == pattern}
+    columns = [average, *tasks] if len(members) > 1 else tasks or [average]
+    ranked = list(table.loc[table["task"] == average, "attention"])
+    signs = [_sign(scores, pattern, average, *pair) for pair in itertools.pairwise(ranked)]
+    text = [
+        [name, sign, *(_cell(rows[(task, name)]) for task in columns), _seeds(rows, columns, name)]
+        for name, sign in zip(ranked, [*signs, ""], strict=True)
+    ]
+    grid = text_table([pattern, "", *columns, "seeds"], text, align="ll" + "r" * (len(columns) + 1))
+    return "\n".join(
+        [text_table(header, text, text_columns=2), *(f"  {task}: {all_}" for task, all_ in members.items())]
+    )
+
+
+def _seeds(rows: dict[tuple[Any, Any], dict[Any, Any]], tasks: list[Any], name: str) -> str:
+    return str(max(int(rows[(task, name)]["seeds"]) for task in tasks))
+
+
+def _cell(row: dict[Any, Any]) -> str:
+    text = number(row["ci"])
+    return text if math.isnan(row["low"]) else f"{text} [{number(row['low'])}, {number(row['high'])}]"
+
+
+def _sign(scores: Scores, pattern: str, task: str, better: str, worse: str) -> str:
+    """Whether the order of two attentions is resolved: ``>``, ``~``, or nothing where that cannot be said."""
+    from cab.scoring import compare
+
+    return {"yes": ">", "no": "~", "unknown": ""}[compare(scores, pattern, task, better, worse).resolved]

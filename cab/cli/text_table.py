@@ -1,0 +1,22 @@
+"""Tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+ABSENT = "-"
+
+
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, align: str) -> str:
+    """Columns below each other; ``align`` has an ``l`` (left) or ``r`` (right) for each."""
+    columns = zip(*[header, *rows], strict=True)
+    texts = []
+    for side, cells in zip(align, columns, strict=True):
+        width = max(map(len, cells))
+        texts.append([cell.ljust(width) if side == "l" else cell.rjust(width) for cell in cells])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*texts, strict=True))
+
+
+def number(value: float, decimals: int = 3) -> str:
+    """``value`` with its decimals; ``-`` for NaN, and no minus sign before a zero."""
+    return ABSENT if value != value else f"{round(value, decimals) + 0.0:,.{decimals}f}"
