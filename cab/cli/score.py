@@ -64,10 +64,18 @@ def run(args: argparse.Namespace) -> int:
 
 def _averaged_data_sets(scores: Scores) -> list[str]:
     return [
-        f"{pattern} {task} averages {'; '.join(members)}"
-        for (pattern, task), members in scores.members.items()
-        if len(members) > 1
+        f"{pattern} {task} averages {_members(places)}"
+        for (pattern, task), places in scores.members.items()
+        if len(places) > 1
     ]
+
+
+def _members(places: dict[str, list[str]]) -> str:
+    """What a task averages, places with the same metrics together."""
+    groups: dict[str, list[str]] = {}
+    for place, metrics in places.items():
+        groups.setdefault(", ".join(metrics), []).append(place)
+    return "; ".join(f"{metrics} of {', '.join(names)}" for metrics, names in groups.items())
 
 
 def _plain_text(table: pd.DataFrame) -> str:
@@ -87,7 +95,7 @@ def _pattern_text(scores: Scores, pattern: str) -> str:
     table = scores.table[scores.table["pattern"] == pattern]
     rows = {(row["task"], row["attention"]): row for row in table.to_dict("records")}
     average, *tasks = table["task"].unique()
-    members = {task: "; ".join(parts) for (of, task), parts in scores.members.items() if of == pattern}
+    members = {task: _members(places) for (of, task), places in scores.members.items() if of == pattern}
     columns = [average, *tasks] if len(members) > 1 else tasks or [average]
     ranked = list(table.loc[table["task"] == average, "attention"])
     signs = [_sign(scores, pattern, average, *pair) for pair in itertools.pairwise(ranked)]
@@ -96,9 +104,7 @@ def _pattern_text(scores: Scores, pattern: str) -> str:
         for name, sign in zip(ranked, [*signs, ""], strict=True)
     ]
     grid = text_table([pattern, "", *columns, "seeds"], text, align="ll" + "r" * (len(columns) + 1))
-    return "\n".join(
-        [text_table(header, text, text_columns=2), *(f"  {task}: {all_}" for task, all_ in members.items())]
-    )
+    return "\n".join([grid, *(f"  {task}: {parts}" for task, parts in members.items())])
 
 
 def _seeds(rows: dict[tuple[Any, Any], dict[Any, Any]], tasks: list[Any], name: str) -> str:

@@ -54,13 +54,13 @@ def score_table(results: pd.DataFrame, *, normalization: str = "own") -> pd.Data
 class Scores:
     """``table``: the columns of :func:`score_table`, and ``standard_error`` of ``ci``.
 
-    ``members`` says what each task averages, ``{(pattern, task): ["informer etth1 M: mse, mae", ...]}``; ``notes``
+    ``members`` says what each task averages, ``{(pattern, task): {"informer etth1 M": ["mse", "mae"], ...}}``; ``notes``
     say in sentences what is missing and what was left out; ``errors`` has the error of each ``(pattern, task,
     attention)`` with several seeds.
     """
 
     table: pd.DataFrame
-    members: dict[tuple[str, str], list[str]]
+    members: dict[tuple[str, str], dict[str, list[str]]]
     notes: list[str]
     errors: dict[Key, Error]
 
@@ -165,12 +165,9 @@ def pattern_rank(pattern: str) -> tuple[int, str]:
     return (_PATTERNS.index(pattern) if pattern in _PATTERNS else len(_PATTERNS), pattern)
 
 
-def _members(needed: pd.DataFrame) -> dict[tuple[str, str], list[str]]:
-    metrics: dict[tuple[str, ...], list[str]] = {}
-    for *place, metric in needed[TERM].itertuples(index=False, name=None):
-        metrics.setdefault(tuple(place), []).append(metric)
-    members: dict[tuple[str, str], list[str]] = {}
-    for (pattern, task, dataset, variant, backbone), names in metrics.items():
-        place_name = " ".join(filter(None, (backbone, dataset, variant)))
-        members.setdefault((pattern, task), []).append(f"{place_name}: {', '.join(names)}")
+def _members(needed: pd.DataFrame) -> dict[tuple[str, str], dict[str, list[str]]]:
+    members: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for pattern, task, dataset, variant, backbone, metric in needed[TERM].itertuples(index=False, name=None):
+        place = " ".join(filter(None, (backbone, dataset, variant)))
+        members.setdefault((pattern, task), {}).setdefault(place, []).append(metric)
     return members
