@@ -10,7 +10,7 @@ import torch
 
 from cab.attention import Attention
 from cab.backbone import AttentionSpec, Backbone, SlotFiller
-from cab.errors import UserError
+from cab.errors import Unsupported, UserError
 from cab.patterns import Pattern
 from cab.registry import ATTENTIONS, BACKBONES
 
@@ -53,7 +53,7 @@ def check_attention(spec: AttentionSpec, pattern: Pattern, *, allow_unsound: boo
     allowed = entry.patterns + (entry.unsound if allow_unsound else ())
     if pattern not in allowed:
         others = [other.name for other in ATTENTIONS if pattern in other.patterns]
-        raise UserError(
+        raise Unsupported(
             f"attention '{spec.name}' does not support pattern {pattern}; it supports "
             f"{' '.join(entry.patterns)}. For {pattern} choose one of: {', '.join(others)}"
         )
@@ -93,7 +93,7 @@ def check_slot(backbone: str, pattern: Pattern, slots: set[Pattern]) -> None:
     """UserError when ``pattern`` is not among the backbone's ``slots``."""
     if pattern not in slots:
         has = " ".join(p for p in Pattern if p in slots)
-        raise UserError(f"backbone '{backbone}' has no slot of pattern {pattern}; it has {has}")
+        raise Unsupported(f"backbone '{backbone}' has no slot of pattern {pattern}; it has {has}")
 
 
 @functools.cache

@@ -10,6 +10,10 @@ class UserError(ValueError):
     """A mistake in a command, a configuration, an option or a data file, with its fix in the message."""
 
 
+class Unsupported(UserError):
+    """A combination of things that exist but do not go together; a sweep leaves it out and says so."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     """The error for a name that does not exist: suggests the nearest one and lists what does.
 

@@ -1,0 +1,1 @@
+"""Hydra's configuration: presets, recipes of the tasks, sizes of the backbones."""

@@ -1,0 +1,233 @@
+"""Informer (Zhou et al. 2021): distilling encoder, generative decoder. Used for LSTF; slots NS, CS, NC."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from cab import Backbone, Pattern, UserError, register_backbone
+from cab.backbone import SlotFiller
+
+NUM_TIME_FEATURES = 4  # hour of day, day of week, day of month, day of year
+
+
+@register_backbone("informer", paper="Zhou et al. 2021")
+class Informer(Backbone):
+    """Forecasts a series from its past: encoder over the past, decoder over known values and blanks.
+
+    The defaults are the ETT network of CAB (Table 14; 11,330,055 parameters with 7 channels); ECL and Weather
+    use 3 encoder and 2 decoder layers.
+
+    Args:
+        slots: fills the attention slots: encoder self (NS), decoder self (CS), decoder cross (NC).
+        channels: series read and predicted together.
+        embed_dim, num_heads, ffn_dim, encoder_layers, decoder_layers, dropout: as usual.
+        normalization: ``none`` as published; ``window`` removes each window's own mean and deviation from the
+            input and puts them back on the output (reversible instance normalisation without parameters,
+            Kim et al. 2022), without which the level of a drifting series cannot be followed; ``seasonal``
+            forecasts, besides, only what repeating the last season leaves, and starts from that repetition.
+        season: steps of the season that ``seasonal`` repeats.
+        checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
+    """
+
+    def __init__(
+        self,
+        *,
+        slots: SlotFiller,
+        channels: int = 7,
+        embed_dim: int = 512,
+        num_heads: int = 8,
+        ffn_dim: int = 2048,
+        encoder_layers: int = 2,
+        decoder_layers: int = 1,
+        dropout: float = 0.05,
+        normalization: str = "none",
+        season: int = 24,
+        checkpoint_activations: bool = False,
+    ) -> None:
+        super().__init__()
+        if normalization not in ("none", "window", "seasonal"):
+            raise UserError(f"unknown normalization '{normalization}': choose none, window or seasonal")
+        self.channels = channels
+        self.normalization = normalization
+        self.season = season
+        self.checkpoint_activations = checkpoint_activations
+        self.encoder_embedding = SeriesEmbedding(channels, embed_dim, dropout)
+        self.decoder_embedding = SeriesEmbedding(channels, embed_dim, dropout)
+        self.encoder = nn.ModuleList(
+            EncoderLayer(slots, embed_dim, num_heads, ffn_dim, dropout) for _ in range(encoder_layers)
+        )
+        self.distilling = nn.ModuleList(Distilling(embed_dim) for _ in range(encoder_layers - 1))
+        self.encoder_norm = nn.LayerNorm(embed_dim)
+        self.decoder = nn.ModuleList(
+            DecoderLayer(slots, embed_dim, num_heads, ffn_dim, dropout) for _ in range(decoder_layers)
+        )
+        self.decoder_norm = nn.LayerNorm(embed_dim)
+        self.projection = nn.Linear(embed_dim, channels)
+        if normalization == "seasonal":
+            nn.init.zeros_(self.projection.weight)
+            nn.init.zeros_(self.projection.bias)
+
+    def forward(self, past: Tensor, past_time: Tensor, known: Tensor, decoder_time: Tensor) -> Tensor:
+        """The forecast.
+
+        Args:
+            past: [B, N, C] observed values.
+            past_time: [B, N, 4] calendar features in [-0.5, 0.5].
+            known: [B, K, C] the last known values, where the decoder starts.
+            decoder_time: [B, K + T, 4] calendar features of the known and of the T steps to forecast.
+
+        Returns:
+            [B, T, C].
+
+        Raises:
+            ValueError: shapes that do not fit.
+        """
+        self._check(past, past_time, known, decoder_time)
+        if self.normalization != "none":
+            mean = past.mean(dim=1, keepdim=True)
+            deviation = past.std(dim=1, keepdim=True, correction=0) + 1e-5
+            past, known = (past - mean) / deviation, (known - mean) / deviation
+        horizon = decoder_time.shape[1] - known.shape[1]
+        blanks = known.new_zeros(known.shape[0], horizon, self.channels)
+        memory = self.encode(past, past_time)
+        output = self.decode(torch.cat([known, blanks], dim=1), decoder_time, memory)
+        output = self.projection(output[:, -horizon:])
+        if self.normalization == "none":
+            return output
+        if self.normalization == "seasonal":
+            output = output + self._repeat_season(past, horizon)
+        return output * deviation + mean
+
+    def _repeat_season(self, past: Tensor, horizon: int) -> Tensor:
+        if past.shape[1] < self.season:
+            raise UserError(f"seasonal normalization needs {self.season} steps of past, got {past.shape[1]}")
+        return past[:, -self.season :].repeat(1, -(-horizon // self.season), 1)[:, :horizon]
+
+    def _check(self, past: Tensor, past_time: Tensor, known: Tensor, decoder_time: Tensor) -> None:
+        for name, x, width in (
+            ("past", past, self.channels),
+            ("past_time", past_time, NUM_TIME_FEATURES),
+            ("known", known, self.channels),
+            ("decoder_time", decoder_time, NUM_TIME_FEATURES),
+        ):
+            if x.dim() != 3 or x.shape[-1] != width or 0 in x.shape:
+                raise UserError(f"{name} must be [batch, length, {width}] and not empty, got {tuple(x.shape)}")
+        if decoder_time.shape[1] <= known.shape[1]:
+            raise UserError(
+                "decoder_time must be longer than known by the steps to forecast, got "
+                f"{decoder_time.shape[1]} and {known.shape[1]}"
+            )
+
+    def encode(self, past: Tensor, past_time: Tensor) -> Tensor:
+        """[B, N, D] to [B, N / 2^(layers - 1), D]: every layer but the last halves the length."""
+        x = self.encoder_embedding(past, past_time)
+        for index, layer in enumerate(self.encoder):
+            x = self._run(layer, x)
+            if index < len(self.distilling):
+                x = self.distilling[index](x)
+        return self.encoder_norm(x)
+
+    def decode(self, known: Tensor, decoder_time: Tensor, memory: Tensor) -> Tensor:
+        """[B, K + T, D] of the known values and the blanks after them."""
+        x = self.decoder_embedding(known, decoder_time)
+        for layer in self.decoder:
+            x = self._run(layer, x, memory)
+        return self.decoder_norm(x)
+
+    def _run(self, layer: nn.Module, *inputs: Tensor) -> Tensor:
+        if self.checkpoint_activations and self.training:
+            return checkpoint(layer, *inputs, use_reentrant=False)
+        return layer(*inputs)
+
+
+class SeriesEmbedding(nn.Module):
+    """Value (circular convolution), position (fixed sinusoid) and calendar features, summed."""
+
+    def __init__(self, channels: int, embed_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.embed_dim = embed_dim
+        self.value = nn.Conv1d(channels, embed_dim, 3, padding=1, padding_mode="circular")
+        nn.init.kaiming_normal_(self.value.weight, mode="fan_in", nonlinearity="leaky_relu")
+        self.time = nn.Linear(NUM_TIME_FEATURES, embed_dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, series: Tensor, time: Tensor) -> Tensor:
+        value = self.value(series.transpose(1, 2)).transpose(1, 2)
+        return self.dropout(value + sinusoids(series.shape[1], self.embed_dim, series.device) + self.time(time))
+
+
+def sinusoids(length: int, embed_dim: int, device: torch.device) -> Tensor:
+    """[length, embed_dim] positions, sine and cosine interleaved (Vaswani et al. 2017, section 3.5)."""
+    position = torch.arange(length, device=device, dtype=torch.float32).unsqueeze(1)
+    frequency = torch.exp(
+        torch.arange(0, embed_dim, 2, device=device, dtype=torch.float32) * (-math.log(10000.0) / embed_dim)
+    )
+    angle = position * frequency
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :embed_dim]
+
+
+class FeedForward(nn.Module):
+    """Two position-wise maps with GELU; linear maps are Informer's convolutions of width 1."""
+
+    def __init__(self, embed_dim: int, ffn_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.expand = nn.Linear(embed_dim, ffn_dim)
+        self.reduce = nn.Linear(ffn_dim, embed_dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropout(self.reduce(self.dropout(F.gelu(self.expand(x)))))
+
+
+class EncoderLayer(nn.Module):
+    """Self attention (NS) and feed-forward, normalised after each residual."""
+
+    def __init__(self, slots: SlotFiller, embed_dim: int, num_heads: int, ffn_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.self_attention = slots(Pattern.NS, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        self.attention_norm = nn.LayerNorm(embed_dim)
+        self.feed_forward = FeedForward(embed_dim, ffn_dim, dropout)
+        self.feed_forward_norm = nn.LayerNorm(embed_dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.attention_norm(x + self.dropout(self.self_attention(x)))
+        return self.feed_forward_norm(x + self.feed_forward(x))
+
+
+class DecoderLayer(nn.Module):
+    """Self attention (CS), cross attention (NC) and feed-forward, normalised after each residual."""
+
+    def __init__(self, slots: SlotFiller, embed_dim: int, num_heads: int, ffn_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.self_attention = slots(Pattern.CS, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        self.self_attention_norm = nn.LayerNorm(embed_dim)
+        self.cross_attention = slots(Pattern.NC, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        self.cross_attention_norm = nn.LayerNorm(embed_dim)
+        self.feed_forward = FeedForward(embed_dim, ffn_dim, dropout)
+        self.feed_forward_norm = nn.LayerNorm(embed_dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        x = self.self_attention_norm(x + self.dropout(self.self_attention(x)))
+        x = self.cross_attention_norm(x + self.dropout(self.cross_attention(x, memory, memory)))
+        return self.feed_forward_norm(x + self.feed_forward(x))
+
+
+class Distilling(nn.Module):
+    """Halve the length: circular convolution, batch normalisation, ELU, max pooling (Informer, Eq. 5)."""
+
+    def __init__(self, embed_dim: int) -> None:
+        super().__init__()
+        self.convolution = nn.Conv1d(embed_dim, embed_dim, 3, padding=1, padding_mode="circular")
+        self.norm = nn.BatchNorm1d(embed_dim)
+        self.pool = nn.MaxPool1d(3, stride=2, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.convolution(x.transpose(1, 2))
+        return self.pool(F.elu(self.norm(x))).transpose(1, 2)

@@ -1,0 +1,89 @@
+"""`cab list`: what is registered, as a table or CSV."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+
+from cab.patterns import Pattern
+from cab.registry import ATTENTIONS, BACKBONES, TASKS, AttentionEntry
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what",
+        choices=("attentions", "backbones", "tasks", "cells"),
+        help="for attentions, `state` is what decoding keeps for one head of width 64 in float32",
+    )
+    parser.add_argument("--csv", action="store_true", help="comma-separated values instead of an aligned table")
+
+
+def run(args: argparse.Namespace) -> int:
+    rows = {"attentions": _attentions, "backbones": _backbones, "tasks": _tasks, "cells": _cells}[args.what]()
+    if args.csv:
+        csv.writer(sys.stdout).writerows(rows)
+        return 0
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    return 0
+
+
+def _attentions() -> list[list[str]]:
+    return [["attention", "patterns", "complexity", "state", "paper", "origin"]] + [
+        [a.name, _words(a.patterns), a.complexity, decoding_state(a), a.paper, a.origin] for a in ATTENTIONS
+    ]
+
+
+def _backbones() -> list[list[str]]:
+    from cab.build import backbone_patterns
+
+    return [["backbone", "patterns", "paper", "origin"]] + [
+        [b.name, _words(backbone_patterns(b.name)), b.paper, b.origin] for b in BACKBONES
+    ]
+
+
+def _tasks() -> list[list[str]]:
+    rows = [["task", "backbone", "patterns", "datasets", "paper", "origin"]]
+    for task in TASKS:
+        for backbone, patterns in task.cls.backbones.items():  # type: ignore[attr-defined]
+            datasets = " ".join(task.cls.datasets)  # type: ignore[attr-defined]
+            rows.append([task.name, backbone, patterns, datasets, task.paper, task.origin])
+    return rows
+
+
+def _cells() -> list[list[str]]:
+    from cab.runner.cell import runnable_cells
+
+    return [["task", "dataset", "backbone", "pattern", "attention"], *map(list, runnable_cells())]
+
+
+def _words(patterns: tuple[Pattern, ...]) -> str:
+    return " ".join(str(pattern) for pattern in patterns)
+
+
+def decoding_state(entry: AttentionEntry) -> str:
+    """What decoding keeps for one row and one head of width 64 in float32, in the first causal pattern.
+
+    ``N B`` when it does not grow with the length, ``N B/token`` when it does; empty without a causal pattern.
+    Measured on the state itself, after a prefix and one twice as long.
+    """
+    import torch
+
+    from cab.build import build_attention
+
+    pattern = next((p for p in entry.patterns if p.is_causal), None)
+    if pattern is None:
+        return ""
+    piece = torch.zeros(1, 512, 64)
+    source = {"key": piece[:, :8], "value": piece[:, :8]} if pattern.is_cross else {}
+    with torch.no_grad():
+        attention = build_attention(entry.name, pattern=pattern, embed_dim=64, num_heads=1).eval()
+        state = attention.init_state(1, **source)
+        _, state = attention.prefill(piece, state)
+        before = sum(tensor.nbytes for tensor in state.values())
+        _, state = attention.prefill(piece, state)
+        after = sum(tensor.nbytes for tensor in state.values())
+    growth = (after - before) / piece.shape[1]
+    return f"{growth:,.0f} B/token" if growth else f"{after:,} B"

@@ -1,0 +1,146 @@
+"""Hydra's side: groups made from the registries, presets that read the paper's tables, early checks."""
+
+from __future__ import annotations
+
+import csv
+import functools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+
+from cab.errors import UserError, unknown_name
+from cab.patterns import Pattern
+from cab.registry import ATTENTIONS, BACKBONES, TASKS, Entry
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+PRESETS = ("paper", "mini", "smoke")
+GROUPS = ("task", "dataset", "backbone", "attention", "preset")
+
+
+def register_configs() -> None:
+    """Give Hydra a group for every registry: the name and the constructor's options, with their defaults."""
+    OmegaConf.register_new_resolver("paper", paper_value, replace=True)
+    OmegaConf.register_new_resolver("table5", _table5_value, replace=True)
+    store = ConfigStore.instance()
+    for attention in ATTENTIONS:
+        tuned = {option: f"${{table5:{attention.name},{option}}}" for option in attention.options}
+        store.store(group="attention", name=attention.name, node={"name": attention.name, **tuned})
+    for backbone in BACKBONES:
+        store.store(group="backbone", name=backbone.name, node={"name": backbone.name, **backbone.options})
+    for task in TASKS:
+        options = {name: value for name, value in task.options.items() if name != "dataset"}
+        store.store(group="task", name=task.name, node={"name": task.name, **options})
+        for dataset in task.cls.datasets:  # type: ignore[attr-defined]
+            store.store(group="dataset", name=dataset, node={"name": dataset})
+
+
+@functools.cache
+def read_table(name: str) -> tuple[dict[str, str], ...]:
+    """A table of configs/paper, row by row."""
+    path = CONFIGS / "paper" / f"{name}.csv"
+    with path.open(newline="") as file:
+        return tuple(csv.DictReader(file))
+
+
+def paper_value(table: str, column: str, *where: str) -> Any:
+    """``${paper:TABLE,COLUMN,KEY=VALUE,...}``: one value of a table of configs/paper; empty cells are null."""
+    wanted = dict(condition.split("=", 1) for condition in where)
+    for row in read_table(table):
+        if all(row[key] == value for key, value in wanted.items()):
+            return yaml.safe_load(row[column]) if row[column] else None
+    raise UserError(f"configs/paper/{table}.csv has no row with {', '.join(where)}")
+
+
+def _table5_value(attention: str, option: str, *, _root_: DictConfig) -> Any:
+    """``${table5:ATTENTION,OPTION}``: the option's value for the cell that is being composed."""
+    return tuned_options(_root_.task.name, _root_.backbone.name, str(_root_.pattern), attention)[option]
+
+
+def tuned_options(task: str, backbone: str, pattern: str, attention: str) -> dict[str, Any]:
+    """An attention's options for a cell: Table 5 where it says something, else the constructor's defaults."""
+    options = dict(ATTENTIONS.get(attention).options)
+    for row in read_table("table5"):
+        applies = (row["task"], row["pattern"], row["attention"]) == (task, pattern, attention)
+        if applies and row["backbone"] in ("", backbone) and row["option"] in options:
+            options[row["option"]] = yaml.safe_load(row["value"])
+    return options
+
+
+def check_overrides(arguments: Iterable[str]) -> list[str]:
+    """Check names before Hydra composes anything, and fill what has one possible value.
+
+    Returns:
+        The overrides, with the backbone of a task that has only one.
+
+    Raises:
+        ValueError: an unknown task, dataset, backbone, attention, pattern or preset, with the nearest name; or
+            one that is missing, with the names to choose from.
+    """
+    arguments = list(arguments)
+    try:
+        parsed = OverridesParser.create().parse_overrides(arguments)
+    except HydraException as error:
+        raise UserError(f"cannot read the overrides: {_first_line(error)}") from None
+    chosen = {override.key_or_group: _choices(override) for override in parsed}
+    _check_names("task", chosen.get("task"), TASKS.names())
+    tasks = [TASKS.get(name).cls for name in chosen["task"]]
+    datasets = sorted({name for task in tasks for name in task.datasets})  # type: ignore[attr-defined]
+    backbones = sorted({name for task in tasks for name in task.backbones})  # type: ignore[attr-defined]
+    if "backbone" not in chosen and len(backbones) == 1:
+        chosen["backbone"] = backbones
+        arguments.append(f"backbone={backbones[0]}")
+    _check_names("dataset", chosen.get("dataset"), datasets)
+    _check_names("backbone", chosen.get("backbone"), BACKBONES.names())
+    _check_names("attention", chosen.get("attention"), ATTENTIONS.names())
+    _check_names("pattern", chosen.get("pattern"), [str(pattern) for pattern in Pattern])
+    if "preset" in chosen:
+        _check_names("preset", chosen["preset"], PRESETS)
+    _check_options(chosen, parsed)
+    return arguments
+
+
+def _check_names(kind: str, names: list[str] | None, known: Iterable[str]) -> None:
+    if not names:
+        raise UserError(f"name a {kind}: {kind}=NAME, one of {', '.join(known)}")
+    for name in names:
+        if name not in known:
+            raise unknown_name(kind, name, known)
+
+
+def _check_options(chosen: Mapping[str, list[str]], parsed: list[Override]) -> None:
+    """An option like ``attention.num_landmarks`` must exist in one of the attentions that are named."""
+    registries = {"attention": ATTENTIONS, "backbone": BACKBONES, "task": TASKS}
+    for override in parsed:
+        group, _, option = override.key_or_group.partition(".")
+        if option and group in registries:
+            entries: list[Entry] = [registries[group].get(name) for name in chosen[group]]  # type: ignore[attr-defined]
+            if not any(option.partition(".")[0] in {*entry.options} - {"dataset"} for entry in entries):
+                entries[0].check_options({option: None}, group)
+
+
+def _choices(override: Override) -> list[str]:
+    value = override.value()
+    if isinstance(value, ChoiceSweep):
+        return [str(item) for item in value.list]
+    return [str(value)]
+
+
+def resolve(config: DictConfig) -> dict[str, Any]:
+    """The configuration as plain values, every interpolation replaced."""
+    missing = OmegaConf.missing_keys(config)
+    if missing:
+        raise UserError(f"no value for {', '.join(sorted(missing))}")
+    container = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(container, dict)
+    return {str(key): value for key, value in container.items()}
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

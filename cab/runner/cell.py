@@ -1,0 +1,139 @@
+"""A cell: what one run measures, checked before any data is read."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cab.backbone import AttentionSpec
+from cab.build import backbone_patterns, check_attention, check_slot, parse_elsewhere
+from cab.config import tuned_options
+from cab.errors import Unsupported, UserError
+from cab.patterns import Pattern
+from cab.registry import ATTENTIONS, BACKBONES, TASKS
+from cab.results import cell_hash
+from cab.task import Task
+
+RUN_KEYS = ("results_dir", "data_root", "device", "force", "logger")
+"""Where and how a cell runs; all other keys say what it is, and make its hash."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A checked cell. ``config`` is the whole resolved configuration."""
+
+    config: Mapping[str, Any]
+    task: Task
+    backbone: str
+    backbone_options: Mapping[str, Any]
+    attention: AttentionSpec
+    pattern: Pattern
+    elsewhere: Mapping[Pattern, AttentionSpec]
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Cell:
+        """UserError for anything unknown, unsupported or contradictory."""
+        task_name, task_options = _split(config["task"])
+        task_entry = TASKS.get(task_name)
+        task_entry.check_options(task_options, "task")
+        dataset = config["dataset"]["name"]
+        if dataset not in task_entry.cls.datasets:  # type: ignore[attr-defined]
+            raise Unsupported(
+                f"task '{task_name}' has no dataset '{dataset}'; it has {', '.join(task_entry.cls.datasets)}"  # type: ignore[attr-defined]
+            )
+        backbone, backbone_options = _split(config["backbone"])
+        BACKBONES.get(backbone).check_options(backbone_options, "backbone")
+        attention = AttentionSpec(*_split(config["attention"]))
+        pattern = Pattern.parse(config["pattern"])
+        check_task_backbone(task_name, backbone, pattern)
+        check_attention(attention, pattern)
+        task: Task = task_entry.cls(dataset=dataset, **task_options)
+        task.check()
+        _check_seed(config["seed"])
+        elsewhere = parse_elsewhere(config["elsewhere"])
+        return cls(config, task, backbone, backbone_options, attention, pattern, elsewhere)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The configuration that makes the cell what it is: all but where and how it runs."""
+        what = {key: value for key, value in self.config.items() if key not in RUN_KEYS}
+        what["trainer"] = {key: value for key, value in what["trainer"].items() if key != "checkpoint_every"}
+        return {**what, "task_version": self.task.version}
+
+    @functools.cached_property
+    def hash(self) -> str:
+        return cell_hash(self.identity)
+
+    @property
+    def results_dir(self) -> Path:
+        return Path(self.config["results_dir"])
+
+    @property
+    def data_root(self) -> Path | None:
+        root = self.config["data_root"]
+        return Path(os.path.expanduser(root)) if root else None  # noqa: PTH111
+
+    @property
+    def label(self) -> str:
+        """The attention's name, with the options that were set by hand: ``abc(num_landmarks=32)``."""
+        usual = tuned_options(self.config["task"]["name"], self.backbone, str(self.pattern), self.attention.name)
+        set_by_hand = [f"{k}={v}" for k, v in sorted(self.attention.options.items()) if v != usual[k]]
+        return self.attention.name + (f"({', '.join(set_by_hand)})" if set_by_hand else "")
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """The columns that name the cell in every table."""
+        return {
+            "task": self.config["task"]["name"],
+            "dataset": self.config["dataset"]["name"],
+            "variant": self.task.variant,
+            "backbone": self.backbone,
+            "pattern": str(self.pattern),
+            "attention": self.label,
+            "preset": self.config["preset"],
+            "seed": self.config["seed"],
+        }
+
+    @property
+    def title(self) -> str:
+        return " ".join(str(value) for value in self.key.values() if value != "")
+
+
+def check_task_backbone(task: str, backbone: str, pattern: Pattern) -> None:
+    """UserError when the task is not defined for the backbone, or the backbone has no slot of the pattern."""
+    defined: Mapping[str, str] = TASKS.get(task).cls.backbones  # type: ignore[attr-defined]
+    BACKBONES.get(backbone)
+    if backbone not in defined:
+        raise Unsupported(f"task '{task}' is not defined for backbone '{backbone}'; choose {', '.join(defined)}")
+    check_slot(backbone, pattern, set(backbone_patterns(backbone)))
+    if pattern not in Pattern.parse_many(defined[backbone]):
+        raise Unsupported(
+            f"task '{task}' does not test pattern {pattern} in '{backbone}'; it tests {defined[backbone]}"
+        )
+
+
+def runnable_cells() -> list[tuple[str, str, str, str, str]]:
+    """Every (task, dataset, backbone, pattern, attention) that can be run."""
+    return [
+        (task.name, dataset, backbone, str(pattern), attention.name)
+        for task in TASKS
+        for dataset in task.cls.datasets  # type: ignore[attr-defined]
+        for backbone, patterns in task.cls.backbones.items()  # type: ignore[attr-defined]
+        if backbone in BACKBONES
+        for pattern in Pattern.parse_many(patterns)
+        for attention in ATTENTIONS
+        if pattern in attention.patterns
+    ]
+
+
+def _split(group: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    return group["name"], {key: value for key, value in group.items() if key != "name"}
+
+
+def _check_seed(seed: Any) -> None:
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**31:
+        raise UserError(f"seed must be a whole number from 0 to {2**31 - 1}, got {seed!r}")

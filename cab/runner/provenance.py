@@ -1,0 +1,107 @@
+"""Where a number comes from: code, versions and machine."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("cab-benchmark", "torch", "lightning", "hydra-core", "numpy", "pandas")
+
+
+@functools.cache
+def revision() -> dict[str, Any]:
+    """The commit this code is at and whether files differ from it; empty outside a checkout."""
+    root = Path(__file__).resolve().parent.parent.parent
+    if not (root / ".git").exists():
+        return {"commit": "", "dirty": False}
+    commit = _git(root, "rev-parse", "HEAD")
+    return {"commit": commit, "dirty": bool(_git(root, "status", "--porcelain", "--untracked-files=no"))}
+
+
+def _git(root: Path, *arguments: str) -> str:
+    try:
+        run = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return run.stdout.strip()
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that can change a number."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def hardware(device: torch.device) -> dict[str, Any]:
+    """The machine and the device of a run."""
+    facts: dict[str, Any] = {
+        "device": device.type,
+        "cpu": _cpu_model(),
+        "threads": torch.get_num_threads(),
+        "platform": platform.platform(),
+    }
+    if device.type == "cuda":
+        facts |= {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
+    return facts
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()
+
+
+class PeakMemory:
+    """Peak memory of a run: the CUDA allocator's, or on a CPU the resident set of the process."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        else:
+            _reset_peak_resident()
+
+    @property
+    def kind(self) -> str:
+        return "cuda allocator" if self.device.type == "cuda" else "resident set of the process"
+
+    def read(self) -> int:
+        """Bytes."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        return _peak_resident()
+
+
+def _reset_peak_resident() -> None:
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:  # not Linux, or not allowed: the peak is then the process's since its start
+        return
+
+
+def _peak_resident() -> int:
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

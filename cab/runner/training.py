@@ -1,0 +1,252 @@
+"""Training with Lightning: the module around a task and a backbone, validation, and checkpoints to resume from."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import TQDMProgressBar
+from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from cab.backbone import Backbone
+from cab.errors import UserError
+from cab.runner.optimizer import TrainerConfig
+from cab.runner.order import StepBatches, mix_seed
+from cab.task import Task
+
+log = logging.getLogger(__name__)
+
+
+class Training(L.LightningModule):
+    """The task's loss on the backbone. Every random number of a step follows from (seed, step)."""
+
+    def __init__(self, task: Task, backbone: Backbone, config: TrainerConfig, order: StepBatches) -> None:
+        super().__init__()
+        self.task = task
+        self.backbone = backbone
+        self.compiled: Backbone = torch.compile(backbone) if config.compile else backbone  # type: ignore[assignment]
+        self.config = config
+        self.order = order
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+        torch.manual_seed(mix_seed(self.order.seed, batch_idx))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = self.task.loss(self.compiled, batch)
+        self.log("loss", loss.detach(), prog_bar=True)
+        if batch_idx == 0 and not torch.isfinite(loss):
+            raise UserError(
+                f"the loss is {loss.item()} at the first step; lower trainer.learning_rate or check the data"
+            )
+        return loss
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        optimizer = self.config.make_optimizer(self.backbone.parameters())
+        rate = self.config.rate(self.order.batches_per_epoch // self.config.accumulate or 1)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+class Watch(L.Callback):
+    """Validates, remembers the best weights, stops without progress, and saves checkpoints, all by the step.
+
+    One callback does it in a fixed order (validate, then save), so a run that is cut and resumed passes
+    through the same states as one that is not.
+    """
+
+    def __init__(self, folder: Path, config: TrainerConfig, steps_per_epoch: int) -> None:
+        self.folder = folder
+        self.config = config
+        self.every = steps_per_epoch if config.validate_every == "epoch" else int(config.validate_every)
+        self.best = math.inf
+        self.best_step = 0
+        self.stale = 0
+        self.history: list[dict[str, float]] = []
+        self.steps = 0
+        self._loss_sum, self._loss_count = 0.0, 0
+        self._saved_best = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "best": self.best,
+            "best_step": self.best_step,
+            "stale": self.stale,
+            "steps": self.steps,
+            "history": self.history,
+            "loss": [self._loss_sum, self._loss_count],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best, self.best_step, self.stale = state["best"], state["best_step"], state["stale"]
+        self.steps = state["steps"]
+        self.history = list(state["history"])
+        self._loss_sum, self._loss_count = state["loss"]
+        self._saved_best = self.best_step
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,  # noqa: ARG002
+        batch_idx: int,
+    ) -> None:
+        if (batch_idx + 1) % self.config.accumulate:
+            return
+        assert isinstance(pl_module, Training)
+        step = self.steps = trainer.global_step
+        self._loss_sum += float(outputs["loss"].detach())
+        self._loss_count += 1
+        last = step >= pl_module.order.num_batches // self.config.accumulate
+        if step % self.every == 0 or last:
+            self._validate(trainer, pl_module, step)
+        if self.config.patience is not None and self.stale >= self.config.patience:
+            trainer.should_stop = True
+        if step % self.config.checkpoint_every == 0 or last or trainer.should_stop:
+            self._save(trainer, step)
+
+    def _validate(self, trainer: L.Trainer, module: Training, step: int) -> None:
+        module.backbone.eval()
+        with torch.no_grad(), trainer.precision_plugin.forward_context():
+            score = module.task.validate(module.backbone, DeviceBatches(module.device))
+        module.backbone.train()
+        loss = self._loss_sum / max(1, self._loss_count)
+        self._loss_sum, self._loss_count = 0.0, 0
+        self.history.append({"step": step, "loss": loss, "validation": score})
+        trainer.logger.log_metrics({"validation": score, "training_loss": loss}, step=step)  # type: ignore[union-attr]
+        log.info("step %d: loss %.4f, validation %.4f", step, loss, score)
+        if score < self.best:
+            self.best, self.best_step, self.stale = score, step, 0
+            if self.config.keep == "best":
+                torch.save(module.backbone.state_dict(), self.best_file(step))
+        else:
+            self.stale += 1
+
+    def best_file(self, step: int) -> Path:
+        return self.folder / f"best-{step:08d}.pt"
+
+    def _save(self, trainer: L.Trainer, step: int) -> None:
+        """Write the checkpoint whole or not at all; keep it and the one before."""
+        path = self.folder / f"step-{step:08d}.ckpt"
+        temporary = path.with_suffix(".tmp")
+        trainer.save_checkpoint(temporary)
+        temporary.replace(path)
+        for old in checkpoints(self.folder)[:-2]:
+            old.unlink()
+        kept = {self.best_file(self.best_step), self.best_file(self._saved_best)}
+        for old in set(self.folder.glob("best-*.pt")) - kept:
+            old.unlink()
+        self._saved_best = self.best_step
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Checkpoints to resume from, oldest first."""
+    return sorted(folder.glob("step-*.ckpt"))
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint that can be read; broken ones are reported and passed over."""
+    for path in reversed(checkpoints(folder)):
+        try:
+            torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # whatever is wrong with it, the one before may be whole
+            log.warning("skipped the broken checkpoint %s (%s)", path, type(error).__name__)
+            continue
+        return path
+    return None
+
+
+class DeviceBatches:
+    """Batches in order, whole, moved to the device: what a task is given to validate and evaluate."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def __call__(self, dataset: Dataset[Any], batch_size: int) -> Iterator[Any]:
+        loader = DataLoader(dataset, batch_size=batch_size, collate_fn=lambda batch: batch)
+        for batch in loader:
+            yield L.pytorch.utilities.move_data_to_device(batch, self.device)
+
+
+class StderrProgress(TQDMProgressBar):
+    """Lightning's progress bar on stderr, where logs go; tables have stdout to themselves."""
+
+    def init_train_tqdm(self) -> Tqdm:
+        return Tqdm(
+            desc=self.title,
+            position=0,
+            disable=self.is_disabled or not sys.stderr.isatty(),
+            leave=False,
+            dynamic_ncols=True,
+            file=sys.stderr,
+            smoothing=0,
+        )
+
+    def __init__(self, title: str) -> None:
+        super().__init__(refresh_rate=10)
+        self.title = title
+
+    def on_train_epoch_start(self, trainer: L.Trainer, *_: Any) -> None:
+        self.train_progress_bar.reset(total=trainer.max_steps)
+        self.train_progress_bar.initial = 0
+        self.train_progress_bar.set_description(self.title)
+
+
+def train(
+    task: Task,
+    backbone: Backbone,
+    config: TrainerConfig,
+    *,
+    seed: int,
+    device: torch.device,
+    folder: Path,
+    title: str,
+    loggers: list[Any],
+) -> Watch:
+    """Train, or go on from the newest checkpoint in ``folder``; the weights to evaluate are then in ``backbone``."""
+    dataset = task.training_set
+    size = len(dataset)  # type: ignore[arg-type]
+    order = StepBatches(num_items=size, batch_size=config.batch_size, num_batches=0, seed=seed)
+    steps_per_epoch = max(1, order.batches_per_epoch // config.accumulate)
+    steps = config.num_steps(steps_per_epoch)
+    order.num_batches = steps * config.accumulate
+    module = Training(task, backbone, config, order)
+    watch = Watch(folder, config, steps_per_epoch)
+    trainer = L.Trainer(
+        accelerator="gpu" if device.type == "cuda" else "cpu",
+        devices=1,
+        max_steps=steps,
+        max_epochs=-1,
+        precision=config.precision,  # type: ignore[arg-type]
+        gradient_clip_val=config.clip_norm or None,
+        accumulate_grad_batches=config.accumulate,
+        logger=loggers,
+        log_every_n_steps=max(1, min(50, steps)),
+        callbacks=[watch, StderrProgress(title)],
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        default_root_dir=folder,
+    )
+    resume = newest_checkpoint(folder)
+    if resume is not None:
+        order.start = int(resume.stem.removeprefix("step-")) * config.accumulate
+        log.info("resuming from step %d", order.start // config.accumulate)
+    loader: DataLoader[Any] = DataLoader(
+        dataset, batch_sampler=order, collate_fn=lambda batch: batch, num_workers=0, pin_memory=device.type == "cuda"
+    )
+    trainer.fit(module, loader, ckpt_path=resume, weights_only=True)
+    if config.keep == "best" and watch.best_step:
+        backbone.load_state_dict(torch.load(watch.best_file(watch.best_step), map_location=device, weights_only=True))
+    backbone.to(device).eval()
+    return watch

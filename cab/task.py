@@ -1,0 +1,102 @@
+"""The base class of every task: data, loss, metrics, and how a trained backbone is evaluated.
+
+A task knows nothing of the training loop, and the loop (`cab.runner`) knows no task by name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from cab.backbone import Backbone
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that a task reports. Only ``primary`` metrics enter the compositional index."""
+
+    name: str
+    unit: str
+    higher_is_better: bool
+    primary: bool = True
+
+
+class Batches(Protocol):
+    """Gives the batches of a data set, in order and whole, on the device of the run."""
+
+    def __call__(self, dataset: Dataset[Any], batch_size: int) -> Iterator[Any]: ...
+
+
+class Task(ABC):
+    """Subclasses take keyword options; ``dataset`` is filled by the harness, all else is the user's to set.
+
+    Class attributes:
+
+    * ``version``: raised whenever the protocol changes; results of different versions are never mixed.
+    * ``datasets``: names it accepts; ``synthetic`` is the embedded generator.
+    * ``backbones``: backbones it is defined for, with the patterns that are tested in each.
+    """
+
+    version: ClassVar[int] = 1
+    datasets: ClassVar[tuple[str, ...]]
+    backbones: ClassVar[Mapping[str, str]]
+
+    @property
+    def variant(self) -> str:
+        """What tells apart runs of the same data set, empty when nothing does."""
+        return ""
+
+    @property
+    @abstractmethod
+    def metrics(self) -> tuple[Metric, ...]:
+        """What :meth:`evaluate` reports."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """UserError for options that contradict each other; called before any data is read."""
+
+    @abstractmethod
+    def setup(self, data_root: Path | None) -> None:
+        """Read and check the data.
+
+        Raises:
+            ValueError: naming the file and what is wrong in it.
+        """
+
+    @abstractmethod
+    def fingerprint(self) -> dict[str, Any]:
+        """What identifies the data that was read: file names, sizes, checksums."""
+
+    @abstractmethod
+    def backbone_options(self) -> dict[str, Any]:
+        """The backbone's options that the data decide, as the number of channels."""
+
+    @property
+    @abstractmethod
+    def training_set(self) -> Dataset[Any]:
+        """Examples to train on; ``__getitems__`` gives a batch at once."""
+
+    @abstractmethod
+    def loss(self, backbone: Backbone, batch: Any) -> Tensor:
+        """The training loss of a batch, a scalar."""
+
+    @abstractmethod
+    def validate(self, backbone: Backbone, batches: Batches) -> float:
+        """The number that chooses the checkpoint; lower is better."""
+
+    @abstractmethod
+    def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
+        """The metrics on the test part, by name."""
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """The same metrics of trivial answers, by the baseline's name."""
+        return {}
+
+    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:  # noqa: B027
+        """Leave pictures in ``folder`` of what a person would want to look at."""

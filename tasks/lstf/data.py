@@ -1,0 +1,205 @@
+"""The series of LSTF: official CSV files, their splits, standardisation, calendar features and windows."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from cab import UserError
+
+
+@dataclass(frozen=True)
+class Source:
+    """A published data set: its file, target column, columns, split and sampling.
+
+    ``split`` is the rows of train, validation and test (ETT: 12, 4, 4 months of 30 days), or None for
+    70 / 10 / 20 percent. ``rows`` is the official length where the split depends on it.
+    """
+
+    file: str
+    target: str
+    num_channels: int
+    columns: tuple[str, ...] | None
+    split: tuple[int, int, int] | None
+    rows: int | None
+    steps_per_day: int
+
+
+_ETT = ("HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL", "OT")
+_MONTH = 30 * 24
+
+SOURCES = {
+    "etth1": Source("ETTh1.csv", "OT", 7, _ETT, (12 * _MONTH, 4 * _MONTH, 4 * _MONTH), None, 24),
+    "etth2": Source("ETTh2.csv", "OT", 7, _ETT, (12 * _MONTH, 4 * _MONTH, 4 * _MONTH), None, 24),
+    "ettm1": Source("ETTm1.csv", "OT", 7, _ETT, (48 * _MONTH, 16 * _MONTH, 16 * _MONTH), None, 96),
+    "ecl": Source("ECL.csv", "MT_320", 321, None, None, 26304, 24),
+    "weather": Source("WTH.csv", "WetBulbCelsius", 12, None, None, 35064, 24),
+}
+
+
+@dataclass(frozen=True)
+class Series:
+    """A multivariate series: values [rows, channels], target last; calendar features [rows, 4]."""
+
+    values: np.ndarray
+    calendar: np.ndarray
+    split: tuple[int, int, int]
+    steps_per_day: int
+    fingerprint: dict[str, str | int]
+
+
+def read_series(name: str, data_root: Path | None) -> Series:
+    """The series of data set ``name`` from its official CSV (or .csv.gz) under ``data_root``.
+
+    Raises:
+        ValueError: file missing, truncated or with wrong columns, a value that is missing or not a number,
+            dates out of order, fewer rows than the official split needs.
+    """
+    source = SOURCES[name]
+    path = find_file(source.file, data_root)
+    table = _read_csv(path)
+    _check_columns(path, table, source)
+    values = _numbers(path, table.iloc[:, 1:])
+    dates = _dates(path, table.iloc[:, 0])
+    order = [c for c in table.columns[1:] if c != source.target] + [source.target]
+    rows = len(values)
+    needed = source.rows or sum(source.split or ())
+    if rows < needed or (source.rows is not None and rows != source.rows):
+        raise UserError(
+            f"{path}: {rows:,} rows, but the official split of {name} needs {needed:,}; "
+            "the file is truncated or of another edition: download it again"
+        )
+    train, test = int(rows * 0.7), int(rows * 0.2)
+    return Series(
+        values=values[order].to_numpy(np.float64),
+        calendar=calendar_features(dates),
+        split=source.split or (train, rows - train - test, test),
+        steps_per_day=source.steps_per_day,
+        fingerprint={"file": path.name, "rows": rows, "sha256": _sha256(path)},
+    )
+
+
+def find_file(file: str, data_root: Path | None) -> Path:
+    """``file`` or ``file``.gz in ``data_root``/lstf or ``data_root``."""
+    if data_root is None:
+        raise UserError(
+            f"{file} is needed: give data_root=FOLDER or set CAB_DATA (with {file} in FOLDER/lstf or FOLDER), "
+            "or use dataset=synthetic, which needs no file"
+        )
+    candidates = [folder / f for folder in (data_root / "lstf", data_root) for f in (file, file + ".gz")]
+    for path in candidates:
+        if path.is_file():
+            return path
+    raise UserError(
+        f"no {file} (or {file}.gz) in {data_root / 'lstf'} or {data_root}: put the official file there, point "
+        "data_root= or CAB_DATA at its folder, or use dataset=synthetic, which needs no file"
+    )
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as file:
+            return pd.read_csv(file, low_memory=False)
+    except (EOFError, OSError, UnicodeDecodeError, zlib.error, pd.errors.ParserError, pd.errors.EmptyDataError) as e:
+        reason = " ".join(str(e).split())
+        raise UserError(f"{path} cannot be read as CSV ({reason}): the file is damaged, download it again") from None
+
+
+def _check_columns(path: Path, table: pd.DataFrame, source: Source) -> None:
+    found = [str(c) for c in table.columns]
+    if not found or found[0] != "date":
+        raise UserError(f"{path}: the first column must be 'date', found '{found[0] if found else ''}'")
+    channels = found[1:]
+    if source.columns is not None and set(channels) != set(source.columns):
+        raise UserError(f"{path}: columns must be date,{','.join(source.columns)}; found {','.join(found)}")
+    if source.target not in channels:
+        raise UserError(f"{path}: the target column '{source.target}' is missing; found {','.join(found[:12])}")
+    if len(channels) != source.num_channels:
+        raise UserError(f"{path}: {source.num_channels} columns after 'date' are expected, found {len(channels)}")
+
+
+def _numbers(path: Path, table: pd.DataFrame) -> pd.DataFrame:
+    numbers = table.apply(pd.to_numeric, errors="coerce")
+    bad = ~np.isfinite(numbers.to_numpy(np.float64))
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        raise UserError(
+            f"{path}, line {row + 2}, column '{table.columns[column]}': "
+            f"'{table.iloc[row, column]}' is not a finite number; repair or download the file again"
+        )
+    return numbers
+
+
+def _dates(path: Path, column: pd.Series) -> pd.DatetimeIndex:
+    dates = pd.to_datetime(column, errors="coerce")
+    broken = np.flatnonzero(dates.isna())
+    if len(broken):
+        raise UserError(f"{path}, line {broken[0] + 2}: '{column.iloc[broken[0]]}' is not a date")
+    backwards = np.flatnonzero(np.diff(dates.to_numpy()) <= np.timedelta64(0))
+    if len(backwards):
+        raise UserError(f"{path}, line {backwards[0] + 3}: dates must increase")
+    return pd.DatetimeIndex(dates)
+
+
+def calendar_features(dates: pd.DatetimeIndex) -> np.ndarray:
+    """Hour of day, day of week, of month and of year, each in [-0.5, 0.5] (Informer's ``timeF``, freq h)."""
+    return np.stack(
+        [
+            dates.hour / 23.0 - 0.5,
+            dates.dayofweek / 6.0 - 0.5,
+            (dates.day - 1) / 30.0 - 0.5,
+            (dates.dayofyear - 1) / 365.0 - 0.5,
+        ],
+        axis=1,
+    ).astype(np.float32)
+
+
+def standardize(values: np.ndarray, train_rows: int) -> np.ndarray:
+    """Zero mean and unit deviation of each channel over the training part only; constant channels are centred."""
+    mean = values[:train_rows].mean(axis=0)
+    deviation = values[:train_rows].std(axis=0)
+    return ((values - mean) / np.where(deviation > 0, deviation, 1.0)).astype(np.float32)
+
+
+class Windows(Dataset[dict[str, Tensor]]):
+    """Every window of one part of a series: ``seq_len`` rows of past, ``pred_len`` rows to forecast.
+
+    A batch is a dict of ``past`` [B, seq_len, C], ``past_time`` [B, seq_len, 4], ``known`` [B, label_len, C]
+    (the end of the past), ``decoder_time`` [B, label_len + pred_len, 4], ``future`` [B, pred_len, C].
+    """
+
+    def __init__(self, values: Tensor, calendar: Tensor, *, seq_len: int, label_len: int, pred_len: int) -> None:
+        self.values, self.calendar = values, calendar
+        self.seq_len, self.label_len, self.pred_len = seq_len, label_len, pred_len
+
+    def __len__(self) -> int:
+        return max(0, len(self.values) - self.seq_len - self.pred_len + 1)
+
+    def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
+        start = torch.tensor(indices)[:, None]
+        past = start + torch.arange(self.seq_len)
+        decoder = start + self.seq_len - self.label_len + torch.arange(self.label_len + self.pred_len)
+        return {
+            "past": self.values[past],
+            "past_time": self.calendar[past],
+            "known": self.values[decoder[:, : self.label_len]],
+            "decoder_time": self.calendar[decoder],
+            "future": self.values[decoder[:, self.label_len :]],
+        }
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {name: tensor[0] for name, tensor in self.__getitems__([index]).items()}
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

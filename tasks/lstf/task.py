@@ -1,0 +1,196 @@
+"""The LSTF protocol: windows, losses, scores in standardised units, and the two naive forecasts beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cab import Backbone, Task, UserError, register_task
+from cab.task import Batches, Metric
+from tasks.lstf.data import SOURCES, Series, Windows, read_series, standardize
+from tasks.lstf.pictures import draw_forecasts
+from tasks.lstf.synthetic import synthetic_series
+
+UNIT = "standardised"  # values are standardised by the training part, channel by channel
+
+
+@register_task("lstf", paper="Zhou et al. 2021")
+class LSTF(Task):
+    """Forecast the next ``pred_len`` steps of a series from the last ``seq_len``.
+
+    Args:
+        dataset: etth1, etth2, ettm1, ecl, weather, or synthetic.
+        features: ``M`` reads and forecasts all channels, ``S`` the target channel alone.
+        seq_len, label_len, pred_len: steps of past, of past given to the decoder, and to forecast.
+        evaluation_batch_size: windows a batch in validation and test.
+        test_windows: ``all``; or ``whole_batches``, the published protocol, which leaves the last incomplete
+            batch of 32 windows unscored: ``mse`` and ``mae`` are then its figures, and the sound ones are
+            reported beside them as ``mse_all_windows`` and ``mae_all_windows``.
+    """
+
+    datasets: ClassVar[tuple[str, ...]] = (*SOURCES, "synthetic")
+    backbones: ClassVar[Mapping[str, str]] = {"informer": "NS CS NC"}
+
+    def __init__(
+        self,
+        *,
+        dataset: str,
+        features: str = "M",
+        seq_len: int = 96,
+        label_len: int = 48,
+        pred_len: int = 24,
+        evaluation_batch_size: int = 32,
+        test_windows: str = "all",
+    ) -> None:
+        self.dataset = dataset
+        self.features = features
+        self.seq_len, self.label_len, self.pred_len = seq_len, label_len, pred_len
+        self.evaluation_batch_size = evaluation_batch_size
+        self.test_windows = test_windows
+
+    @property
+    def variant(self) -> str:
+        return self.features
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        names = [("mse", UNIT + "^2", True), ("mae", UNIT, True)]
+        if self.test_windows == "whole_batches":
+            names += [("mse_all_windows", UNIT + "^2", False), ("mae_all_windows", UNIT, False)]
+        return tuple(Metric(name, unit, higher_is_better=False, primary=primary) for name, unit, primary in names)
+
+    def check(self) -> None:
+        if self.features not in ("M", "S"):
+            raise UserError(f"task.features must be M (all channels) or S (target only), got '{self.features}'")
+        if self.test_windows not in ("all", "whole_batches"):
+            raise UserError(f"task.test_windows must be all or whole_batches, got '{self.test_windows}'")
+        if min(self.seq_len, self.label_len, self.pred_len, self.evaluation_batch_size) < 1:
+            raise UserError("task.seq_len, label_len, pred_len and evaluation_batch_size must be at least 1")
+        if self.label_len > self.seq_len:
+            raise UserError(f"task.label_len {self.label_len} must not exceed task.seq_len {self.seq_len}")
+
+    def setup(self, data_root: Path | None) -> None:
+        series = synthetic_series() if self.dataset == "synthetic" else read_series(self.dataset, data_root)
+        self.series = series
+        values = standardize(series.values, series.split[0])
+        if self.features == "S":
+            values = values[:, -1:]
+        self.num_channels = values.shape[1]
+        train, validation, test = series.split
+        self._training = self._windows(series, values, 0, train)
+        self._validation = self._windows(series, values, train - self.seq_len, train + validation)
+        self._test = self._windows(series, values, train + validation - self.seq_len, train + validation + test)
+
+    def _windows(self, series: Series, values: Any, start: int, stop: int) -> Windows:
+        windows = Windows(
+            torch.from_numpy(values[max(start, 0) : stop]),
+            torch.from_numpy(series.calendar[max(start, 0) : stop]),
+            seq_len=self.seq_len,
+            label_len=self.label_len,
+            pred_len=self.pred_len,
+        )
+        if start < 0 or not len(windows):
+            raise UserError(
+                f"dataset '{self.dataset}' is shorter than one window: task.seq_len {self.seq_len} + task.pred_len "
+                f"{self.pred_len} steps do not fit into rows {max(start, 0):,} to {stop:,}; make them smaller"
+            )
+        return windows
+
+    def fingerprint(self) -> dict[str, Any]:
+        return self.series.fingerprint
+
+    def backbone_options(self) -> dict[str, Any]:
+        return {"channels": self.num_channels, "season": self.series.steps_per_day}
+
+    @property
+    def training_set(self) -> Windows:
+        return self._training
+
+    def forecast(self, backbone: Backbone, batch: dict[str, Tensor]) -> Tensor:
+        """[B, pred_len, C]."""
+        return backbone(batch["past"], batch["past_time"], batch["known"], batch["decoder_time"])
+
+    def loss(self, backbone: Backbone, batch: dict[str, Tensor]) -> Tensor:
+        return F.mse_loss(self.forecast(backbone, batch), batch["future"])
+
+    def validate(self, backbone: Backbone, batches: Batches) -> float:
+        error = Error()
+        for batch in batches(self._validation, self.evaluation_batch_size):
+            error.add(self.forecast(backbone, batch), batch["future"])
+        return error.mse
+
+    def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
+        scored, every = Error(), Error()
+        left = self._scored_windows()
+        for batch in batches(self._test, self.evaluation_batch_size):
+            forecast, future = self.forecast(backbone, batch), batch["future"]
+            every.add(forecast, future)
+            scored.add(forecast[:left], future[:left])
+            left = max(0, left - len(future))
+        if self.test_windows == "all":
+            return {"mse": every.mse, "mae": every.mae}
+        return {"mse": scored.mse, "mae": scored.mae, "mse_all_windows": every.mse, "mae_all_windows": every.mae}
+
+    def _scored_windows(self) -> int:
+        if self.test_windows == "all":
+            return len(self._test)
+        whole = len(self._test) // PUBLISHED_BATCH * PUBLISHED_BATCH
+        return whole or len(self._test)
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Repeat the last value; repeat the last day. On the windows that ``mse`` and ``mae`` score."""
+        value, day = Error(), Error()
+        steps = min(self.series.steps_per_day, self.seq_len)
+        repeat = -(-self.pred_len // steps)
+        for start in range(0, self._scored_windows(), 256):
+            batch = self._test.__getitems__(list(range(start, min(start + 256, self._scored_windows()))))
+            past, future = batch["past"], batch["future"]
+            value.add(past[:, -1:].expand_as(future), future)
+            day.add(past[:, -steps:].repeat(1, repeat, 1)[:, : self.pred_len], future)
+        return {
+            "repeat_last_value": {"mse": value.mse, "mae": value.mae},
+            "repeat_last_day": {"mse": day.mse, "mae": day.mae},
+        }
+
+    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
+        count = len(self._test)
+        chosen = torch.utils.data.Subset(self._test, [0, count // 3, 2 * count // 3, count - 1])
+        batch = next(batches(chosen, 4))
+        forecast = self.forecast(backbone, batch)
+        draw_forecasts(
+            batch["past"].cpu().numpy(),
+            batch["future"].cpu().numpy(),
+            forecast.float().cpu().numpy(),
+            title=f"LSTF {self.dataset} {self.features}: forecasts of the target on the test part",
+            path=folder / "forecasts.png",
+        )
+
+
+PUBLISHED_BATCH = 32
+
+
+class Error:
+    """Running mean of squared and absolute errors, summed in double precision."""
+
+    def __init__(self) -> None:
+        self._squared = self._absolute = 0.0
+        self._count = 0
+
+    def add(self, forecast: Tensor, truth: Tensor) -> None:
+        difference = forecast.double() - truth.double()
+        self._squared += difference.square().sum().item()
+        self._absolute += difference.abs().sum().item()
+        self._count += difference.numel()
+
+    @property
+    def mse(self) -> float:
+        return self._squared / self._count
+
+    @property
+    def mae(self) -> float:
+        return self._absolute / self._count
