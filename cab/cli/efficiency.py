@@ -1,0 +1,130 @@
+"""`cab efficiency`: time and memory of attentions against length."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cab.efficiency.subjects import AttentionSubject
+    from cab.patterns import Pattern
+
+PHASES = ("forward", "forward+backward", "decode")
+REPEATS = {"cpu": 5, "cuda": 20}
+
+EPILOG = """\
+Protocol own: everything is warmed up and synchronised; in each round every module runs once, in a random order;
+medians and the 10th and 90th percentile over rounds. `relative` is the median of the ratios to vanilla in the same
+round: on a busy machine compare these, not milliseconds. Memory is the most that tensors held at once during a call,
+above inputs and weights: on CUDA the allocator's peak, reset for each length; on a CPU the events of torch's
+allocator, summed in time order (the scratch of BLAS and FFT libraries is not seen). Forward is evaluation without
+gradients; forward+backward is training with dropout 0; decode is seconds for a token after a prefix of the length,
+the mean of 64 tokens, and the bytes of the state. Low precision is autocast.
+
+Protocol paper: as released with CAB. Forward in training mode with dropout 0.3, wall clock without synchronisation
+or warm-up, the mean of the middle half of 100 calls, one memory peak for all lengths so far, weights included.
+
+vanilla (fused) and eager (the paper's baseline) are always measured. In pattern NS plain names have the options of
+the paper's appendix G (window 16, 16 landmarks, ...), in other patterns their own defaults. An attention that fails
+`cab verify` is not timed. Running out of memory, or a length that a method refuses, is a status in the table.
+
+examples:
+  cab efficiency local:window_size=128 s4d --pattern NS CS --phase forward+backward --lengths 4096 8192
+  cab efficiency --peers --out costs.csv --plot figures
+  cab efficiency-length costs.csv
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "attentions",
+        nargs="*",
+        metavar="NAME",
+        help="attentions, each with options if wanted, as in local:window_size=128 (default: all); "
+        "put them before options that take several values",
+    )
+    parser.add_argument("--pattern", nargs="+", default=["NS"], metavar="P", help="NS CS NC CC (default: NS)")
+    parser.add_argument("--phase", nargs="+", choices=PHASES, default=["forward"], help="default: forward")
+    parser.add_argument("--lengths", nargs="+", type=int, metavar="N", help="default: 256 512 1024 2048 4096 8192")
+    parser.add_argument("--batch-size", type=int, help="default: 4")
+    parser.add_argument("--embed-dim", type=int, help="default: 512")
+    parser.add_argument("--num-heads", type=int, help="default: 8")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where torch sees a GPU")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser.add_argument("--repeats", type=int, help="rounds (default: 5 on a CPU, 20 on CUDA; protocol paper 100)")
+    parser.add_argument("--protocol", choices=("own", "paper"), default="own")
+    parser.add_argument("--peers", action="store_true", help="also time other implementations of the same methods")
+    parser.add_argument("--no-verify", action="store_true", help="time without the checks of `cab verify`")
+    parser.add_argument("--out", type=Path, metavar="CSV", help="write the costs there, as they are found")
+    parser.add_argument("--csv", action="store_true", help="print CSV in place of tables")
+    parser.add_argument("--plot", type=Path, metavar="DIR", help="write figures there, as PNG")
+
+
+def run(args: argparse.Namespace) -> int:
+    import torch
+
+    from cab.efficiency.benchmark import Plan, measure, never
+    from cab.efficiency.cost import write_costs
+    from cab.efficiency.peers import find_peers
+    from cab.efficiency.report import plot, tables
+    from cab.efficiency.setting import Setting, appendix_g
+    from cab.efficiency.subjects import select_attentions
+    from cab.patterns import Pattern
+
+    paper = appendix_g()
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    repeats = paper["calls"] if args.protocol == "paper" else REPEATS[device]
+    repeats = repeats if args.repeats is None else args.repeats
+    given = {name: getattr(args, name) for name in ("batch_size", "embed_dim", "num_heads")}
+    sizes = {name: paper[name] if size is None else size for name, size in given.items()}
+    setting = Setting(**sizes, device=device, dtype=args.dtype, repeats=repeats)
+    patterns = list(dict.fromkeys(Pattern.parse(text) for text in args.pattern))
+    attentions = select_attentions(args.attentions, patterns)
+    peers, notes = find_peers(attentions) if args.peers else ([], [])
+    lengths = sorted(set(args.lengths or paper["lengths"]))
+    plan = Plan(attentions, peers, patterns, list(dict.fromkeys(args.phase)), lengths, setting, args.protocol)
+    for note in notes:
+        progress(note)
+
+    with contextlib.ExitStack() as files:
+        costs = measure(plan, refuse=never if args.no_verify else verification(progress), report=progress)
+        if args.out:
+            args.out.parent.mkdir(parents=True, exist_ok=True)
+            costs = write_costs(costs, files.enter_context(args.out.open("w", newline="")))
+        if args.csv:
+            costs = write_costs(costs, sys.stdout)
+        found = list(costs)
+    if not args.csv:
+        print(tables(found))
+    if args.out:
+        progress(f"wrote {args.out}")
+    if args.plot:
+        for path in plot(found, args.plot):
+            progress(f"wrote {path}")
+    return 0
+
+
+def verification(report: Callable[[str], None]) -> Callable[[AttentionSubject, Pattern], str]:
+    """Runs the conformance suite, but for the growth of time, which is what this command is about."""
+    from cab.verification import verify_attention
+    from cab.verification.suite import GROUPS, ON_DEMAND
+
+    groups = [group for group in GROUPS if group not in (*ON_DEMAND, "growth")]
+
+    def reason(subject: AttentionSubject, pattern: Pattern) -> str:
+        report(f"verifying {subject.label} {pattern}")
+        results = verify_attention(subject.name, pattern, options=subject.options, checks=groups)
+        failed = [result for result in results if not result.passed]
+        return f"fails {', '.join(result.check for result in failed)}" if failed else ""
+
+    return reason
+
+
+def progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,9 @@
+"""Time and memory of attentions against length: honest by default, the paper's own protocol on request."""
+
+from __future__ import annotations
+
+from cab.efficiency.benchmark import Plan, measure
+from cab.efficiency.cost import COLUMNS, Cost, write_costs
+from cab.efficiency.setting import Setting, appendix_g
+
+__all__ = ["COLUMNS", "Cost", "Plan", "Setting", "appendix_g", "measure", "write_costs"]

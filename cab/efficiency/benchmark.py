@@ -1,0 +1,132 @@
+"""What to measure, in which order, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cab.efficiency.cost import Cost
+from cab.efficiency.failures import within_free_memory
+from cab.efficiency.own import measure_length
+from cab.efficiency.paper import PHASE as PAPER_PHASE
+from cab.efficiency.paper import measure_as_paper
+from cab.efficiency.peers import PeerSubject
+from cab.efficiency.setting import Setting
+from cab.efficiency.subjects import AttentionSubject, ProjectionsSubject, Subject
+from cab.efficiency.workload import PHASES, is_defined
+from cab.errors import UserError, unknown_name
+from cab.patterns import Pattern
+
+Refusal = Callable[[AttentionSubject, Pattern], str]
+"""Why an attention must not be timed in a pattern; empty when it may."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that one `cab efficiency` measures.
+
+    Raises:
+        ValueError: an unknown phase or protocol, a length below 1, or nothing to measure.
+    """
+
+    attentions: Sequence[AttentionSubject]
+    peers: Sequence[PeerSubject]
+    patterns: Sequence[Pattern]
+    phases: Sequence[str]
+    lengths: Sequence[int]
+    setting: Setting
+    protocol: str = "own"
+
+    def __post_init__(self) -> None:
+        for phase in self.phases:
+            if phase not in PHASES:
+                raise unknown_name("phase", phase, PHASES)
+        if self.protocol not in ("own", "paper"):
+            raise UserError(f"protocol must be own or paper, got '{self.protocol}'")
+        if not self.lengths or min(self.lengths) < 1:
+            raise UserError(f"lengths must be at least 1, got {list(self.lengths)}")
+        if self.protocol == "paper" and set(self.phases) != {PAPER_PHASE}:
+            raise UserError(f"the paper's protocol measures phase {PAPER_PHASE} only, got {' '.join(self.phases)}")
+        if not any(is_defined(phase, pattern) for phase in self.phases for pattern in self.patterns):
+            raise UserError(
+                f"phase {' '.join(self.phases)} is not defined for {' '.join(map(str, self.patterns))}: "
+                "only CS and CC decode"
+            )
+
+
+def silent(line: str) -> None:
+    """Tells nobody."""
+
+
+def never(subject: AttentionSubject, pattern: Pattern) -> str:  # noqa: ARG001
+    return ""
+
+
+def measure(plan: Plan, *, refuse: Refusal = never, report: Callable[[str], None] = silent) -> Iterator[Cost]:
+    """Costs in the order in which they are found.
+
+    Args:
+        refuse: asked once for each attention and pattern; its reason becomes the detail of status ``unverified``.
+        report: told what is being done, a line at a time.
+    """
+    facts = constants(plan)
+    limit = within_free_memory if plan.setting.device == "cpu" else contextlib.nullcontext
+    for pattern in plan.patterns:
+        attentions = [subject for subject in plan.attentions if pattern in subject.patterns]
+        refused = {subject.label: reason for subject in attentions if (reason := refuse(subject, pattern))}
+        for label, reason in refused.items():
+            report(f"{label} {pattern} is not timed: {reason}")
+        allowed = [subject for subject in attentions if subject.label not in refused]
+        peers = [peer for peer in plan.peers if pattern in peer.patterns]
+        for phase in plan.phases:
+            if not is_defined(phase, pattern):
+                report(f"{pattern} has no phase {phase}: only CS and CC decode")
+                continue
+            for label, reason in refused.items():
+                for length in plan.lengths:
+                    row = Cost(label, str(pattern), phase, length, status="unverified", detail=reason)
+                    yield dataclasses.replace(row, **facts)
+            with limit():
+                for cost in _measure(plan, [*allowed, *peers], pattern, phase, report):
+                    yield dataclasses.replace(cost, **facts)
+
+
+def _measure(
+    plan: Plan, subjects: Sequence[Subject], pattern: Pattern, phase: str, report: Callable[[str], None]
+) -> Iterator[Cost]:
+    if plan.protocol == "paper":
+        for subject in subjects:
+            report(f"{pattern} {phase}, paper's protocol: {subject.label}")
+            yield from measure_as_paper(subject, pattern, plan.lengths, plan.setting)
+        return
+    if phase == "decode":
+        subjects = [subject for subject in subjects if subject.kind == "attention"]
+    else:
+        subjects = [ProjectionsSubject(), *subjects]
+    for length in plan.lengths:
+        report(f"{pattern} {phase}, length {length}: {len(subjects)} modules, {plan.setting.repeats} rounds")
+        yield from measure_length(subjects, pattern, phase, length, plan.setting)
+
+
+def constants(plan: Plan) -> dict[str, Any]:
+    """What is the same in every row."""
+    from cab.runner.provenance import hardware
+
+    machine = hardware(torch.device(plan.setting.device))
+    return {
+        "protocol": plan.protocol,
+        "repeats": plan.setting.repeats,
+        "batch_size": plan.setting.batch_size,
+        "embed_dim": plan.setting.embed_dim,
+        "num_heads": plan.setting.num_heads,
+        "dtype": plan.setting.dtype,
+        "device": plan.setting.device,
+        "hardware": machine.get("gpu") or machine["cpu"],
+        "threads": machine["threads"],
+        "torch": torch.__version__,
+    }

@@ -1,0 +1,77 @@
+"""One measured cost, and the CSV that is made of them."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TextIO
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Time and memory of one attention, pattern, phase and length.
+
+    Args:
+        seconds: of one call; phase decode: of one token. None where nothing was measured, see ``status``.
+        bytes: most bytes that tensors held at once during a call, above inputs and weights; phase decode:
+            bytes of the state.
+        p10, p90: percentiles of the seconds over rounds.
+        status: ``ok``, ``oom`` (out of memory), ``unsupported`` (the attention refuses this length or
+            precision), ``failed`` (it raised), ``unverified`` (it fails `cab verify` and is not timed).
+        kind: ``attention``, ``peer`` (somebody else's implementation) or ``projections`` (the four linear
+            maps alone).
+        relative: median over rounds of the seconds relative to ``vanilla`` in the same round.
+        part_relative: the same for the attention part, the seconds less those of the projections.
+        best_peer, faster, part_faster, bytes_ratio: the fastest peer, how many times faster than it the whole
+            module and the attention part are (medians over rounds), and the bytes relative to its.
+    """
+
+    attention: str
+    pattern: str
+    phase: str
+    length: int
+    seconds: float | None = None
+    bytes: int | None = None
+    p10: float | None = None
+    p90: float | None = None
+    status: str = "ok"
+    detail: str = ""
+    kind: str = "attention"
+    relative: float | None = None
+    part_relative: float | None = None
+    best_peer: str = ""
+    faster: float | None = None
+    part_faster: float | None = None
+    bytes_ratio: float | None = None
+    protocol: str = "own"
+    repeats: int = 0
+    batch_size: int = 0
+    embed_dim: int = 0
+    num_heads: int = 0
+    dtype: str = ""
+    device: str = ""
+    hardware: str = ""
+    threads: int = 0
+    torch: str = ""
+
+
+COLUMNS = tuple(field.name for field in dataclasses.fields(Cost))
+"""Columns of the CSV; the first six are what `cab efficiency-length` reads."""
+
+
+def write_costs(costs: Iterable[Cost], file: TextIO) -> Iterator[Cost]:
+    """Write the header and a row for each cost as soon as it is there, and pass it on."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for cost in costs:
+        writer.writerow(_text(getattr(cost, name)) for name in COLUMNS)
+        file.flush()
+        yield cost
+
+
+def _text(value: object) -> object:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else value

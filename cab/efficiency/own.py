@@ -1,0 +1,179 @@
+"""The honest protocol: warmed up, synchronised, interleaved, medians with percentiles, peak reset."""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from cab.efficiency.cost import Cost
+from cab.efficiency.failures import status_of
+from cab.efficiency.setting import DTYPES, Setting
+from cab.efficiency.subjects import BASELINES, PROJECTIONS, Subject, has_projections
+from cab.efficiency.workload import PHASES, Workload
+from cab.errors import UserError
+from cab.memory import peak_bytes
+from cab.patterns import Pattern
+
+MIN_SECONDS = 0.02
+"""A round calls a subject so often that it takes at least this long."""
+
+MAX_CALLS = 100
+
+
+@dataclass
+class Case:
+    """One subject at one length: its call, what it takes, and why it is not measured."""
+
+    subject: Subject
+    workload: Workload | None = None
+    has_projections: bool = False
+    bytes: int | None = None
+    calls: int = 1
+    samples: list[float] = field(default_factory=list)
+    status: str = "ok"
+    detail: str = ""
+
+    def fail(self, error: BaseException) -> None:
+        self.status, self.detail = status_of(error)
+        self.workload, self.bytes, self.samples = None, None, []
+
+
+def measure_length(
+    subjects: Sequence[Subject], pattern: Pattern, phase: str, length: int, setting: Setting, *, seed: int = 0
+) -> list[Cost]:
+    """Costs of all ``subjects`` at one length, measured together: every round calls each in a random order."""
+    cases = [Case(subject) for subject in subjects]
+    for case in cases:
+        attempt(case, partial(prepare, case, pattern, phase, length, setting), setting)
+    order = random.Random(f"{seed} {pattern} {phase} {length}")
+    for _ in range(setting.repeats):
+        for case in order.sample(cases, len(cases)):
+            if case.workload is not None:
+                attempt(case, partial(sample, case, setting), setting)
+    return compare(cases, pattern, phase, length)
+
+
+def attempt(case: Case, action: Callable[[], object], setting: Setting) -> None:
+    """Do ``action``; what it raises becomes the status of ``case``."""
+    try:
+        action()
+    except Exception as error:  # one attention that fails must not end the table
+        case.fail(error)
+    if case.workload is None:  # outside the handler, which holds the frames and their tensors
+        gc.collect()
+        if setting.device == "cuda":
+            torch.cuda.empty_cache()
+
+
+def prepare(case: Case, pattern: Pattern, phase: str, length: int, setting: Setting) -> None:
+    """Build, call twice to warm up, and measure the peak of one more call."""
+    torch.manual_seed(0)
+    module = case.subject.build(pattern, setting).to(setting.device)
+    supported = getattr(module, "autocast_dtypes", tuple(DTYPES.values()))
+    if setting.torch_dtype is not torch.float32 and setting.torch_dtype not in supported:
+        raise UserError(f"does not support {setting.dtype} under autocast")
+    case.has_projections = has_projections(module)
+    case.workload = PHASES[phase](module, pattern, length, setting)
+    case.workload.call()
+    once = seconds(case.workload.call, 1, setting)
+    case.calls = min(MAX_CALLS, max(1, math.ceil(MIN_SECONDS / max(once, 1e-9))))
+    state = case.workload.state_bytes
+    case.bytes = peak_bytes(case.workload.call, setting.device) if state is None else state
+
+
+def sample(case: Case, setting: Setting) -> None:
+    """One round: seconds of a call, or where it decodes of a token."""
+    assert case.workload is not None
+    case.samples.append(seconds(case.workload.call, case.calls, setting) / (case.calls * case.workload.tokens))
+
+
+def seconds(call: Callable[[], object], calls: int, setting: Setting) -> float:
+    """Of ``calls`` calls in a row: device events on CUDA, wall clock on a CPU."""
+    if setting.device == "cuda":
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        start.record()
+        for _ in range(calls):
+            call()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3
+    begin = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return time.perf_counter() - begin
+
+
+def compare(cases: Sequence[Case], pattern: Pattern, phase: str, length: int) -> list[Cost]:
+    """The costs, each set against the baseline, the projections and the fastest peer of the same rounds."""
+    measured = {case.subject.label: case for case in cases if case.workload is not None}
+    baseline, projections = measured.get(BASELINES[0]), measured.get(PROJECTIONS)
+    costs = []
+    for case in cases:
+        cost = Cost(
+            case.subject.label,
+            str(pattern),
+            phase,
+            length,
+            kind=case.subject.kind,
+            status=case.status,
+            detail=case.detail,
+        )
+        if case.workload is not None:
+            p10, median, p90 = (float(np.percentile(case.samples, at)) for at in (10, 50, 90))
+            peer = fastest_peer(case, measured)
+            facts: dict[str, Any] = {
+                "seconds": median,
+                "bytes": case.bytes,
+                "p10": p10,
+                "p90": p90,
+                "relative": ratio(case.samples, baseline.samples if baseline else None),
+                "part_relative": part_ratio(case, baseline, projections),
+            }
+            if peer is not None:
+                facts |= {
+                    "best_peer": peer.subject.label,
+                    "faster": ratio(peer.samples, case.samples),
+                    "part_faster": part_ratio(peer, case, projections),
+                    "bytes_ratio": ratio([case.bytes or 0], [peer.bytes or 0]),
+                }
+            cost = Cost(**{**vars(cost), **facts})
+        costs.append(cost)
+    return costs
+
+
+def fastest_peer(case: Case, measured: Mapping[str, Case]) -> Case | None:
+    """The peer of this attention with the smallest median."""
+    peers = [other for other in measured.values() if getattr(other.subject, "peer_of", "") == case.subject.label]
+    return min(peers, key=lambda peer: float(np.median(peer.samples)), default=None)
+
+
+def part(case: Case, projections: Case) -> list[float]:
+    """Seconds of the attention part in each round: the whole less the projections of the same round."""
+    if not case.has_projections:
+        return case.samples
+    return [whole - maps for whole, maps in zip(case.samples, projections.samples, strict=True)]
+
+
+def ratio(above: Sequence[float] | None, below: Sequence[float] | None) -> float | None:
+    """Median over rounds of above / below; None where one is missing."""
+    if above is None or below is None:
+        return None
+    return float(np.median([a / b for a, b in zip(above, below, strict=True)]))
+
+
+def part_ratio(above: Case | None, below: Case | None, projections: Case | None) -> float | None:
+    """Attention part of ``above`` / that of ``below``, medians over rounds; None where one is lost in the noise."""
+    if above is None or below is None or projections is None:
+        return None
+    over, under = (float(np.median(part(case, projections))) for case in (above, below))
+    return over / under if min(over, under) > 0 else None

@@ -1,0 +1,82 @@
+"""The paper's protocol, as released: what it times on a GPU is mostly the launch of kernels.
+
+Wall clock without synchronisation, no warm-up, the mean of the calls between the 25th and the 75th percentile;
+training mode with dropout, the graph recorded, no backward pass; a new module for each length; one peak for all
+lengths so far, weights included. One attention after the other.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cab.efficiency.cost import Cost
+from cab.efficiency.failures import status_of
+from cab.efficiency.setting import Setting, appendix_g
+from cab.efficiency.subjects import Subject
+from cab.efficiency.workload import make_inputs
+from cab.memory import peak_bytes
+from cab.patterns import Pattern
+
+PHASE = "forward"
+
+
+def measure_as_paper(subject: Subject, pattern: Pattern, lengths: Iterable[int], setting: Setting) -> Iterator[Cost]:
+    """Costs of one attention at increasing lengths."""
+    lengths = sorted(lengths)
+    inputs = {length: make_inputs(pattern, length, setting) for length in lengths}
+    peak = Peak(setting)
+    for length in lengths:
+        cost = Cost(subject.label, str(pattern), PHASE, length, kind=subject.kind)
+        try:
+            facts = measure_once(subject, pattern, inputs[length], setting, peak)
+        except Exception as error:  # one attention that fails must not end the table
+            status, detail = status_of(error)
+            facts = {"status": status, "detail": detail}
+        gc.collect()
+        yield Cost(**{**vars(cost), **facts})
+
+
+def measure_once(
+    subject: Subject, pattern: Pattern, inputs: dict[str, Tensor], setting: Setting, peak: Peak
+) -> dict[str, Any]:
+    torch.manual_seed(0)
+    module = subject.build(pattern, setting, dropout=appendix_g()["dropout"]).to(setting.device).train()
+
+    def call() -> Tensor:
+        with setting.autocast():
+            return module(**inputs)
+
+    durations = []
+    for _ in range(setting.repeats):
+        begin = time.perf_counter()
+        call()
+        durations.append(time.perf_counter() - begin)
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
+    p10, p25, p75, p90 = (float(np.percentile(durations, at)) for at in (10, 25, 75, 90))
+    middle = [duration for duration in durations if p25 <= duration <= p75] or durations
+    return {"seconds": float(np.mean(middle)), "p10": p10, "p90": p90, "bytes": peak.read(call, weights)}
+
+
+class Peak:
+    """Most active bytes since it was made, above what was active then."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.device = setting.device
+        self.largest = 0
+        if self.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+            self.before = torch.cuda.memory_stats()["active_bytes.all.current"]
+
+    def read(self, call: Callable[[], object], weights: int) -> int:
+        """On a CPU, from one call more; the weights are added, since they came after the start."""
+        if self.device == "cuda":
+            return torch.cuda.memory_stats()["active_bytes.all.peak"] - self.before
+        self.largest = max(self.largest, weights + peak_bytes(call))
+        return self.largest

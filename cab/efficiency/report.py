@@ -1,0 +1,114 @@
+"""Tables and figures of costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from cab.efficiency.cost import Cost
+
+MEMORY_IS = {
+    "cpu": "most bytes that torch's allocator held during a call, above inputs and weights (its events, summed in "
+    "time order; the scratch of BLAS and FFT libraries is not seen)",
+    "cuda": "peak of the CUDA allocator during a call, above inputs and weights",
+}
+
+
+def tables(costs: Iterable[Cost]) -> str:
+    """Time, memory and the comparison with peers, a block for each pattern and phase."""
+    blocks = [block for group in by_phase(costs) for block in phase_tables(group)]
+    return "\n\n".join(blocks)
+
+
+def by_phase(costs: Iterable[Cost]) -> Iterator[list[Cost]]:
+    """Costs of the same pattern and phase."""
+    for _, group in groupby(costs, key=lambda cost: (cost.pattern, cost.phase)):
+        yield list(group)
+
+
+def phase_tables(costs: Sequence[Cost]) -> Iterator[str]:
+    first = costs[0]
+    where = f"{first.hardware}, {first.dtype}"
+    if first.device == "cpu":
+        where += f", {first.threads} threads"
+    size = f"batch {first.batch_size}, width {first.embed_dim}, {first.num_heads} heads"
+    if first.protocol == "paper":
+        how = f"paper's protocol: mean of the middle half of {first.repeats} unsynchronised calls"
+        memory = "peak so far, weights included"
+    else:
+        how = f"median of {first.repeats} interleaved rounds"
+        memory = MEMORY_IS.get(first.device, "")
+    head = f"{first.pattern} {first.phase}: {{}}\n{size}; {where}; {{}}"
+    if first.phase == "decode":
+        yield grid(costs, head.format("ms a token after a prefix", how), time_cell)
+        yield grid(
+            costs, head.format("KiB of state", "all rows of the batch"), lambda c: f"{(c.bytes or 0) / 2**10:.1f}"
+        )
+        return
+    yield grid(costs, head.format("ms a call (relative to vanilla)", how), time_cell)
+    yield grid(costs, head.format("MiB", memory), lambda c: f"{(c.bytes or 0) / 2**20:.1f}")
+    compared = [cost for cost in costs if cost.best_peer]
+    if compared:
+        title = head.format("times faster than the best peer, whole / attention part / its memory", how)
+        yield grid(compared, title, peer_cell, name=lambda cost: f"{cost.attention} ({cost.best_peer.split('@')[1]})")
+
+
+def time_cell(cost: Cost) -> str:
+    relative = "" if cost.relative is None else f" ({cost.relative:.2f})"
+    return f"{(cost.seconds or 0) * 1e3:.3g}{relative}"
+
+
+def peer_cell(cost: Cost) -> str:
+    return " / ".join("-" if x is None else f"{x:.2f}" for x in (cost.faster, cost.part_faster, cost.bytes_ratio))
+
+
+def grid(
+    costs: Sequence[Cost],
+    title: str,
+    cell: Callable[[Cost], str],
+    name: Callable[[Cost], str] = lambda cost: cost.attention,
+) -> str:
+    """A row for each attention, a column for each length; what was not measured says why."""
+    lengths = sorted({cost.length for cost in costs})
+    texts: dict[str, dict[int, str]] = {}
+    for cost in costs:
+        texts.setdefault(name(cost), {})[cost.length] = cell(cost) if cost.status == "ok" else cost.status
+    rows = [["", *map(str, lengths)]]
+    rows += [[label, *(row.get(length, "") for length in lengths)] for label, row in texts.items()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    ]
+    return "\n".join([title, *(line.rstrip() for line in lines)])
+
+
+def plot(costs: Iterable[Cost], folder: Path) -> list[Path]:
+    """Time and memory against length, a PNG for each pattern, phase and resource."""
+    import pandas as pd
+
+    from cab.reports.figures import length_figure, looks, style
+
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for group in by_phase(costs):
+        pattern, phase = group[0].pattern, group[0].phase
+        decodes = phase == "decode"
+        resources = {
+            "time": ("ms a token" if decodes else "ms a call", lambda cost: cost.seconds * 1e3),
+            "memory": ("MiB of state" if decodes else "MiB", lambda cost: cost.bytes / 2**20),
+        }
+        for resource, (ylabel, value) in resources.items():
+            rows = [(cost.attention, cost.length, value(cost)) for cost in group if cost.status == "ok"]
+            curves = pd.DataFrame(rows, columns=["attention", "length", "value"])
+            if curves.empty:
+                continue
+            title = f"{pattern} {phase}: {resource}"
+            figure = length_figure(curves, title=title, ylabel=ylabel, looks=looks(curves["attention"]))
+            paths.append(folder / f"{pattern}-{phase}-{resource}.png".lower())
+            with style():
+                figure.savefig(paths[-1], dpi=200)
+    return paths

@@ -1,0 +1,68 @@
+"""The sizes, the device and the precision of a measurement; the paper's sizes are data."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from cab.errors import UserError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@functools.cache
+def appendix_g() -> dict[str, Any]:
+    """The paper's sizes, lengths and options."""
+    return yaml.safe_load((Path(__file__).parent / "appendix_g.yaml").read_text())
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is the same for every attention of one table.
+
+    Args:
+        batch_size, embed_dim, num_heads: of the inputs [batch_size, length, embed_dim].
+        device: ``cpu`` or ``cuda``.
+        dtype: ``float32``, or the type of the inputs and of autocast.
+        repeats: rounds of the own protocol, calls of the paper's.
+
+    Raises:
+        ValueError: for sizes below 1, heads that do not divide the width, a device or type that is not there.
+    """
+
+    batch_size: int = 4
+    embed_dim: int = 512
+    num_heads: int = 8
+    device: str = "cpu"
+    dtype: str = "float32"
+    repeats: int = 5
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "embed_dim", "num_heads", "repeats"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.embed_dim % self.num_heads:
+            raise UserError(f"embed_dim {self.embed_dim} is not divisible by num_heads {self.num_heads}")
+        if self.device not in ("cpu", "cuda"):
+            raise UserError(f"device must be cpu or cuda, got '{self.device}'")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise UserError("device cuda: torch sees no GPU here; use --device cpu")
+        if self.dtype not in DTYPES:
+            raise UserError(f"dtype must be one of {', '.join(DTYPES)}, got '{self.dtype}'")
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return DTYPES[self.dtype]
+
+    def autocast(self) -> torch.autocast:
+        """The context in which modules are called: autocast, for a low precision."""
+        return torch.autocast(self.device, dtype=self.torch_dtype, enabled=self.torch_dtype is not torch.float32)
+
+    def synchronize(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()

@@ -1,0 +1,130 @@
+"""What can be measured: attentions by name and options, and the projections alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+import yaml
+from torch import Tensor, nn
+
+from cab.backbone import AttentionSpec
+from cab.build import check_attention, make_attention
+from cab.efficiency.setting import Setting, appendix_g
+from cab.errors import UserError
+from cab.patterns import Pattern
+from cab.registry import ATTENTIONS
+
+BASELINES = ("vanilla", "eager")
+"""Softmax attention, fused and written out: measured with every selection."""
+
+PROJECTIONS = "projections"
+
+
+class Subject(Protocol):
+    """Something with a label in the table that can be built and timed for some patterns."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]: ...
+
+    def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module: ...
+
+
+@dataclass(frozen=True)
+class AttentionSubject:
+    """A registered attention, called ``name`` or ``name:option=value:...``."""
+
+    label: str
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = "attention"
+
+    @classmethod
+    def parse(cls, text: str) -> AttentionSubject:
+        """UserError for an unknown name or option."""
+        name, *pairs = text.split(":")
+        options = {}
+        for pair in pairs:
+            option, equals, value = pair.partition("=")
+            if not equals:
+                raise UserError(f"'{text}': write options as name:option=value, as in local:window_size=128")
+            options[option] = yaml.safe_load(value)
+        ATTENTIONS.get(name).check_options(options, "attention")
+        return cls(text, name, options)
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        return ATTENTIONS.get(self.name).patterns
+
+    def all_options(self, pattern: Pattern) -> dict[str, Any]:
+        """The given options, over those of appendix G (which measures NS alone), over the class's defaults."""
+        defaults = ATTENTIONS.get(self.name).options
+        paper = appendix_g()["options"] if pattern is Pattern.NS else {}
+        return defaults | {name: value for name, value in paper.items() if name in defaults} | dict(self.options)
+
+    def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module:
+        check_attention(AttentionSpec(self.name, self.options), pattern)
+        return make_attention(
+            AttentionSpec(self.name, self.all_options(pattern)),
+            pattern,
+            embed_dim=setting.embed_dim,
+            num_heads=setting.num_heads,
+            dropout=dropout,
+        )
+
+
+@dataclass(frozen=True)
+class ProjectionsSubject:
+    """The query, key, value and output maps with nothing between them: what no attention that has them can beat."""
+
+    label: str = PROJECTIONS
+    kind: str = "projections"
+    patterns: tuple[Pattern, ...] = tuple(Pattern)
+
+    def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module:  # noqa: ARG002
+        return Projections(setting.embed_dim)
+
+
+class Projections(nn.Module):
+    """W_o (W_q query + W_k key + W_v value), lengths equal: every map does its work, forwards and backwards."""
+
+    q_proj: nn.Linear
+    k_proj: nn.Linear
+    v_proj: nn.Linear
+    out_proj: nn.Linear
+
+    def __init__(self, embed_dim: int) -> None:
+        super().__init__()
+        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            self.add_module(name, nn.Linear(embed_dim, embed_dim))
+
+    def forward(self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None) -> Tensor:
+        key, value = (query if x is None else x for x in (key, value))
+        return self.out_proj(torch.add(self.q_proj(query), self.k_proj(key)).add_(self.v_proj(value)))
+
+
+def has_projections(module: nn.Module) -> bool:
+    """Whether the projections are a part of the module's time; S4D has no query, key and value."""
+    return all(hasattr(module, name) for name in ("q_proj", "k_proj", "v_proj"))
+
+
+def select_attentions(texts: list[str], patterns: list[Pattern]) -> list[AttentionSubject]:
+    """The named attentions, or all that serve one of ``patterns``, after the baselines.
+
+    Raises:
+        ValueError: an unknown name or option, or a named attention that serves none of the patterns.
+    """
+    everything = [entry.name for entry in ATTENTIONS if entry.name != "none"]
+    subjects = [AttentionSubject.parse(text) for text in dict.fromkeys([*BASELINES, *(texts or everything)])]
+    for subject in subjects:
+        if subject.label in texts and not set(subject.patterns) & set(patterns):
+            check_attention(AttentionSpec(subject.name), patterns[0])
+    return [subject for subject in subjects if set(subject.patterns) & set(patterns)]

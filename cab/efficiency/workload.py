@@ -1,0 +1,106 @@
+"""The call that is timed, for each phase."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from cab.attention import Attention
+from cab.efficiency.setting import Setting
+from cab.errors import UserError
+from cab.patterns import Pattern
+
+DECODED = 64
+"""Tokens that are decoded one after the other: caches that grow in steps pay for a whole one."""
+
+PROMPT = 512
+"""Tokens of the prefix that are read at once, so that reading it needs little memory."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """``call`` does the work once; ``tokens`` that it decodes; ``state_bytes`` of decoding."""
+
+    call: Callable[[], object]
+    tokens: int = 1
+    state_bytes: int | None = None
+
+
+def make_inputs(pattern: Pattern, length: int, setting: Setting, *, requires_grad: bool = False) -> dict[str, Tensor]:
+    """Standard normal query [B, N, D], and in cross patterns a source of the same length as key and value."""
+
+    def sequence() -> Tensor:
+        x = torch.randn(setting.batch_size, length, setting.embed_dim, device=setting.device)
+        return x.to(setting.torch_dtype).requires_grad_(requires_grad)
+
+    inputs = {"query": sequence()}
+    if pattern.is_cross:
+        inputs["key"] = inputs["value"] = sequence()
+    return inputs
+
+
+def forward(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:
+    """The output alone: evaluation mode, no gradients recorded."""
+    inputs = make_inputs(pattern, length, setting)
+    module.eval()
+
+    def call() -> Tensor:
+        with torch.no_grad(), setting.autocast():
+            return module(**inputs)
+
+    return Workload(call)
+
+
+def forward_backward(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:
+    """The output in training mode, and the gradients to inputs and parameters."""
+    inputs = make_inputs(pattern, length, setting, requires_grad=True)
+    grad = torch.randn(setting.batch_size, length, setting.embed_dim, device=setting.device)
+    module.train()
+
+    def call() -> None:
+        with setting.autocast():
+            output = module(**inputs)
+        output.backward(grad.to(output.dtype))
+        for tensor in (*inputs.values(), *module.parameters()):
+            tensor.grad = None
+
+    return Workload(call)
+
+
+@torch.no_grad()
+def decode(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:
+    """``DECODED`` tokens one by one after a prefix of ``length``; in CC the source has that length too."""
+    if not isinstance(module, Attention):
+        raise UserError("does not decode token by token")
+    inputs = make_inputs(pattern, length, setting)
+    tokens = torch.randn(DECODED, setting.batch_size, setting.embed_dim, device=setting.device)
+    tokens = tokens.to(setting.torch_dtype)
+    module.eval()
+    with setting.autocast():
+        source = {name: inputs[name] for name in ("key", "value") if name in inputs}
+        state = module.init_state(setting.batch_size, device=setting.device, dtype=setting.torch_dtype, **source)
+        for part in inputs["query"].split(PROMPT, dim=1):
+            _, state = module.prefill(part, state)
+
+    def call() -> None:
+        after = state
+        with torch.no_grad(), setting.autocast():
+            for token in tokens:
+                _, after = module.step(token, after)
+
+    return Workload(call, DECODED, sum(tensor.numel() * tensor.element_size() for tensor in state.values()))
+
+
+PHASES: dict[str, Callable[[nn.Module, Pattern, int, Setting], Workload]] = {
+    "forward": forward,
+    "forward+backward": forward_backward,
+    "decode": decode,
+}
+
+
+def is_defined(phase: str, pattern: Pattern) -> bool:
+    """Only causal patterns decode."""
+    return phase != "decode" or pattern.is_causal

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+import torch
+
+from cab.cli.main import main
+from cab.efficiency import COLUMNS
+from cab.efficiency.cost import Cost
+from cab.efficiency.report import plot, tables
+from cab.efficiency.subjects import AttentionSubject, select_attentions
+from cab.patterns import Pattern
+
+TINY = ["--batch-size", "1", "--embed-dim", "8", "--num-heads", "2", "--device", "cpu", "--repeats", "2"]
+
+
+def costs_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def efficiency(*arguments: str) -> int:
+    return main(["efficiency", *arguments, *TINY])
+
+
+def test_costs_in_the_columns_that_are_read_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "made" / "costs.csv"
+    arguments = ["abc", "--pattern", "NS", "CS", "--phase", "forward", "decode", "--lengths", "9", "4", "--no-verify"]
+    assert efficiency(*arguments, "--out", str(out), "--csv") == 0
+    captured = capsys.readouterr()
+    assert captured.out == out.read_text()
+    rows = costs_of(captured.out)
+    assert list(rows[0]) == list(COLUMNS)
+    assert list(rows[0])[:6] == ["attention", "pattern", "phase", "length", "seconds", "bytes"]
+    found = {(row["pattern"], row["phase"], row["length"], row["attention"]) for row in rows}
+    attentions = {"vanilla", "eager", "abc"}
+    assert found == {
+        *(
+            (pattern, "forward", length, name)
+            for pattern in ("NS", "CS")
+            for length in "49"
+            for name in (*attentions, "projections")
+        ),
+        *(("CS", "decode", length, name) for length in "49" for name in attentions),
+    }
+    assert all(float(row["p10"]) <= float(row["seconds"]) <= float(row["p90"]) for row in rows)
+    assert all(int(row["bytes"]) > 0 for row in rows)
+    assert {row["relative"] for row in rows if row["attention"] == "vanilla"} == {"1"}
+    assert "NS has no phase decode" in captured.err
+    facts = {"protocol": "own", "repeats": "2", "batch_size": "1", "dtype": "float32", "device": "cpu"}
+    assert all(row | facts == row for row in rows)
+
+
+def test_tables_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert efficiency("abc", "--lengths", "4", "8", "--no-verify", "--plot", str(tmp_path)) == 0
+    captured = capsys.readouterr()
+    assert "NS forward: ms a call (relative to vanilla)" in captured.out
+    assert "NS forward: MiB" in captured.out
+    assert {path.name for path in tmp_path.iterdir()} == {"ns-forward-time.png", "ns-forward-memory.png"}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
+
+
+def test_the_papers_protocol_has_its_own_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert efficiency("abc", "--lengths", "6", "--protocol", "paper", "--no-verify", "--csv") == 0
+    rows = costs_of(capsys.readouterr().out)
+    assert [row["attention"] for row in rows] == ["vanilla", "eager", "abc"]
+    assert {row["protocol"] for row in rows} == {"paper"}
+    assert {row["relative"] for row in rows} == {""}
+
+
+def test_what_fails_verification_is_not_timed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from cab import verification
+    from cab.verification import CheckResult
+
+    asked = []
+
+    def verify(name: str, pattern: Pattern, **more: object) -> list[CheckResult]:
+        asked.append((name, str(pattern), dict(more["options"])))
+        results = [CheckResult(name, str(pattern), check, True, "") for check in ("padding", "lengths")]
+        if name == "abc" and pattern is Pattern.CS:
+            results.append(CheckResult(name, str(pattern), "look_ahead", False, "gradient 3"))
+        return results
+
+    monkeypatch.setattr(verification, "verify_attention", verify)
+    assert efficiency("abc:num_landmarks=3", "--pattern", "NS", "CS", "--lengths", "5", "7", "--csv") == 0
+    rows = costs_of(capsys.readouterr().out)
+    refused = [(row["pattern"], row["length"], row["seconds"], row["detail"]) for row in rows if row["status"] != "ok"]
+    assert refused == [("CS", "5", "", "fails look_ahead"), ("CS", "7", "", "fails look_ahead")]
+    each = [("vanilla", {}), ("eager", {}), ("abc", {"num_landmarks": 3})]
+    assert asked == [(name, pattern, options) for pattern in ("NS", "CS") for name, options in each]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["abd"], "did you mean 'abc'"),
+        (["abc:window=3"], "no option 'window'"),
+        (["abc:num_landmarks"], "write options as name:option=value"),
+        (["local", "--pattern", "CC"], "does not support pattern CC"),
+        (["--pattern", "XX"], "unknown pattern 'XX'"),
+        (["--phase", "decode"], "only CS and CC decode"),
+        (["--phase", "forward+backward", "--protocol", "paper"], "measures phase forward only"),
+        (["--lengths", "0"], "lengths must be at least 1"),
+        (["--embed-dim", "10", "--num-heads", "4"], "not divisible"),
+        (["--repeats", "0"], "repeats must be at least 1"),
+        *([] if torch.cuda.is_available() else [(["--device", "cuda"], "sees no GPU")]),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["efficiency", *arguments, "--no-verify"]) == 2
+    error = capsys.readouterr().err.strip().splitlines()
+    assert len(error) == 1
+    assert message in error[0]
+
+
+def test_selection_begins_with_the_baselines_and_leaves_out_what_has_no_such_pattern() -> None:
+    labels = [subject.label for subject in select_attentions([], [Pattern.CC])]
+    assert labels[:2] == ["vanilla", "eager"]
+    assert "s4d" not in labels
+    assert "none" not in labels
+    chosen = select_attentions(["abc", "abc:num_landmarks=64", "eager"], [Pattern.NS])
+    assert [subject.label for subject in chosen] == ["vanilla", "eager", "abc", "abc:num_landmarks=64"]
+
+
+def test_sizes_of_appendix_g_hold_in_the_pattern_that_it_measures() -> None:
+    longshort = AttentionSubject.parse("longshort")
+    assert longshort.all_options(Pattern.NS)["window_size"] == 16
+    assert longshort.all_options(Pattern.NS)["conv_kernel_size"] == 5
+    assert longshort.all_options(Pattern.CS)["conv_kernel_size"] is None
+    assert AttentionSubject.parse("s4d:state_size=64").all_options(Pattern.NS)["state_size"] == 64
+
+
+def test_a_table_says_why_a_number_is_missing(tmp_path: Path) -> None:
+    costs = [
+        Cost("vanilla", "NS", "forward", 256, 0.0123, 3 * 2**20, relative=1.0, hardware="chip", dtype="float32"),
+        Cost("eager", "NS", "forward", 256, 0.5, 2**30, relative=40.65),
+        Cost("eager", "NS", "forward", 8192, status="oom"),
+        Cost("flash", "NS", "forward", 256, status="unsupported", detail="no kernel"),
+    ]
+    time, memory = tables(costs).split("\n\n")
+    assert [line.split() for line in time.splitlines()[2:]] == [
+        ["256", "8192"],
+        ["vanilla", "12.3", "(1.00)"],
+        ["eager", "500", "(40.65)", "oom"],
+        ["flash", "unsupported"],
+    ]
+    assert "1024.0" in memory
+    assert len(plot(costs, tmp_path)) == 2

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from fake_subjects import Broken, Fake, Scores
+from torch import Tensor, nn
+
+from cab.efficiency import own
+from cab.efficiency.own import Case, measure_length, part_ratio
+from cab.efficiency.setting import Setting
+from cab.efficiency.subjects import AttentionSubject, ProjectionsSubject
+from cab.efficiency.workload import DECODED, Workload
+from cab.errors import UserError
+from cab.patterns import Pattern
+
+SMALL = Setting(batch_size=2, embed_dim=8, num_heads=2, repeats=4)
+
+
+def test_forward_is_evaluation_without_gradients_and_memory_is_that_of_its_tensors() -> None:
+    module = Scores()
+    (cost,) = measure_length([Fake("scores", module)], Pattern.NS, "forward", 33, SMALL)
+    assert module.last == (False, False, False, torch.float32)
+    # the products, and while they exist their row sums; then the output
+    assert cost.bytes == 4 * 2 * 33 * 33 + 4 * 2 * 33
+    assert cost.status == "ok"
+    assert 0 < cost.p10 <= cost.seconds <= cost.p90
+
+
+def test_matrix_product_of_known_size() -> None:
+    class Product(nn.Module):
+        def forward(self, query: Tensor) -> Tensor:
+            return query @ query.mT
+
+    (cost,) = measure_length([Fake("product", Product())], Pattern.NS, "forward", 57, SMALL)
+    assert cost.bytes == 4 * 2 * 57 * 57
+
+
+def test_forward_backward_is_training_and_leaves_no_gradients() -> None:
+    module = Scores()
+    (cost,) = measure_length([Fake("scores", module)], Pattern.NS, "forward+backward", 33, SMALL)
+    assert module.last == (True, True, True, torch.float32)
+    assert module.weight.grad is None
+    assert cost.bytes >= 4 * 2 * 33 * 33
+
+
+def test_each_round_calls_every_module_once_in_a_random_order() -> None:
+    log: list[str] = []
+    own_rounds = 30
+    setting = Setting(batch_size=1, embed_dim=8, num_heads=1, repeats=own_rounds)
+    subjects = [Fake(label, Scores(log, label)) for label in "abc"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(own, "MIN_SECONDS", 0.0)
+        measure_length(subjects, Pattern.NS, "forward", 5, setting)
+    warm_up, rounds = log[: -3 * own_rounds], log[-3 * own_rounds :]
+    assert warm_up == ["a"] * 3 + ["b"] * 3 + ["c"] * 3  # two to warm up, one for the memory
+    orders = [tuple(rounds[at : at + 3]) for at in range(0, 3 * own_rounds, 3)]
+    assert all(sorted(order) == ["a", "b", "c"] for order in orders)
+    assert len(set(orders)) == 6
+
+
+def test_short_calls_are_repeated_within_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(0.001 * tick for tick in range(10**6))
+    monkeypatch.setattr(own.time, "perf_counter", lambda: next(clock))
+    log: list[str] = []
+    (cost,) = measure_length([Fake("a", Scores(log, "a"))], Pattern.NS, "forward", 5, SMALL)
+    assert len(log) == 3 + SMALL.repeats * math.ceil(own.MIN_SECONDS / 0.001)
+    assert cost.seconds == pytest.approx(0.001 / 20)
+
+
+@pytest.mark.parametrize("call", [1, 3, 5])
+@pytest.mark.parametrize(
+    ("error", "status", "detail"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "oom", ""),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), "oom", ""),
+        (MemoryError(), "oom", ""),
+        (UserError("length 5 is not a multiple of 4"), "unsupported", "length 5 is not a multiple of 4"),
+        (RuntimeError("shapes\ndiffer"), "failed", "RuntimeError: shapes"),
+    ],
+)
+def test_one_that_fails_is_a_status_and_the_others_are_measured(
+    error: Exception, status: str, detail: str, call: int
+) -> None:
+    subjects = [Fake("good", Scores()), Fake("bad", Broken(error, call)), Fake("other", Scores())]
+    costs = {cost.attention: cost for cost in measure_length(subjects, Pattern.NS, "forward", 5, SMALL)}
+    assert (costs["bad"].status, costs["bad"].detail) == (status, detail)
+    assert costs["bad"].seconds is None
+    assert costs["bad"].bytes is None
+    assert {costs["good"].status, costs["other"].status} == {"ok"}
+
+
+def test_asking_a_cpu_for_too_much_is_out_of_memory() -> None:
+    class Huge(nn.Module):
+        def forward(self, query: Tensor) -> Tensor:
+            return query.new_empty(2**48)
+
+    (cost,) = measure_length([Fake("huge", Huge())], Pattern.NS, "forward", 5, SMALL)
+    assert cost.status == "oom"
+
+
+def test_ratios_are_of_the_same_rounds() -> None:
+    def case(label: str, samples: list[float], **more: object) -> Case:
+        subject = Fake(label, nn.Identity(), **more)
+        return Case(subject, Workload(lambda: None), has_projections=True, bytes=10, samples=samples)
+
+    cases = [
+        case("projections", [1.0, 2.0, 1.0], kind="projections"),
+        case("vanilla", [5.0, 10.0, 9.0]),
+        case("local", [2.0, 4.0, 6.0]),
+        case("local@slow", [9.0, 9.0, 9.0], kind="peer", peer_of="local"),
+        case("local@quick", [4.0, 6.0, 30.0], kind="peer", peer_of="local"),
+    ]
+    local = own.compare(cases, Pattern.NS, "forward", 7)[2]
+    assert local.relative == pytest.approx(0.4)  # of 0.4, 0.4, 0.67
+    assert local.part_relative == pytest.approx(2 / 8)
+    assert local.best_peer == "local@quick"
+    assert local.faster == pytest.approx(2.0)  # of 2, 1.5, 5
+    assert local.part_faster == pytest.approx(4 / 2)
+    assert local.bytes_ratio == 1.0
+    noise = [case("a", [1.0, 2.1, 1.0]), case("b", [0.5, 1.0, 0.9])]
+    assert part_ratio(noise[0], noise[1], cases[0]) is None
+
+
+def test_an_attention_without_query_key_and_value_has_no_projections_to_subtract() -> None:
+    setting = Setting(batch_size=1, embed_dim=8, num_heads=2, repeats=1)
+    subjects = [ProjectionsSubject(), *(AttentionSubject.parse(name) for name in ("vanilla", "s4d"))]
+    case = [Case(subject) for subject in subjects]
+    for one in case:
+        own.prepare(one, Pattern.NS, "forward", 9, setting)
+    assert [one.has_projections for one in case] == [True, True, False]
+
+
+@pytest.mark.parametrize("pattern", [Pattern.CS, Pattern.CC])
+@pytest.mark.parametrize("length", [1, 700])
+def test_decoding_starts_after_a_prefix_and_counts_the_state(pattern: Pattern, length: int) -> None:
+    subject = AttentionSubject.parse("vanilla")
+    setting = Setting(batch_size=3, embed_dim=8, num_heads=2, repeats=1)
+    case = Case(subject)
+    own.prepare(case, pattern, "decode", length, setting)
+    assert case.workload is not None
+    assert case.workload.tokens == DECODED
+    keys_and_values = 2 * 4 * 3 * length * 8
+    assert keys_and_values <= case.bytes <= keys_and_values + 3 * length + 8
+
+
+def test_state_of_constant_size_stays_so() -> None:
+    subject = AttentionSubject.parse("s4d:channels=1:state_size=6")
+    sizes = {measure_length([subject], Pattern.CS, "decode", length, SMALL)[0].bytes for length in (1, 40)}
+    assert sizes == {2 * 8 * 6 * 4}
+
+
+def test_precision_that_is_not_declared_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Scores()
+    setting = Setting(batch_size=1, embed_dim=8, num_heads=1, repeats=1, dtype="bfloat16")
+    (cost,) = measure_length([Fake("scores", module)], Pattern.NS, "forward", 5, setting)
+    assert module.last[3] is torch.bfloat16
+    assert cost.status == "ok"
+    monkeypatch.setattr(Scores, "autocast_dtypes", (torch.float16,), raising=False)
+    (cost,) = measure_length([Fake("scores", module)], Pattern.NS, "forward", 5, setting)
+    assert cost.status == "unsupported"
