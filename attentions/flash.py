@@ -27,6 +27,8 @@ class FlashAttention(VanillaAttention):
 
     def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
         dropout = self.dropout if self.training else 0.0
+        if dropout and query.device.type == "cpu":
+            raise self._no_kernel(query)
         if query.device.type == "cuda" and visible is not None:
             if visible.shape[2] > 1:  # a prompt read in pieces; the kernel for CUDA takes no masks
                 return super().kernel(query, key, value, visible, is_causal)
@@ -40,12 +42,15 @@ class FlashAttention(VanillaAttention):
         except RuntimeError as error:
             if "No available kernel" not in str(error):  # out of memory, for one
                 raise
-            raise UserError(
-                f"no flash kernel for {query.dtype} on {query.device.type} with head width {self.head_dim} and "
-                f"dropout {dropout}: CUDA needs float16 or bfloat16 (autocast), a CPU dropout 0; "
-                "or take attention 'vanilla', the same function by any kernel"
-            ) from error
+            raise self._no_kernel(query) from error
         return output[..., : self.head_dim]
+
+    def _no_kernel(self, query: Tensor) -> UserError:
+        return UserError(
+            f"no flash kernel for {query.dtype} on {query.device.type} with head width {self.head_dim} and "
+            f"dropout {self.dropout}: CUDA needs float16 or bfloat16 (autocast), a CPU dropout 0; "
+            "or take attention 'vanilla', the same function by any kernel"
+        )
 
 
 def mask_by_coordinate(query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> tuple[Tensor, Tensor, Tensor]:

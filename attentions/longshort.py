@@ -123,14 +123,16 @@ class LongShortAttention(Attention):
         if padding_mask is not None:
             scores = scores.masked_fill(padding_mask.unsqueeze(-1), torch.finfo(scores.dtype).min)
         weights = scores.softmax(dim=1).unflatten(-1, (self.num_heads, self.slots_per_head)).permute(0, 2, 3, 1)
-        slot_key, slot_value = (self.normalise_slots(weighted_sum(weights, y)) for y in (key, value))
+        slots = (
+            self.normalise_slots(weighted_sum(weights, key)),
+            self.normalise_slots(weighted_sum(weights, value)),
+        )
         output = windowed_attention(
             query,
             key,
             value,
             self.window,
-            slot_key=slot_key,
-            slot_value=slot_value,
+            slots=slots,
             key_padding_mask=padding_mask,
             dropout=self.weight_dropout,
         )
@@ -288,6 +290,11 @@ class LongShortAttention(Attention):
             "slot_value": slots,
             "length": torch.zeros(batch_size, dtype=torch.long, device=like.device),
         }
+
+    def state_bytes(self, num_tokens: int) -> int:
+        state = self.init_state(1)
+        slots = num_tokens // self.chunks.size * self.chunks.rank * self.embed_dim
+        return sum(tensor.nbytes for tensor in state.values()) + 2 * slots * state["key"].itemsize
 
     def prefill(self, query: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
         self._check_tokens(query, query_padding_mask)

@@ -2,18 +2,26 @@
 
 A block of queries needs the keys from the first one's window to the last one's only, so neither an N x N mask
 nor a window gathered for each query is ever formed. Weights are computed anew in the backward pass: what is kept
-is query, key and value. The two passes are operators of their own, opaque to ``torch.compile``.
+is query, key and value. The two passes are operators of their own, opaque to ``torch.compile``. On CUDA the same
+function runs as FlexAttention, where that works.
 
 Shapes: G rows times heads, N queries, M keys, E width of a head, r slots.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:  # importing it loads the compiler, which takes longer than torch itself
+    from torch.nn.attention.flex_attention import BlockMask
+
+log = logging.getLogger(__name__)
 
 BLOCK = 64
 """Queries of one block."""
@@ -37,8 +45,7 @@ def windowed_attention(
     value: Tensor,
     window: Window,
     *,
-    slot_key: Tensor | None = None,
-    slot_value: Tensor | None = None,
+    slots: tuple[Tensor, Tensor] | None = None,
     key_padding_mask: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
@@ -48,15 +55,35 @@ def windowed_attention(
         query, key, value: [B, H, N, E] and twice [B, H, M, E]; a query whose keys are all hidden gets a finite,
             meaningless mean.
         window: which keys a query sees, as far as they exist.
-        slot_key, slot_value: [B, H, r, E], seen by every query.
+        slots: keys and values seen by every query, [B, H, r, E] each.
         key_padding_mask: bool [B, M], True = hidden.
         dropout: probability of dropping a weight.
     """
-    batch = query.shape[0]
+    dtype = query.dtype
+    key, value = key.to(dtype), value.to(dtype)
+    if slots is not None:
+        slots = slots[0].to(dtype), slots[1].to(dtype)
+    if query.is_cuda and not dropout and flex_works(query.device, dtype, query.shape[-1]):
+        return by_flex(query, key, value, window, slots, key_padding_mask)
+    return by_blocks(query, key, value, window, slots, key_padding_mask, dropout)
+
+
+def by_blocks(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: Window,
+    slots: tuple[Tensor, Tensor] | None = None,
+    key_padding_mask: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """:func:`windowed_attention` on any device."""
     mask = None if key_padding_mask is None else key_padding_mask.to(query.dtype) * hidden_logit(query.dtype)
     seed = torch.randint(2**62, ()) if dropout else None
-    flat = [None if x is None else x.to(query.dtype).flatten(0, 1) for x in (query, key, value, slot_key, slot_value)]
-    return _attend(*flat, mask, list(window), dropout, seed).unflatten(0, (batch, -1))
+    heads = [x.flatten(0, 1) for x in (query, key, value)]
+    slot_key, slot_value = (None, None) if slots is None else (x.flatten(0, 1) for x in slots)
+    output = _attend(*heads, slot_key, slot_value, mask, list(window), dropout, seed)
+    return output.unflatten(0, query.shape[:2])
 
 
 def hidden_logit(dtype: torch.dtype) -> float:
@@ -202,3 +229,98 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 _attend.register_autograd(_differentiate, setup_context=_save)
+
+
+# --- on CUDA --------------------------------------------------------------------------------------------
+
+FLEX_BLOCK = 128
+"""Queries and keys of the tiles that FlexAttention computes or leaves out."""
+
+
+def by_flex(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: Window,
+    slots: tuple[Tensor, Tensor] | None = None,
+    key_padding_mask: Tensor | None = None,
+) -> Tensor:
+    """:func:`windowed_attention` without dropout as FlexAttention: the slots stand before the keys."""
+    num_slots = 0
+    if slots is not None:
+        num_slots = slots[0].shape[2]
+        key, value = torch.cat([slots[0], key], dim=2), torch.cat([slots[1], value], dim=2)
+    tiles = flex_tiles(window, query.shape[2], key.shape[2], num_slots, key_padding_mask, query.device)
+    return compiled_flex()(query, key, value, block_mask=tiles)
+
+
+def flex_tiles(
+    window: Window, length: int, num_keys: int, num_slots: int, key_padding_mask: Tensor | None, device: torch.device
+) -> BlockMask:
+    """The tiles that hold a visible key, found by arithmetic: no ``length`` x ``num_keys`` mask."""
+    from torch.nn.attention.flex_attention import BlockMask
+
+    left, right, segment, offset = window
+
+    def visible(row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:  # noqa: ARG001
+        start = i // segment * segment + offset - left
+        position = j - num_slots
+        seen = (position >= start) & (position < start + left + segment + right)
+        if key_padding_mask is not None:
+            seen = seen & ~key_padding_mask[row, position.clamp(min=0)]
+        return seen | (j < num_slots)
+
+    first = torch.arange(0, length, FLEX_BLOCK, device=device).unsqueeze(1)
+    last = (first + FLEX_BLOCK - 1).clamp(max=length - 1)
+    low = first // segment * segment + offset - left + num_slots
+    high = last // segment * segment + offset + segment + right + num_slots
+    tile = torch.arange(0, num_keys, FLEX_BLOCK, device=device)
+    needed = (tile + FLEX_BLOCK > low) & (tile < high) | (tile < num_slots)
+    order = needed.to(torch.uint8).argsort(dim=1, descending=True, stable=True)
+    return BlockMask.from_kv_blocks(
+        needed.sum(dim=1)[None, None].int(),
+        order[None, None].int(),
+        BLOCK_SIZE=FLEX_BLOCK,
+        mask_mod=visible,
+        seq_lengths=(length, num_keys),
+    )
+
+
+@functools.cache
+def compiled_flex() -> Callable[..., Tensor]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention)
+
+
+def flex_works(device: torch.device, dtype: torch.dtype, width: int) -> bool:
+    """Whether FlexAttention compiles here and agrees with the block form."""
+    return _flex_agrees(device, dtype, width)
+
+
+# What torch.compiler.assume_constant_result does, without loading the compiler when this module is imported.
+flex_works._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _flex_agrees(device: torch.device, dtype: torch.dtype, width: int) -> bool:
+    """The answer, from outputs and gradients of one small case."""
+    generator = torch.Generator(device).manual_seed(0)
+    shape = (1, 1, 200, width)
+    query, key, value = (torch.randn(shape, generator=generator, device=device, dtype=dtype) for _ in range(3))
+    try:
+        with torch.enable_grad():
+            inputs = [x.requires_grad_() for x in (query, key, value)]
+            results = []
+            for form in (by_flex, by_blocks):
+                output = form(query, key, value, Window(20, 3))
+                results.append(
+                    torch.stack([output, *torch.autograd.grad(output.square().sum(), inputs)]).detach().float()
+                )
+        error = float((results[0] - results[1]).norm() / results[1].norm())
+    except Exception as reason:  # a compiler that fails here, in whatever way, is no reason to fail
+        log.warning("FlexAttention is not used for %s on %s: %s", dtype, device, reason)
+        return False
+    if error > 0.05:
+        log.warning("FlexAttention is not used for %s on %s: it is wrong by %.2g", dtype, device, error)
+    return error <= 0.05

@@ -82,7 +82,6 @@ def test_dropout_keeps_the_mean_and_stops_in_evaluation(name: str) -> None:
     torch.testing.assert_close(mean, module(x), rtol=0.1, atol=0.1)
 
 
-@pytest.mark.filterwarnings("ignore:.*:UserWarning")
 def test_flash_says_where_there_is_no_kernel() -> None:
     module = agreement.make("flash", "NS", dropout=0.1)
     x = torch.randn(2, 5, agreement.WIDTH, dtype=torch.float64)
