@@ -1,5 +1,6 @@
 """Scoring: the compositional index, and the analyses that the paper makes of results. Never imports torch."""
 
+from cab.scoring.audit import audit
 from cab.scoring.benefit import benefit_of_attention
 from cab.scoring.correlation import pattern_correlation, task_correlation
 from cab.scoring.costs import load_costs
@@ -13,6 +14,7 @@ __all__ = [
     "NORMALIZATIONS",
     "Comparison",
     "Scores",
+    "audit",
     "benefit_of_attention",
     "compare",
     "efficiency_length",

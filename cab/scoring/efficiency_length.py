@@ -70,7 +70,7 @@ def efficiency_length(costs: pd.DataFrame, *, protocol: str = "own", baseline: s
         raise unknown_name("protocol", protocol, PROTOCOLS)
     if baseline not in set(costs["attention"]):
         raise unknown_name("baseline", baseline, set(costs["attention"]))
-    compare = _compare_as_published if protocol == "paper" else _compare
+    compare = _as_published if protocol == "paper" else _compare
     rows: list[tuple[object, ...]] = []
     for (pattern, phase), part in costs.groupby(["pattern", "phase"], sort=False):
         for resource, column in RESOURCES.items():
@@ -102,10 +102,15 @@ def _unknown(note: str) -> Answer:
     return math.nan, math.nan, math.nan, math.nan, note
 
 
-def _compare_as_published(ours: Points, theirs: Points, complexity: str, key: tuple[str, ...]) -> Answer:
+def _as_published(ours: Points, theirs: Points, complexity: str, key: tuple[str, ...]) -> Answer:
     del complexity
+    return published_length(ours, theirs, resource=key[-1])
+
+
+def published_length(ours: Points, theirs: Points, *, resource: str) -> Answer:
+    """Efficiency length of one method by protocol ``paper``; ``theirs`` is the baseline's curve."""
     lengths, costs = ours
-    if key[-1] == "time":
+    if resource == "time":
         longer = lengths > lengths.min()
         lengths, costs = lengths[longer], costs[longer]
     if len(set(lengths)) < 2 or len(set(theirs[0])) < 3:

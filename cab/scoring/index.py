@@ -54,9 +54,9 @@ def score_table(results: pd.DataFrame, *, normalization: str = "own") -> pd.Data
 class Scores:
     """``table``: the columns of :func:`score_table`, and ``standard_error`` of ``ci``.
 
-    ``members`` says what each task averages, ``{(pattern, task): {"informer etth1 M": ["mse", "mae"], ...}}``; ``notes``
-    say in sentences what is missing and what was left out; ``errors`` has the error of each ``(pattern, task,
-    attention)`` with several seeds.
+    ``members`` says what each task averages, ``{(pattern, task): {"informer etth1 M": ["mse", "mae"], ...}}``;
+    ``notes`` say in sentences what is missing and what was left out; ``errors`` has the error of each ``(pattern,
+    task, attention)`` with several seeds.
     """
 
     table: pd.DataFrame

@@ -126,7 +126,7 @@ def _fixed_terms(results: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
             f"the paper has no constants for any of these results, as {example}. It has some for {known} "
             "(names and data sets as in results/paper/normalization.csv); use --normalization own"
         )
-    return found
+    return found[found["pattern"].isin(results["pattern"])].reset_index(drop=True)
 
 
 def _term(row: Mapping[Hashable, Any], dataset: str, variant: str) -> tuple[str, ...]:

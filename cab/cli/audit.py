@@ -1,0 +1,90 @@
+"""`cab audit`: does the paper agree with itself?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from cab.cli.text_table import number, text_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EPILOG = """\
+Every number that can be recomputed is: indices of tasks (Table 6) and averages (Table 3) from the raw metrics of Table
+3, means and deviations (Tables 7-10) from the same, efficiency lengths (Table 11) from the published costs, and the
+benefit of attention (Table 12). A number agrees (indices and R2 within 0.0015), or is explained by rounding: it lies
+within what can come out of the printed digits; or it contradicts.
+
+examples:
+  cab audit
+  cab audit --normalization paper --csv
+"""
+TABLES = {
+    "6": "index of a task",
+    "3": "index, average over tasks",
+    "7": "mean and deviation, NS",
+    "8": "mean and deviation, CS",
+    "9": "mean and deviation, NC",
+    "10": "mean and deviation, CC",
+    "script": "corrected constants of the script",
+    "11": "efficiency length",
+    "12": "benefit of attention",
+}
+OF_INDICES = ("6", "3", "12")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "--normalization",
+        default="official",
+        metavar="N",
+        help="what indices are recomputed with: official (default), paper or own; the summary counts all three",
+    )
+    parser.add_argument(
+        "--csv", action="store_true", help="CSV: table,pattern,task,attention,printed,recomputed,low,high,verdict"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from cab.scoring import NORMALIZATIONS, audit
+    from cab.scoring.audit import COLUMNS
+
+    found = audit(normalization=args.normalization)
+    if args.csv:
+        found[COLUMNS].to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
+        return 0
+    others = {name: audit(normalization=name) for name in NORMALIZATIONS if name != args.normalization}
+    print(_summary({args.normalization: found, **others}))
+    print(f"\nContradictions, indices recomputed with normalization {args.normalization}:\n")
+    print(_contradictions(found))
+    return 0
+
+
+def _summary(audits: dict[str, pd.DataFrame]) -> str:
+    from cab.scoring.rounding import VERDICTS
+
+    rows = []
+    for table, title in TABLES.items():
+        for place, (name, found) in enumerate(audits.items()):
+            if place == 0 or table in OF_INDICES:
+                counts = found.loc[found["table"] == table, "verdict"].value_counts()
+                shown = [name if table in OF_INDICES else "", *(str(counts.get(verdict, 0)) for verdict in VERDICTS)]
+                rows.append([table, title, *shown])
+    return text_table(["table", "", "", *VERDICTS], rows, align="lllrrrr")
+
+
+def _contradictions(found: pd.DataFrame) -> str:
+    from cab.scoring.rounding import CONTRADICTS
+
+    rows = []
+    for row in found[found["verdict"] == CONTRADICTS].to_dict("records"):
+        decimals = max(len(row["printed"].partition(".")[2]), 3)
+        numbers = [number(row[name], decimals) for name in ("recomputed", "low", "high")]
+        names = [row["table"], row["pattern"], row["task"], row["attention"]]
+        rows.append([*names, row["printed"], numbers[0], f"{numbers[1]} .. {numbers[2]}", row["note"]])
+    header = ["table", "", "", "", "printed", "recomputed", "can be", ""]
+    return text_table(header, rows, align="llllrrrl")
