@@ -40,6 +40,7 @@ def lookahead_perturbation(subject: Subject) -> Worst:
         (33, 1, 4.0, 1.0),
         (130, 4, 1.0, 5.0),
         (520, 2, 1.0, 1.0),
+        (1100, 1, 1.0, 1.0),
     ):
         module = subject.build(num_heads=num_heads)
         inputs = subject.draw(module, length, batch=1, scale=scale)
@@ -71,7 +72,7 @@ def cuts(length: int) -> Tensor:
     if length <= 130:
         return torch.arange(length)
     borders = {0, 1, length // 2, length - 2, length - 1}
-    for block in (8, 16, 32, 64, 128, 256):
+    for block in (8, 16, 32, 64, 128, 256) if length < 1000 else (512, 1024):
         for border in (block, (length // block) * block):
             borders |= {border - 1, border}
     return torch.tensor(sorted(i for i in borders if i < length))

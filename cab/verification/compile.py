@@ -8,6 +8,9 @@ import torch._dynamo
 from cab.verification.check import Worst, check
 from cab.verification.subject import Subject
 
+LENGTH = 600
+"""Longer than the blocks that causal forms are computed in."""
+
 
 @check("compile")
 def compile_graph_breaks(subject: Subject) -> Worst:
@@ -15,10 +18,10 @@ def compile_graph_breaks(subject: Subject) -> Worst:
     worst = Worst("graph breaks:", limit=0.0)
     for training in (False, True):
         module = subject.build().train(training)
-        inputs = subject.draw(module, 64)
+        inputs = subject.draw(module, LENGTH).requiring_grad()
         torch._dynamo.reset()
         explained = torch._dynamo.explain(lambda *tensors, module=module: module(*tensors))(*inputs.tensors().values())
         reasons = "; ".join(str(reason.reason).splitlines()[0] for reason in explained.break_reasons)
         mode = "training" if training else "evaluation"
-        worst.add(explained.graph_break_count, f"n=64, {mode}{f' ({reasons})' if reasons else ''}")
+        worst.add(explained.graph_break_count, f"n={LENGTH}, {mode}{f' ({reasons})' if reasons else ''}")
     return worst

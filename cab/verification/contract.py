@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -76,7 +77,22 @@ def same_source(subject: Subject) -> Worst:
     assert inputs.key is not None
     with torch.no_grad():
         once = module(inputs.query, inputs.key, inputs.key)
-        worst.add(difference(module(inputs.query, inputs.key, inputs.key.clone()), once), "n=17, m=20")
+        worst.add(
+            difference(module(inputs.query, inputs.key, inputs.key.clone()), once), f"n=17, m={inputs.key.shape[1]}"
+        )
+    return worst
+
+
+@check("contract")
+def strided_inputs(subject: Subject) -> Worst:
+    """Inputs whose memory is laid out otherwise, as by a transpose, give the same output."""
+    worst = Worst("difference between contiguous and other inputs", limit=LEAK)
+    for length in (1, 17):
+        module = subject.build()
+        inputs = subject.draw(module, length, batch=3)
+        strided = {name: x.transpose(0, 1).contiguous().transpose(0, 1) for name, x in inputs.tensors().items()}
+        with torch.no_grad():
+            worst.add(difference(replace(inputs, **strided).run(module), inputs.run(module)), f"n={length}")
     return worst
 
 

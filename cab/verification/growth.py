@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -38,11 +37,10 @@ def time_growth(subject: Subject) -> Worst:
     """Time of forward and backward grows with length no faster than the declared complexity."""
     limit = allowed(subject, TIME_SLACK)
     worst = Worst("power of the length with which time grows is", limit=limit)
-    with one_thread():
-        power, where = _time_power(subject)
-        for _ in range(ATTEMPTS - 1):
-            if power > limit:
-                power, where = min((power, where), _time_power(subject))
+    power, where = _time_power(subject)
+    for _ in range(ATTEMPTS - 1):
+        if power > limit:
+            power, where = min((power, where), _time_power(subject))
     worst.add(power, where)
     return worst
 
@@ -52,13 +50,12 @@ def memory_growth(subject: Subject) -> Worst:
     """Peak memory of forward and backward grows with length no faster than the declared complexity."""
     worst = Worst("power of the length with which memory grows is", limit=allowed(subject, MEMORY_SLACK))
     module = _module(subject)
-    with one_thread():
-        costs: dict[int, float] = {}
-        for length in lengths(subject):
-            call = partial(_train, subject, module, length)
-            if _seconds(call, subject.device) > ENOUGH and len(costs) >= 3:
-                break
-            costs[length] = float(peak_bytes(call, subject.device))
+    costs: dict[int, float] = {}
+    for length in lengths(subject):
+        call = partial(_train, subject, module, length)
+        if _seconds(call, subject.device) > ENOUGH and len(costs) >= 3:
+            break
+        costs[length] = float(peak_bytes(call, subject.device))
     worst.add(*_power(costs, "MiB", 2**-20))
     return worst
 
@@ -75,17 +72,6 @@ def lengths(subject: Subject) -> Iterator[int]:
     while length <= (LONGEST_QUADRATIC if subject.complexity == "n^2" else LONGEST):
         yield length
         length *= 2
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread, so that the processor time of a call is its own."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _module(subject: Subject) -> Module:

@@ -104,7 +104,11 @@ class Subject:
         scale: float = 1.0,
         seed: int = 1,
     ) -> Inputs:
-        """Normal inputs of standard deviation ``scale``; in cross patterns the source has its own length."""
+        """Normal inputs of standard deviation ``scale``; a source has its own length.
+
+        When not given, it is shorter than the targets for all but the shortest: a factor that depends on the
+        longer of the two lengths then depends on the targets'.
+        """
         generator = torch.Generator().manual_seed(seed)
 
         def draw(length: int) -> Tensor:
@@ -112,7 +116,7 @@ class Subject:
 
         if not self.pattern.is_cross:
             return Inputs(draw(length))
-        source_length = length + 3 if source_length is None else source_length
+        source_length = length // 2 + 3 if source_length is None else source_length
         return Inputs(draw(length), draw(source_length), draw(source_length))
 
 

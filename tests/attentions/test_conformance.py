@@ -6,13 +6,14 @@ import pytest
 
 from cab.registry import ATTENTIONS
 from cab.verification import run_checks, select_checks, subject_of
+from cab.verification.check import CHECKS
 
 CASES = [
     (entry.name, str(pattern), group)
     for entry in ATTENTIONS
     for pattern in entry.patterns
     for group in dict.fromkeys(
-        check.group for check in select_checks() if check.applies(subject_of(entry.name, pattern, options={}))
+        check.group for check in CHECKS.values() if check.applies(subject_of(entry.name, pattern, options={}))
     )
 ]
 
@@ -49,4 +50,4 @@ def test_conformance_with_options(name, pattern, options):
 def test_every_claimed_pattern_is_covered():
     claimed = {(entry.name, str(pattern)) for entry in ATTENTIONS for pattern in entry.patterns}
     assert {(name, pattern) for name, pattern, _ in CASES} == claimed
-    assert {group for _, _, group in CASES} == {check.group for check in select_checks()}
+    assert {group for _, _, group in CASES} == {check.group for check in CHECKS.values()}

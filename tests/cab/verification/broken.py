@@ -293,6 +293,16 @@ class WantsFloat32(Softmax):
         return self.weights(query, key, key_padding_mask) @ value
 
 
+class WantsContiguous(Softmax):
+    """Cuts the width into heads by a view of the input."""
+
+    def compute(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        query = query.view(-1, self.embed_dim).view_as(query)
+        return super().compute(
+            query, key, value, query_padding_mask=query_padding_mask, key_padding_mask=key_padding_mask
+        )
+
+
 # --- cost ------------------------------------------------------------------------------------------------------
 
 
@@ -334,3 +344,12 @@ class TakesAnything(nn.Module):
 
     def forward(self, query, key=None, value=None, *, query_padding_mask=None, key_padding_mask=None):
         return self.project(query)
+
+
+class LooksAtANumber(Softmax):
+    """Python asks for a value of a tensor, which breaks the graph of torch.compile."""
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        if query.abs().max().item() > 1e6:
+            query = query / 1e6
+        return self.weights(query, key, key_padding_mask) @ value

@@ -145,6 +145,7 @@ def test_rounding_sees_the_coarsest_type_inside():
 def test_all_positions_of_short_sequences_and_borders_of_long_ones():
     assert cuts(66).tolist() == list(range(66))
     assert {0, 1, 7, 8, 63, 64, 255, 256, 511, 512, 518, 519} <= set(cuts(520).tolist())
+    assert {511, 512, 1023, 1024} <= set(cuts(1100).tolist())
 
 
 @pytest.mark.parametrize("length", [1, 2, 17])

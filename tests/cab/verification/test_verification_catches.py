@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import broken
 import broken_causal
+import broken_cross
 import pytest
 import sound
 
 from cab import Pattern
+from cab.registry import ATTENTIONS
 from cab.verification import run_checks, select_checks, verify_attention
 from cab.verification.check import CHECKS
 from cab.verification.subject import Subject
@@ -57,7 +59,31 @@ NONCAUSAL = [
     (broken.ScaledTwice, "softmax_limit", ""),
     (broken.OverflowsInHalf, "autocast_output", "padding"),
     (broken.WantsFloat32, "autocast_output", "precision"),
+    (broken.WantsContiguous, "strided_inputs", "numerics"),
     (broken.ManyParameters, "parameter_budget", ""),
+]
+
+
+CROSS = [
+    (
+        broken_cross.QueriesSeeEachOther,
+        "CC",
+        "lookahead_gradient lookahead_perturbation",
+        "causality decoding padding precision",
+    ),
+    (
+        broken_cross.QueryStabiliserOverTargets,
+        "CC",
+        "lookahead_gradient lookahead_perturbation",
+        "causality decoding padding",
+    ),
+    (broken_cross.SharedScale, "CC", "lookahead_length", "decoding padding"),
+    (broken_cross.SourceMaskLostInDecoding, "CC", "decode_padded", ""),
+    (broken_cross.SourceIgnored, "NC", "context_is_used", "contract padding"),
+    (broken_cross.OneTensorAlone, "NC", "same_source", "padding precision"),
+    (broken.ForgottenPadding, "NC", "padded_right padded_left padded_inside", "precision"),
+    (broken.MaskTiledByHead, "CC", "padded_right padded_left padded_inside padded_row", "decoding precision"),
+    (broken.PaddingInDenominator, "NC", "padded_right padded_left padded_inside", ""),
 ]
 
 
@@ -68,8 +94,7 @@ def failures(cls, pattern, checks=NOT_GROWTH, complexity="n^2"):
 
 @pytest.mark.parametrize(
     ("cls", "pattern", "named", "also"),
-    [(cls, "CS", named, also) for cls, named, also in CAUSAL]
-    + [(c, "NS", named, also) for c, named, also in NONCAUSAL],
+    [(cls, "CS", *words) for cls, *words in CAUSAL] + [(cls, "NS", *words) for cls, *words in NONCAUSAL] + CROSS,
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
 def test_defect_is_caught_and_named(cls, pattern, named, also):
@@ -80,6 +105,14 @@ def test_defect_is_caught_and_named(cls, pattern, named, also):
         name: detail for name, detail in failed.items() if name not in named and CHECKS[name].group not in also
     }
     assert not strangers
+
+
+def test_choice_of_queries_that_sees_the_future_has_no_gradient():
+    """Informer's masked form: which queries are computed depends on all of them."""
+    subject = Subject("informer", ATTENTIONS.get("probsparse").cls, Pattern.CS, {"factor": 2}, is_registered=True)
+    failed = {result.check for result in run_checks(subject, select_checks(["causality"])) if not result.passed}
+    assert "lookahead_perturbation" in failed
+    assert "lookahead_gradient" not in failed
 
 
 @pytest.mark.parametrize("cls", [broken.NeedsWholeBlocks])
@@ -124,3 +157,9 @@ def test_module_that_checks_nothing(pattern):
 )
 def test_sound_attention_passes(cls, pattern, complexity):
     assert failures(cls, pattern, None, complexity) == {}
+
+
+def test_graph_break_is_found_on_demand():
+    failed = failures(broken.LooksAtANumber, "NS", ["compile"])
+    assert set(failed) == {"compile_graph_breaks"}
+    assert failures(broken.Softmax, "NS", ["compile"]) == {}

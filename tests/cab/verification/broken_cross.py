@@ -1,0 +1,76 @@
+"""Cross attentions with one real defect each."""
+
+# ruff: noqa: ARG002 - the contract's arguments, which no defect needs all of
+from __future__ import annotations
+
+import torch
+from broken import Softmax
+from torch import Tensor
+
+from cab import Attention
+
+
+class QueriesSeeEachOther(Softmax):
+    """Queries are centred by their mean over targets, later ones included."""
+
+    def weights(self, query, key, padding):
+        return super().weights(query - query.mean(2, keepdim=True), key, padding)
+
+
+class QueryStabiliserOverTargets(Attention):
+    """Performer whose query features are divided by their maximum over all targets, before a floor is added."""
+
+    autocast_dtypes = ()
+
+    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        self.register_buffer("projection", torch.randn(self.head_dim, 16))
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        def features(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+            logits = x * self.scale**0.5 @ self.projection - x.square().sum(-1, keepdim=True) * self.scale / 2
+            return (logits - logits.amax(dims, keepdim=True)).exp() + 1e-4
+
+        k = features(key, (-1,))
+        if key_padding_mask is not None:
+            k = k.masked_fill(key_padding_mask[:, None, :, None], 0.0)
+        q = features(query, (-1, -2))
+        return q @ (k.mT @ value) / (q @ k.sum(2).unsqueeze(-1)).clamp_min(1e-9)
+
+
+class SharedScale(Attention):
+    """cosFormer as published in a cross pattern: one scale for targets and source, the longer of the two lengths."""
+
+    autocast_dtypes = ()
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        n, m = query.shape[2], key.shape[2]
+        distance = torch.arange(n)[:, None] - torch.arange(m)
+        scores = query.relu() @ key.relu().mT * torch.cos(torch.pi / 2 * distance / max(n, m)) + 1e-3
+        if key_padding_mask is not None:
+            scores = scores.masked_fill(key_padding_mask[:, None, None], 0.0)
+        return scores @ value / scores.sum(-1, keepdim=True).clamp_min(1e-6)
+
+
+class SourceMaskLostInDecoding(Softmax):
+    """Decoding starts from the source without its mask."""
+
+    def init_state(self, batch_size, *, key=None, value=None, key_padding_mask=None, device=None, dtype=None):
+        return super().init_state(batch_size, key=key, value=value)
+
+
+class SourceIgnored(Softmax):
+    """Attends to the targets themselves; the source only lends its length."""
+
+    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        return super().attend(query, query, query, query_padding_mask=None, key_padding_mask=query_padding_mask)
+
+
+class OneTensorAlone(Softmax):
+    """Works when key and value are one tensor and takes the key for the value."""
+
+    def compute(self, query, key, value, *, query_padding_mask, key_padding_mask):
+        value = key if key is value else value.flip(1)
+        return super().compute(
+            query, key, value, query_padding_mask=query_padding_mask, key_padding_mask=key_padding_mask
+        )
