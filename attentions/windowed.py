@@ -286,11 +286,13 @@ def flex_tiles(
     )
 
 
-@functools.cache
 def compiled_flex() -> Callable[..., Tensor]:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention)
+    return flex_attention if torch.compiler.is_compiling() else _compile(flex_attention)
+
+
+_compile = functools.cache(torch.compile)
 
 
 def flex_works(device: torch.device, dtype: torch.dtype, width: int) -> bool:
