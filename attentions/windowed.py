@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -286,7 +286,7 @@ def flex_tiles(
     )
 
 
-def compiled_flex() -> Callable[..., Tensor]:
+def compiled_flex() -> Any:
     from torch.nn.attention.flex_attention import flex_attention
 
     return flex_attention if torch.compiler.is_compiling() else _compile(flex_attention)
