@@ -117,6 +117,9 @@ class LocalAttention(Attention):
         past = torch.zeros(shape, device=device or weight.device, dtype=dtype or weight.dtype)
         return {"key": past, "value": past, "hidden": past.new_ones(batch_size, self.window.left, dtype=torch.bool)}
 
+    def state_bytes(self, num_tokens: int) -> int:  # noqa: ARG002
+        return sum(tensor.nbytes for tensor in self.init_state(1).values())
+
     def prefill(self, query: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
         self._check_tokens(query, query_padding_mask)
         tokens, mask, order = compact_rows(without_padding(query, query_padding_mask), query_padding_mask)

@@ -279,6 +279,14 @@ class Attention(nn.Module):
         output, state = self.prefill(query, state, query_padding_mask=query_padding_mask)
         return (output.squeeze(1) if flat else output), state
 
+    @torch.no_grad()
+    def state_bytes(self, num_tokens: int) -> int:
+        """Bytes that decoding keeps for one row after ``num_tokens`` tokens: measured, by decoding zeros."""
+        tokens = next(self.parameters(), torch.empty(0)).new_zeros(1, num_tokens, self.embed_dim)
+        source = tokens[:, :1] if self.pattern.is_cross else None
+        _, state = self.prefill(tokens, self.init_state(1, key=source, value=source))
+        return sum(tensor.nbytes for tensor in state.values())
+
     # --- checks -----------------------------------------------------------------------------------------
 
     def _check_inputs(

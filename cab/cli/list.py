@@ -31,6 +31,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _attentions() -> list[list[str]]:
+    import torch
+
+    torch.set_num_threads(1)  # the sizes are tiny: waking threads would cost more than the work
     return [["attention", "patterns", "complexity", "state", "paper", "origin"]] + [
         [a.name, _words(a.patterns), a.complexity, decoding_state(a), a.paper, a.origin] for a in ATTENTIONS
     ]
@@ -69,21 +72,12 @@ def decoding_state(entry: AttentionEntry) -> str:
     ``N B`` when it does not grow with the length, ``N B/token`` when it does; empty without a causal pattern.
     Measured on the state itself, after a prefix and one twice as long.
     """
-    import torch
-
     from cab.build import build_attention
 
     pattern = next((p for p in entry.patterns if p.is_causal), None)
     if pattern is None:
         return ""
-    piece = torch.zeros(1, 512, 64)
-    source = {"key": piece[:, :8], "value": piece[:, :8]} if pattern.is_cross else {}
-    with torch.no_grad():
-        attention = build_attention(entry.name, pattern=pattern, embed_dim=64, num_heads=1).eval()
-        state = attention.init_state(1, **source)
-        _, state = attention.prefill(piece, state)
-        before = sum(tensor.nbytes for tensor in state.values())
-        _, state = attention.prefill(piece, state)
-        after = sum(tensor.nbytes for tensor in state.values())
-    growth = (after - before) / piece.shape[1]
+    attention = build_attention(entry.name, pattern=pattern, embed_dim=64, num_heads=1).eval()
+    before, after = attention.state_bytes(512), attention.state_bytes(1024)
+    growth = (after - before) / 512
     return f"{growth:,.0f} B/token" if growth else f"{after:,} B"
