@@ -57,6 +57,8 @@ def own_terms(results: pd.DataFrame) -> pd.DataFrame:
     The deviation is NaN where fewer than two attentions have a number, or all have the same.
     """
     wanted = results[results["attention"] != ABLATION]
+    if wanted.empty:
+        raise UserError(f"only '{ABLATION}' has results, which is no attention to measure against: run another one")
     table = wanted[TERM].drop_duplicates().reset_index(drop=True)
     table["weight"] = 1 / table.groupby(["pattern", "task"])["metric"].transform("size")
     members = wanted.groupby("pattern")["attention"].unique().map(population)
