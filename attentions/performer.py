@@ -1,0 +1,168 @@
+"""Performer (Choromanski et al. 2021): positive random features of the softmax kernel, FAVOR+."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attentions.linear import normalised
+from attentions.linearized import LinearizedAttention, Where, with_ones
+from cab import Pattern, UserError, register_attention
+from cab.attention import SoftmaxLimit, State
+
+
+@register_attention("performer", patterns="NS CS NC CC", complexity="n", paper="Choromanski et al. 2021")
+class PerformerAttention(LinearizedAttention):
+    """phi(q) (phi(k)^T v) / (phi(q) . sum phi(k)), phi(x) = exp(W x - |x|^2 / 2) / sqrt(r)  (CAB, Eq. 12 and 13).
+
+    x is scaled by E^(-1/4), so that phi(q) . phi(k) estimates exp(q . k / sqrt(E)). The rows of W are orthogonal
+    Gaussians, drawn once for each head when the module is made and kept in the state_dict: training, evaluation
+    and decoding use the same features (the released code draws anew in every training step, and evaluates with
+    a matrix that is not saved).
+
+    Factors that keep exponentials in range cancel in the quotient and look at nothing they must not: in NS, NC
+    and CC the largest logarithm of each feature over the row's real keys, in CS the running maximum over the
+    keys up to the target.
+
+    Args:
+        num_features: random features r of each head.
+        denominator_floor: 0 is the method. The released code has 0.1 together with features
+            (exp(W x - |x|^2 / 2 - max) + 1e-4) / sqrt(r), the maximum over all features (and keys); any
+            value above 0 does the same in NS, NC and CC, and bounds the running denominator in CS.
+
+    Raises:
+        ValueError: for ``num_features`` below 1 or a negative floor.
+    """
+
+    weights: Tensor
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        num_features: int = 16,
+        denominator_floor: float = 0.0,
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if num_features < 1:
+            raise UserError(f"num_features must be at least 1, got {num_features}")
+        if denominator_floor < 0:
+            raise UserError(f"denominator_floor must not be negative, got {denominator_floor}")
+        self.num_features = num_features
+        self.denominator_floor = denominator_floor
+        self.smallest_denominator = denominator_floor or LinearizedAttention.smallest_denominator
+        self.register_buffer("weights", orthogonal_gaussians(num_heads, num_features, self.head_dim))
+
+    @classmethod
+    def softmax_limit(cls, pattern: Pattern, num_tokens: int) -> SoftmaxLimit:  # noqa: ARG003
+        """Many features: the error of the estimate falls with their square root."""
+        return SoftmaxLimit(({"num_features": 64}, {"num_features": 512}, {"num_features": 4096}), tolerance=0.1)
+
+    def logarithms(self, x: Tensor) -> Tensor:
+        """W x - |x|^2 / 2 of scaled inputs, [B, H, N, E] to [B, H, N, r]."""
+        x = x * self.head_dim**-0.25
+        return x @ self.weights.to(x.dtype).transpose(-2, -1) - x.square().sum(dim=-1, keepdim=True) / 2
+
+    # --- all keys ----------------------------------------------------------------------------------------
+
+    def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> State:  # noqa: ARG002
+        """``sums`` [B, H, r, F] with each feature divided by its largest value, whose logarithm is ``peak``."""
+        logs = self.logarithms(key)
+        if padding is not None:
+            logs = logs.masked_fill(padding[:, None, :, None], LOG_OF_NOTHING)
+        peak = logs.detach().amax(dim=2)
+        if self.denominator_floor:
+            peak = peak.amax(dim=-1, keepdim=True).expand_as(peak)
+        features = (logs - peak.unsqueeze(2)).exp()
+        if self.denominator_floor:
+            features = (features + RELEASED_OFFSET) * self.num_features**-0.5
+        if padding is not None:
+            features = features.masked_fill(padding[:, None, :, None], 0.0)
+        return {"sums": features.transpose(-2, -1) @ with_ones(value), "peak": peak}
+
+    def read(self, query: Tensor, summary: State, where: Where) -> Tensor:  # noqa: ARG002
+        logs = self.logarithms(query)
+        if not self.denominator_floor:
+            logs = logs + summary["peak"].unsqueeze(2)
+        features = self._below_one(logs)
+        if self.denominator_floor:
+            features = (features + RELEASED_OFFSET) * self.num_features**-0.5
+        return self.divide(features @ summary["sums"])
+
+    @staticmethod
+    def _below_one(logs: Tensor) -> Tensor:
+        return (logs - logs.detach().amax(dim=-1, keepdim=True)).exp()
+
+    # --- keys up to the query ----------------------------------------------------------------------------
+
+    def query_features(self, query: Tensor, where: Where) -> Tensor:  # noqa: ARG002
+        return self._below_one(self.logarithms(query))
+
+    def causal_key_features(
+        self,
+        key: Tensor,
+        padding: Tensor | None,
+        scale: Tensor | None,
+        where: Where,  # noqa: ARG002
+    ) -> tuple[Tensor, Tensor | None]:
+        logs = self.logarithms(key)
+        if padding is not None:
+            logs = logs.masked_fill(padding[:, None, :, None], LOG_OF_NOTHING)
+        running = logs.detach().amax(dim=-1).cummax(dim=-1).values
+        if scale is not None:
+            running = torch.maximum(running, scale.unsqueeze(-1))
+        features = (logs - running.unsqueeze(-1)).exp()
+        if padding is not None:
+            features = features.masked_fill(padding[:, None, :, None], 0.0)
+        return features, running
+
+    def reference(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        query_padding_mask: Tensor | None,  # noqa: ARG002
+        key_padding_mask: Tensor | None,
+    ) -> Tensor:
+        """With the weight of every pair written out: exp of the logarithms of its features, summed."""
+        pairs = self.logarithms(query).unsqueeze(3) + self.logarithms(key).unsqueeze(2)
+        logs = pairs.logsumexp(dim=-1)
+        if self.pattern is Pattern.CS:
+            future = torch.ones_like(logs, dtype=torch.bool).triu(1)
+            logs = logs.masked_fill(future, LOG_OF_NOTHING)
+        if key_padding_mask is not None:
+            logs = logs.masked_fill(key_padding_mask[:, None, None, :], LOG_OF_NOTHING)
+        if self.denominator_floor:
+            return self._released(query, key, value, key_padding_mask)
+        weights = (logs - logs.detach().amax(dim=-1, keepdim=True)).exp()
+        return normalised(weights, value, self.pattern, key_padding_mask)
+
+    def _released(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+        """The form with a floor under the denominator, pair by pair."""
+        queries, keys = self.logarithms(query), self.logarithms(key)
+        if key_padding_mask is not None:
+            keys = keys.masked_fill(key_padding_mask[:, None, :, None], LOG_OF_NOTHING)
+        queries = (queries - queries.detach().amax(dim=-1, keepdim=True)).exp()
+        if self.pattern is Pattern.CS:
+            largest = keys.detach().amax(dim=-1).cummax(dim=-1).values
+            weights = (queries.unsqueeze(3) * (keys.unsqueeze(2) - largest[:, :, :, None, None]).exp()).sum(dim=-1)
+        else:
+            keys = (keys - keys.detach().amax(dim=(-2, -1), keepdim=True)).exp()
+            weights = (queries + RELEASED_OFFSET) @ (keys + RELEASED_OFFSET).transpose(-2, -1) / self.num_features
+        return normalised(weights, value, self.pattern, key_padding_mask, self.denominator_floor)
+
+
+LOG_OF_NOTHING = -1e30
+RELEASED_OFFSET = 1e-4
+
+
+def orthogonal_gaussians(num_heads: int, num_features: int, head_dim: int) -> Tensor:
+    """[H, r, E]: in blocks of E, orthogonal directions with the lengths of independent Gaussian vectors."""
+    blocks = -(-num_features // head_dim)
+    directions = torch.linalg.qr(torch.randn(num_heads, blocks, head_dim, head_dim)).Q.flatten(1, 2)
+    lengths = torch.randn(num_heads, blocks * head_dim, head_dim).norm(dim=-1, keepdim=True)
+    return (directions * lengths)[:, :num_features].contiguous()

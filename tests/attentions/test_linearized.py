@@ -1,0 +1,129 @@
+"""linear, cosFormer and Performer: readable forms, padding, decoding across blocks, limits, stabilisers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from attentions.linearized import BLOCK, BlockCausal
+from cab import UserError, build_attention
+from tests.attentions.agreement import assert_forms_agree, assert_padding_is_nothing, make
+
+METHODS = ["linear", "cosformer", "performer"]
+PATTERNS = ["NS", "CS", "NC", "CC"]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("name", METHODS)
+def test_fast_form_is_the_readable_one(name: str, pattern: str) -> None:
+    module = make(name, pattern)
+    assert_forms_agree(module, 21, 13)
+    assert_forms_agree(module, 1, 1, masked=False)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_fast_form_is_the_readable_one_across_blocks(name: str) -> None:
+    assert_forms_agree(make(name, "CS"), BLOCK + 37, 0)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("name", METHODS)
+def test_padding_is_nothing(name: str, pattern: str) -> None:
+    assert_padding_is_nothing(make(name, pattern), 19, 11)
+
+
+def test_block_sums_have_the_gradients_of_their_definition() -> None:
+    rows, heads, tokens, features, width = 2, 1, BLOCK + 5, 3, 4
+    shapes = [(tokens, features), (tokens, features), (tokens, width), (features, width)]
+    inputs = [torch.randn(rows, heads, *shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    scale = torch.randn(rows, heads, tokens, dtype=torch.float64).cummax(dim=-1).values
+    before = scale[..., 0] - 0.5
+    q, k, v, sums = inputs
+    factor = (scale.unsqueeze(-2) - scale.unsqueeze(-1)).exp().tril()
+    past = (before.unsqueeze(-1) - scale).exp().unsqueeze(-1)
+    rest = (scale - scale[..., -1:]).exp().unsqueeze(-1)
+    expected = (q @ k.transpose(-2, -1) * factor) @ v + q @ sums * past
+    expected_sums = sums * (before - scale[..., -1]).exp()[..., None, None] + (k * rest).transpose(-2, -1) @ v
+    output, new_sums = BlockCausal.apply(q, k, v, sums, scale, before)
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(new_sums, expected_sums)
+    weights = [torch.randn_like(expected), torch.randn_like(expected_sums)]
+    for got, wanted in zip(
+        torch.autograd.grad([output, new_sums], inputs, weights),
+        torch.autograd.grad([expected, expected_sums], inputs, weights),
+        strict=True,
+    ):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_causal_cosformer_is_the_papers_formula_with_a_fixed_length() -> None:
+    module = make("cosformer", "CS", reweighting_length=50)
+    x = torch.randn(1, 40, 24, dtype=torch.float64)
+    query, key, value = (module.split_heads(project(x)) for project in (module.q_proj, module.k_proj, module.v_proj))
+    position = torch.arange(1.0, 41.0, dtype=torch.float64)
+    weights = query.relu() @ key.relu().transpose(-2, -1)
+    weights = weights * torch.cos(math.pi / 2 * (position[:, None] - position) / 50).tril()
+    expected = weights @ value / weights.sum(dim=-1, keepdim=True).clamp(min=1e-6)
+    torch.testing.assert_close(module(x), module.out_proj(module.merge_heads(expected)))
+
+
+def test_cosformer_weights_stay_non_negative_beyond_its_length() -> None:
+    module = make("cosformer", "CS", reweighting_length=7)
+    torch.nn.init.ones_(module.v_proj.bias)
+    torch.nn.init.zeros_(module.v_proj.weight)
+    output = module(torch.randn(1, 60, 24, dtype=torch.float64) + 1.0)
+    heads = output - module.out_proj.bias  # values are all ones: every weighted mean is one, or zero without weight
+    whole = module.out_proj.weight.unflatten(1, (module.num_heads, module.head_dim)).sum(dim=2)
+    solution = torch.linalg.lstsq(whole, heads[0].T).solution
+    assert ((solution - 1).abs().minimum(solution.abs()) < 1e-6).all()
+
+
+def test_performer_nears_softmax_attention_with_its_features() -> None:
+    vanilla = build_attention("vanilla", pattern="NS", embed_dim=32, num_heads=2)
+    x = torch.randn(2, 50, 32)
+    errors = []
+    for features in (16, 256, 4096):
+        performer = build_attention("performer", pattern="NS", embed_dim=32, num_heads=2, num_features=features)
+        performer.load_state_dict(vanilla.state_dict() | {"weights": performer.weights})
+        errors.append((performer(x) - vanilla(x)).norm() / vanilla(x).norm())
+    assert errors[2] < errors[1] < errors[0]
+    assert errors[2] < errors[0] / 4
+
+
+def test_performer_keeps_its_features_in_the_state_dict() -> None:
+    first, second = (build_attention("performer", pattern="NS", embed_dim=32, num_heads=2) for _ in range(2))
+    x = torch.randn(1, 9, 32)
+    assert not torch.allclose(first(x), second(x))
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(first(x), second(x))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_performer_is_finite_on_large_inputs(pattern: str) -> None:
+    module = build_attention("performer", pattern=pattern, embed_dim=32, num_heads=2)
+    inputs = [torch.randn(2, 300, 32) * 30 for _ in range(3 if module.pattern.is_cross else 1)]
+    for x in inputs:
+        x.requires_grad_()
+    output = module(*inputs)
+    assert output.isfinite().all()
+    assert all(g.isfinite().all() for g in torch.autograd.grad(output.sum(), inputs))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_the_released_denominator_floor_is_reproduced(pattern: str) -> None:
+    assert_forms_agree(make("performer", pattern, denominator_floor=0.1), 21, 13)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("performer", {"num_features": 0}),
+        ("performer", {"denominator_floor": -0.1}),
+        ("cosformer", {"reweighting_length": 0}),
+    ],
+)
+def test_wrong_options_are_refused(name: str, options: dict[str, float]) -> None:
+    with pytest.raises(UserError, match=next(iter(options))):
+        build_attention(name, pattern="CS", embed_dim=32, num_heads=2, **options)
