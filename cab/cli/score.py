@@ -83,7 +83,8 @@ def _plain_text(table: pd.DataFrame) -> str:
         [number(cell) if isinstance(cell, float) else str(cell) for cell in row]
         for row in table.itertuples(index=False, name=None)
     ]
-    return text_table(list(table.columns), rows, align="l" * 4 + "r" * (len(table.columns) - 4))
+    align = "".join("r" if kind.kind == "f" else "l" for kind in table.dtypes)
+    return text_table(list(table.columns), rows, align=align)
 
 
 def _index_text(scores: Scores) -> str:

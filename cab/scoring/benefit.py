@@ -11,7 +11,7 @@ from cab.scoring.normalization import ABLATION, EXACT
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = ["pattern", "task", "efficient", "best", "vanilla", "without"]
+COLUMNS = ["pattern", "task", "best", "efficient", "vanilla", "without"]
 
 
 def benefit_of_attention(scores: pd.DataFrame) -> pd.DataFrame:
@@ -21,7 +21,7 @@ def benefit_of_attention(scores: pd.DataFrame) -> pd.DataFrame:
         scores: as :func:`cab.scoring.score_table` gives them. Attention ``none`` is the network without attention.
 
     Returns:
-        Columns pattern, task, efficient (index of the best efficient attention), best (its name), vanilla (index of
+        Columns pattern, task, best (name of the best efficient attention), efficient (its index), vanilla (index of
         softmax attention; of ``eager`` or ``flash`` where ``vanilla`` was not run), without (index with ``none``); NaN
         where there is no index. The best of many is picked after the fact: it flatters efficient attentions a little.
     """
@@ -34,5 +34,5 @@ def benefit_of_attention(scores: pd.DataFrame) -> pd.DataFrame:
         efficient = {name: ci for name, ci in index.items() if name not in (*EXACT, ABLATION)}
         best = max(efficient, key=lambda name: efficient[name], default="")
         vanilla = next((index[name] for name in EXACT if name in index), math.nan)
-        rows.append((pattern, task, efficient.get(best, math.nan), best, vanilla, index.get(ABLATION, math.nan)))
+        rows.append((pattern, task, best, efficient.get(best, math.nan), vanilla, index.get(ABLATION, math.nan)))
     return pd.DataFrame(rows, columns=COLUMNS)

@@ -58,8 +58,8 @@ def efficiency_length(costs: pd.DataFrame, *, protocol: str = "own", baseline: s
     Returns:
         Columns attention, pattern, phase, resource (``time``, ``memory``), length, r2, low, high, note. A length of
         infinity means never, 0 always: at every length. NaN, with the reason in ``note``, where there is too little
-        to tell. ``note`` also says where the length is outside the measured ones, and where the attention is cheaper
-        below another length too.
+        to tell. ``note`` also says where the length is outside the measured ones, where the fitted curves cross twice,
+        and where the measurements themselves say something else than the length.
 
     Raises:
         ValueError: an unknown protocol, baseline or complexity.
@@ -83,7 +83,9 @@ def efficiency_length(costs: pd.DataFrame, *, protocol: str = "own", baseline: s
                     rows.append((*key, *_unknown(f"{lacking[0]} has no {resource} here")))
                     continue
                 ours, theirs = (_points(curves[name], column) for name in (attention, baseline))
-                rows.append((*key, *compare(ours, theirs, str(curves[attention]["complexity"].iloc[0]), key)))
+                *answer, note = compare(ours, theirs, str(curves[attention]["complexity"].iloc[0]), key)
+                notes = [note, _measured(answer[0], ours, theirs)]
+                rows.append((*key, *answer, "; ".join(filter(None, notes))))
     return pd.DataFrame(rows, columns=[*COLUMNS, "note"])
 
 
@@ -226,6 +228,20 @@ def _shorter(ours: Fit, theirs: Fit) -> str:
     dearer = (theirs.design(_GRID) @ theirs.coefficients <= ours.design(_GRID) @ ours.coefficients)[:, 0]
     first = int(dearer.argmax())
     return f"also cheaper up to about {_GRID[first - 1]:,.0f}" if dearer.any() and first else ""
+
+
+def _measured(length: float, ours: Points, theirs: Points) -> str:
+    """Says so where the costs at the lengths that both were measured at contradict the length."""
+    shared = np.intersect1d(ours[0], theirs[0])
+    cost, baseline = ([np.median(costs[lengths == n]) for n in shared] for lengths, costs in (ours, theirs))
+    cheaper = np.array(cost) < np.array(baseline)
+    if math.isnan(length) or not len(shared) or np.array_equal(cheaper, shared >= length):
+        return ""
+    dearer = shared[~cheaper]
+    if not len(dearer):
+        return "measured cheaper at every length"
+    longer = shared[shared > dearer.max()]
+    return f"measured cheaper from {longer[0]:,.0f} on" if len(longer) else f"measured dearer at {shared[-1]:,.0f}"
 
 
 def _outside(length: float, measured: np.ndarray) -> str:

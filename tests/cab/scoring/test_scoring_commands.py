@@ -1,0 +1,225 @@
+"""`cab score`, `correlation`, `efficiency-length` and `audit` as a person calls them."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from cab.cli.main import main
+from cab.results import PUBLISHED, write_record
+
+COSTS = str(PUBLISHED / "efficiency_cost.csv")
+RAW = str(PUBLISHED / "results.csv")
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    """Three attentions, two data sets, three seeds, as `cab run` leaves them."""
+    folder = tmp_path / "records"
+    values = {"vanilla": 1.0, "abc": 1.02, "none": 4.0}
+    for name, value in values.items():
+        for place, dataset in enumerate(("etth1", "etth2")):
+            for seed in range(3):
+                cell = {"task": "lstf", "dataset": dataset, "variant": "M", "backbone": "informer", "pattern": "NC"}
+                cell |= {"attention": name, "preset": "mini", "seed": seed}
+                record = {
+                    "schema": 1,
+                    "hash": f"{name}{place}{seed}".ljust(16, "0"),
+                    "cell": cell,
+                    "task_version": 1,
+                    "metrics": [
+                        {
+                            "name": "mse",
+                            "value": value + 0.05 * seed * (-1) ** place,
+                            "unit": "",
+                            "higher_is_better": False,
+                        },
+                        {
+                            "name": "mse_all_windows",
+                            "value": 9.0,
+                            "unit": "",
+                            "higher_is_better": False,
+                            "primary": False,
+                        },
+                    ],
+                    "cost": {"params": 1, "train_seconds": 1.0, "peak_memory_bytes": 1},
+                    "revision": {"commit": ""},
+                }
+                write_record(record, folder)
+    return folder
+
+
+def csv_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> pd.DataFrame:
+    assert main([*arguments, "--csv"]) == 0
+    return pd.read_csv(io.StringIO(capsys.readouterr().out))
+
+
+def test_score_of_the_published_results(capsys: pytest.CaptureFixture[str]) -> None:
+    for source in (RAW, str(PUBLISHED)):
+        found = csv_of(capsys, "score", source, "--normalization", "official")
+        assert list(found.columns) == ["pattern", "task", "attention", "ci", "low", "high", "seeds"]
+        local = found[(found["pattern"] == "NS") & (found["task"] == "all") & (found["attention"] == "local")]
+        assert local["ci"].item() == pytest.approx(0.978, abs=0.0015)
+        assert len(found) == 100
+
+
+def test_score_of_records(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = csv_of(capsys, "score", str(records))
+    assert found["seeds"].tolist() == [3] * 6
+    assert found[["low", "high"]].notna().all().all()
+    assert main(["score", str(records), "--csv"]) == 0
+    assert "note: NC lstf averages mse of informer etth1 M, informer etth2 M" in capsys.readouterr().err
+
+
+def test_score_as_a_table(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["score", str(records)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["NC", "lstf", "seeds"]
+    assert lines[1].split()[:3] == ["vanilla", "~", "0.707"]
+    assert lines[2].split()[:2] == ["abc", ">"]
+    assert lines[4] == "  lstf: mse of informer etth1 M, informer etth2 M"
+    assert main(["score", RAW, "--pattern", "CS", "--normalization", "official"]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[-4].split() == ["vanilla", "-", "-0.026", "0.784", "-", "1"]
+    assert "note: CS LM: no index for vanilla, which has no number for gpt2 pg19 ppl" in err
+
+
+def test_score_says_where_official_is_corrected(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["score", RAW, "--pattern", "NS", "--normalization", "official"]) == 0
+    assert "mean of NS Sum rougeL is 31.95889, not 31.96889" in capsys.readouterr().err
+    assert main(["score", RAW, "--pattern", "CC", "--normalization", "official"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_score_shows_orders_and_benefit(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = csv_of(capsys, "score", str(records), "--show", "order")
+    assert list(found.columns) == ["pattern", "task", "better", "worse", "difference", "low", "high", "resolved"]
+    assert found["resolved"].tolist() == ["no", "yes", "yes"] * 2
+    found = csv_of(capsys, "score", str(records), "--show", "benefit")
+    assert found[["task", "best"]].to_numpy().tolist() == [["lstf", "abc"]]
+    assert main(["score", str(records), "--show", "benefit"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == [
+        "pattern",
+        "task",
+        "best",
+        "efficient",
+        "vanilla",
+        "without",
+    ]
+
+
+def test_correlation(capsys: pytest.CaptureFixture[str]) -> None:
+    found = csv_of(capsys, "correlation", RAW, "--normalization", "official")
+    assert list(found.columns) == ["kind", "pattern", "a", "b", "pearson", "shared", "p_value", "low", "high", "note"]
+    assert found["kind"].value_counts().to_dict() == {"task": 11, "pattern": 6}
+    assert main(["correlation", RAW]) == 0
+    assert "too few: 1 shared" in capsys.readouterr().out
+    assert main(["correlation", RAW, "--pattern", "NC", "--task", "PCC"]) == 0
+    assert "nothing to correlate" in capsys.readouterr().out
+
+
+def test_efficiency_length(capsys: pytest.CaptureFixture[str]) -> None:
+    found = csv_of(capsys, "efficiency-length", COSTS, "--protocol", "paper")
+    assert list(found.columns) == ["attention", "pattern", "phase", "resource", "length", "r2", "low", "high"]
+    assert found[["resource", "length"]].to_numpy().tolist() == [["time", 1877], ["memory", 70]]
+    assert main(["efficiency-length", COSTS]) == 0
+    assert "outside the measured 256 to 8,192" in capsys.readouterr().out
+
+
+def test_efficiency_length_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "costs.csv"
+    lines = ["attention,pattern,phase,length,seconds,bytes,complexity"]
+    for n in (256, 512, 1024, 2048, 4096):
+        lines += [f"vanilla,NC,forward,{n},{n * n},{n * n},n^2", f"abc,NC,forward,{n},{n / 2},{9 * n},n"]
+        lines += [f"eager,NC,forward,{n},{2 * n * n},{5 * n * n},n^2"]
+    path.write_text("\n".join(lines))
+    found = csv_of(capsys, "efficiency-length", str(path))
+    assert found.set_index(["attention", "resource"])["length"].to_dict() == {
+        ("abc", "time"): "always",
+        ("abc", "memory"): "9",
+        ("eager", "time"): "never",
+        ("eager", "memory"): "never",
+    }
+    assert main(["efficiency-length", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "cheaper than vanilla from this length on" in out
+    assert "cheaper than eager from this length on" in out
+
+
+def test_audit(capsys: pytest.CaptureFixture[str]) -> None:
+    found = csv_of(capsys, "audit")
+    assert list(found.columns) == [
+        "table",
+        "pattern",
+        "task",
+        "attention",
+        "printed",
+        "recomputed",
+        "low",
+        "high",
+        "verdict",
+    ]
+    assert len(found) == 210
+    assert main(["audit"]) == 0
+    out = capsys.readouterr().out
+    assert "the printed index needs ppl 31.53" in out
+    for name in ("official", "paper", "own"):
+        assert name in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["score", "EMPTY"], "no whole result in"),
+        (["score", "EMPTY/nothing"], "no results at"),
+        (["score", RAW, "RECORDS"], "results of presets mini, published"),
+        (["score", RAW, "--preset", "mini"], "no result has preset 'mini'; there is published"),
+        (["score", "RECORDS", "--normalization", "papers"], "unknown normalization 'papers': did you mean 'paper'"),
+        (["correlation", "EMPTY"], "no whole result in"),
+        (["efficiency-length", "EMPTY/costs.csv"], "no costs at"),
+        (["efficiency-length", COSTS, "--baseline", "eager"], "unknown baseline 'eager'"),
+        (["efficiency-length", COSTS, "--protocol", "other"], "unknown protocol 'other'"),
+        (["audit", "--normalization", "none"], "unknown normalization 'none'"),
+    ],
+)
+def test_mistakes_are_one_clear_line(
+    arguments: list[str], message: str, records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    places = {"EMPTY": str(tmp_path / "empty"), "RECORDS": str(records)}
+    filled = [word.replace("EMPTY", places["EMPTY"]).replace("RECORDS", places["RECORDS"]) for word in arguments]
+    assert main(filled) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert err.startswith("cab: error: ")
+    assert err.count("\n") == 1
+
+
+def test_broken_records_are_left_out_with_a_warning(
+    records: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    (records / "broken.json").write_text('{"schema": 1, "hash')
+    assert main(["score", str(records), "--csv"]) == 0
+    assert "broken.json is not a whole result record" in caplog.text
+    assert len(capsys.readouterr().out.splitlines()) == 7
+
+
+@pytest.mark.parametrize(
+    "command", [["score", RAW], ["correlation", RAW], ["efficiency-length", COSTS], ["audit"], ["score", "--help"]]
+)
+def test_torch_is_never_imported(command: list[str]) -> None:
+    heavy = ("torch", "scipy.stats", "scipy.optimize", "matplotlib", "lightning", "hydra")
+    script = (
+        "import sys; from cab.cli.main import main\n"
+        "try:\n    code = main(sys.argv[1:])\nexcept SystemExit as stop:\n    code = stop.code\n"
+        f"loaded = [name for name in {heavy!r} if name in sys.modules]\n"
+        "sys.exit(', '.join(loaded) or code)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

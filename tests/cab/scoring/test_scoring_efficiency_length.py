@@ -1,0 +1,254 @@
+"""Efficiency lengths: the published one, curves with a known crossing, and inputs that have no answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import optimize
+
+from cab import UserError
+from cab.results import PUBLISHED
+from cab.scoring import efficiency_length, load_costs
+from cab.scoring.efficiency_length import ALWAYS, NEVER, Fit
+
+LENGTHS = (200, 500, 900, 2000, 3500, 8000)
+Curve = Callable[[float], float]
+
+
+def costs(time: dict[str, Curve], complexity: dict[str, str] | None = None, noise: float = 0.0) -> pd.DataFrame:
+    random = np.random.default_rng(3)
+    rows = [
+        (name, "CS", "decode", n, curve(n) * (1 + noise * random.normal()), 7.0 * n, (complexity or {}).get(name, "n"))
+        for name, curve in time.items()
+        for n in LENGTHS
+    ]
+    return pd.DataFrame(rows, columns=["attention", "pattern", "phase", "length", "seconds", "bytes", "complexity"])
+
+
+def time_of(found: pd.DataFrame, attention: str = "abc") -> pd.Series:
+    rows = found[(found["attention"] == attention) & (found["resource"] == "time")]
+    assert len(rows) == 1
+    return rows.iloc[0]
+
+
+def quadratic(n: float) -> float:
+    return 2e-6 * n * n + 1e-3 * n + 3.0
+
+
+def test_table_11_from_the_published_costs() -> None:
+    found = efficiency_length(load_costs(PUBLISHED / "efficiency_cost.csv"), protocol="paper")
+    assert found[["attention", "pattern", "phase", "resource"]].to_numpy().tolist() == [
+        ["abc", "NS", "forward", "time"],
+        ["abc", "NS", "forward", "memory"],
+    ]
+    assert found["length"].tolist() == [1877, 70]
+    assert found["r2"].tolist() == pytest.approx([0.964, 1.0], abs=1e-9)  # cut: rounding would give 0.965
+    assert found[["low", "high"]].isna().all().all()
+
+
+@pytest.mark.parametrize("protocol", ["own", "paper"])
+def test_a_crossing_that_is_known(protocol: str) -> None:
+    """2e-6 n^2 + 1e-3 n + 3 = 6e-3 n + 13 at n = 1,250 + sqrt(1,250^2 + 5e6)."""
+    found = efficiency_length(costs({"vanilla": quadratic, "abc": lambda n: 6e-3 * n + 13}), protocol=protocol)
+    assert time_of(found)["length"] == pytest.approx(
+        1250 + math.sqrt(1250**2 + 5e6), rel=1e-3 if protocol == "paper" else 1e-6
+    )
+    assert time_of(found)["r2"] == pytest.approx(1, abs=0.001)
+    assert found["pattern"].unique().tolist() == ["CS"]
+
+
+def test_the_paper_leaves_the_shortest_length_out_of_the_time_of_the_other_attention_only() -> None:
+    table = costs({"vanilla": quadratic, "abc": lambda n: 6e-3 * n + 13})
+    first = (table["attention"] == "abc") & (table["length"] == 200)
+    table.loc[first, "seconds"] *= 3
+    spoilt = efficiency_length(table, protocol="paper")
+    assert time_of(spoilt)["length"] == round(1250 + math.sqrt(1250**2 + 5e6))
+    table.loc[(table["attention"] == "vanilla") & (table["length"] == 200), "seconds"] *= 3
+    assert time_of(efficiency_length(table, protocol="paper"))["length"] != time_of(spoilt)["length"]
+
+
+def test_n_log_n_is_fitted_as_what_it_is() -> None:
+    def curve(n: float) -> float:
+        return 1e-3 * n * math.log2(n) + 2.0
+
+    table = costs({"vanilla": quadratic, "s4d": curve}, {"s4d": "n log n"})
+    expected = optimize.brentq(lambda n: quadratic(n) - curve(n), 1000, 10_000)
+    assert time_of(efficiency_length(table), "s4d")["length"] == pytest.approx(expected, rel=1e-6)
+    line = efficiency_length(table.assign(complexity="n"))
+    assert abs(time_of(line, "s4d")["length"] / expected - 1) > 0.01
+
+
+def test_never_and_always() -> None:
+    curves: dict[str, Curve] = {
+        "vanilla": quadratic,
+        "abc": lambda n: 0.5e-3 * n + 1,
+        "eager": lambda n: 3 * quadratic(n),
+        "flash": lambda n: 1e-6 * n * n + 5.0,
+    }
+    found = efficiency_length(costs(curves, {"eager": "n^2", "flash": "n^2"}, noise=0.001))
+    assert time_of(found)["length"] == ALWAYS
+    assert time_of(found)["high"] == ALWAYS
+    assert time_of(found, "eager")["length"] == NEVER
+    assert time_of(found, "eager")["low"] == NEVER
+    assert 900 < time_of(found, "flash")["length"] < 1100  # 1e-6 n^2 + 1e-3 n = 2
+
+
+def test_a_method_that_is_cheaper_at_short_lengths_too_says_so() -> None:
+    found = efficiency_length(costs({"vanilla": lambda n: 1e-6 * n * n + 5, "abc": lambda n: 5e-3 * n + 1}))
+    assert time_of(found)["length"] == pytest.approx(4000, rel=1e-6)
+    assert "also cheaper up to about" in time_of(found)["note"]
+
+
+def test_a_length_that_was_not_measured_says_so() -> None:
+    found = efficiency_length(costs({"vanilla": quadratic, "abc": lambda n: 0.05 * n + 13}))
+    assert time_of(found)["length"] > 8000
+    assert "outside the measured 200 to 8,000" in time_of(found)["note"]
+
+
+def test_a_length_that_the_measurements_contradict_says_so() -> None:
+    wrong = costs({"vanilla": quadratic, "abc": lambda n: 2 * quadratic(n)})  # declared linear
+    row = time_of(efficiency_length(wrong))
+    assert 0 < row["length"] < 8000
+    assert "measured dearer at 8,000" in row["note"]
+    published_note = time_of(efficiency_length(load_costs(PUBLISHED / "efficiency_cost.csv"), protocol="paper"))["note"]
+    assert published_note == "measured cheaper from 512 on"
+    table = costs({"vanilla": quadratic, "abc": lambda n: 6e-3 * n + 13})
+    table.loc[(table["attention"] == "abc"), "seconds"] = 1.0 + table["length"] * 0.005
+    assert "measured" not in time_of(efficiency_length(table))["note"]
+
+
+def test_linear_memory_of_a_fused_baseline_is_never_undercut() -> None:
+    table = costs({"vanilla": quadratic, "abc": quadratic})
+    table.loc[table["attention"] == "vanilla", "bytes"] = 5.0 * table["length"] + 1
+    found = efficiency_length(table)
+    memory = found[found["resource"] == "memory"].iloc[0]
+    assert memory["length"] == NEVER
+
+
+def test_the_paper_has_no_answer_for_a_baseline_that_bends_down() -> None:
+    found = efficiency_length(costs({"vanilla": lambda n: 50 - 1e-7 * n * n, "abc": lambda n: n}), protocol="paper")
+    assert math.isnan(time_of(found)["length"])
+    assert "opens downwards" in time_of(found)["note"]
+
+
+def test_curves_that_do_not_meet_are_always_cheaper_in_the_paper_too() -> None:
+    found = efficiency_length(costs({"vanilla": quadratic, "abc": lambda n: 1e-3 * n}), protocol="paper")
+    assert time_of(found)["length"] == ALWAYS
+
+
+def test_intervals_cover_the_crossing() -> None:
+    truth = 1250 + math.sqrt(1250**2 + 5e6)
+    inside = []
+    for repeat in range(60):
+        random = np.random.default_rng(repeat)
+        table = costs({"vanilla": quadratic, "abc": lambda n: 6e-3 * n + 13})
+        table["seconds"] *= 1 + 0.03 * random.normal(size=len(table))
+        row = time_of(efficiency_length(table))
+        assert row["low"] <= row["length"] <= row["high"]
+        inside.append(row["low"] <= truth <= row["high"])
+    assert np.mean(inside) >= 0.85
+
+
+def test_the_interval_is_repeatable() -> None:
+    table = costs({"vanilla": quadratic, "abc": lambda n: 6e-3 * n + 13}, noise=0.05)
+    pd.testing.assert_frame_equal(
+        efficiency_length(table),
+        efficiency_length(table.iloc[::-1].sort_values("attention", ascending=False, kind="stable")),
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_fits_are_non_negative_least_squares_of_relative_errors(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    lengths, values = np.array(LENGTHS, float), random.uniform(0.5, 3, len(LENGTHS)) * np.linspace(3, 1, len(LENGTHS))
+    terms = [np.ones_like, lambda n: n, lambda n: n * n]
+    fit = Fit(lengths, values, terms)
+    design = fit.design(lengths) / values[:, None]
+    norms = np.linalg.norm(design, axis=0)
+    expected = optimize.nnls(design / norms, np.ones(len(lengths)))[0] / norms
+    np.testing.assert_allclose(fit.coefficients[:, 0], expected, rtol=1e-6, atol=1e-12)
+
+
+def test_eager_as_baseline_and_out_of_memory() -> None:
+    table = costs({"vanilla": quadratic, "eager": lambda n: 4 * quadratic(n), "abc": lambda n: 6e-3 * n + 13})
+    oom = (table["attention"] == "eager") & (table["length"] > 3000)
+    table.loc[oom, ["seconds", "bytes"]] = math.nan
+    found = efficiency_length(table, baseline="eager")
+    assert 0 < time_of(found)["length"] < time_of(efficiency_length(table))["length"]
+    table.loc[table["attention"] == "abc", "seconds"] = math.nan
+    row = time_of(efficiency_length(table))
+    assert math.isnan(row["length"])
+    assert row["note"] == "abc has no time here"
+
+
+def test_too_few_lengths() -> None:
+    table = costs({"vanilla": quadratic, "abc": lambda n: 6e-3 * n + 13})
+    for protocol in ("own", "paper"):
+        row = time_of(efficiency_length(table[table["length"] < 600], protocol=protocol))
+        assert math.isnan(row["length"])
+        assert "too few lengths" in row["note"]
+
+
+def test_names_that_do_not_exist() -> None:
+    table = costs({"vanilla": quadratic, "abc": lambda n: n})
+    with pytest.raises(UserError, match=r"unknown baseline 'eager'.*Known: abc, vanilla"):
+        efficiency_length(table, baseline="eager")
+    with pytest.raises(UserError, match="unknown protocol 'papr': did you mean 'paper'"):
+        efficiency_length(table, protocol="papr")
+    with pytest.raises(UserError, match=r"unknown complexity 'n\^3'"):
+        efficiency_length(table.assign(complexity="n^3"))
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "costs.csv"
+    path.write_text(text)
+    return path
+
+
+HEAD = "attention,pattern,phase,length,seconds,bytes"
+
+
+def test_costs_of_our_own_form(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        f"{HEAD},status,kind\nabc,CC,decode,256,0.5,1024,ok,attention\nabc,CC,decode,512,,,oom,attention\nx,CC,decode,512,1,1,ok,peer\n",
+    )
+    found = load_costs(path)
+    assert found["attention"].tolist() == ["abc", "abc"]
+    assert found["complexity"].tolist() == ["n", "n"]
+    assert math.isnan(found["seconds"].iloc[1])
+
+
+def test_costs_of_the_published_form() -> None:
+    found = load_costs(PUBLISHED / "efficiency_cost.csv")
+    assert found.iloc[0].tolist() == ["vanilla", "NS", "forward", 256, 0.000472, 81 * 2**20, "n"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not a table of costs"),
+        (f"{HEAD}\n", "holds no costs"),
+        ("attention,length\nabc,5\n", "lacks the columns bytes, pattern, phase, seconds"),
+        (f"{HEAD}\nabc,NS,forward,256,fast,1\n", "seconds 'fast' is not a positive number"),
+        (f"{HEAD}\nabc,NS,forward,-256,1,1\n", "length '-256' is not a positive number"),
+        (f"{HEAD}\nabc,NS,forward,,1,1\n", "a length is missing"),
+        (
+            f"{HEAD},device\nabc,NS,forward,1,1,1,cpu\nabc,NS,forward,2,1,1,cuda\n",
+            "costs of device cpu, cuda, which do not",
+        ),
+    ],
+)
+def test_costs_that_are_none(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load_costs(write(tmp_path, text))
+
+
+def test_no_costs_at_all(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no costs at"):
+        load_costs(tmp_path / "nothing.csv")
