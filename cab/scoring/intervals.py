@@ -76,9 +76,11 @@ class Spread:
     Three seeds say little about one cell. So the residuals of all attentions with two seeds or more in a cell are
     pooled, scaled by sqrt(seeds / (seeds - 1)); each index is redrawn by drawing its seeds' residuals, cell by cell,
     from the pools. This takes attentions to scatter alike in a cell; one that scatters more than the pool has its
-    residuals scaled up to its own deviation. In simulations with three seeds 95% intervals cover the truth 95-97 times in
-    100, and 86 times for an attention in a single cell that scatters four times as much as the others. Mean and deviation of the normalisation are taken as known. Draws depend
+    residuals scaled up to its own deviation. Mean and deviation of the normalisation are taken as known. Draws depend
     only on the numbers and the names: the same results give the same interval.
+
+    In simulations with three seeds, 95% intervals cover the truth 95 to 97 times in 100; 86 times for an attention in a
+    single cell that scatters four times as much as the others.
 
     Args:
         runs: a row a run with columns pattern, task, attention, cell and share: what the run adds to the index of its
