@@ -20,12 +20,15 @@ CASES = [
 # Windows, chunks and landmarks that are small or odd, so that short sequences cross their borders.
 OPTIONS: list[tuple[str, str, dict[str, object]]] = [
     ("abc", "CS", {"num_landmarks": 3}),
+    ("cosformer", "CS", {"reweighting_length": 9}),
+    ("cosformer", "CC", {"reweighting_length": 9}),
     ("local", "NS", {"window_size": 4}),
     ("local", "NS", {"window_size": 3, "extent": "per_side"}),
     ("local", "CS", {"window_size": 7, "extent": "per_side"}),
     ("longshort", "NS", {"num_landmarks": 3, "window_size": 4, "conv_kernel_size": 3}),
     ("longshort", "CS", {"window_size": 5, "chunk_size": 8, "chunk_rank": 2}),
     ("longshort", "CS", {"window_size": 20, "chunk_size": 6}),
+    ("performer", "CC", {"num_features": 5}),
     ("probsparse", "NS", {"factor": 2, "mean_over": "length"}),
     ("s4d", "NS", {"state_size": 6, "bidirectional": False}),
     ("s4d", "CS", {"state_size": 4, "channels": 1}),
