@@ -20,6 +20,7 @@ class Cost:
         p10, p90: percentiles of the seconds over rounds.
         status: ``ok``, ``oom`` (out of memory), ``unsupported`` (the attention refuses this length or
             precision), ``failed`` (it raised), ``unverified`` (it fails `cab verify` and is not timed).
+        complexity: the declared growth of an attention, as in :func:`cab.register_attention`.
         kind: ``attention``, ``peer`` (somebody else's implementation) or ``projections`` (the four linear
             maps alone).
         relative: median over rounds of the seconds relative to ``vanilla`` in the same round.
@@ -38,6 +39,7 @@ class Cost:
     p90: float | None = None
     status: str = "ok"
     detail: str = ""
+    complexity: str = ""
     kind: str = "attention"
     relative: float | None = None
     part_relative: float | None = None

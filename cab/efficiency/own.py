@@ -125,6 +125,7 @@ def compare(cases: Sequence[Case], pattern: Pattern, phase: str, length: int) ->
             phase,
             length,
             kind=case.subject.kind,
+            complexity=getattr(case.subject, "complexity", ""),
             status=case.status,
             detail=case.detail,
         )

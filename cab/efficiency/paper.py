@@ -33,7 +33,8 @@ def measure_as_paper(subject: Subject, pattern: Pattern, lengths: Iterable[int],
     inputs = {length: make_inputs(pattern, length, setting) for length in lengths}
     peak = Peak(setting)
     for length in lengths:
-        cost = Cost(subject.label, str(pattern), PHASE, length, kind=subject.kind)
+        complexity = getattr(subject, "complexity", "")
+        cost = Cost(subject.label, str(pattern), PHASE, length, kind=subject.kind, complexity=complexity)
         try:
             facts = measure_once(subject, pattern, inputs[length], setting, peak)
         except Exception as error:  # one attention that fails must not end the table

@@ -61,6 +61,10 @@ class AttentionSubject:
         return cls(text, name, options)
 
     @property
+    def complexity(self) -> str:
+        return ATTENTIONS.get(self.name).complexity
+
+    @property
     def patterns(self) -> tuple[Pattern, ...]:
         return ATTENTIONS.get(self.name).patterns
 

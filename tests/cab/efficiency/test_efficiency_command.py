@@ -48,9 +48,24 @@ def test_costs_in_the_columns_that_are_read_elsewhere(tmp_path: Path, capsys: py
     assert all(float(row["p10"]) <= float(row["seconds"]) <= float(row["p90"]) for row in rows)
     assert all(int(row["bytes"]) > 0 for row in rows)
     assert {row["relative"] for row in rows if row["attention"] == "vanilla"} == {"1"}
+    assert {(row["attention"], row["complexity"]) for row in rows} == {
+        ("vanilla", "n^2"),
+        ("eager", "n^2"),
+        ("abc", "n"),
+        ("projections", ""),
+    }
     assert "NS has no phase decode" in captured.err
     facts = {"protocol": "own", "repeats": "2", "batch_size": "1", "dtype": "float32", "device": "cpu"}
     assert all(row | facts == row for row in rows)
+
+
+def test_efficiency_lengths_are_made_from_the_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "costs.csv"
+    assert efficiency("abc", "--lengths", "4", "8", "16", "32", "--no-verify", "--out", str(out)) == 0
+    capsys.readouterr()
+    assert main(["efficiency-length", str(out), "--csv"]) == 0
+    rows = costs_of(capsys.readouterr().out)
+    assert {(row["attention"], row["phase"]) for row in rows} >= {("abc", "forward"), ("eager", "forward")}
 
 
 def test_tables_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
