@@ -17,10 +17,13 @@ from cab.efficiency.paper import PHASE as PAPER_PHASE
 from cab.efficiency.paper import measure_as_paper
 from cab.efficiency.peers import PeerSubject
 from cab.efficiency.setting import Setting
-from cab.efficiency.subjects import AttentionSubject, ProjectionsSubject, Subject
+from cab.efficiency.subjects import BASELINES, AttentionSubject, ProjectionsSubject, Subject
 from cab.efficiency.workload import PHASES, is_defined
 from cab.errors import UserError, unknown_name
 from cab.patterns import Pattern
+
+NOISY = 1.5
+"""90th percentile of the baseline's times relative to the 10th, above which a line says so."""
 
 Refusal = Callable[[AttentionSubject, Pattern], str]
 """Why an attention must not be timed in a pattern; empty when it may."""
@@ -110,7 +113,19 @@ def _measure(
         subjects = [ProjectionsSubject(), *subjects]
     for length in plan.lengths:
         report(f"{pattern} {phase}, length {length}: {len(subjects)} modules, {plan.setting.repeats} rounds")
-        yield from measure_length(subjects, pattern, phase, length, plan.setting)
+        costs = measure_length(subjects, pattern, phase, length, plan.setting)
+        report_noise(costs, report)
+        yield from costs
+
+
+def report_noise(costs: Sequence[Cost], report: Callable[[str], None]) -> None:
+    """Say so when the baseline's own times differ so much that small ratios mean nothing."""
+    for cost in costs:
+        if cost.attention == BASELINES[0] and cost.p10 and cost.p90 and cost.p90 > NOISY * cost.p10:
+            report(
+                f"  noisy: {cost.attention} took {cost.p10 * 1e3:.3g} to {cost.p90 * 1e3:.3g} ms (10th to 90th "
+                "percentile); use a quieter machine, fewer threads or more --repeats"
+            )
 
 
 def constants(plan: Plan) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from fake_subjects import Broken, Fake, Scores
 from torch import Tensor, nn
 
 from cab.efficiency import own
+from cab.efficiency.benchmark import report_noise
+from cab.efficiency.cost import Cost
 from cab.efficiency.own import Case, measure_length, part_ratio
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject, ProjectionsSubject
@@ -160,3 +162,13 @@ def test_precision_that_is_not_declared_is_unsupported(monkeypatch: pytest.Monke
     monkeypatch.setattr(Scores, "autocast_dtypes", (torch.float16,), raising=False)
     (cost,) = measure_length([Fake("scores", module)], Pattern.NS, "forward", 5, setting)
     assert cost.status == "unsupported"
+
+
+def test_a_busy_machine_is_reported() -> None:
+    lines: list[str] = []
+    report_noise(
+        [Cost("vanilla", "NS", "forward", 5, 0.01, 1, 0.010, 0.014), Cost("abc", "NS", "forward", 5)], lines.append
+    )
+    assert lines == []
+    report_noise([Cost("vanilla", "NS", "forward", 5, 0.01, 1, 0.010, 0.016)], lines.append)
+    assert "noisy: vanilla took 10 to 16 ms" in lines[0]
