@@ -1,0 +1,245 @@
+"""Generation with a decoder of tokens, one step a token: greedy search, beam search, sampling.
+
+All three read the prompt into ``state`` and return what follows it, [B, T] with T at most ``limits.max_length``;
+after a row's end token stands nothing but end tokens. The backbone is used as it is: call ``eval()`` before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from backbones.layers.decoder import DecodingState, TokenDecoder
+from cab import UserError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where generation stops, and what it may not say. Lengths count generated tokens, the end token included.
+
+    Attributes:
+        max_length: most tokens of a row.
+        min_length: the end token is blocked for this many tokens (Sum: 200, with a max_length of 400).
+        end: the end token; without one every row has ``max_length`` tokens.
+        blocked_ngram: size of the n-grams of which no row may generate the same one twice.
+    """
+
+    max_length: int
+    min_length: int = 0
+    end: int | None = None
+    blocked_ngram: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_length < 1 or not 0 <= self.min_length <= self.max_length:
+            raise UserError(
+                "generation needs max_length of at least 1 and min_length from 0 to max_length, "
+                f"got {self.max_length} and {self.min_length}"
+            )
+        if self.blocked_ngram is not None and self.blocked_ngram < 1:
+            raise UserError(f"blocked_ngram must be at least 1, got {self.blocked_ngram}")
+
+    def block(self, scores: Tensor, tokens: Tensor) -> Tensor:
+        """``scores`` [R, V] of the token after ``tokens`` [R, T]: -inf where it may not be."""
+        num_generated = tokens.shape[1]
+        if self.end is not None and num_generated < self.min_length:
+            end = torch.tensor([self.end], device=scores.device)
+            scores = scores.index_fill(1, end, float("-inf"))
+        n = self.blocked_ngram
+        if n is not None and num_generated >= n:
+            grams = tokens.unfold(1, n, 1)
+            start = tokens[:, num_generated - n + 1 :]
+            repeats = (grams[:, :, : n - 1] == start.unsqueeze(1)).all(dim=-1)
+            penalty = torch.where(repeats, float("-inf"), 0.0).to(scores.dtype)
+            scores = scores.scatter_add(1, grams[:, :, -1], penalty)
+        return scores
+
+
+@torch.no_grad()
+def greedy(
+    backbone: TokenDecoder,
+    state: DecodingState,
+    prompt: Tensor,
+    limits: Limits,
+    *,
+    prompt_padding_mask: Tensor | None = None,
+) -> Tensor:
+    """The likeliest token, step by step.
+
+    Args:
+        state: the backbone's ``init_state``, or one that has read a prefix.
+        prompt: [B, P] tokens to read first; of Sum, the token that starts every target.
+        prompt_padding_mask: [B, P], True = padding, on either side.
+    """
+    return _generate(backbone, state, prompt, limits, prompt_padding_mask, lambda scores: scores.argmax(dim=-1))
+
+
+@torch.no_grad()
+def sample(
+    backbone: TokenDecoder,
+    state: DecodingState,
+    prompt: Tensor,
+    limits: Limits,
+    *,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    generator: torch.Generator | None = None,
+    prompt_padding_mask: Tensor | None = None,
+) -> Tensor:
+    """Draw tokens from softmax(logits / temperature), within the nucleus (Holtzman et al. 2020).
+
+    Args:
+        state, prompt, prompt_padding_mask: as in :func:`greedy`.
+        top_p: draw among the fewest tokens that together have at least this probability.
+        generator: where random numbers come from, on the backbone's device.
+    """
+    if temperature <= 0.0 or not 0.0 < top_p <= 1.0:
+        raise UserError(f"sampling needs a temperature above 0 and top_p in (0, 1], got {temperature} and {top_p}")
+
+    def choose(scores: Tensor) -> Tensor:
+        probabilities, tokens = (scores / temperature).softmax(dim=-1).sort(dim=-1, descending=True)
+        likelier = probabilities.cumsum(dim=-1) - probabilities
+        drawn = probabilities.masked_fill(likelier >= top_p, 0.0).multinomial(1, generator=generator)
+        return tokens.gather(1, drawn).squeeze(1)
+
+    return _generate(backbone, state, prompt, limits, prompt_padding_mask, choose)
+
+
+def _generate(
+    backbone: TokenDecoder,
+    state: DecodingState,
+    prompt: Tensor,
+    limits: Limits,
+    prompt_padding_mask: Tensor | None,
+    choose: Callable[[Tensor], Tensor],
+) -> Tensor:
+    _check_room(backbone, state, prompt, limits)
+    logits, state = backbone.prefill(prompt, state, padding_mask=prompt_padding_mask)
+    output = prompt.new_full((len(prompt), limits.max_length), _fill(limits))
+    rows = torch.arange(len(prompt), device=prompt.device)  # those that have not ended; the others are let go
+    for length in range(limits.max_length):
+        token = choose(limits.block(logits.float(), output[rows, :length]))
+        output[rows, length] = token
+        if limits.end is not None:
+            going = (token != limits.end).nonzero().squeeze(1)
+            if len(going) == 0:
+                return output[:, : length + 1]
+            if len(going) < len(rows):
+                rows, token, state = rows[going], token[going], state.select(going)
+        if length + 1 < limits.max_length:
+            logits, state = backbone.step(token, state)
+    return output
+
+
+@torch.no_grad()
+def beam_search(
+    backbone: TokenDecoder,
+    state: DecodingState,
+    prompt: Tensor,
+    limits: Limits,
+    *,
+    num_beams: int,
+    length_penalty: float = 1.0,
+    prompt_padding_mask: Tensor | None = None,
+) -> Tensor:
+    """The best hypothesis that ``num_beams`` beams find: that of largest log probability / length^length_penalty.
+
+    As in fairseq: an ending counts when it is among the ``num_beams`` best continuations of its step, and a row
+    is done with ``num_beams`` endings. At ``max_length`` the beams themselves are hypotheses.
+
+    Args:
+        state, prompt, prompt_padding_mask: as in :func:`greedy`.
+    """
+    if num_beams < 1:
+        raise UserError(f"num_beams must be at least 1, got {num_beams}")
+    _check_room(backbone, state, prompt, limits)
+    logits, state = backbone.prefill(prompt, state, padding_mask=prompt_padding_mask)
+    batch_size, vocab_size = logits.shape
+    first_beam = torch.arange(batch_size, device=prompt.device).unsqueeze(1) * num_beams
+    state = state.select(torch.arange(batch_size, device=prompt.device).repeat_interleave(num_beams))
+    shared = state
+    logits = logits.repeat_interleave(num_beams, dim=0)
+    beams = Beams.empty(batch_size, num_beams, limits, prompt)
+    beams.scores[:, 0] = 0.0  # the beams of a row start alike: only the first counts
+    endings = Beams.empty(batch_size, num_beams, limits, prompt)
+    for length in range(limits.max_length):
+        scores = limits.block(logits.float().log_softmax(dim=-1), beams.tokens.flatten(0, 1)[:, :length])
+        scores = (beams.scores.unsqueeze(2) + scores.unflatten(0, (batch_size, num_beams))).flatten(1)
+        best, place = scores.topk(min(2 * num_beams, scores.shape[1]), dim=1)
+        candidates = beams.extend(place // vocab_size, place % vocab_size, length, best)
+        if limits.end is not None:
+            has_ended = candidates.tokens[:, :, length] == limits.end
+            is_done = endings.scores.isfinite().all(dim=1, keepdim=True)
+            ended = candidates.where(has_ended & ~is_done).take(slice(0, num_beams))
+            endings = endings.merge(ended, (length + 1) ** length_penalty)
+            candidates = candidates.where(~has_ended)
+            if bool(endings.scores.isfinite().all()):
+                break
+        beams, chosen = candidates.best(num_beams)
+        if length + 1 < limits.max_length:
+            origin = (place // vocab_size).gather(1, chosen)
+            state = state.select((first_beam + origin).flatten(), shared=shared)
+            logits, state = backbone.step(beams.tokens[:, :, length].flatten(), state)
+    else:
+        is_done = endings.scores.isfinite().all(dim=1, keepdim=True)
+        endings = endings.merge(beams.where(~is_done), limits.max_length**length_penalty)
+    output = endings.tokens[:, 0]
+    if limits.end is None:
+        return output
+    longest = int((output != limits.end).sum(dim=1).max()) + 1
+    return output[:, :longest]
+
+
+@dataclass(frozen=True)
+class Beams:
+    """Hypotheses of each row: tokens [B, K, max_length] and scores [B, K], -inf where there is none."""
+
+    tokens: Tensor
+    scores: Tensor
+
+    @classmethod
+    def empty(cls, batch_size: int, num_beams: int, limits: Limits, like: Tensor) -> Beams:
+        tokens = like.new_full((batch_size, num_beams, limits.max_length), _fill(limits))
+        scores = torch.full((batch_size, num_beams), float("-inf"), device=like.device)
+        return cls(tokens, scores)
+
+    def extend(self, origin: Tensor, token: Tensor, position: int, scores: Tensor) -> Beams:
+        """Hypotheses ``origin`` [B, C], each with ``token`` [B, C] at ``position``."""
+        tokens = self.tokens.gather(1, origin.unsqueeze(2).expand(-1, -1, self.tokens.shape[2]))
+        tokens[:, :, position] = token
+        return Beams(tokens, scores)
+
+    def where(self, keep: Tensor) -> Beams:
+        return Beams(self.tokens, self.scores.masked_fill(~keep, float("-inf")))
+
+    def take(self, places: slice) -> Beams:
+        return Beams(self.tokens[:, places], self.scores[:, places])
+
+    def best(self, number: int) -> tuple[Beams, Tensor]:
+        """The ``number`` hypotheses of largest score, and their places [B, number]."""
+        scores, places = self.scores.topk(number, dim=1)
+        tokens = self.tokens.gather(1, places.unsqueeze(2).expand(-1, -1, self.tokens.shape[2]))
+        return Beams(tokens, scores), places
+
+    def merge(self, others: Beams, divisor: float) -> Beams:
+        """As many as there are, the best of these and of ``others``, whose scores are divided first."""
+        tokens = torch.cat([self.tokens, others.tokens], dim=1)
+        scores = torch.cat([self.scores, others.scores / divisor], dim=1)
+        return Beams(tokens, scores).best(self.scores.shape[1])[0]
+
+
+def _fill(limits: Limits) -> int:
+    return 0 if limits.end is None else limits.end
+
+
+def _check_room(backbone: TokenDecoder, state: DecodingState, prompt: Tensor, limits: Limits) -> None:
+    """UserError before the first token when there are not enough learned positions for the last."""
+    room = backbone.max_target_length
+    needed = state.num_read + prompt.shape[-1] + limits.max_length - 1  # the last token is not read
+    if room is not None and needed > room:
+        raise UserError(
+            f"prompt {tuple(prompt.shape)} after {state.num_read} tokens and max_length {limits.max_length} need "
+            f"{needed} learned positions, the backbone has {room}"
+        )

@@ -1,0 +1,122 @@
+"""GPT-2 (Radford et al. 2019) as fairseq builds it: a causal language model. Used for LM; slots CS."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from backbones.layers.decoder import DecodingState, TokenDecoder
+from backbones.layers.tokens import (
+    LearnedPositions,
+    SinusoidalPositions,
+    TokenEmbedding,
+    check_tokens,
+    number_positions,
+)
+from backbones.layers.transformer import TransformerLayer, run_layer
+from cab import Pattern, UserError, register_backbone
+from cab.backbone import SlotFiller
+
+
+@register_backbone("gpt2", paper="Radford et al. 2019")
+class GPT2(TokenDecoder):
+    """Logits of the next token from all tokens up to this one.
+
+    The defaults are CAB's network (Table 14, 122,319,360 parameters): fairseq's ``transformer_lm_gpt`` on the BPE
+    types that occur in PG-19. Layer norm before each branch and after the last layer, biased maps, GELU, one
+    table for input and output. The table is drawn from N(0, 1 / embed_dim), the feed-forward maps Xavier uniform;
+    attentions initialise themselves.
+
+    The released GPT-2 (:func:`backbones.pretrained.load_huggingface_gpt2`) has ``vocab_size=50257,
+    positions="learned", max_length=1024, scale_embedding=False, activation="gelu_tanh"``.
+
+    Args:
+        slots: fills the attention slots, one CS a layer.
+        vocab_size: tokens of the dictionary.
+        embed_dim, num_heads, ffn_dim, num_layers: as usual.
+        dropout: of embeddings and branches.
+        attention_dropout: of attention weights.
+        positions: ``sinusoidal``, for any length, or ``learned``.
+        max_length: number of learned positions.
+        scale_embedding: multiply embeddings by sqrt(embed_dim).
+        activation: ``relu``, ``gelu`` or ``gelu_tanh``.
+        checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
+    """
+
+    def __init__(
+        self,
+        *,
+        slots: SlotFiller,
+        vocab_size: int = 48520,
+        embed_dim: int = 768,
+        num_heads: int = 12,
+        ffn_dim: int = 3072,
+        num_layers: int = 12,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.1,
+        positions: str = "sinusoidal",
+        max_length: int = 1024,
+        scale_embedding: bool = True,
+        activation: str = "gelu",
+        checkpoint_activations: bool = False,
+    ) -> None:
+        super().__init__()
+        if positions not in ("sinusoidal", "learned"):
+            raise UserError(f"unknown positions '{positions}': choose sinusoidal or learned")
+        self.checkpoint_activations = checkpoint_activations
+        self.decoder_embedding = TokenEmbedding(
+            vocab_size,
+            embed_dim,
+            positions=LearnedPositions(max_length, embed_dim)
+            if positions == "learned"
+            else SinusoidalPositions(embed_dim),
+            scale=math.sqrt(embed_dim) if scale_embedding else 1.0,
+            dropout=dropout,
+        )
+        self.decoder_layers = nn.ModuleList(
+            TransformerLayer(
+                slots,
+                Pattern.CS,
+                embed_dim=embed_dim,
+                num_heads=num_heads,
+                ffn_dim=ffn_dim,
+                norm="pre",
+                activation=activation,
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+            )
+            for _ in range(num_layers)
+        )
+        self.final_norm = nn.LayerNorm(embed_dim)
+
+    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """Logits of the token after each.
+
+        Args:
+            tokens: [B, N] ids.
+            padding_mask: [B, N], True = padding, wherever it stands; positions count real tokens only.
+
+        Returns:
+            [B, N, V].
+
+        Raises:
+            ValueError: tokens or a mask that do not fit, a row without a token, more tokens than learned positions.
+        """
+        embedding = self.decoder_embedding
+        check_tokens("tokens", tokens, padding_mask, vocab_size=embedding.vocab_size, max_length=self.max_target_length)
+        x = embedding(tokens, number_positions(tokens, padding_mask))
+        for layer in self.decoder_layers:
+            x = run_layer(layer, x, padding_mask, checkpoint_activations=self.checkpoint_activations)
+        return self.predict(self.finish(x))
+
+    def finish(self, x: Tensor) -> Tensor:
+        return self.final_norm(x)
+
+    def predict(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.decoder_embedding.tokens.weight)
+
+    def init_state(self, batch_size: int) -> DecodingState:
+        """The state before the first token of ``batch_size`` rows."""
+        return self.start_decoding(batch_size)

@@ -1,0 +1,149 @@
+"""Tokens to vectors: embeddings, position numbers and their encodings, and the checks of what comes in."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from cab import UserError
+
+
+class TokenEmbedding(nn.Module):
+    """scale * embedding + position, then layer norm where there is one, then dropout.
+
+    The table is drawn from N(0, 1 / embed_dim), as in fairseq.
+
+    Args:
+        positions: encodes position numbers, :class:`SinusoidalPositions` or :class:`LearnedPositions`.
+        scale: factor of the embedding; fairseq and Vaswani et al. have sqrt(embed_dim).
+        layer_norm: whether a layer norm follows.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embed_dim: int,
+        *,
+        positions: SinusoidalPositions | LearnedPositions,
+        scale: float = 1.0,
+        layer_norm: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocab_size, embed_dim)
+        nn.init.normal_(self.tokens.weight, std=embed_dim**-0.5)
+        self.positions = positions
+        self.scale = scale
+        self.norm = nn.LayerNorm(embed_dim) if layer_norm else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokens.num_embeddings
+
+    def forward(self, tokens: Tensor, index: Tensor) -> Tensor:
+        """Tokens [B, N] at position numbers ``index`` [1 or B, N] to [B, N, D]."""
+        x = self.tokens(tokens) * self.scale
+        return self.dropout(self.norm(x + self.positions(index).to(x.dtype)))
+
+
+class SinusoidalPositions(nn.Module):
+    """Sines in one half of the width, cosines in the other, of the position times 10,000^(-k / (D/2 - 1)).
+
+    The form of tensor2tensor and fairseq (Vaswani et al. 2017 interleave the two and divide by D/2). Numbers
+    start at ``offset``, 2 in fairseq. Any length works, and there are no parameters.
+    """
+
+    max_length: int | None = None
+
+    def __init__(self, embed_dim: int, *, offset: int = 2) -> None:
+        super().__init__()
+        self.embed_dim = embed_dim
+        self.offset = offset
+
+    def forward(self, index: Tensor) -> Tensor:
+        half = self.embed_dim // 2
+        step = math.log(10000.0) / max(half - 1, 1)
+        frequency = torch.exp(torch.arange(half, dtype=torch.float32, device=index.device) * -step)
+        angle = (index + self.offset).to(torch.float32).unsqueeze(-1) * frequency
+        encoding = torch.cat([angle.sin(), angle.cos()], dim=-1)
+        return nn.functional.pad(encoding, (0, self.embed_dim % 2))
+
+
+class LearnedPositions(nn.Module):
+    """One vector for each of ``max_length`` positions.
+
+    Args:
+        offset: rows of the table before the first position; fairseq's RoBERTa has 2, which are never used.
+    """
+
+    def __init__(self, max_length: int, embed_dim: int, *, offset: int = 0) -> None:
+        super().__init__()
+        if max_length < 1:
+            raise UserError(f"learned positions need a max_length of at least 1, got {max_length}")
+        self.max_length = max_length
+        self.offset = offset
+        self.table = nn.Embedding(max_length + offset, embed_dim)
+        nn.init.normal_(self.table.weight, std=embed_dim**-0.5)
+
+    def forward(self, index: Tensor) -> Tensor:
+        return self.table(index + self.offset)
+
+
+def number_positions(tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """Position numbers of ``tokens`` [B, N] from 0 on, counting real tokens only: [1, N], or [B, N] with a mask.
+
+    So a row has the same numbers wherever its padding stands. Those at the padding mean nothing.
+    """
+    if padding_mask is None:
+        return torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
+    return ((~padding_mask).cumsum(dim=1) - 1).clamp(min=0)
+
+
+def check_tokens(
+    name: str, tokens: Tensor, padding_mask: Tensor | None, *, vocab_size: int, max_length: int | None
+) -> None:
+    """UserError for tokens that a backbone cannot read.
+
+    What stands in them is looked at outside of torch.compile only, and the range of ids only on the CPU: on a GPU
+    a look is a wait.
+    """
+    if tokens.dim() != 2 or 0 in tokens.shape:
+        raise UserError(
+            f"{name} must be [batch, length] with batch and length of at least 1, got {tuple(tokens.shape)}"
+        )
+    if tokens.dtype not in (torch.int64, torch.int32):
+        raise UserError(f"{name} must be token ids, int64 or int32, got {tokens.dtype} {tuple(tokens.shape)}")
+    if max_length is not None and tokens.shape[1] > max_length:
+        raise UserError(
+            f"{name} {tuple(tokens.shape)} is longer than the {max_length} learned positions: shorten it, or build "
+            "the backbone with more of them"
+        )
+    check_padding(f"the padding mask of {name}", padding_mask, tokens)
+    if tokens.device.type == "cpu" and not torch.compiler.is_compiling():
+        low, high = int(tokens.min()), int(tokens.max())
+        if low < 0 or high >= vocab_size:
+            raise UserError(
+                f"{name} {tuple(tokens.shape)} has ids from {low} to {high}, the vocabulary has 0 to {vocab_size - 1}"
+            )
+
+
+def check_padding(name: str, padding_mask: Tensor | None, sequence: Tensor) -> None:
+    """UserError for a mask that does not fit ``sequence`` [B, N, ...] or hides the whole of a row."""
+    if padding_mask is None:
+        return
+    if padding_mask.dtype is not torch.bool or padding_mask.shape != sequence.shape[:2]:
+        raise UserError(
+            f"{name} must be bool {list(sequence.shape[:2])} with True = padding, "
+            f"got {padding_mask.dtype} {list(padding_mask.shape)}"
+        )
+    if padding_mask.is_meta or torch.compiler.is_compiling():
+        return
+    empty = padding_mask.all(dim=1)
+    if bool(empty.any()):
+        rows = empty.nonzero().flatten().tolist()
+        raise UserError(
+            f"{name} {list(padding_mask.shape)} hides every token of rows {rows}: leave out rows of length zero"
+        )

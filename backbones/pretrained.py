@@ -1,0 +1,157 @@
+"""Weights of public releases, by the names and shapes that they were published with, into our backbones.
+
+The attentions in the slots receive the released projections. What the release does not have, as the landmarks of an
+attention that was not in it, keeps its values, and is named in the answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from backbones.gpt2 import GPT2
+from backbones.roberta import RoBERTa
+from cab import Backbone, UserError
+
+HUGGINGFACE_GPT2 = (
+    (r"wte\.weight", "decoder_embedding.tokens.weight"),
+    (r"wpe\.weight", "decoder_embedding.positions.table.weight"),
+    (r"h\.(\d+)\.ln_1\.", r"decoder_layers.\1.self_residual.norm."),
+    (r"h\.(\d+)\.ln_2\.", r"decoder_layers.\1.feed_forward_residual.norm."),
+    (r"h\.(\d+)\.attn\.c_attn\.", r"decoder_layers.\1.self_attention.qkv."),
+    (r"h\.(\d+)\.attn\.c_proj\.", r"decoder_layers.\1.self_attention.out_proj."),
+    (r"h\.(\d+)\.mlp\.c_fc\.", r"decoder_layers.\1.feed_forward.expand."),
+    (r"h\.(\d+)\.mlp\.c_proj\.", r"decoder_layers.\1.feed_forward.reduce."),
+    (r"ln_f\.", "final_norm."),
+    (r"h\.\d+\.attn\.(?:masked_)?bias", ""),  # the causal mask, which old releases stored
+    (r"lm_head\.weight", ""),  # the embedding table again
+)
+
+FAIRSEQ_ROBERTA = (
+    (r"embed_tokens\.weight", "embedding.tokens.weight"),
+    (r"embed_positions\.weight", "embedding.positions.table.weight"),
+    (r"(?:emb_layer_norm|layernorm_embedding)\.", "embedding.norm."),
+    (r"layers\.(\d+)\.self_attn\.in_proj_(weight|bias)", r"layers.\1.self_attention.qkv.\2"),
+    (r"layers\.(\d+)\.self_attn\.([qkv]|out)_proj\.", r"layers.\1.self_attention.\2_proj."),
+    (r"layers\.(\d+)\.self_attn_layer_norm\.", r"layers.\1.self_residual.norm."),
+    (r"layers\.(\d+)\.fc1\.", r"layers.\1.feed_forward.expand."),
+    (r"layers\.(\d+)\.fc2\.", r"layers.\1.feed_forward.reduce."),
+    (r"layers\.(\d+)\.final_layer_norm\.", r"layers.\1.feed_forward_residual.norm."),
+    (r"lm_head\.dense\.", "head."),
+    (r"lm_head\.layer_norm\.", "head_norm."),
+    (r"lm_head\.bias", "output_bias"),
+    (r"lm_head\.weight|version|classification_heads\..*", ""),
+)
+
+HUGGINGFACE_ROBERTA = (
+    (r"embeddings\.word_embeddings\.weight", "embedding.tokens.weight"),
+    (r"embeddings\.position_embeddings\.weight", "embedding.positions.table.weight"),
+    (r"embeddings\.LayerNorm\.", "embedding.norm."),
+    (r"encoder\.layer\.(\d+)\.attention\.self\.query\.", r"layers.\1.self_attention.q_proj."),
+    (r"encoder\.layer\.(\d+)\.attention\.self\.key\.", r"layers.\1.self_attention.k_proj."),
+    (r"encoder\.layer\.(\d+)\.attention\.self\.value\.", r"layers.\1.self_attention.v_proj."),
+    (r"encoder\.layer\.(\d+)\.attention\.output\.dense\.", r"layers.\1.self_attention.out_proj."),
+    (r"encoder\.layer\.(\d+)\.attention\.output\.LayerNorm\.", r"layers.\1.self_residual.norm."),
+    (r"encoder\.layer\.(\d+)\.intermediate\.dense\.", r"layers.\1.feed_forward.expand."),
+    (r"encoder\.layer\.(\d+)\.output\.dense\.", r"layers.\1.feed_forward.reduce."),
+    (r"encoder\.layer\.(\d+)\.output\.LayerNorm\.", r"layers.\1.feed_forward_residual.norm."),
+    (r"lm_head\.dense\.", "head."),
+    (r"lm_head\.layer_norm\.", "head_norm."),
+    (r"lm_head\.bias", "output_bias"),
+    (r"lm_head\.decoder\.(?:weight|bias)|embeddings\.position_ids|pooler\..*", ""),
+)
+
+
+def load_huggingface_gpt2(backbone: GPT2, weights: Mapping[str, Tensor]) -> list[str]:
+    """Give ``backbone`` the weights of a GPT-2 in the layout of Hugging Face's ``GPT2LMHeadModel``.
+
+    Same logits for a backbone built with ``positions="learned", scale_embedding=False, activation="gelu_tanh"`` and
+    the release's sizes, with ``vanilla`` in its slots.
+
+    Returns:
+        Names of the parameters that the release does not have: those an attention adds.
+
+    Raises:
+        ValueError: a name or shape that does not fit the backbone, or a weight that is missing.
+    """
+    renamed = _rename(weights, HUGGINGFACE_GPT2, prefix=r"(?:transformer\.)?")
+    maps = re.compile(r"self_attention\.\w+\.weight|feed_forward\.\w+\.weight")
+    # Its maps are stored as [inputs, outputs].
+    return _load(backbone, {name: w.t() if maps.search(name) else w for name, w in renamed.items()})
+
+
+def load_fairseq_roberta(backbone: RoBERTa, weights: Mapping[str, Tensor]) -> list[str]:
+    """Give ``backbone`` the weights of a RoBERTa in fairseq's layout, old (``in_proj_weight``) or new.
+
+    ``weights`` is the entry ``model`` of a checkpoint. RoBERTa-base has a ``max_length`` of 512: its table's 514 rows
+    are two more, as ours.
+
+    Returns, Raises: as :func:`load_huggingface_gpt2`.
+    """
+    prefix = r"(?:(?:encoder|decoder)\.)?(?:sentence_encoder\.)?"
+    return _load(backbone, _rename(weights, FAIRSEQ_ROBERTA, prefix=prefix))
+
+
+def load_huggingface_roberta(backbone: RoBERTa, weights: Mapping[str, Tensor]) -> list[str]:
+    """Give ``backbone`` the weights of a RoBERTa in the layout of Hugging Face's ``RobertaForMaskedLM``.
+
+    Its one token type is added to every position.
+
+    Returns, Raises: as :func:`load_huggingface_gpt2`.
+    """
+    weights = dict(weights)
+    types = [name for name in weights if name.endswith("embeddings.token_type_embeddings.weight")]
+    token_type = weights.pop(types[0])[0] if types else 0.0
+    renamed = _rename(weights, HUGGINGFACE_ROBERTA, prefix=r"(?:roberta\.)?")
+    positions = "embedding.positions.table.weight"
+    if positions in renamed:
+        renamed[positions] = renamed[positions] + token_type
+    return _load(backbone, renamed)
+
+
+def _rename(weights: Mapping[str, Tensor], rules: Iterable[tuple[str, str]], *, prefix: str) -> dict[str, Tensor]:
+    """The weights under our names; a rule without a new name drops what it matches."""
+    renamed = {}
+    compiled = [(re.compile(f"{prefix}(?:{old})"), new) for old, new in rules]
+    for name, weight in weights.items():
+        matches = ((match, new) for old, new in compiled if (match := old.match(name)))
+        match, new = next(matches, (None, ""))
+        if match is None:
+            raise UserError(f"the released weights have '{name}' {list(weight.shape)}, which has no place in ours")
+        if new:
+            renamed[match.expand(new) + name[match.end() :]] = weight
+    return renamed
+
+
+def _load(backbone: Backbone, weights: Mapping[str, Tensor]) -> list[str]:
+    weights = _split_projections(weights)
+    ours = backbone.state_dict()
+    slots = tuple(path + "." for path, _ in backbone.attention_slots())
+    missing = [name for name in ours if name not in weights]
+    outside = [name for name in missing if not name.startswith(slots)]
+    if outside:
+        raise UserError(f"the released weights lack {', '.join(outside)}")
+    for name, weight in weights.items():
+        shape = list(ours[name].shape) if name in ours else None
+        if shape != list(weight.shape):
+            raise UserError(
+                f"the release's {name} is {list(weight.shape)}, the backbone's "
+                f"{'does not exist' if shape is None else f'is {shape}'}: build the backbone with its sizes"
+            )
+    backbone.load_state_dict(dict(weights), strict=False)
+    return missing
+
+
+def _split_projections(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Query, key and value maps in one matrix [3 D, D], or bias [3 D], as three."""
+    split = {}
+    for name, weight in weights.items():
+        if ".qkv." in name:
+            for projection, part in zip("qkv", torch.chunk(weight, 3), strict=True):
+                split[name.replace(".qkv.", f".{projection}_proj.")] = part
+        else:
+            split[name] = weight
+    return split

@@ -1,0 +1,120 @@
+"""RoBERTa-base (Liu et al. 2019) as fairseq builds it: a masked language model. Used for MLM; slots NS."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from backbones.layers.tokens import LearnedPositions, TokenEmbedding, check_tokens, number_positions
+from backbones.layers.transformer import TransformerLayer, run_layer
+from cab import Attention, Backbone, Pattern, register_backbone
+from cab.backbone import SlotFiller
+
+INIT_STD = 0.02
+"""BERT's: every weight from N(0, 0.02^2), every bias zero."""
+
+
+@register_backbone("roberta", paper="Liu et al. 2019")
+class RoBERTa(Backbone):
+    """Logits of the token at each place, from the tokens on both sides.
+
+    The defaults are CAB's network (Table 14, 124,535,177 parameters): the LM dictionary and ``<mask>``, 2,048
+    positions. Layer norm after the embedding and after each branch; an output map of its own before the shared
+    table. Weights start as BERT's; attentions initialise themselves.
+
+    The released RoBERTa-base (:func:`backbones.pretrained.load_fairseq_roberta`) has ``vocab_size=50265,
+    max_length=512``.
+
+    Args:
+        slots: fills the attention slots, one NS a layer.
+        vocab_size: tokens of the dictionary, the mask included.
+        max_length: number of learned positions. The table has two rows more, as in fairseq.
+        embed_dim, num_heads, ffn_dim, num_layers: as usual.
+        dropout: of embeddings and branches.
+        attention_dropout: of attention weights.
+        checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
+    """
+
+    def __init__(
+        self,
+        *,
+        slots: SlotFiller,
+        vocab_size: int = 48521,
+        max_length: int = 2048,
+        embed_dim: int = 768,
+        num_heads: int = 12,
+        ffn_dim: int = 3072,
+        num_layers: int = 12,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.1,
+        checkpoint_activations: bool = False,
+    ) -> None:
+        super().__init__()
+        self.checkpoint_activations = checkpoint_activations
+        self.embedding = TokenEmbedding(
+            vocab_size,
+            embed_dim,
+            positions=LearnedPositions(max_length, embed_dim, offset=2),
+            layer_norm=True,
+            dropout=dropout,
+        )
+        self.layers = nn.ModuleList(
+            TransformerLayer(
+                slots,
+                Pattern.NS,
+                embed_dim=embed_dim,
+                num_heads=num_heads,
+                ffn_dim=ffn_dim,
+                norm="post",
+                activation="gelu",
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+            )
+            for _ in range(num_layers)
+        )
+        self.head = nn.Linear(embed_dim, embed_dim)
+        self.head_norm = nn.LayerNorm(embed_dim)
+        self.output_bias = nn.Parameter(torch.zeros(vocab_size))
+        initialize_as_bert(self)
+
+    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None, *, selected: Tensor | None = None) -> Tensor:
+        """Logits of the token at each place, or at ``selected`` places only, which saves most of their memory.
+
+        Args:
+            tokens: [B, N] ids.
+            padding_mask: [B, N], True = padding, wherever it stands; positions count real tokens only.
+            selected: [K] places, as numbers in the flattened tokens: ``mask.flatten().nonzero().squeeze(1)``.
+
+        Returns:
+            [B, N, V], or [K, V] with ``selected``.
+
+        Raises:
+            ValueError: tokens or a mask that do not fit, a row without a token, more tokens than positions.
+        """
+        embedding = self.embedding
+        check_tokens(
+            "tokens",
+            tokens,
+            padding_mask,
+            vocab_size=embedding.vocab_size,
+            max_length=embedding.positions.max_length,
+        )
+        x = embedding(tokens, number_positions(tokens, padding_mask))
+        for layer in self.layers:
+            x = run_layer(layer, x, padding_mask, checkpoint_activations=self.checkpoint_activations)
+        if selected is not None:
+            x = x.flatten(0, 1).index_select(0, selected)
+        x = self.head_norm(F.gelu(self.head(x)))
+        return F.linear(x, embedding.tokens.weight, self.output_bias)
+
+
+def initialize_as_bert(module: nn.Module) -> None:
+    """Draw linear maps and tables outside the attentions from N(0, 0.02^2), with biases of zero."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=INIT_STD)
+    if isinstance(module, nn.Linear):
+        nn.init.zeros_(module.bias)
+    for child in module.children():
+        if not isinstance(child, Attention):
+            initialize_as_bert(child)

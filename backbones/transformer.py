@@ -1,0 +1,152 @@
+"""Transformer (Vaswani et al. 2017) as ParaGen builds it for Sum: encoder and decoder; slots NS, CS, CC."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from backbones.layers.decoder import DecodingState, TokenDecoder
+from backbones.layers.tokens import LearnedPositions, TokenEmbedding, check_tokens, number_positions
+from backbones.layers.transformer import TransformerLayer, run_layer
+from cab import Pattern, register_backbone
+from cab.backbone import SlotFiller
+
+
+@register_backbone("transformer", paper="Vaswani et al. 2017")
+class Transformer(TokenDecoder):
+    """Logits of the next target token from the source and the target tokens up to this one.
+
+    The defaults are CAB's network (Table 14): layer norm after each branch and none at the end, GELU, learned
+    positions, embeddings times sqrt(embed_dim), and three tables of their own for source, target and output. It has
+    123,704,832 parameters, the count that the printed 123.70 M rounds to; the released configuration also has layer
+    norms after the two embeddings (``embed_layer_norm``), 2,048 parameters more. Attention dropout is not set in
+    that configuration, so the run had none; Table 4 prints 0.1.
+
+    All tables are drawn from N(0, 1 / embed_dim), the feed-forward maps Xavier uniform; attentions initialise
+    themselves.
+
+    Args:
+        slots: fills the attention slots: encoder self (NS), decoder self (CS), decoder cross (CC).
+        vocab_size: tokens of the dictionary.
+        max_source_length, max_target_length: numbers of learned positions.
+        embed_dim, num_heads, ffn_dim, encoder_layers, decoder_layers: as usual.
+        dropout: of embeddings and branches.
+        attention_dropout: of attention weights.
+        embed_layer_norm: layer norms after the embeddings.
+        share_embeddings: one table for source, target and output.
+        checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
+    """
+
+    def __init__(
+        self,
+        *,
+        slots: SlotFiller,
+        vocab_size: int = 50265,
+        max_source_length: int = 4096,
+        max_target_length: int = 512,
+        embed_dim: int = 512,
+        num_heads: int = 8,
+        ffn_dim: int = 2048,
+        encoder_layers: int = 6,
+        decoder_layers: int = 6,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        embed_layer_norm: bool = False,
+        share_embeddings: bool = False,
+        checkpoint_activations: bool = False,
+    ) -> None:
+        super().__init__()
+        self.checkpoint_activations = checkpoint_activations
+
+        def embedding(max_length: int) -> TokenEmbedding:
+            return TokenEmbedding(
+                vocab_size,
+                embed_dim,
+                positions=LearnedPositions(max_length, embed_dim),
+                scale=math.sqrt(embed_dim),
+                layer_norm=embed_layer_norm,
+                dropout=dropout,
+            )
+
+        def layer(pattern: Pattern, cross: Pattern | None = None) -> TransformerLayer:
+            return TransformerLayer(
+                slots,
+                pattern,
+                cross=cross,
+                embed_dim=embed_dim,
+                num_heads=num_heads,
+                ffn_dim=ffn_dim,
+                norm="post",
+                activation="gelu",
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+            )
+
+        self.encoder_embedding = embedding(max_source_length)
+        self.encoder_layers = nn.ModuleList(layer(Pattern.NS) for _ in range(encoder_layers))
+        self.decoder_embedding = embedding(max_target_length)
+        self.decoder_layers = nn.ModuleList(layer(Pattern.CS, Pattern.CC) for _ in range(decoder_layers))
+        self.output = nn.Linear(embed_dim, vocab_size, bias=False)
+        nn.init.normal_(self.output.weight, std=embed_dim**-0.5)
+        if share_embeddings:
+            self.decoder_embedding.tokens = self.encoder_embedding.tokens
+            self.output.weight = self.encoder_embedding.tokens.weight
+
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        source_padding_mask: Tensor | None = None,
+        target_padding_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Logits of the target token after each.
+
+        Args:
+            source: [B, M] ids.
+            target: [B, N] ids, the first one the token that starts every target.
+            source_padding_mask, target_padding_mask: [B, M] and [B, N], True = padding, wherever it stands;
+                positions count real tokens only.
+
+        Returns:
+            [B, N, V].
+
+        Raises:
+            ValueError: tokens or masks that do not fit, a row without a token, more tokens than positions.
+        """
+        memory = self.encode(source, source_padding_mask)
+        embedding = self.decoder_embedding
+        check_tokens(
+            "target", target, target_padding_mask, vocab_size=embedding.vocab_size, max_length=self.max_target_length
+        )
+        x = embedding(target, number_positions(target, target_padding_mask))
+        for layer in self.decoder_layers:
+            x = self._run(layer, x, target_padding_mask, memory, source_padding_mask)
+        return self.predict(x)
+
+    def encode(self, source: Tensor, source_padding_mask: Tensor | None = None) -> Tensor:
+        """What the decoder reads of the source: [B, M] ids to [B, M, D]."""
+        embedding = self.encoder_embedding
+        check_tokens(
+            "source",
+            source,
+            source_padding_mask,
+            vocab_size=embedding.vocab_size,
+            max_length=embedding.positions.max_length,
+        )
+        x = embedding(source, number_positions(source, source_padding_mask))
+        for layer in self.encoder_layers:
+            x = self._run(layer, x, source_padding_mask)
+        return x
+
+    def _run(self, layer: nn.Module, *inputs: Tensor | None) -> Tensor:
+        return run_layer(layer, *inputs, checkpoint_activations=self.checkpoint_activations)
+
+    def predict(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.output.weight)
+
+    def init_state(self, source: Tensor, source_padding_mask: Tensor | None = None) -> DecodingState:
+        """The state before the first target token: the source is encoded and projected here, once."""
+        memory = self.encode(source, source_padding_mask)
+        return self.start_decoding(len(source), memory, source_padding_mask)
