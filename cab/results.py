@@ -67,7 +67,7 @@ def write_record(record: Mapping[str, Any], results_dir: Path) -> Path:
     handle, temporary = tempfile.mkstemp(dir=results_dir, prefix=f".{path.stem}-", suffix=".tmp")
     try:
         with os.fdopen(handle, "w") as file:
-            json.dump(record, file, indent=1, sort_keys=True)
+            json.dump(record, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).chmod(0o644)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import os
 import sys
 import traceback
@@ -66,6 +67,7 @@ def _dispatch(argv: list[str]) -> int:
     name, *rest = argv
     if name not in COMMANDS:
         raise unknown_name("command", name, COMMANDS)
+    logging.basicConfig(level=logging.WARNING, format="cab: %(message)s", stream=sys.stderr)
     module = importlib.import_module(f"cab.cli.{name.replace('-', '_')}")
     parser = argparse.ArgumentParser(prog=f"cab {name}", description=COMMANDS[name], exit_on_error=True)
     if name == "run":  # its arguments are Hydra's overrides

@@ -21,6 +21,7 @@ log = logging.getLogger("cab")
 _outcomes: list[Outcome] = []
 _left_out: list[str] = []
 _failures: list[str] = []
+_raised: list[Exception] = []  # of a single cell; kept from Hydra, which would print its own lines about it
 
 HELP = """\
 usage: cab run task=TASK dataset=DATASET attention=ATTENTION pattern=PATTERN [KEY=VALUE ...]
@@ -70,14 +71,16 @@ def _compose_and_run(arguments: list[str]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come back to us, not to the terminal
     before = sys.argv
     sys.argv = ["cab run", *arguments]
-    for outcomes in (_outcomes, _left_out, _failures):
-        outcomes.clear()
+    for collected in (_outcomes, _left_out, _failures, _raised):
+        collected.clear()
     try:
         hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="run")(run_composed)()
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(_one_line(error)) from error
     finally:
         sys.argv = before
+    if _raised:
+        raise _raised[0]
 
 
 def run_composed(composed: DictConfig) -> None:
@@ -91,16 +94,14 @@ def run_composed(composed: DictConfig) -> None:
     in_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
     try:
         outcome = run_cell(resolve(composed), command=_command())
-    except Unsupported as error:
-        if not in_sweep:
-            raise
-        _left_out.append(str(error))
-        return
     except Exception as error:
         if not in_sweep:
-            raise
-        log.error("failed: %s", traceback.format_exc() if not isinstance(error, UserError) else error)
-        _failures.append(f"{' '.join(HydraConfig.get().overrides.task)}: {_one_line(error)}")
+            _raised.append(error)
+        elif isinstance(error, Unsupported):
+            _left_out.append(str(error))
+        else:
+            log.error("%s", error if isinstance(error, UserError) else traceback.format_exc())
+            _failures.append(f"{' '.join(HydraConfig.get().overrides.task)}: {_one_line(error)}")
         return
     log.info(
         "%s: %s", {"trained": "finished", "found": "already there"}.get(outcome.status, outcome.status), outcome.title

@@ -5,18 +5,24 @@ from __future__ import annotations
 import contextlib
 import datetime
 import fcntl
+import importlib.util
 import logging
 import math
 import shutil
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
 from cab.results import SCHEMA, read_record, record_path, write_record
 from cab.runner.cell import Cell
+
+if TYPE_CHECKING:
+    from cab.backbone import Backbone
+    from cab.runner.optimizer import TrainerConfig
 
 log = logging.getLogger(__name__)
 
@@ -45,16 +51,52 @@ def run_cell(config: Mapping[str, Any], *, command: str = "") -> Outcome:
     if path.exists() and not config["force"]:
         with contextlib.suppress(UserError):  # a broken record is no record: run the cell again
             return Outcome(cell.title, "found", read_record(path))
-    cell.task.setup(cell.data_root)
+    _check(cell)
     with _claim(cell.results_dir / cell.hash, fresh=bool(config["force"])) as folder:
         if folder is None:
             log.warning("another process is running %s", cell.title)
             return Outcome(cell.title, "busy", None)
         record = _train_and_evaluate(cell, folder, command)
         write_record(record, cell.results_dir)
-        for file in (*folder.glob("step-*.ckpt"), *folder.glob("*.tmp")):
-            file.unlink()
+        best = f"best-{record['cost']['best_step']:08d}.pt"
+        for pattern in ("step-*.ckpt", "*.tmp", "best-*.pt"):
+            for file in folder.glob(pattern):
+                if file.name != best:
+                    file.unlink()
     return Outcome(cell.title, "trained", record)
+
+
+def _check(cell: Cell) -> None:
+    """Everything that can be wrong, before anything is written: device, training, data, network."""
+    import torch
+
+    choose_device(cell.config["device"])
+    trainer_config(cell)
+    check_logger(cell.config["logger"]["name"])
+    cell.task.setup(cell.data_root)
+    with torch.device("meta"):
+        make_backbone(cell)
+
+
+def trainer_config(cell: Cell) -> TrainerConfig:
+    """The ``trainer`` group, checked."""
+    from cab.runner.optimizer import TrainerConfig
+
+    trainer = dict(cell.config["trainer"])
+    return TrainerConfig(**{**trainer, "betas": tuple(trainer["betas"])})
+
+
+def make_backbone(cell: Cell) -> Backbone:
+    """The network of the cell, sized by its data."""
+    from cab.build import build_backbone
+
+    return build_backbone(
+        cell.backbone,
+        attention=cell.attention,
+        pattern=cell.pattern,
+        elsewhere={str(p): {"name": spec.name, **spec.options} for p, spec in cell.elsewhere.items()},
+        **{**cell.backbone_options, **cell.task.backbone_options()},
+    )
 
 
 @contextlib.contextmanager
@@ -78,26 +120,18 @@ def _train_and_evaluate(cell: Cell, folder: Path, command: str) -> dict[str, Any
     import lightning as L
     import torch
 
-    from cab.build import build_backbone
     from cab.runner.loggers import make_loggers
-    from cab.runner.optimizer import TrainerConfig
     from cab.runner.provenance import PeakMemory, hardware, revision, versions
     from cab.runner.training import DeviceBatches, train
 
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module="lightning")
     started = time.perf_counter()
     device = choose_device(cell.config["device"])
-    trainer = dict(cell.config["trainer"])
-    config = TrainerConfig(**{**trainer, "betas": tuple(trainer["betas"])})
+    config = trainer_config(cell)
     memory = PeakMemory(device)
     L.seed_everything(cell.config["seed"], verbose=False)
-    backbone = build_backbone(
-        cell.backbone,
-        attention=cell.attention,
-        pattern=cell.pattern,
-        elsewhere={str(p): {"name": spec.name, **spec.options} for p, spec in cell.elsewhere.items()},
-        **{**cell.backbone_options, **cell.task.backbone_options()},
-    )
+    backbone = make_backbone(cell)
     watch = train(
         cell.task,
         backbone,
@@ -160,6 +194,14 @@ def choose_device(name: str) -> Any:
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("device=cuda, but torch sees no GPU; use device=cpu")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def check_logger(name: str) -> None:
+    """UserError for a logger that is not there."""
+    if name not in ("csv", "wandb"):
+        raise UserError(f"unknown logger '{name}': choose csv or wandb")
+    if name == "wandb" and importlib.util.find_spec("wandb") is None:
+        raise UserError("logger=wandb needs the extra: pip install 'cab-benchmark[wandb]'")
 
 
 def draw_loss(history: list[dict[str, float]], title: str, path: Path) -> None:

@@ -1,0 +1,28 @@
+# Every verb sets up what it needs: `make demo` and `make test` work on a fresh machine.
+PYTHON ?= python3
+BIN := .venv/bin
+RESULTS ?= results/demo
+
+.PHONY: setup demo test lint bench clean
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0 -e '.[dev,cluster]' && touch $@
+
+demo: setup
+	$(BIN)/cab run -m task=lstf dataset=synthetic attention=vanilla,abc,performer,cosformer,none pattern=NC,NS preset=mini results_dir=$(RESULTS)
+	$(BIN)/cab leaderboard $(RESULTS) --format markdown
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
+
+bench: setup
+	$(BIN)/cab efficiency --out results/bench/costs.csv --plot results/bench
+
+clean:
+	rm -rf .venv build dist results/demo results/bench

@@ -1,0 +1,163 @@
+"""`cab run`: mistakes, sweeps, plug-ins."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.cab.cli.command import ROOT, cab, refused
+
+CELL = {"task": "lstf", "dataset": "synthetic", "backbone": "informer", "attention": "vanilla", "pattern": "NC"}
+
+
+def overrides(**changes: str) -> list[str]:
+    return [f"{key}={value}" for key, value in {**CELL, "preset": "smoke", "device": "cpu", **changes}.items()]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"attention": "vanila"}, ["unknown attention 'vanila'", "did you mean 'vanilla'"]),
+        ({"backbone": "infomer"}, ["unknown backbone", "'informer'"]),
+        ({"task": "lst"}, ["unknown task", "'lstf'"]),
+        ({"dataset": "eth1"}, ["unknown dataset", "'etth1'"]),
+        ({"pattern": "XX"}, ["unknown pattern", "NS"]),
+        ({"preset": "papr"}, ["unknown preset", "'paper'"]),
+        ({"attention": "s4d"}, ["'s4d' does not support pattern NC", "NS CS", "abc"]),
+        ({"pattern": "CC"}, ["no slot of pattern CC", "NS CS NC"]),
+        ({"attention.num_landmarks": "3"}, ["attention 'vanilla' has no option 'num_landmarks'"]),
+        ({"attention": "abc", "attention.landmarks": "3"}, ["'abc' has no option 'landmarks'", "num_landmarks"]),
+        ({"attention": "abc", "attention.num_landmarks": "0"}, ["num_landmarks must be at least 1"]),
+        ({"backbone.depth": "3"}, ["backbone 'informer' has no option 'depth'", "encoder_layers"]),
+        ({"task.horizon": "3"}, ["task 'lstf' has no option 'horizon'", "pred_len"]),
+        ({"task.features": "X"}, ["features must be M", "S"]),
+        ({"task.seq_len": "9000"}, ["shorter than one window", "seq_len"]),
+        ({"trainer.optimizer": "sgd"}, ["trainer.optimizer must be one of adam, adamw"]),
+        ({"trainer.speed": "9"}, ["trainer.speed"]),
+        ({"seed": "-1"}, ["seed must be"]),
+        ({"device": "tpu"}, ["device must be auto, cpu or cuda"]),
+        ({"elsewhere": "vanila"}, ["unknown attention 'vanila'"]),
+    ],
+    ids=lambda value: "-".join(map(str, value.items())) if isinstance(value, dict) else "",
+)
+def test_a_mistake_is_one_line_and_writes_nothing(change: dict[str, str], words: list[str], tmp_path: Path) -> None:
+    refused(cab("run", *overrides(**change), cwd=tmp_path), *words)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("missing", ["task", "dataset", "attention", "pattern"])
+def test_what_is_missing_is_named(missing: str, tmp_path: Path) -> None:
+    arguments = [override for override in overrides() if not override.startswith(missing + "=")]
+    refused(cab("run", *arguments, cwd=tmp_path), f"name a {missing}: {missing}=NAME")
+    assert not list(tmp_path.iterdir())
+
+
+def etth1(rows: int = 17_420) -> pd.DataFrame:
+    """A table in the layout of ETTh1.csv."""
+    rng = np.random.default_rng(1)
+    columns = ["HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL", "OT"]
+    table = pd.DataFrame(rng.normal(size=(rows, 7)).cumsum(axis=0), columns=columns)
+    table.insert(0, "date", pd.date_range("2016-07-01", periods=rows, freq="h").astype(str))
+    return table
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "nan", "column", "short"])
+def test_bad_data_is_one_line_and_writes_nothing(damage: str, tmp_path: Path) -> None:
+    data, work = tmp_path / "data", tmp_path / "work"
+    data.mkdir()
+    work.mkdir()
+    table = etth1(40 if damage == "short" else 17_420)
+    if damage == "nan":
+        table.loc[1000, "MULL"] = np.nan
+    if damage == "column":
+        table = table.rename(columns={"OT": "TO"})
+    if damage != "missing":
+        text = table.to_csv(index=False)
+        (data / "ETTh1.csv").write_text(text[: len(text) // 2] if damage == "truncated" else text)
+    words = {
+        "missing": ["no ETTh1.csv", "dataset=synthetic"],
+        "truncated": ["ETTh1.csv"],
+        "nan": ["ETTh1.csv, line 1002, column 'MULL'"],
+        "column": ["columns must be date,HUFL", "TO"],
+        "short": ["40 rows", "14,400"],
+    }[damage]
+    refused(cab("run", *overrides(dataset="etth1", data_root=str(data)), cwd=work), *words)
+    assert not list(work.iterdir())
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    process = cab("run", *overrides(attention="vanila"), "--debug", cwd=tmp_path)
+    assert process.returncode == 2
+    assert "Traceback" in process.stderr
+
+
+def test_a_sweep_is_done_once(tmp_path: Path) -> None:
+    sweep = ["-m", *overrides(attention="vanilla,abc,performer,none", pattern="NC,NS", results_dir=str(tmp_path / "r"))]
+    first = cab("run", *sweep, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    records = sorted((tmp_path / "r").glob("*.json"))
+    assert len(records) == 8
+    stamps = [path.stat().st_mtime_ns for path in records]
+    second = cab("run", *sweep, cwd=tmp_path)
+    assert second.returncode == 0, second.stderr
+    assert second.stdout == first.stdout
+    assert second.stderr.count("already there") == 8
+    assert [path.stat().st_mtime_ns for path in records] == stamps
+    assert sorted((tmp_path / "r").glob("*.json")) == records
+    (records[0]).write_text(records[0].read_text()[:200])
+    board = cab("leaderboard", tmp_path / "r", "--format", "markdown", cwd=tmp_path)
+    assert board.returncode == 0, board.stderr
+    assert records[0].name in board.stderr
+    assert "synthetic" in board.stdout
+
+
+def test_a_sweep_leaves_out_what_cannot_run(tmp_path: Path) -> None:
+    arguments = ["-m", *overrides(attention="probsparse,none", pattern="NC,NS", results_dir=str(tmp_path / "r"))]
+    process = cab("run", *arguments, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "left out: attention 'probsparse' does not support pattern NC" in process.stderr
+    assert len(list((tmp_path / "r").glob("*.json"))) == 3
+
+
+def test_a_record_says_where_it_comes_from(tmp_path: Path) -> None:
+    arguments = overrides(attention="abc", **{"attention.num_landmarks": "5"}, results_dir=str(tmp_path))
+    process = cab("run", *arguments, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    [path] = tmp_path.glob("*.json")
+    record = json.loads(path.read_text())
+    assert path.stem == record["hash"]
+    assert record["cell"]["attention"] == "abc(num_landmarks=5)"
+    assert record["cell"]["dataset"] == "synthetic"
+    assert record["config"]["attention"] == {"name": "abc", "num_landmarks": 5}
+    assert {m["name"] for m in record["metrics"]} == {"mse", "mae"}
+    assert set(record["baselines"]) == {"repeat_last_value", "repeat_last_day"}
+    assert record["cost"]["params"] > 0
+    assert record["versions"]["torch"]
+    assert "repeat_last_day" in process.stdout
+
+
+def test_an_attention_of_another_package_runs_and_is_scored(tmp_path: Path) -> None:
+    """Installed with pip beside this one; the environment sees this one's packages and adds its own."""
+    venv.create(tmp_path / "venv", with_pip=False, system_site_packages=False)
+    site = next((tmp_path / "venv").glob("lib/python*/site-packages"))
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(site)]
+    subprocess.run([*install, str(ROOT / "tests" / "plugin")], check=True, capture_output=True)
+    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
+    listed = cab("list", "attentions", "--csv", cwd=tmp_path, PYTHONPATH=path)
+    assert any(line.startswith("mean,NS NC,n,") for line in listed.stdout.splitlines()), listed.stderr
+    results = tmp_path / "r"
+    arguments = ["-m", *overrides(attention="mean,vanilla,abc", results_dir=str(results)), "trainer.max_steps=3"]
+    process = cab("run", *arguments, cwd=tmp_path, PYTHONPATH=path)
+    assert process.returncode == 0, process.stderr
+    scored = cab("score", results, "--csv", cwd=tmp_path, PYTHONPATH=path)
+    rows = pd.read_csv(__import__("io").StringIO(scored.stdout))
+    assert set(rows["attention"]) == {"mean", "vanilla", "abc"}
+    assert rows["ci"].notna().all()

@@ -1,0 +1,59 @@
+"""Schedules against their definitions; settings that contradict each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from cab import UserError
+from cab.config import CONFIGS
+from cab.runner.optimizer import TrainerConfig
+
+
+def config(**changes: Any) -> TrainerConfig:
+    values = OmegaConf.to_container(OmegaConf.load(CONFIGS / "trainer" / "default.yaml"))
+    assert isinstance(values, dict)
+    return TrainerConfig(**{str(k): v for k, v in {**values, "max_steps": 100, **changes}.items()})
+
+
+def test_linear_warms_up_and_ends_at_zero() -> None:
+    rate = config(schedule="linear", warmup_steps=10).rate(7)
+    assert rate(0) == pytest.approx(0.1)
+    assert rate(9) == pytest.approx(1.0)
+    assert rate(55) == pytest.approx(0.5)
+    assert rate(100) == 0.0
+
+
+def test_inverse_square_root_meets_the_warm_up() -> None:
+    rate = config(schedule="inverse_sqrt", warmup_steps=16).rate(7)
+    assert rate(15) == pytest.approx(1.0)
+    assert rate(64) == pytest.approx(0.5)
+
+
+def test_halving_counts_epochs() -> None:
+    rate = config(schedule="halve_each_epoch").rate(7)
+    assert [rate(step) for step in (0, 6, 7, 13, 14)] == [1.0, 1.0, 0.5, 0.5, 0.25]
+
+
+def test_epochs_become_steps() -> None:
+    assert config(max_steps=None, max_epochs=6).num_steps(7) == 42
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"optimizer": "sgd"}, "adam, adamw"),
+        ({"schedule": "cosine"}, "halve_each_epoch"),
+        ({"keep": "worst"}, "best, last"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"max_epochs": 3}, "exactly one"),
+        ({"max_steps": None}, "exactly one"),
+        ({"max_steps": 0}, "at least 1"),
+        ({"validate_every": "day"}, "validate_every"),
+    ],
+)
+def test_contradictions_are_refused(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(UserError, match=named):
+        config(**changes)
