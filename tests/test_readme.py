@@ -1,0 +1,87 @@
+"""Every command of the README works, its example attention is correct, and the wheel runs outside the checkout."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+COMMANDS = [
+    line.partition("#")[0].strip()
+    for block in re.findall(r"```bash\n(.*?)```", README, flags=re.DOTALL)
+    for line in block.splitlines()
+]
+EXAMPLE = re.search(r"```python\n(.*?)```", README, flags=re.DOTALL)
+DATA = Path(os.environ.get("CAB_DATA", ROOT.parent / "shared" / "data"))
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+def test_its_cab_commands_run_one_after_another(tmp_path: Path) -> None:
+    commands = [command for command in COMMANDS if command.startswith("cab ")]
+    assert len(commands) >= 8
+    if not (DATA / "lstf" / "ETTh1.csv").exists():
+        pytest.fail(f"no {DATA}/lstf/ETTh1.csv: point CAB_DATA at a folder with the official files")
+    for command in commands:
+        words = shlex.split(command.replace("DATA", str(DATA)))
+        if "preset=mini" in words:
+            words.append("trainer.max_steps=4")  # the command as it is takes half a minute
+        process = run([sys.executable, "-m", "cab.cli.main", *words[1:]], tmp_path)
+        assert process.returncode == 0, f"{command}\n{process.stderr}"
+        assert process.stdout or "wrote" in process.stderr
+    assert (tmp_path / "results/board/index.html").stat().st_size > 10_000
+
+
+def test_its_make_verbs_exist_and_have_one_or_two_lines() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for command in COMMANDS:
+        if command.startswith("make "):
+            rule = re.search(rf"^{command.split()[1]}:.*\n((?:\t.*\n)+)", makefile, flags=re.MULTILINE)
+            assert rule is not None
+            assert rule.group(1).count("\n") <= 2
+
+
+def test_its_example_is_short_and_correct(tmp_path: Path) -> None:
+    assert EXAMPLE is not None
+    assert EXAMPLE.group(1).count("\n") < 40
+    (tmp_path / "gated_mean.py").write_text(EXAMPLE.group(1))
+    command = [sys.executable, "-m", "cab.cli.main", "verify", "gated_mean.py:GatedMean", "--csv"]
+    process = run(command, tmp_path)
+    assert process.returncode == 0, process.stdout
+    assert ",NC," in process.stdout
+
+
+def test_the_wheel_runs_outside_the_checkout(tmp_path: Path) -> None:
+    """Built, unpacked into a folder of its own, and started there with nothing of the checkout on the path."""
+    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
+    process = run([*build, str(ROOT)], tmp_path)
+    assert process.returncode == 0, process.stderr
+    [wheel] = tmp_path.glob("*.whl")
+    site, work = tmp_path / "site", tmp_path / "work"
+    work.mkdir()
+    shutil.unpack_archive(wheel, site, "zip")
+    start = f"import sys; sys.path.insert(0, {str(site)!r}); import cab; assert {str(site)!r} in cab.__file__; "
+    start += "from cab.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    cell = ["task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "preset=smoke", "trainer.max_steps=2"]
+    for arguments in (["run", *cell], ["audit"], ["params"], ["leaderboard", "results/local", "--out", "board"]):
+        process = run([sys.executable, "-c", start, *arguments], work)
+        assert process.returncode == 0, process.stderr
+    assert (work / "board" / "index.html").exists()
