@@ -1,0 +1,85 @@
+"""Small GPT-2, RoBERTa and Transformer networks with every parameter at random, and tokens for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor, nn
+
+from cab import Attention, Backbone, build_backbone
+
+VOCABULARY = 23
+WIDTH = {
+    "vocab_size": VOCABULARY,
+    "embed_dim": 24,
+    "num_heads": 3,
+    "ffn_dim": 40,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+}
+SMALL: dict[str, dict[str, Any]] = {
+    "gpt2": {**WIDTH, "num_layers": 2},
+    "roberta": {**WIDTH, "num_layers": 2, "max_length": 37},
+    "transformer": {
+        **WIDTH,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "max_source_length": 41,
+        "max_target_length": 37,
+    },
+}
+OPTIONS = {  # small enough that windows, chunks and segments end inside the sequences
+    "local": {"window_size": 5},
+    "abc": {"num_landmarks": 5},
+    "longshort CS": {"window_size": 5, "chunk_size": 4},
+    "longshort NS": {"window_size": 5, "num_landmarks": 3},
+    "performer": {"num_features": 6},
+    "cosformer": {"reweighting_length": 50},
+}
+
+
+def small(name: str, pattern: str, attention: str = "vanilla", **options: Any) -> Backbone:
+    """In float64, without dropout, with biases and norms at random too."""
+    backbone = build_backbone(
+        name, attention=spec(attention, pattern), pattern=pattern, **{**SMALL[name], **options}
+    ).double()
+    for module in backbone.modules():
+        if isinstance(module, nn.LayerNorm):
+            nn.init.normal_(module.weight, mean=1.0, std=0.2)
+            nn.init.normal_(module.bias, std=0.2)
+        elif isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.normal_(module.bias, std=0.2)
+    return backbone.eval()
+
+
+def spec(attention: str, pattern: str) -> Mapping[str, Any]:
+    """The attention with options that suit short sequences."""
+    return {"name": attention, **OPTIONS.get(attention, OPTIONS.get(f"{attention} {pattern}", {}))}
+
+
+def tokens(rows: int, length: int) -> Tensor:
+    return torch.randint(VOCABULARY, (rows, length))
+
+
+def padding(length: int) -> Tensor:
+    """Five rows: padding on the right, on the left, inside, all but one token, none."""
+    mask = torch.zeros(5, length, dtype=torch.bool)
+    mask[0, length - length // 3 :] = True
+    mask[1, : length // 4] = True
+    mask[2, 1::3] = True
+    mask[3] = True
+    mask[3, length // 2] = False
+    return mask
+
+
+def slots(backbone: Backbone) -> list[Attention]:
+    return [module for module in backbone.modules() if isinstance(module, Attention)]
+
+
+def read_size(path: Path) -> dict[str, Any]:
+    """The backbone's options in a file of configs/size."""
+    return yaml.safe_load(path.read_text())["backbone"]

@@ -1,0 +1,328 @@
+"""Generation: steps against teacher forcing, searches against slow ones, and what a row may not say."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from language_models import VOCABULARY, padding, slots, small, tokens
+from torch import Tensor
+from torch.nn import functional as F
+
+from backbones.generation import Limits, beam_search, greedy, sample
+from backbones.gpt2 import GPT2
+from backbones.layers.decoder import DecodingState, TokenDecoder
+from backbones.transformer import Transformer
+from cab import UserError
+
+CAUSAL = ["vanilla", "none", "local", "longshort", "abc", "s4d", "performer", "cosformer", "linear"]
+CROSS = ["vanilla", "none", "abc", "performer", "cosformer"]
+
+
+def gpt2(attention: str = "vanilla", **options: object) -> GPT2:
+    backbone = small("gpt2", "CS", attention, **options)
+    assert isinstance(backbone, GPT2)
+    return backbone
+
+
+def transformer(pattern: str = "CC", attention: str = "vanilla") -> Transformer:
+    backbone = small("transformer", pattern, attention)
+    assert isinstance(backbone, Transformer)
+    return backbone
+
+
+# --- steps ---------------------------------------------------------------------------------------------------------
+
+
+def step_through(backbone: TokenDecoder, state: DecodingState, ids: Tensor, first: int) -> Tensor:
+    """Logits after tokens ``first - 1`` and later: a prompt in two pieces, then token by token."""
+    piece = first // 2
+    _, state = backbone.prefill(ids[:, :piece], state)
+    logits, state = backbone.prefill(ids[:, piece:first], state)
+    steps = [logits]
+    for t in range(first, ids.shape[1]):
+        logits, state = backbone.step(ids[:, t], state)
+        steps.append(logits)
+    return torch.stack(steps, dim=1)
+
+
+@pytest.mark.parametrize("attention", CAUSAL)
+def test_gpt2_steps_are_the_training_form(attention: str) -> None:
+    backbone, ids = gpt2(attention), tokens(3, 25)
+    with torch.no_grad():
+        steps = step_through(backbone, backbone.init_state(3), ids, 9)
+        torch.testing.assert_close(steps, backbone(ids)[:, 8:])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "attention"), [*(("CS", name) for name in CAUSAL), *(("CC", name) for name in CROSS)]
+)
+def test_transformer_steps_are_the_training_form(pattern: str, attention: str) -> None:
+    backbone, source, ids = transformer(pattern, attention), tokens(5, 19), tokens(5, 18)
+    mask = padding(19)
+    with torch.no_grad():
+        steps = step_through(backbone, backbone.init_state(source, mask), ids, 3)
+        torch.testing.assert_close(steps, backbone(source, ids, mask)[:, 2:])
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("attention", ["vanilla", "local", "s4d", "abc"])
+def test_prompts_of_different_lengths(attention: str, positions: str) -> None:
+    """Padding on either side of the prompt: rows go on as if alone."""
+    backbone, ids, mask = gpt2(attention, positions=positions), tokens(5, 12), padding(12)
+    following = tokens(5, 4)
+    with torch.no_grad():
+        logits, state = backbone.prefill(ids, backbone.init_state(5), padding_mask=mask)
+        together = [logits]
+        for t in range(4):
+            logits, state = backbone.step(following[:, t], state)
+            together.append(logits)
+        for row in range(5):
+            alone = torch.cat([ids[row, ~mask[row]], following[row]])
+            expected = backbone(alone.unsqueeze(0))[0, -5:]
+            torch.testing.assert_close(torch.stack([step[row] for step in together]), expected)
+    assert torch.equal(state.lengths, (~mask).sum(dim=1) + 4)
+
+
+def test_the_source_is_projected_once_and_never_copied() -> None:
+    backbone = transformer()
+    projections = [slot.k_proj for slot in slots(backbone) if slot.pattern == "CC"]
+    calls: list[int] = []
+    for number, projection in enumerate(projections):
+        projection.register_forward_hook(lambda *_, number=number: calls.append(number))
+    source = tokens(2, 19)
+    greedy(backbone, backbone.init_state(source), tokens(2, 1), Limits(9))
+    assert calls == [0, 1]
+    state = backbone.init_state(source).select(torch.tensor([0, 0, 1, 1]))
+    _, after = backbone.step(tokens(4, 1)[:, 0], state)
+    chosen = after.select(torch.tensor([1, 1, 2, 3]), shared=state)
+    for layer, original in zip(chosen.layers, state.layers, strict=True):
+        assert layer["cross"]["key"] is original["cross"]["key"]
+    recent = [layer["self"]["recent_key"] for layer in (chosen.layers[0], after.layers[0])]
+    assert torch.equal(recent[0], recent[1][[1, 1, 2, 3]])
+
+
+# --- searches ------------------------------------------------------------------------------------------------------
+
+
+def slow_greedy(backbone: Transformer, source: Tensor, limits: Limits) -> list[int]:
+    """One row, the whole prefix anew for each token."""
+    said: list[int] = []
+    while len(said) < limits.max_length:
+        logits = backbone(source, torch.tensor([[0, *said]]))[0, -1]
+        if len(said) < limits.min_length:
+            logits[limits.end] = -math.inf
+        said.append(int(logits.argmax()))
+        if said[-1] == limits.end:
+            break
+    return said
+
+
+@pytest.mark.parametrize(("pattern", "attention"), [("CC", "vanilla"), ("CS", "local"), ("CS", "s4d"), ("CC", "abc")])
+def test_greedy_rows_of_a_batch_are_greedy_rows_alone(pattern: str, attention: str) -> None:
+    """Rows end at different tokens, are let go, and the others go on undisturbed."""
+    backbone, source, mask = transformer(pattern, attention), tokens(5, 19), padding(19)
+    with torch.no_grad():
+        free = [slow_greedy(backbone, source[row : row + 1, ~mask[row]], Limits(12)) for row in range(5)]
+        end = max(set(free[0] + free[4]), key=lambda t: sum(t in said[2:] for said in free))
+        limits = Limits(12, min_length=3, end=end)
+        expected = [slow_greedy(backbone, source[row : row + 1, ~mask[row]], limits) for row in range(5)]
+    output = greedy(backbone, backbone.init_state(source, mask), torch.zeros(5, 1, dtype=torch.long), limits)
+    assert output.shape[1] == max(map(len, expected))
+    assert len({len(said) for said in expected}) > 1
+    for said, row in zip(expected, output.tolist(), strict=True):
+        assert row == said + [end] * (len(row) - len(said))
+        assert end not in row[:3]
+
+
+def test_the_end_waits_for_the_minimum_and_the_maximum_waits_for_nobody() -> None:
+    """Sum's rule with its real numbers: 200 tokens at least, 400 at most."""
+    backbone = gpt2(num_layers=1)
+    prompt = tokens(2, 1)
+    ids = range(VOCABULARY)
+    always = next(
+        end for end in ids if greedy(backbone, backbone.init_state(2), prompt, Limits(1, end=end))[0, 0] == end
+    )
+    output = greedy(backbone, backbone.init_state(2), prompt, Limits(400, min_length=200, end=always))
+    assert not (output[:, :200] == always).any()
+    assert 201 <= output.shape[1] <= 400
+    assert greedy(backbone, backbone.init_state(2), prompt, Limits(400, min_length=400, end=always)).shape == (2, 400)
+
+
+def slow_beam_search(
+    backbone: Transformer, source: Tensor, limits: Limits, num_beams: int, length_penalty: float
+) -> list[int]:
+    """One row, hypotheses in lists, the whole prefix anew for each token."""
+    beams: list[tuple[float, list[int]]] = [(0.0, [])]
+    endings: list[tuple[float, list[int]]] = []
+    for length in range(1, limits.max_length + 1):
+        candidates = []
+        for score, said in beams:
+            logits = backbone(source, torch.tensor([[0, *said]]))[0, -1].log_softmax(dim=-1)
+            for token, log_probability in enumerate(logits.tolist()):
+                if token == limits.end and len(said) < limits.min_length:
+                    continue
+                n = limits.blocked_ngram
+                grams = {tuple(said[i : i + n]) for i in range(len(said) - n + 1)} if n else set()
+                if n and tuple([*said, token][-n:]) in grams:
+                    continue
+                candidates.append((score + log_probability, [*said, token]))
+        candidates.sort(key=lambda candidate: -candidate[0])
+        for score, said in candidates[:num_beams]:
+            if said[-1] == limits.end:
+                endings.append((score / length**length_penalty, said))
+        if len(endings) >= num_beams:
+            break
+        beams = [candidate for candidate in candidates if candidate[1][-1] != limits.end][:num_beams]
+    else:
+        endings += [(score / limits.max_length**length_penalty, said) for score, said in beams]
+    return max(endings)[1]
+
+
+@pytest.mark.parametrize(
+    ("num_beams", "length_penalty", "blocked_ngram", "min_length"),
+    [(1, 1.0, None, 0), (3, 1.0, None, 0), (4, 0.0, 2, 2), (5, 2.5, 3, 4), (3, -1.0, 1, 0), (2, 4.0, None, 0)],
+)
+@pytest.mark.parametrize("attention", ["vanilla", "abc"])
+def test_beam_search_is_the_slow_one(
+    attention: str, num_beams: int, length_penalty: float, blocked_ngram: int | None, min_length: int
+) -> None:
+    backbone, source, mask = transformer("CC", attention), tokens(5, 19), padding(19)
+    start = torch.zeros(5, 1, dtype=torch.long)
+    with torch.no_grad():
+        backbone.output.weight *= 2.0  # sharper, so that rows end at different lengths
+        free = greedy(backbone, backbone.init_state(source, mask), start, Limits(8))
+        end = int(free[:, 2:].flatten().bincount().argmax())
+        limits = Limits(10, min_length=min_length, end=end, blocked_ngram=blocked_ngram)
+        output = beam_search(
+            backbone,
+            backbone.init_state(source, mask),
+            start,
+            limits,
+            num_beams=num_beams,
+            length_penalty=length_penalty,
+        )
+        for row in range(5):
+            alone = source[row : row + 1, ~mask[row]]
+            said = slow_beam_search(backbone, alone, limits, num_beams, length_penalty)
+            assert output[row].tolist() == said + [end] * (output.shape[1] - len(said))
+
+
+def test_one_beam_is_greedy_and_all_beams_find_the_best() -> None:
+    backbone, source = transformer(), tokens(2, 19)
+    start = torch.zeros(2, 1, dtype=torch.long)
+    state = backbone.init_state(source)
+    one = beam_search(backbone, state, start, Limits(8), num_beams=1)
+    assert torch.equal(one, greedy(backbone, state, start, Limits(8)))
+    best = beam_search(backbone, state, start, Limits(3), num_beams=VOCABULARY**2)
+    every = torch.tensor(list(itertools.product(range(VOCABULARY), repeat=3)))
+    with torch.no_grad():
+        for row in range(2):
+            scores = []
+            for said in every.split(2000):
+                target = torch.cat([torch.zeros(len(said), 1, dtype=torch.long), said[:, :2]], dim=1)
+                logits = backbone(source[row : row + 1].expand(len(said), -1), target)
+                scores.append(logits.log_softmax(dim=-1).gather(2, said.unsqueeze(2)).sum(dim=(1, 2)))
+            assert torch.equal(best[row], every[torch.cat(scores).argmax()])
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_blocked_ngrams(n: int) -> None:
+    """Exactly the tokens that would repeat an n-gram, in rows of few kinds of tokens."""
+    said = torch.randint(4, (6, 17))
+    blocked = Limits(20, blocked_ngram=n).block(torch.zeros(6, 5), said).isinf()
+    for row, before in zip(blocked.tolist(), said.tolist(), strict=True):
+        grams = {tuple(before[i : i + n]) for i in range(len(before) - n + 1)}
+        assert row == [tuple([*before, token][-n:]) in grams for token in range(5)]
+    assert not Limits(20, blocked_ngram=n).block(torch.zeros(6, 5), said[:, : n - 1]).isinf().any()
+
+
+# --- samples -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.6, 1.0), (1.7, 0.75), (1.0, 0.4)])
+def test_samples_have_the_nucleus_distribution(temperature: float, top_p: float) -> None:
+    """Frequencies of the second token of 20,000 rows against the probabilities, by a chi-square statistic."""
+    backbone, rows = gpt2(), 20_000
+    prompt = tokens(1, 6)
+    with torch.no_grad():
+        backbone.final_norm.weight.mul_(0.3)
+        probabilities = (backbone(prompt)[0, -1] / temperature).softmax(dim=-1)
+        order = probabilities.argsort(descending=True).tolist()
+        nucleus: list[int] = []
+        while sum(probabilities[token].item() for token in nucleus) < top_p - 1e-12 and len(nucleus) < len(order):
+            nucleus.append(order[len(nucleus)])
+        expected = torch.zeros(VOCABULARY, dtype=torch.float64)
+        expected[nucleus] = probabilities[nucleus] / probabilities[nucleus].sum()
+    _, state = backbone.prefill(prompt[:, :-1], backbone.init_state(1))
+    many = state.select(torch.zeros(rows, dtype=torch.long))
+    drawn = sample(backbone, many, prompt[:, -1:].expand(rows, -1), Limits(1), temperature=temperature, top_p=top_p)
+    counts = drawn.flatten().bincount(minlength=VOCABULARY).double()
+    assert counts[expected == 0].sum() == 0
+    kept = expected > 0
+    statistic = ((counts - rows * expected).square()[kept] / (rows * expected[kept])).sum()
+    freedom = int(kept.sum()) - 1
+    assert statistic < freedom + 5 * math.sqrt(2 * freedom) + 5
+    assert 1 < len(nucleus) <= VOCABULARY
+
+
+def test_samples_follow_the_generator_and_a_thin_nucleus_is_greedy() -> None:
+    backbone, prompt = gpt2("abc"), tokens(3, 5)
+    limits = Limits(11, end=3)
+
+    def draw(seed: int, **options: float) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return sample(backbone, backbone.init_state(3), prompt, limits, generator=generator, **options)
+
+    assert torch.equal(draw(1), draw(1))
+    assert not torch.equal(draw(1)[:, :2], draw(2)[:, :2])
+    assert torch.equal(draw(1, top_p=1e-6), greedy(backbone, backbone.init_state(3), prompt, limits))
+    assert torch.equal(draw(1, temperature=1e-4), greedy(backbone, backbone.init_state(3), prompt, limits))
+
+
+# --- what is refused -----------------------------------------------------------------------------------------------
+
+
+def test_mistakes() -> None:
+    backbone, prompt = gpt2(positions="learned", max_length=10), tokens(2, 4)
+    state = backbone.init_state(2)
+    for wrong in ({"max_length": 0}, {"max_length": 3, "min_length": 4}, {"max_length": 3, "min_length": -1}):
+        with pytest.raises(UserError, match="max_length of at least 1 and min_length from 0"):
+            Limits(**wrong)
+    with pytest.raises(UserError, match="blocked_ngram must be at least 1, got 0"):
+        Limits(3, blocked_ngram=0)
+    with pytest.raises(UserError, match=r"got 0.0 and 1.0"):
+        sample(backbone, state, prompt, Limits(2), temperature=0.0)
+    with pytest.raises(UserError, match=r"got 1.0 and 1.5"):
+        sample(backbone, state, prompt, Limits(2), top_p=1.5)
+    with pytest.raises(UserError, match="num_beams must be at least 1"):
+        beam_search(backbone, state, prompt, Limits(2), num_beams=0)
+    assert greedy(backbone, state, prompt, Limits(7)).shape == (2, 7)
+    with pytest.raises(UserError, match=r"prompt \(2, 4\) .* need 11 learned positions, the backbone has 10"):
+        greedy(backbone, state, prompt, Limits(8))
+    with pytest.raises(UserError, match=r"tokens \(2, 11\) after 0 earlier ones .* 10 learned positions"):
+        backbone.prefill(tokens(2, 11), state)
+    _, full = backbone.prefill(tokens(2, 10), state)
+    with pytest.raises(UserError, match=r"tokens \(2, 1\) after 10 earlier ones"):
+        backbone.step(tokens(2, 1)[:, 0], full)
+    with pytest.raises(UserError, match=r"one token for each of the state's 2 rows, got \(3,\)"):
+        backbone.step(tokens(3, 1)[:, 0], state)
+    with pytest.raises(UserError, match="hides every token of rows \\[0, 1\\]"):
+        backbone.prefill(prompt, state, padding_mask=torch.ones(2, 4, dtype=torch.bool))
+    with pytest.raises(UserError, match="batch_size must be at least 1, got 0"):
+        backbone.init_state(0)
+    with pytest.raises(UserError, match=r"vocabulary has 0 to 22"):
+        backbone.prefill(prompt + VOCABULARY, state)
+
+
+def test_loss_of_a_generated_row_is_what_the_steps_said() -> None:
+    """Log probabilities along a greedy row, by steps and by one forward pass."""
+    backbone, source = transformer("CS", "longshort"), tokens(2, 13)
+    start = torch.zeros(2, 1, dtype=torch.long)
+    said = greedy(backbone, backbone.init_state(source), start, Limits(15))
+    with torch.no_grad():
+        logits = backbone(source, torch.cat([start, said[:, :-1]], dim=1))
+    assert torch.equal(logits.argmax(dim=-1), said)
+    assert F.cross_entropy(logits.flatten(0, 1), said.flatten()) < math.log(VOCABULARY)

@@ -1,0 +1,180 @@
+"""Weights in the layouts of public releases: the same logits as the reference implementation, in float32."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from language_models import padding, small
+from torch import Tensor, nn
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, RobertaConfig, RobertaForMaskedLM
+
+from backbones.gpt2 import GPT2
+from backbones.pretrained import load_fairseq_roberta, load_huggingface_gpt2, load_huggingface_roberta
+from backbones.roberta import RoBERTa
+from cab import UserError
+
+AS_RELEASED = {"positions": "learned", "max_length": 31, "scale_embedding": False, "activation": "gelu_tanh"}
+
+
+def randomize(model: PreTrainedModel) -> dict[str, Tensor]:
+    """The weights, with norms and biases at random too."""
+    for name, parameter in model.named_parameters():
+        nn.init.normal_(
+            parameter, mean=1.0 if re.search(r"(ln_.|LayerNorm|layer_norm)\.weight", name) else 0.0, std=0.2
+        )
+    return {name: weight.clone() for name, weight in model.eval().state_dict().items()}
+
+
+@pytest.fixture
+def released_gpt2() -> PreTrainedModel:
+    config = GPT2Config(vocab_size=23, n_positions=31, n_embd=24, n_layer=2, n_head=3, n_inner=40)
+    return GPT2LMHeadModel(config)
+
+
+@pytest.fixture
+def released_roberta() -> PreTrainedModel:
+    """As the public RoBERTa-base: norms with 1e-5, one token type, a table with two rows more than positions."""
+    config = RobertaConfig(
+        vocab_size=23,
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=40,
+        max_position_embeddings=39,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+    )
+    return RobertaForMaskedLM(config)
+
+
+def empty_gpt2(attention: str = "vanilla") -> GPT2:
+    backbone = small("gpt2", "CS", attention, **AS_RELEASED).float()
+    assert isinstance(backbone, GPT2)
+    return backbone
+
+
+def empty_roberta(attention: str = "vanilla") -> RoBERTa:
+    backbone = small("roberta", "NS", attention).float()
+    assert isinstance(backbone, RoBERTa)
+    return backbone
+
+
+def right_padded() -> tuple[Tensor, Tensor]:
+    mask = padding(27)
+    mask[1:4] = False
+    mask[2, 5:] = True
+    ids = torch.randint(2, 23, (5, 27)).masked_fill(mask, 1)  # 1 is the padding token of both
+    return ids, mask
+
+
+def test_gpt2_in_hugging_faces_layout(released_gpt2: PreTrainedModel) -> None:
+    weights = randomize(released_gpt2)
+    backbone = empty_gpt2()
+    assert load_huggingface_gpt2(backbone, weights) == []
+    ids, mask = right_padded()
+    with torch.no_grad():
+        expected = released_gpt2(ids, attention_mask=(~mask).long()).logits
+        error = (backbone(ids, mask) - expected)[~mask].abs().max()
+    assert error < 1e-4
+    assert expected.abs().max() > 1.0
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["new names", "old names"])
+def test_roberta_in_fairseqs_layout(released_roberta: PreTrainedModel, old: bool) -> None:
+    """The weights of the reference model under fairseq's names, of 2019's release and of later checkpoints."""
+    nn.init.zeros_(released_roberta.roberta.embeddings.token_type_embeddings.weight)  # fairseq has none
+    weights = randomize(released_roberta)
+    weights["roberta.embeddings.token_type_embeddings.weight"].zero_()
+    released_roberta.load_state_dict(weights)
+    backbone = empty_roberta()
+    assert load_fairseq_roberta(backbone, fairseq_layout(weights, old)) == []
+    compare_roberta(backbone, released_roberta)
+
+
+def test_roberta_in_hugging_faces_layout(released_roberta: PreTrainedModel) -> None:
+    weights = randomize(released_roberta)
+    backbone = empty_roberta()
+    assert load_huggingface_roberta(backbone, weights) == []
+    compare_roberta(backbone, released_roberta)
+
+
+def compare_roberta(backbone: RoBERTa, released: PreTrainedModel) -> None:
+    ids, mask = right_padded()
+    with torch.no_grad():
+        expected = released(ids, attention_mask=(~mask).long()).logits
+        error = (backbone(ids, mask) - expected)[~mask].abs().max()
+    assert error < 1e-4
+    assert expected.abs().max() > 1.0
+
+
+def fairseq_layout(weights: dict[str, Tensor], old: bool) -> dict[str, Tensor]:
+    """A RobertaForMaskedLM state dict as a fairseq checkpoint's ``model``."""
+    side = "decoder" if old else "encoder"
+    encoder = f"{side}.sentence_encoder."
+    names = {
+        "roberta.embeddings.word_embeddings.weight": f"{encoder}embed_tokens.weight",
+        "roberta.embeddings.position_embeddings.weight": f"{encoder}embed_positions.weight",
+    }
+    norm = "emb_layer_norm" if old else "layernorm_embedding"
+    for kind in ("weight", "bias"):
+        names[f"roberta.embeddings.LayerNorm.{kind}"] = f"{encoder}{norm}.{kind}"
+        names[f"lm_head.dense.{kind}"] = f"{side}.lm_head.dense.{kind}"
+        names[f"lm_head.layer_norm.{kind}"] = f"{side}.lm_head.layer_norm.{kind}"
+        for layer in range(2):
+            theirs, ours = f"roberta.encoder.layer.{layer}.", f"{encoder}layers.{layer}."
+            for module, name in (
+                ("attention.self.query", "self_attn.q_proj"),
+                ("attention.self.key", "self_attn.k_proj"),
+                ("attention.self.value", "self_attn.v_proj"),
+                ("attention.output.dense", "self_attn.out_proj"),
+                ("attention.output.LayerNorm", "self_attn_layer_norm"),
+                ("intermediate.dense", "fc1"),
+                ("output.dense", "fc2"),
+                ("output.LayerNorm", "final_layer_norm"),
+            ):
+                names[f"{theirs}{module}.{kind}"] = f"{ours}{name}.{kind}"
+    layout = {names[name]: weights[name] for name in names}
+    layout[f"{side}.lm_head.weight"] = weights["lm_head.decoder.weight"]
+    layout[f"{side}.lm_head.bias"] = weights["lm_head.bias"]
+    if old:
+        for layer, kind in ((layer, kind) for layer in range(2) for kind in ("weight", "bias")):
+            start = f"{encoder}layers.{layer}.self_attn."
+            parts = [layout.pop(f"{start}{name}_proj.{kind}") for name in "qkv"]
+            layout[f"{start}in_proj_{kind}"] = torch.cat(parts)
+    else:
+        layout[f"{encoder}version"] = torch.tensor([3.0])
+        layout["classification_heads.mnli.dense.weight"] = torch.zeros(24, 24)
+    return layout
+
+
+def test_another_attention_takes_the_projections_and_keeps_its_own(released_gpt2: PreTrainedModel) -> None:
+    weights = randomize(released_gpt2)
+    backbone = empty_gpt2("abc")
+    landmarks = backbone.decoder_layers[1].self_attention.compress_k.clone()
+    kept = load_huggingface_gpt2(backbone, weights)
+    assert kept == [f"decoder_layers.{n}.self_attention.compress_{x}" for n in range(2) for x in "kv"]
+    attention = backbone.decoder_layers[1].self_attention
+    assert torch.equal(attention.compress_k, landmarks)
+    assert torch.equal(attention.k_proj.weight, weights["transformer.h.1.attn.c_attn.weight"][:, 24:48].t())
+
+
+def test_names_and_shapes_that_do_not_fit(released_gpt2: PreTrainedModel) -> None:
+    weights = randomize(released_gpt2)
+    bare = {name.removeprefix("transformer."): weight for name, weight in weights.items() if name != "lm_head.weight"}
+    assert load_huggingface_gpt2(empty_gpt2(), bare) == []
+    with pytest.raises(UserError, match=r"'transformer.h.0.attn.c_new' \[2\], which has no place"):
+        load_huggingface_gpt2(empty_gpt2(), {**weights, "transformer.h.0.attn.c_new": torch.zeros(2)})
+    lacking = {name: weight for name, weight in weights.items() if name != "transformer.h.1.ln_2.bias"}
+    with pytest.raises(UserError, match=r"lack decoder_layers\.1\.feed_forward_residual\.norm\.bias"):
+        load_huggingface_gpt2(empty_gpt2(), lacking)
+    short = {**weights, "transformer.wpe.weight": torch.zeros(30, 24)}
+    with pytest.raises(UserError, match=r"positions.table.weight is \[30, 24\], the backbone's is \[31, 24\]"):
+        load_huggingface_gpt2(empty_gpt2(), short)
+    sinusoidal = small("gpt2", "CS", activation="gelu_tanh")
+    assert isinstance(sinusoidal, GPT2)
+    with pytest.raises(UserError, match=r"positions.table.weight is \[31, 24\], the backbone's does not exist"):
+        load_huggingface_gpt2(sinusoidal, weights)
+    with pytest.raises(UserError, match=r"'transformer.wte.weight' \[23, 24\], which has no place"):
+        load_fairseq_roberta(empty_roberta(), weights)
