@@ -84,7 +84,7 @@ def metrics_table(board: Board, pattern: str) -> Table:
     caption = f"{board.suite.heading}, pattern {pattern}: raw metrics, means over seeds ± their deviation"
     table = Table(element_id(board.suite.key, pattern, "metrics"), caption, [Column("attention")], [])
     table.rows = [Row(row["attention"], []) for row in board.rows(pattern)]
-    table.fixed = [Row(name, [], is_baseline=True) for name in dict.fromkeys(name for _, name, _ in trivial)]
+    table.fixed = [Row(name, [], kind="baseline") for name in dict.fromkeys(name for _, name, _ in trivial)]
     fields = {"preset": board.suite.preset, "pattern": pattern}
     for column in _measured_columns(results, measured):
         if not table.groups or table.groups[-1].label != column.group:

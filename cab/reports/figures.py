@@ -18,6 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from cab.reports.tables import MISSING, plain
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.artist import Artist
@@ -49,7 +51,7 @@ _LONGEST_LABEL = 22
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Settings for making and for writing figures: both must happen inside."""
+    """Settings for making and for writing figures: a context, or a decorator."""
     with (
         warnings.catch_warnings(),
         matplotlib.rc_context(
@@ -149,6 +151,7 @@ def _rows(axes: Axes, labels: list[str]) -> None:
     axes.spines["left"].set_visible(False)
 
 
+@style()
 def index_figure(scores: pd.DataFrame, *, title: str) -> Figure:
     """Compositional index of each attention with its confidence interval, best at the top.
 
@@ -176,11 +179,12 @@ def index_figure(scores: pd.DataFrame, *, title: str) -> Figure:
     return figure
 
 
+@style()
 def correlation_figure(pairs: pd.DataFrame, *, order: Sequence[str], title: str) -> Figure:
     """Pearson correlation as a heat map: blue for positive, orange for negative, deeper for stronger.
 
     Args:
-        pairs: columns first, second, r, n (attentions that both share), either order of the two; r is NaN where it is
+        pairs: columns a, b, pearson, shared (attentions that both have), either order of the two; NaN where it is
             not defined, drawn as an en dash.
         order: what the rows and columns are, in this order.
     """
@@ -193,7 +197,7 @@ def correlation_figure(pairs: pd.DataFrame, *, order: Sequence[str], title: str)
     axes.set_yticks(range(size), labels)
     axes.tick_params(length=0, labelcolor=INK)
     place = {name: rank for rank, name in enumerate(order)}
-    for first, second, r, n in pairs[["first", "second", "r", "n"]].itertuples(index=False, name=None):
+    for first, second, r, n in pairs[["a", "b", "pearson", "shared"]].itertuples(index=False, name=None):
         for row, column in {(place[first], place[second]), (place[second], place[first])}:
             _heat_cell(axes, row, column, r, words=f"{labels[row]} with {labels[column]}, {n} attentions")
     for row in range(size):
@@ -208,10 +212,11 @@ def _heat_cell(axes: Axes, row: int, column: int, value: float, *, words: str) -
     colour = (POSITIVE if value >= 0 else NEGATIVE) if known else GRID
     strength = 0.08 + 0.42 * abs(value) if known else 0.25
     cell = Rectangle((column - 0.48, row - 0.46), 0.96, 0.92, facecolor=colour, alpha=strength, linewidth=0)
-    mark(axes.add_patch(cell), "", f"{words}: {value:.2f}" if known else f"{words}: not defined")
-    axes.text(column, row, f"{value:.2f}" if known else "\N{EN DASH}", ha="center", va="center")
+    mark(axes.add_patch(cell), "", f"{words}: {plain(value, 2)}" if known else f"{words}: not defined")
+    axes.text(column, row, plain(value, 2) if known else MISSING, ha="center", va="center")
 
 
+@style()
 def benefit_figure(benefit: pd.DataFrame, *, title: str) -> Figure:
     """Index of each task with the best efficient attention, with softmax attention and with none (Figure 3b).
 
@@ -219,12 +224,13 @@ def benefit_figure(benefit: pd.DataFrame, *, title: str) -> Figure:
         benefit: columns task, efficient, vanilla, without.
     """
     shown = [
-        ("efficient", "best efficient attention", GRID),
+        ("efficient", "best efficient attention", MUTED),
         ("vanilla", "softmax attention", INK),
         ("without", "no attention", NEGATIVE),
     ]
     labels = [short(task) for task in benefit["task"]]
-    figure, axes = _axes(1.1 + 0.45 * len(benefit), title=title, labels=labels, bottom=0.85)
+    legend = _legend_height([label for _, label, _ in shown])
+    figure, axes = _axes(0.75 + 0.45 * len(benefit) + legend, title=title, labels=labels, bottom=0.45 + legend)
     _rows(axes, labels)
     axes.axvline(0, color=MUTED, linewidth=0.8)
     for offset, (column, label, colour) in zip((-0.26, 0, 0.26), shown, strict=True):
@@ -239,6 +245,7 @@ def benefit_figure(benefit: pd.DataFrame, *, title: str) -> Figure:
     return figure
 
 
+@style()
 def length_figure(
     curves: pd.DataFrame,
     *,
@@ -255,7 +262,7 @@ def length_figure(
         crossings: (attention, length, value) of each efficiency length, drawn as a ring on the curve.
     """
     names = sorted(curves["attention"].unique(), key=lambda name: (name != REFERENCE, name))
-    legend = 0.17 * math.ceil(len(names) / _legend_columns(map(short, names)))
+    legend = _legend_height([short(name) for name in names])
     figure, axes = _axes(2.85 + legend, title=title, labels=["12345.6"], bottom=0.5 + legend)
     for name in names:
         own = curves[curves["attention"] == name].sort_values("length")
@@ -283,6 +290,9 @@ def length_figure(
     axes.xaxis.set_minor_locator(NullLocator())
     if log:
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=7))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("sequence length")
     axes.set_ylabel(ylabel)
     _legend_below(figure, axes)
@@ -296,25 +306,32 @@ def _ends(curve: pd.DataFrame) -> str:
     return f"{first['value']:.4g} at length {first['length']:,.0f}, {last['value']:.4g} at {last['length']:,.0f}"
 
 
+@style()
 def efficiency_length_figure(lengths: pd.DataFrame, *, title: str) -> Figure:
     """From which length on each attention is cheaper than softmax attention, time and memory (Figure 2c).
 
     Args:
-        lengths: columns attention, resource, length; NaN where there is no such length.
+        lengths: columns attention, resource, length; NaN or infinite where there is no such length.
     """
     memory = lengths[lengths["resource"] == "memory"].sort_values("length", ascending=False, na_position="first")
     order = list(dict.fromkeys([*memory["attention"], *lengths["attention"]]))
     labels = [short(name) for name in order]
-    figure, axes = _axes(0.95 + 0.3 * len(order), title=title, labels=labels, bottom=0.65)
+    legend = _legend_height(["time", "memory"])
+    figure, axes = _axes(0.75 + 0.3 * len(order) + legend, title=title, labels=labels, bottom=0.45 + legend)
     _rows(axes, labels)
     for offset, resource, colour in ((-0.19, "time", POSITIVE), (0.19, "memory", NEGATIVE)):
         own = lengths[lengths["resource"] == resource].set_index("attention")["length"].reindex(order)
+        own = own.where(own < math.inf)
         bars = axes.barh([row + offset for row in range(len(order))], own.fillna(0), 0.34, color=colour, label=resource)
         for bar, (name, length) in zip(bars, own.items(), strict=True):
             mark(bar, str(name), f"{name}, {resource}: " + (f"{length:,.0f}" if math.isfinite(length) else "no length"))
     axes.set_xlabel("efficiency length, lower is better")
     _legend_below(figure, axes)
     return figure
+
+
+def _legend_height(labels: Sequence[str]) -> float:
+    return 0.17 * math.ceil(len(labels) / _legend_columns(labels))
 
 
 def _legend_columns(labels: Iterable[str]) -> int:

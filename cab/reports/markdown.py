@@ -49,7 +49,7 @@ def _header(column: Column, group: str) -> str:
 
 def _row(row: Row) -> list[str]:
     label = escape(row.label)
-    return [f"_{label}_" if row.is_baseline else label, *map(_cell, row.cells)]
+    return [f"_{label}_" if row.kind == "baseline" else label, *map(_cell, row.cells)]
 
 
 def _cell(cell: Cell) -> str:

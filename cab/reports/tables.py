@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 from urllib.parse import urlencode
 
 from cab.reports.leaderboard import COSTS
@@ -43,11 +44,11 @@ class Group:
 
 @dataclass
 class Row:
-    """An attention, or a trivial answer to compare with."""
+    """An attention, a trivial answer to compare with (baseline), or something else."""
 
     label: str
     cells: list[Cell]
-    is_baseline: bool = False
+    kind: Literal["attention", "baseline", "other"] = "attention"
 
 
 @dataclass

@@ -50,7 +50,7 @@ def page(browser: webdriver.Chrome, suite_folder: Path, tmp_path: Path) -> Itera
             file.write(f"vanilla,NS,forward,{length},{length**2 * 1e-6},{length**2}\n")
             file.write(f"abc,NS,forward,{length},{length * 1e-3},{length * 1000}\n")
     costs = ["--costs", str(suite_folder / "costs.txt")]
-    assert main(["leaderboard", str(suite_folder), "--out", str(tmp_path / "out")]) == 0
+    assert main(["leaderboard", str(suite_folder), "--out", str(tmp_path / "out"), *costs]) == 0
     show(browser)
     browser.get("about:blank")
     for kind in ("browser", "performance"):

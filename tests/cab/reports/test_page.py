@@ -81,7 +81,7 @@ def test_it_is_one_file(suite_folder: Path, tmp_path: Path) -> None:
         for name in ("src", "srcset", "action", "data", "poster", "background"):
             assert name not in attributes
     assert [link["href"] for link in elements.of("link")] == ["data:,"]
-    outside = {address for address in re.findall(r"https?://[^\s\"'<>]+", page)}
+    outside = set(re.findall(r"https?://[^\s\"'<>]+", page))
     assert outside <= {"http://www.w3.org/2000/svg"}
     assert "@import" not in page
     policy = next(meta["content"] for meta in elements.of("meta") if "http-equiv" in meta)
@@ -115,7 +115,7 @@ def test_every_number_leads_to_its_records(suite_folder: Path, tmp_path: Path) -
         facts = {strings[name]: strings[text] for name, text in record[3]}
         assert facts["configuration hash"] == Path(record[2]).stem
         assert facts["revision"] == "0123456789abcdef0123"
-        assert facts["hardware"] == "cores 2, device cpu"
+        assert facts["hardware"] == "device cpu, cores 2"
         assert facts["command"].startswith("cab run attention=")
     links = {link["href"] for link in elements.of("a") if link["href"].startswith("#records?")}
     assert len(links) > 20
@@ -148,7 +148,7 @@ def test_synthetic_data_are_called_so(tmp_path: Path, add: Callable[..., Path]) 
     for name in ("vanilla", "abc"):
         add({"mse": number(name)}, attention=name, dataset="synthetic")
     page, _ = page_of(tmp_path / "results", tmp_path / "out")
-    heading = re.search(r"<h2 id=\"mini-synthetic-heading\">(.*?)</h2>", page)[1]
+    heading = re.search(r"<h2 id=\"preset-mini-synthetic-heading\">(.*?)</h2>", page)[1]
     assert "Preset mini, synthetic data" in heading
     assert all("synthetic data" in caption for caption in re.findall(r"<caption[^>]*>(.*?)</caption>", page))
 
@@ -157,7 +157,7 @@ def test_synthetic_data_are_called_so(tmp_path: Path, add: Callable[..., Path]) 
 def test_hostile_names_are_inert(tmp_path: Path, add: Callable[..., Path]) -> None:
     for name in ["vanilla", *HOSTILE]:
         add({"mse": number(name), f"{name}@512": 1.5}, attention=name, seed=0)
-    whole = {field: HOSTILE[0] for field in ("task", "dataset", "variant", "backbone", "preset", "pattern")}
+    whole = dict.fromkeys(("task", "dataset", "variant", "backbone", "preset", "pattern"), HOSTILE[0])
     for name in ("vanilla", HOSTILE[1]):
         add(
             {HOSTILE[0]: number(name)},

@@ -1,0 +1,70 @@
+"""The figures in the paper's order, one PNG and one PDF each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cab.reports import figures
+from cab.reports.curves import extrapolation_curves
+from cab.reports.efficiency import cost_curves
+from cab.reports.leaderboard import Board
+from cab.scoring import benefit_of_attention, efficiency_length, pattern_correlation, task_correlation
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+def write_figures(boards: Sequence[Board], out: Path, *, costs: pd.DataFrame | None = None) -> Iterator[Path]:
+    """Write ``out``/figures/NAME.png and .pdf: cost (Figure 2), then for every suite Figures 3a, 3b, 3c and 4.
+
+    Figures whose data are missing (one pattern only, no ablation, no lengths) are left out.
+    """
+    folder = out / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, figure in [*_costs(costs), *(item for board in boards for item in _suite(board))]:
+        for suffix in ("png", "pdf"):
+            path = folder / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', name)}.{suffix}"
+            figure.savefig(path, dpi=200)
+            yield path
+
+
+def _costs(costs: pd.DataFrame | None) -> Iterator[tuple[str, Figure]]:
+    if costs is None:
+        return
+    lengths = efficiency_length(costs)
+    look = figures.looks(costs["attention"])
+    for letter, (pattern, phase, resource, unit, curves, crossings) in zip(
+        "ab" * len(costs), cost_curves(costs, lengths), strict=False
+    ):
+        title = f"{pattern}, {phase}: {resource}"
+        figure = figures.length_figure(curves, title=title, ylabel=unit, looks=look, crossings=crossings)
+        yield f"figure2{letter}-{pattern}-{phase}-{resource}", figure
+    for key, own in lengths.groupby(["pattern", "phase"], sort=False):
+        name = " ".join(map(str, key))
+        yield f"figure2c-{name}", figures.efficiency_length_figure(own, title=f"{name}: efficiency length")
+
+
+def _suite(board: Board) -> Iterator[tuple[str, Figure]]:
+    suite = board.suite
+    if len(suite.patterns) > 1:
+        pairs = pattern_correlation(board.scores)
+        title = f"{suite.heading}: correlation between patterns"
+        yield f"figure3a-{suite.key}", figures.correlation_figure(pairs, order=suite.patterns, title=title)
+    benefit = benefit_of_attention(board.scores)
+    if not benefit.empty:
+        yield f"figure3b-{suite.key}", figures.benefit_figure(benefit, title=f"{suite.heading}: benefit of attention")
+    look = figures.looks(board.measured["attention"])
+    for (cell, metric), curve in extrapolation_curves(board.measured).items():
+        figure = figures.length_figure(curve, title=f"{metric}, {cell}", ylabel=metric, looks=look, log=False)
+        yield f"figure3c-{suite.key}-{cell}-{metric}", figure
+    for pattern in suite.patterns:
+        tasks = board.tasks(pattern)
+        if len(tasks) > 1:
+            pairs = task_correlation(board.scores)
+            pairs = pairs[pairs["pattern"] == pattern]
+            title = f"{suite.heading}, {pattern}: correlation between tasks"
+            yield f"figure4-{suite.key}-{pattern}", figures.correlation_figure(pairs, order=tasks, title=title)

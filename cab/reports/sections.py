@@ -1,0 +1,207 @@
+"""What the page shows of a suite and of costs: tabs of blocks, each with figures and the tables behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+
+from cab.reports import figures
+from cab.reports.analysis_tables import benefit_table, correlation_table, curve_table, efficiency_table
+from cab.reports.board_tables import index_table, metrics_table
+from cab.reports.curves import extrapolation_curves
+from cab.reports.efficiency import cost_curves
+from cab.reports.inline_svg import inline_svg
+from cab.reports.tables import Table, element_id
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from cab.reports.leaderboard import Board
+
+PATTERN_NAMES = {"NS": "noncausal self", "CS": "causal self", "NC": "noncausal cross", "CC": "causal cross"}
+SLOTS_OF = {
+    "NS": "every position looks at the whole sequence",
+    "CS": "a position looks at earlier positions only",
+    "NC": "the target looks at the whole source",
+    "CC": "the target looks at the source, and its own later positions stay hidden",
+}
+
+
+@dataclass
+class Block:
+    """A heading with figures and tables below it."""
+
+    heading: str
+    text: str = ""
+    figures: list[Markup] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+
+    @property
+    def layout(self) -> str:
+        """A single figure stands beside its table where the screen is wide."""
+        return "beside" if len(self.figures) == len(self.tables) == 1 else "below"
+
+
+@dataclass
+class Tab:
+    id: str
+    label: str
+    hint: str
+    blocks: list[Block]
+
+
+@dataclass
+class Section:
+    """A suite on the page."""
+
+    id: str
+    heading: str
+    synthetic: bool
+    summary: str
+    tabs: list[Tab]
+
+
+def suite_section(board: Board) -> Section:
+    """A suite: a tab a pattern, and one for what compares patterns."""
+    suite = board.suite
+    data = "Data set" + "s" * (len(suite.datasets) != 1) + ": " + ", ".join(suite.datasets) + "."
+    if suite.synthetic:
+        data += " These are generated series: they show that the code runs, and rank nothing."
+    tabs = [_pattern_tab(board, pattern) for pattern in suite.patterns]
+    blocks = [*_pattern_correlation(board), *_benefit(board)]
+    if blocks:
+        tabs.append(Tab(element_id(suite.key, "patterns"), "Compare", "across patterns", blocks))
+    return Section(element_id("preset", suite.key), suite.heading, suite.synthetic, data, tabs)
+
+
+def _pattern_tab(board: Board, pattern: str) -> Tab:
+    tab = element_id(board.suite.key, pattern)
+    name = PATTERN_NAMES.get(pattern, "")
+    blocks = [
+        _index_block(board, pattern, tab),
+        Block("Raw metrics", tables=[metrics_table(board, pattern)]),
+        *_task_correlation(board, pattern, tab),
+        *_extrapolation(board, pattern, tab),
+    ]
+    return Tab(tab, pattern, name, blocks)
+
+
+def _index_block(board: Board, pattern: str, tab: str) -> Block:
+    tasks = board.tasks(pattern)
+    scores = board.scores[board.scores["pattern"] == pattern]
+    pictures = []
+    for number, task in enumerate(["all", *tasks] if len(tasks) > 1 else tasks):
+        own = scores[scores["task"] == task]
+        if own["ci"].notna().any():
+            title = "Average over tasks" if task == "all" else task
+            figure = figures.index_figure(own, title=title)
+            pictures.append(_svg(figure, f"{tab}-index-{number}", f"{title}: compositional index of each attention"))
+    heading = f"Compositional index, {pattern}: {SLOTS_OF.get(pattern, 'not a pattern of this benchmark')}"
+    return Block(heading, "", pictures, [index_table(board, pattern)])
+
+
+def _extrapolation(board: Board, pattern: str, tab: str) -> Iterator[Block]:
+    measured = board.measured[board.measured["pattern"] == pattern]
+    look = figures.looks(board.measured["attention"])
+    for number, ((cell, metric), curve) in enumerate(extrapolation_curves(measured).items()):
+        title = f"{metric} against length, {cell.replace('/', ' / ')}"
+        figure = figures.length_figure(curve, title=metric, ylabel=metric, looks=look, log=False)
+        table = curve_table(
+            curve, table_id=f"{tab}-curve-{number}", caption=f"{board.suite.heading}, pattern {pattern}: {title}"
+        )
+        yield Block(title, figures=[_svg(figure, f"{tab}-curve-figure-{number}", title)], tables=[table])
+
+
+def _task_correlation(board: Board, pattern: str, tab: str) -> Iterator[Block]:
+    tasks = board.tasks(pattern)
+    if len(tasks) < 2:
+        return
+    from cab.scoring import task_correlation
+
+    pairs = task_correlation(board.scores)
+    pairs = pairs[pairs["pattern"] == pattern]
+    title = "Correlation between tasks"
+    figure = figures.correlation_figure(pairs, order=tasks, title=title)
+    caption = f"{board.suite.heading}, pattern {pattern}: Pearson correlation of the index between tasks"
+    table = correlation_table(pairs, table_id=f"{tab}-tasks", caption=caption)
+    text = "Do attentions that do well on one task do well on another? Few attentions in common mean wide intervals."
+    yield Block(title, text, [_svg(figure, f"{tab}-tasks-figure", caption)], [table])
+
+
+def _pattern_correlation(board: Board) -> Iterator[Block]:
+    if len(board.suite.patterns) < 2:
+        return
+    from cab.scoring import pattern_correlation
+
+    pairs = pattern_correlation(board.scores)
+    name = element_id(board.suite.key, "pattern-correlation")
+    title = "Correlation between patterns"
+    figure = figures.correlation_figure(pairs, order=board.suite.patterns, title=title)
+    caption = f"{board.suite.heading}: Pearson correlation of the average index between patterns"
+    text = "Is an attention that does well in one pattern also good in another?"
+    yield Block(
+        title,
+        text,
+        [_svg(figure, f"{name}-figure", caption)],
+        [correlation_table(pairs, table_id=name, caption=caption)],
+    )
+
+
+def _benefit(board: Board) -> Iterator[Block]:
+    from cab.scoring import benefit_of_attention
+
+    benefit = benefit_of_attention(board.scores)
+    if benefit.empty:
+        return
+    name = element_id(board.suite.key, "benefit")
+    caption = f"{board.suite.heading}, pattern NS: compositional index with and without attention"
+    figure = figures.benefit_figure(benefit, title="Benefit of attention")
+    yield Block(
+        "Benefit of attention",
+        "What is lost when the attention under test is taken out of the network?",
+        [_svg(figure, f"{name}-figure", caption)],
+        [benefit_table(benefit, table_id=name, caption=caption)],
+    )
+
+
+def efficiency_blocks(costs: pd.DataFrame) -> Iterator[Block]:
+    """A block a pattern and phase of ``costs``: time and memory against length, and where the curves cross."""
+    from cab.scoring import efficiency_length
+
+    lengths = efficiency_length(costs)
+    look = figures.looks(costs["attention"])
+    blocks: dict[tuple[str, str], Block] = {}
+    for curves in cost_curves(costs, lengths):
+        key = (curves.pattern, curves.phase)
+        name = element_id("efficiency", *key)
+        if key not in blocks:
+            own = lengths[(lengths["pattern"] == curves.pattern) & (lengths["phase"] == curves.phase)]
+            caption = (
+                f"Pattern {curves.pattern}, {curves.phase}: length from which on an attention is cheaper than softmax"
+            )
+            text = "Rings mark the efficiency length: from there on the fitted curve of softmax attention lies above."
+            table = efficiency_table(own, table_id=name, caption=caption)
+            blocks[key] = Block(f"{curves.pattern}, {curves.phase}", text, [], [table])
+        figure = figures.length_figure(
+            curves.curves,
+            title=curves.resource.capitalize(),
+            ylabel=curves.unit,
+            looks=look,
+            crossings=curves.crossings,
+        )
+        title = f"Pattern {curves.pattern}, {curves.phase}: {curves.resource} in {curves.unit} against length"
+        blocks[key].figures.append(_svg(figure, f"{name}-{curves.resource}", title))
+    for (pattern, phase), block in blocks.items():
+        own = lengths[(lengths["pattern"] == pattern) & (lengths["phase"] == phase)]
+        figure = figures.efficiency_length_figure(own, title="Efficiency length")
+        title = f"Pattern {pattern}, {phase}: efficiency length of each attention"
+        block.figures.append(_svg(figure, element_id("efficiency", pattern, phase, "lengths"), title))
+        yield block
+
+
+def _svg(figure: Figure, name: str, title: str) -> Markup:
+    return Markup(inline_svg(figure, name=name, title=title))

@@ -1,0 +1,26 @@
+"""`--figures`: a PNG and a PDF of each figure whose data are there, in the paper's order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cab.cli.main import main
+from cab.results import PUBLISHED
+
+
+def test_the_published_figures_are_drawn(tmp_path: Path) -> None:
+    costs = tmp_path / "costs.csv"
+    rows = ["attention,pattern,phase,length,seconds,bytes"]
+    for length in (256, 512, 1024, 2048, 4096):
+        rows.append(f"vanilla,NS,forward,{length},{1e-9 * length**2 + 1e-4},{4 * length**2}")
+        rows.append(f"abc,NS,forward,{length},{1e-6 * length + 5e-4},{900 * length}")
+    costs.write_text("\n".join(rows) + "\n")
+    command = ["leaderboard", str(PUBLISHED), "--normalization", "official", "--figures"]
+    assert main([*command, "--costs", str(costs), "--out", str(tmp_path)]) == 0
+    found = {path.name for path in (tmp_path / "figures").iterdir()}
+    names = ["figure2a-NS-forward-time", "figure2b-NS-forward-memory", "figure2c-NS-forward"]
+    names += ["figure3a-published", "figure3b-published", *(f"figure4-published-{p}" for p in ("NS", "CS", "NC", "CC"))]
+    assert found == {f"{name}.{suffix}" for name in names for suffix in ("png", "pdf")}
+    for path in (tmp_path / "figures").iterdir():
+        assert path.read_bytes().startswith(b"%PDF" if path.suffix == ".pdf" else b"\x89PNG")
+        assert path.stat().st_size > 5_000
