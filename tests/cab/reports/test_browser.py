@@ -14,6 +14,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.wait import WebDriverWait
 
 from cab.cli.main import main
 
@@ -223,6 +224,6 @@ def test_hostile_names_stay_text(browser: webdriver.Chrome, tmp_path: Path, add:
     assert browser.title == "Attention leaderboard"
     assert sorted(column(browser, "mini-NC-index", 0)) == sorted(names)
     browser.find_elements(By.CSS_SELECTOR, "#mini-NC-metrics td a")[0].click()
-    assert len(browser.find_elements(By.CSS_SELECTOR, "#list details")) == 1
+    WebDriverWait(browser, 10).until(lambda b: len(b.find_elements(By.CSS_SELECTOR, "#list details")) == 1)
     assert browser.title == "Attention leaderboard"
     assert browser.get_log("browser") == []
