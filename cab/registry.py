@@ -42,7 +42,7 @@ class Entry:
     @property
     def options(self) -> dict[str, Any]:
         """Keyword arguments of the constructor that are the user's to set, with their defaults."""
-        parameters = inspect.signature(self.cls.__init__).parameters.values()
+        parameters = inspect.signature(self.cls).parameters.values()
         return {
             p.name: p.default
             for p in parameters
@@ -172,9 +172,7 @@ TASKS: Registry[TaskEntry] = Registry("task")
 C = TypeVar("C", bound=type)
 
 
-def register_attention(
-    name: str, *, patterns: str, complexity: str, paper: str, unsound: str = ""
-) -> Callable[[C], C]:
+def register_attention(name: str, *, patterns: str, complexity: str, paper: str, unsound: str = "") -> Callable[[C], C]:
     """Class decorator: makes an attention known to every command under ``name``.
 
     Args:
@@ -186,9 +184,7 @@ def register_attention(
     """
 
     def register(cls: C) -> C:
-        entry = AttentionEntry(
-            name, cls, Pattern.parse_many(patterns), Pattern.parse_many(unsound), complexity, paper
-        )
+        entry = AttentionEntry(name, cls, Pattern.parse_many(patterns), Pattern.parse_many(unsound), complexity, paper)
         ATTENTIONS.add(entry)
         return cls
 
