@@ -50,8 +50,8 @@ def read_table(name: str) -> tuple[dict[str, str], ...]:
 
 
 def paper_value(table: str, column: str, *where: str) -> Any:
-    """``${paper:TABLE,COLUMN,KEY=VALUE,...}``: one value of a table of configs/paper; empty cells are null."""
-    wanted = dict(condition.split("=", 1) for condition in where)
+    """``${paper:TABLE,COLUMN,KEY,VALUE,...}``: one value of a table of configs/paper; empty cells are null."""
+    wanted = dict(zip(where[::2], where[1::2], strict=True))
     for row in read_table(table):
         if all(row[key] == value for key, value in wanted.items()):
             return yaml.safe_load(row[column]) if row[column] else None

@@ -32,6 +32,6 @@ def count_parameters(cells: Iterable[tuple[str, str, str]]) -> dict[tuple[str, s
 def _network(key: str) -> tuple[str, dict[str, Any], str]:
     """The backbone, its options and the task that a key of the tables stands for (configs/paper/networks.csv)."""
     rows = [row for row in read_table("networks") if row["key"] == key]
-    options = {row["option"]: paper_value("networks", "value", f"key={key}", f"option={row['option']}") for row in rows}
+    options = {row["option"]: paper_value("networks", "value", "key", key, "option", row["option"]) for row in rows}
     options.pop("", None)
     return rows[0]["backbone"], options, rows[0]["task"]

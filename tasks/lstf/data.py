@@ -156,9 +156,9 @@ def calendar_features(dates: pd.DatetimeIndex) -> np.ndarray:
     return np.stack(
         [
             dates.hour / 23.0 - 0.5,
-            dates.dayofweek / 6.0 - 0.5,
+            dates.day_of_week / 6.0 - 0.5,
             (dates.day - 1) / 30.0 - 0.5,
-            (dates.dayofyear - 1) / 365.0 - 0.5,
+            (dates.day_of_year - 1) / 365.0 - 0.5,
         ],
         axis=1,
     ).astype(np.float32)

@@ -161,3 +161,17 @@ def test_an_attention_of_another_package_runs_and_is_scored(tmp_path: Path) -> N
     rows = pd.read_csv(__import__("io").StringIO(scored.stdout))
     assert set(rows["attention"]) == {"mean", "vanilla", "abc"}
     assert rows["ci"].notna().all()
+
+
+def test_preset_paper_reports_the_published_figure_and_the_sound_one(tmp_path: Path) -> None:
+    """At the paper's windows and protocol, with a network small enough for a test."""
+    small = ["backbone.embed_dim=8", "backbone.num_heads=1", "backbone.ffn_dim=8", "task.features=S"]
+    short = ["trainer.max_epochs=null", "trainer.max_steps=2", f"results_dir={tmp_path}"]
+    process = cab("run", *overrides(preset="paper"), *small, *short, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    record = json.loads(next(tmp_path.glob("*.json")).read_text())
+    assert record["config"]["task"]["pred_len"] == 720
+    metrics = {metric["name"]: metric for metric in record["metrics"]}
+    assert set(metrics) == {"mse", "mae", "mse_all_windows", "mae_all_windows"}
+    assert metrics["mse"]["value"] != metrics["mse_all_windows"]["value"]
+    assert "mse_all_windows" in process.stdout
