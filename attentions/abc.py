@@ -5,23 +5,29 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, r memory slots.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from cab import Attention, Pattern, register_attention
-from cab.attention import State, without_padding
+from cab.attention import State, compact_rows, take_rows, without_padding
 from cab.errors import UserError
 
-BLOCK = 8
-"""Tokens whose memories are formed from pairwise weights, [block, block + 1, r] of them."""
+BLOCK = 64
+"""Tokens of the causal form whose products with each other are formed; before them stands one memory."""
 
-SPAN = 256
+SPAN = 512
 """Tokens of the causal form that are in memory at once; the backward pass computes a span anew."""
 
 EMPTY = -1e30
 """Logarithm of the weight of nothing: finite, so that differences of two of them are numbers."""
+
+LARGEST = 600.0
+"""Logarithm of the largest weight within a block, in units of what came before: e^600 is a float64."""
 
 
 @register_attention("abc", patterns="NS CS NC CC", complexity="n", paper="Peng et al. 2022")
@@ -55,6 +61,7 @@ class ABCAttention(Attention):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         if num_landmarks < 1:
             raise UserError(f"num_landmarks must be at least 1, got {num_landmarks}")
+        self.compacts_padding = self.pattern is Pattern.CS  # so that a row begins with a token
         self.num_landmarks = num_landmarks
         self.compress_k = nn.Parameter(torch.empty(self.head_dim, num_landmarks))
         self.compress_v = nn.Parameter(torch.empty(self.head_dim, num_landmarks))
@@ -102,11 +109,12 @@ class ABCAttention(Attention):
 
     # --- a memory of all keys: NS, NC, CC ----------------------------------------------------------------
 
-    def memory(self, key: Tensor, value: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def memory(self, key: Tensor, value: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
         """K~ and V~ [B, H, r, E]; zero in a row whose keys are all padding."""
-        keys = _mean(key, self.compress_k, key_padding_mask)
-        values = _mean(value, self.compress_v, key_padding_mask)
-        return keys, values
+        with torch.autocast(key.device.type, enabled=False):
+            keys = WeightedMeans.apply(wide(key), wide(self.compress_k), padding)
+            values = WeightedMeans.apply(wide(value), wide(self.compress_v), padding)
+        return keys.to(key.dtype), values.to(value.dtype)
 
     def read(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """softmax(q K~^T / sqrt(E)) V~."""
@@ -115,26 +123,22 @@ class ABCAttention(Attention):
     # --- a memory that grows with the target: CS ---------------------------------------------------------
 
     def attend_causally(
-        self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, memory: State | None
+        self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, state: State | None
     ) -> tuple[Tensor, State]:
-        """Span by span, each from the memory that the spans before it left: output and the new memory."""
-        if memory is None:
-            memory = self.empty_memory(query.shape[0], query.device)
-        if padding is not None:
-            key, value = (x.masked_fill(padding[:, None, :, None], 0.0) for x in (key, value))
+        """Span by span, each from the memory that the spans before it left: output and the new state."""
+        state = state or self.empty_state(query.shape[0], query.device)
+        memory = [state[name] for name in MEMORY]
         pieces = [x.split(SPAN, dim=2) for x in (query, key, value)]
         masks = [None] * len(pieces[0]) if padding is None else padding.split(SPAN, dim=1)
-        carry = [memory[name] for name in MEMORY]
         outputs = []
         for q, k, v, mask in zip(*pieces, masks, strict=True):
+            arguments = (q, k, v, mask, *memory)
             if torch.is_grad_enabled() and len(masks) > 1:
-                output, *carry = checkpoint(
-                    self.span, q, k, v, mask, *carry, use_reentrant=False, preserve_rng_state=False
-                )
+                output, *memory = checkpoint(self.span, *arguments, use_reentrant=False, preserve_rng_state=False)
             else:
-                output, *carry = self.span(q, k, v, mask, *carry)
+                output, *memory = self.span(*arguments)
             outputs.append(output)
-        return torch.cat(outputs, dim=2), dict(zip(MEMORY, carry, strict=True))
+        return torch.cat(outputs, dim=2), dict(zip(MEMORY, memory, strict=True))
 
     def span(
         self,
@@ -146,35 +150,30 @@ class ABCAttention(Attention):
         key_mean: Tensor,
         value_mass: Tensor,
         value_mean: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         """Output [B, H, T, E] of one span, and the masses [B, H, r] and means [B, H, r, E] after it."""
         dtype, length = query.dtype, query.shape[2]
-        block = min(BLOCK, length)
         with torch.autocast(query.device.type, enabled=False):
-            accurate = torch.promote_types(dtype, torch.float32)
-            q, k, v = (_blocks(x.to(accurate), block) for x in (query, key, value))
-            k_logits, v_logits = k @ self.compress_k.to(accurate), v @ self.compress_v.to(accurate)
-            empty = _blocks(torch.ones_like(query[:, :1, :, :1], dtype=torch.bool), block, fill=False).logical_not()
-            if padding is not None:
-                empty = empty | _blocks(padding[:, None, :, None], block)
-            k_logits, v_logits = (x.masked_fill(empty, EMPTY) for x in (k_logits, v_logits))
-
-            k_weight, k_past, key_mass, key_mean = _running_means(k_logits, k, key_mass, key_mean)
-            v_weight, v_past, value_mass, value_mean = _running_means(v_logits, v, value_mass, value_mean)
-            # q_t K~_t^T: what was before the block, and its own tokens through their products with the query.
-            scores = (q @ k.transpose(-2, -1)).unsqueeze(-1)
-            logits = k_weight[..., 0, :] * (q @ k_past.transpose(-2, -1)) + (k_weight[..., 1:, :] * scores).sum(-2)
-            slots = (logits * self.scale).softmax(dim=-1)
-            tokens = (v_weight[..., 1:, :] * slots.unsqueeze(-2)).sum(-1)
-            output = (slots * v_weight[..., 0, :]) @ v_past + tokens @ v
-        return output.flatten(2, 3)[:, :, :length].to(dtype), key_mass, key_mean, value_mass, value_mean
+            q, k, v = (_blocks(wide(x), padding) for x in (query, key, value))
+            empty = _blocks_of_nothing(query, padding)
+            keys, *key_memory = running_means(k, wide(self.compress_k), empty, key_mass, key_mean)
+            values, *value_memory = running_means(v, wide(self.compress_v), empty, value_mass, value_mean)
+            # q_t K~_t^T: the memory before the block, and the block's tokens through their products with q_t.
+            past = keys.before * (q @ keys.mean.transpose(-2, -1))
+            logits = (past + (q @ k.transpose(-2, -1)).tril().double() @ keys.weight) / keys.total
+            slots = (logits * self.scale).softmax(dim=-1) / values.total
+            past = (slots * values.before).to(v.dtype) @ values.mean
+            output = past + (slots @ values.weight.transpose(-2, -1)).tril().to(v.dtype) @ v
+        return output.flatten(2, 3)[:, :, :length].to(dtype), *key_memory, *value_memory
 
     # --- decoding ----------------------------------------------------------------------------------------
 
-    def empty_memory(self, batch_size: int, device: torch.device | str | None) -> State:
-        """No token seen: weights of zero, in float32 whatever the precision of the tokens."""
-        mass = torch.full((batch_size, self.num_heads, self.num_landmarks), EMPTY, device=device)
-        mean = mass.new_zeros(*mass.shape, self.head_dim)
+    def empty_state(self, batch_size: int, device: torch.device | str | None) -> State:
+        """No token seen: no weight, and means of zero, at least in float32 whatever the precision of the tokens."""
+        mean = wide(self.compress_k).new_zeros(
+            batch_size, self.num_heads, self.num_landmarks, self.head_dim, device=device
+        )
+        mass = torch.full(mean.shape[:-1], EMPTY, device=device, dtype=torch.float64)
         return {"key_mass": mass, "key_mean": mean, "value_mass": mass, "value_mean": mean}
 
     def init_state(
@@ -187,9 +186,10 @@ class ABCAttention(Attention):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,  # noqa: ARG002
     ) -> State:
+        """CS: masses [B, H, r], logarithms, and means [B, H, r, E] of nothing. CC: K~ and V~ of the source."""
         self._check_decoding(batch_size, key, value, key_padding_mask)
         if key is None or value is None:
-            return self.empty_memory(batch_size, device or self.compress_k.device)
+            return self.empty_state(batch_size, device or self.compress_k.device)
         key = self.split_heads(self.k_proj(without_padding(key, key_padding_mask)))
         value = self.split_heads(self.v_proj(without_padding(value, key_padding_mask)))
         keys, values = self.memory(key, value, key_padding_mask)
@@ -197,64 +197,123 @@ class ABCAttention(Attention):
 
     def prefill(self, query: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
         self._check_tokens(query, query_padding_mask)
-        query = without_padding(query, query_padding_mask)
-        q = self.split_heads(self.q_proj(query))
+        tokens, mask, order = compact_rows(without_padding(query, query_padding_mask), query_padding_mask)
+        heads = self.split_heads(self.q_proj(tokens))
         if self.pattern is Pattern.CS:
-            k, v = self.split_heads(self.k_proj(query)), self.split_heads(self.v_proj(query))
-            heads, state = self.attend_causally(q, k, v, query_padding_mask, state)
+            key, value = self.split_heads(self.k_proj(tokens)), self.split_heads(self.v_proj(tokens))
+            heads, state = self.attend_causally(heads, key, value, mask, state)
         else:
-            heads = self.read(q, state["keys"], state["values"])
-        return without_padding(self.out_proj(self.merge_heads(heads)), query_padding_mask), state
+            heads = self.read(heads, state["keys"], state["values"])
+        output = without_padding(self.out_proj(self.merge_heads(heads)), mask)
+        return (output if order is None else take_rows(output, order.argsort(dim=1))), state
 
 
 MEMORY = ("key_mass", "key_mean", "value_mass", "value_mean")
 
 
-def _mean(x: Tensor, weight: Tensor, padding: Tensor | None) -> Tensor:
+class WeightedMeans(torch.autograd.Function):
     """softmax over positions of (x weight), transposed, times x: [B, H, M, E] to [B, H, r, E].
 
-    It is attention with the columns of ``weight`` for queries and x for keys and values.
+    The backward pass forms the weights anew, and both gradients to x in one product.
     """
-    slots = weight.T.expand(*x.shape[:2], -1, -1)
-    if padding is None:
-        return F.scaled_dot_product_attention(slots, x, x, scale=1.0)
-    nothing = padding.all(dim=1, keepdim=True)
-    visible = (~padding | nothing)[:, None, None, :]
-    mean = F.scaled_dot_product_attention(slots, x, x, attn_mask=visible, scale=1.0)
-    return mean.masked_fill(nothing[:, :, None, None], 0.0)
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, padding: Tensor | None) -> Tensor:
+        logits = _slot_logits(x, weight, padding)
+        mass = logits.logsumexp(dim=-1, keepdim=True)
+        mean = (logits - mass).exp_() @ x
+        if padding is not None:
+            mean = mean.masked_fill_(padding.all(dim=1)[:, None, None, None], 0.0)
+        ctx.save_for_backward(x, weight, padding, mass, mean)
+        return mean
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, padding, mass, mean = ctx.saved_tensors
+        if padding is not None:
+            grad = grad.masked_fill(padding.all(dim=1)[:, None, None, None], 0.0)
+        weights = (_slot_logits(x, weight, padding) - mass).exp_()
+        logits_grad = weights * (grad @ x.transpose(-2, -1) - (grad * mean).sum(dim=-1, keepdim=True))
+        both = torch.cat([weights, logits_grad], dim=-2).transpose(-2, -1)
+        x_grad = both @ torch.cat([grad, weight.T.expand_as(grad)], dim=-2)
+        return x_grad, (logits_grad @ x).sum(dim=(0, 1)).T, None
 
 
-def _blocks(x: Tensor, block: int, fill: float | bool = 0) -> Tensor:
-    """[B, H, T, X] to [B, H, blocks, block, X], filled up at the right end."""
-    x = F.pad(x, (0, 0, 0, -x.shape[2] % block), value=fill)
-    return x.unflatten(2, (-1, block))
+def _slot_logits(x: Tensor, weight: Tensor, padding: Tensor | None) -> Tensor:
+    logits = weight.T @ x.transpose(-2, -1)
+    return logits if padding is None else logits.masked_fill_(padding[:, None, None], EMPTY)
 
 
-def _running_weights(logits: Tensor) -> Tensor:
-    """Weights of the mean up to each position: [..., L, r] to [..., L targets, L, r], summing to one over L."""
-    length = logits.shape[-2]
-    future = torch.ones(length, length, dtype=torch.bool, device=logits.device).triu(1)
-    return logits.unsqueeze(-3).masked_fill(future.unsqueeze(-1), float("-inf"))
+class RunningMeans(NamedTuple):
+    """The mean of each slot up to token t of a block: (before * mean + sum over i <= t of weight_i x_i) / total_t.
+
+    weight, total: [B, H, blocks, block, r]; before: [B, H, blocks, 1, r]; all three in float64, in units in
+    which the first token and all before it weigh about one. mean: of all before the block, [B, H, blocks, r, E].
+    """
+
+    weight: Tensor
+    total: Tensor
+    before: Tensor
+    mean: Tensor
 
 
-def _running_means(logits: Tensor, x: Tensor, mass: Tensor, mean: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Running weighted means of x, kept as weights within a block and one mean at the start of each block.
+def running_means(
+    x: Tensor, weight: Tensor, empty: Tensor | None, mass: Tensor, mean: Tensor
+) -> tuple[RunningMeans, Tensor, Tensor]:
+    """Weighted means up to each token, without forming them: logits x weight, block by block.
 
     Args:
-        logits: logarithms of the weights, [B, H, blocks, block, r].
         x: [B, H, blocks, block, E].
+        weight: [E, r].
+        empty: which tokens are none, [B or 1, 1, blocks, block, 1].
         mass, mean: total weight (its logarithm) and mean of all that came before, [B, H, r] and [B, H, r, E].
 
     Returns:
-        weights [B, H, blocks, block, 1 + block, r] of what came before the block and of its tokens; the means
-        before each block [B, H, blocks, r, E]; mass and mean after the last.
+        the means, and mass and mean after the last block.
     """
-    block_mean = logits.softmax(dim=-2).transpose(-2, -1) @ x
+    logits = x @ weight
+    if empty is not None:
+        logits = logits.masked_fill(empty, EMPTY)
+    # Before each block, and after the last: weights of the memory and of the blocks, [B, H, after, blocks, r].
+    means = torch.cat([mean.unsqueeze(2), logits.softmax(dim=-2).transpose(-2, -1) @ x], dim=2)
+    logits = logits.double()
     masses = torch.cat([mass.unsqueeze(2), logits.logsumexp(dim=-2)], dim=2)
-    means = torch.cat([mean.unsqueeze(2), block_mean], dim=2)
-    pairs = _running_weights(masses)
-    prefix = torch.einsum("bhtir,bhire->bhtre", pairs.softmax(dim=-2), means)
-    prefix_mass = pairs.logsumexp(dim=-2)
-    within = _running_weights(torch.cat([prefix_mass[:, :, :-1].unsqueeze(-2), logits], dim=-2))
-    weights = within[..., 1:, :, :].softmax(dim=-2)
-    return weights, prefix[:, :, :-1], prefix_mass[:, :, -1], prefix[:, :, -1]
+    future = torch.ones(means.shape[2], means.shape[2], dtype=torch.bool, device=x.device).triu(1)
+    pairs = masses.unsqueeze(2).masked_fill(future.unsqueeze(-1), -torch.inf)
+    means = torch.einsum("bhtir,bhire->bhtre", pairs.softmax(dim=-2).to(x.dtype), means)
+    masses = pairs.logsumexp(dim=-2)
+    # Within a block: every weight in units of what there is at its first token.
+    before = masses[:, :, :-1].unsqueeze(-2)
+    unit = torch.maximum(before, logits[..., :1, :]).detach()
+    before = (before - unit).exp()
+    weights = (logits - unit).clamp(max=LARGEST).exp()
+    running = RunningMeans(weights, before + weights.cumsum(dim=-2), before, means[:, :, :-1])
+    return running, masses[:, :, -1], means[:, :, -1]
+
+
+def _blocks(x: Tensor, padding: Tensor | None) -> Tensor:
+    """[B, H, T, E] to [B, H, blocks, block, E]; zeros at padding and after the end."""
+    if padding is not None:
+        x = x.masked_fill(padding[:, None, :, None], 0.0)
+    length = x.shape[2]
+    block = min(BLOCK, length)
+    if length % block:
+        x = F.pad(x, (0, 0, 0, -length % block))
+    return x.unflatten(2, (-1, block))
+
+
+def _blocks_of_nothing(x: Tensor, padding: Tensor | None) -> Tensor | None:
+    """Which tokens of the blocks are padding or after the end: [B or 1, 1, blocks, block, 1]; None for none."""
+    length = x.shape[2]
+    block = min(BLOCK, length)
+    if padding is None:
+        if length % block == 0:
+            return None
+        padding = torch.zeros(1, length, dtype=torch.bool, device=x.device)
+    return F.pad(padding, (0, -length % block), value=True).view(len(padding), 1, -1, block, 1)
+
+
+def wide(x: Tensor) -> Tensor:
+    """In float32 at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -1,0 +1,42 @@
+"""Segment means: what Nystromformer and LARA take as landmarks, row by row of a padded batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def segment_means(num_landmarks: int, lengths: Tensor, num_tokens: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The matrix that averages segments, and which landmarks a row does not have.
+
+    A row of n tokens is cut into c = min(n, r) segments as equal as can be, the shorter ones first.
+
+    Args:
+        num_landmarks: r.
+        lengths: [B] real tokens of each row, which stand at its start.
+        num_tokens: N, of the batch.
+        dtype: of the weights.
+
+    Returns:
+        [B, r, N] averaging weights, zero in rows of absent landmarks and at padding; [B, r] True = absent.
+    """
+    length = lengths.unsqueeze(1)
+    count = length.clamp(max=num_landmarks)
+    size = length // count.clamp(min=1)
+    short = (size + 1) * count - length  # segments of ``size`` tokens; the others have one more
+    position = torch.arange(num_tokens, device=lengths.device).unsqueeze(0)
+    late = short + (position - short * size).clamp(min=0) // (size + 1)
+    segment = torch.where(position < short * size, position // size.clamp(min=1), late)
+    segment = segment.masked_fill(position >= length, num_landmarks)
+    landmark = torch.arange(num_landmarks, device=lengths.device)
+    member = (segment.unsqueeze(1) == landmark.view(1, -1, 1)).to(dtype)
+    return member / member.sum(dim=2, keepdim=True).clamp(min=1.0), landmark >= count
+
+
+def segments(x: Tensor, num_landmarks: int) -> Tensor:
+    """The same means of one row without padding, readable: [n, E] to [c, E]."""
+    n = len(x)
+    count = min(n, num_landmarks)
+    size = n // count
+    sizes = [size] * ((size + 1) * count - n) + [size + 1] * (n - size * count)
+    return torch.stack([part.mean(dim=0) for part in x.split(sizes)])

@@ -1,0 +1,161 @@
+"""Nystromformer: softmax attention through landmarks (Xiong et al. 2021)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attentions.landmarks import segment_means, segments
+from attentions.linearized import wide
+from cab import Attention, Pattern, UserError, register_attention
+from cab.attention import SoftmaxLimit
+
+ITERATIONS = 6
+
+
+@register_attention("nystromformer", patterns="NS", complexity="n", paper="Xiong et al. 2021")
+class NystromAttention(Attention):
+    """softmax(q K~^T) softmax(Q~ K~^T)^+ softmax(Q~ k^T) v  (CAB, Eq. 11), Q~ and K~ the means of segments.
+
+    The pseudo-inverse takes 6 iterations of Razavi et al. 2014, started from each matrix's own largest column sum
+    (the released code takes the largest of the whole batch, so that rows change each other). A row with no more
+    tokens than landmarks gets softmax attention itself. There are no weights over tokens to drop, so ``dropout``
+    is not used (as released).
+
+    Args:
+        num_landmarks: segments r.
+        conv_kernel_size: odd width k of a depthwise convolution of the values over positions, one filter a head,
+            that is added; None for none.
+        logit_scale: ``sqrt`` for q . k / sqrt(E); ``linear`` for the released q . k / E.
+
+    Raises:
+        ValueError: for options that cannot be.
+    """
+
+    compacts_padding = True
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        num_landmarks: int = 16,
+        conv_kernel_size: int | None = None,
+        logit_scale: str = "sqrt",
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if num_landmarks < 1:
+            raise UserError(f"num_landmarks must be at least 1, got {num_landmarks}")
+        if conv_kernel_size is not None and (conv_kernel_size < 1 or conv_kernel_size % 2 == 0):
+            raise UserError(f"conv_kernel_size must be odd and at least 1, or none, got {conv_kernel_size}")
+        if logit_scale not in ("sqrt", "linear"):
+            raise UserError(f"unknown logit_scale '{logit_scale}': choose sqrt or linear")
+        self.num_landmarks = num_landmarks
+        self.logit_factor = self.scale if logit_scale == "sqrt" else 1.0 / self.head_dim
+        self.conv = None
+        if conv_kernel_size is not None:
+            size = (conv_kernel_size, 1)
+            padding = (conv_kernel_size // 2, 0)
+            self.conv = nn.Conv2d(num_heads, num_heads, size, padding=padding, groups=num_heads, bias=False)
+
+    @classmethod
+    def softmax_limit(cls, pattern: Pattern, num_tokens: int) -> SoftmaxLimit:  # noqa: ARG003
+        """A landmark for every token."""
+        return SoftmaxLimit(({"num_landmarks": num_tokens},))
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        query_padding_mask: Tensor | None,  # noqa: ARG002
+        key_padding_mask: Tensor | None,
+    ) -> Tensor:
+        dtype, (rows, _, num_tokens, _) = query.dtype, query.shape
+        with torch.autocast(query.device.type, enabled=False):
+            query, key, value = (wide(x) for x in (query * self.logit_factor, key, value))
+            hidden = key_padding_mask
+            if hidden is None:
+                hidden = torch.zeros(rows, num_tokens, dtype=torch.bool, device=query.device)
+            lengths = (~hidden).sum(dim=1)
+            value = value.masked_fill(hidden[:, None, :, None], 0.0)
+            means, absent = segment_means(self.num_landmarks, lengths, num_tokens, query.dtype)
+            means = means.unsqueeze(1)
+            queries, keys = means @ query, means @ key
+            gone = absent[:, None, None, :]
+            first = _softmax(query @ keys.transpose(-2, -1), gone)
+            middle = _softmax(queries @ keys.transpose(-2, -1), gone).masked_fill(absent[:, None, :, None], 0.0)
+            last = _softmax(queries @ key.transpose(-2, -1), hidden[:, None, None, :])
+            output = first @ (pseudo_inverse(middle) @ (last @ value))
+            output = self._short_rows(output, query, key, value, hidden, lengths)
+            if self.conv is not None:
+                output = output + F.conv2d(
+                    value, self.conv.weight.to(value.dtype), padding=self.conv.padding, groups=self.num_heads
+                )
+            return output.to(dtype)
+
+    def _short_rows(
+        self, output: Tensor, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, lengths: Tensor
+    ) -> Tensor:
+        """Softmax attention itself in rows of at most r tokens: these stand in the first r columns."""
+        first = slice(0, min(self.num_landmarks, query.shape[2]))
+        q, k, v = query[:, :, first], key[:, :, first], value[:, :, first]
+        exact = _softmax(q @ k.transpose(-2, -1), hidden[:, None, None, first]) @ v
+        exact = F.pad(exact, (0, 0, 0, query.shape[2] - exact.shape[2]))
+        return torch.where((lengths <= self.num_landmarks)[:, None, None, None], exact, output)
+
+    def reference(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        query_padding_mask: Tensor | None,  # noqa: ARG002
+        key_padding_mask: Tensor | None,
+    ) -> Tensor:
+        """Row by row and head by head, on the real tokens alone."""
+        rows = []
+        for row in range(len(query)):
+            n = query.shape[2] if key_padding_mask is None else int((~key_padding_mask[row]).sum())
+            heads = [
+                self._head(h, query[row, h, :n], key[row, h, :n], value[row, h, :n]) for h in range(query.shape[1])
+            ]
+            rows.append(F.pad(torch.stack(heads), (0, 0, 0, query.shape[2] - n)))
+        return torch.stack(rows)
+
+    def _head(self, head: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if not len(q):
+            return q
+        q = q * self.logit_factor
+        if len(q) <= self.num_landmarks:
+            output = (q @ k.T).softmax(dim=-1) @ v
+        else:
+            queries, keys = segments(q, self.num_landmarks), segments(k, self.num_landmarks)
+            inverse = pseudo_inverse((queries @ keys.T).softmax(dim=-1))
+            output = (q @ keys.T).softmax(dim=-1) @ inverse @ (queries @ k.T).softmax(dim=-1) @ v
+        if self.conv is not None:
+            taps = self.conv.weight[head, 0, :, 0]
+            half = len(taps) // 2
+            padded = F.pad(v, (0, 0, half, half))
+            output = output + sum(tap * padded[i : i + len(v)] for i, tap in enumerate(taps))
+        return output
+
+
+def pseudo_inverse(matrix: Tensor) -> Tensor:
+    """Z <- Z/4 (13 I - A Z (15 I - A Z (7 I - A Z))), from Z = A^T / its largest column sum (Xiong et al., Eq. 11)."""
+    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    largest = matrix.sum(dim=-2).amax(dim=-1)[..., None, None].clamp(min=1e-30)
+    inverse = matrix.transpose(-2, -1) / largest
+    for _ in range(ITERATIONS):
+        product = matrix @ inverse
+        inverse = inverse / 4 @ (13 * identity - product @ (15 * identity - product @ (7 * identity - product)))
+    return inverse
+
+
+def _softmax(logits: Tensor, hidden: Tensor) -> Tensor:
+    """Over visible columns; zero where there is none."""
+    return logits.masked_fill(hidden, -1e30).softmax(dim=-1).masked_fill(hidden, 0.0)

@@ -1,0 +1,86 @@
+"""Nystromformer and LARA: readable forms, padding, segments, limits, options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from attentions.landmarks import segment_means, segments
+from attentions.nystromformer import pseudo_inverse
+from cab import UserError, build_attention
+from tests.attentions.agreement import assert_forms_agree, assert_padding_is_nothing, make
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("lara", {"num_landmarks": 4}),
+    ("nystromformer", {"num_landmarks": 4}),
+    ("nystromformer", {"num_landmarks": 5, "conv_kernel_size": 3, "logit_scale": "linear"}),
+]
+
+
+@pytest.mark.parametrize("length", [1, 3, 8, 23])
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_fast_form_is_the_readable_one(name: str, options: dict[str, Any], length: int) -> None:
+    module = make(name, "NS", **options).eval()
+    assert_forms_agree(module, length, 0)
+    assert_forms_agree(module, length, 0, masked=False)
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_padding_is_nothing(name: str, options: dict[str, Any]) -> None:
+    assert_padding_is_nothing(make(name, "NS", **options).eval(), 19, 0)
+
+
+def test_training_samples_are_the_same_in_both_forms() -> None:
+    module = make("lara", "NS")
+    x = torch.randn(2, 30, 24, dtype=torch.float64)
+    results = []
+    for module.use_reference in (False, True):
+        torch.manual_seed(5)
+        results.append(module(x))
+    torch.testing.assert_close(*results)
+    assert not torch.allclose(module(x), module(x))
+    assert torch.equal(module.eval()(x), module(x))
+
+
+@pytest.mark.parametrize("length", [1, 4, 5, 16, 17, 31])
+def test_segments_are_means_of_real_tokens(length: int) -> None:
+    x = torch.randn(3, 40, 6)
+    weights, absent = segment_means(5, torch.tensor([length, 40, 7]), 40, x.dtype)
+    expected = segments(x[0, :length], 5)
+    torch.testing.assert_close((weights @ x)[0, : len(expected)], expected)
+    assert absent[0].tolist() == [i >= min(5, length) for i in range(5)]
+    assert not weights[0, :, length:].any()
+
+
+def test_pseudo_inverse_inverts_each_matrix_by_itself() -> None:
+    sharp = torch.eye(6) * 8
+    matrices = torch.stack([(sharp + torch.randn(6, 6)).softmax(dim=-1), (sharp * 2).softmax(dim=-1)]).double()
+    inverse = pseudo_inverse(matrices)
+    torch.testing.assert_close(inverse[0] @ matrices[0], torch.eye(6).double(), atol=1e-3, rtol=0)
+    torch.testing.assert_close(pseudo_inverse(matrices[:1])[0], inverse[0])
+
+
+def test_short_rows_get_softmax_attention() -> None:
+    vanilla = build_attention("vanilla", pattern="NS", embed_dim=24, num_heads=3)
+    module = build_attention("nystromformer", pattern="NS", embed_dim=24, num_heads=3, num_landmarks=8)
+    module.load_state_dict(vanilla.state_dict())
+    x = torch.randn(2, 20, 24)
+    mask = torch.zeros(2, 20, dtype=torch.bool)
+    mask[0, 7:] = True
+    torch.testing.assert_close(module(x, key_padding_mask=mask)[0, :7], vanilla(x[:1, :7])[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("lara", {"num_landmarks": 0}),
+        ("nystromformer", {"num_landmarks": 0}),
+        ("nystromformer", {"conv_kernel_size": 4}),
+        ("nystromformer", {"logit_scale": "cube"}),
+    ],
+)
+def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=next(iter(options))):
+        build_attention(name, pattern="NS", embed_dim=24, num_heads=3, **options)
