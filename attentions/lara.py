@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from attentions.landmarks import segment_means, segments
 from attentions.linearized import wide
 from cab import Attention, Pattern, UserError, register_attention
+from cab.attention import SoftmaxLimit
 
 
 @register_attention("lara", patterns="NS", complexity="n", paper="Zheng et al. 2022")
@@ -43,6 +44,15 @@ class LARAAttention(Attention):
         if num_landmarks < 1:
             raise UserError(f"num_landmarks must be at least 1, got {num_landmarks}")
         self.num_landmarks = num_landmarks
+
+    @classmethod
+    def softmax_limit(cls, pattern: Pattern, num_tokens: int) -> SoftmaxLimit:  # noqa: ARG003
+        """Nearer with every proposal, and not there with one a token: no proposal is the target's own mixture.
+
+        The tolerance is what holds for logits of usual size; where softmax attention picks single keys, it does not.
+        """
+        steps = (1, max(num_tokens // 3, 1), num_tokens)
+        return SoftmaxLimit(tuple({"num_landmarks": landmarks} for landmarks in steps), tolerance=0.2)
 
     def noise(self, like: Tensor) -> Tensor:
         """What samples differ from their proposals' means by, [B, H, r, E]."""

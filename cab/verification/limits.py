@@ -16,7 +16,7 @@ from cab.verification.compare import distance
 from cab.verification.inputs import Inputs, Module
 from cab.verification.subject import Subject
 
-LENGTH, SEEDS = 24, (1, 2, 3)
+LENGTH, SEEDS = 24, range(1, 9)
 
 
 def has_limit(subject: Subject) -> bool:
@@ -39,7 +39,9 @@ def softmax_limit(subject: Subject) -> Worst:
         if is_last:
             worst.add(error, f"n={LENGTH}, {chosen}")
         if before is not None:
-            worst.add(error / before if before else error, f"n={LENGTH}, {chosen}, over the step before", limit=1.0)
+            worst.add(
+                error / before if before else error, f"n={LENGTH}, {chosen}, in parts of the step before", limit=1.0
+            )
         before = error
     return worst
 
