@@ -16,7 +16,7 @@ demo: setup
 	$(BIN)/cab leaderboard $(RESULTS) --format markdown
 
 test: setup
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: setup
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
