@@ -43,6 +43,14 @@ class Inputs:
         """Copies of the inputs that collect gradients."""
         return replace(self, **{name: x.detach().clone().requires_grad_() for name, x in self.tensors().items()})
 
+    def double(self) -> Inputs:
+        """The inputs in float64."""
+        return replace(self, **{name: x.double() for name, x in self.tensors().items()})
+
+    def float(self) -> Inputs:
+        """The inputs in float32."""
+        return replace(self, **{name: x.float() for name, x in self.tensors().items()})
+
     def rows(self, index: Any) -> Inputs:
         """The rows ``index`` of every tensor."""
         masks = {"query_padding": self.query_padding, "key_padding": self.key_padding}

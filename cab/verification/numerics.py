@@ -12,8 +12,11 @@ from cab.verification.compare import difference, gradient_floor
 from cab.verification.inputs import Inputs, Module, outputs_and_gradients, with_padding
 from cab.verification.subject import Subject, rounding
 
-FAST = 2e-4
+FAST = 5e-4
 """Allowed between the fast form and the reference, whose sums are in another order and gradients add up."""
+
+SLOPE, SLOPE_FLOAT32 = 1e-3, 0.02
+"""Allowed between the gradient and a difference quotient, in float64 and where there is float32 alone."""
 
 
 @check("numerics")
@@ -36,12 +39,20 @@ def finite_gradients(subject: Subject) -> Worst:
 @check("numerics")
 def gradient_is_derivative(subject: Subject) -> Worst:
     """The gradient to inputs and parameters is the slope of the output, by central differences in random directions."""
-    worst = Worst("error of the gradient against central differences", limit=0.02)
-    for length, seed in ((5, 1), (19, 2)):
+    worst = Worst("error of the gradient against central differences", limit=SLOPE)
+    for length, seed in ((5, 1), (19, 2), (150, 3), (530, 4)):
         module = subject.build(seed=seed)
         inputs = subject.draw(module, length, seed=seed)
-        errors = [slope_error(module, inputs, step) for step in (1e-2, 3e-3, 1e-3)]
-        limit = max(worst.limit, 10.0 * rounding(module, inputs) / 1e-2)  # what rounding makes of a quotient
+        try:
+            module, inputs = module.double(), inputs.double()
+            errors = [slope_error(module, inputs, step) for step in (1e-2, 1e-3, 1e-4, 1e-6)]
+            limit = SLOPE
+        except Exception:  # nobody promised float64: steps that float32 resolves, which may cross a kink
+            module, inputs = module.float(), inputs.float()
+            errors = [slope_error(module, inputs, step) for step in (1e-2, 3e-3, 1e-3)]
+            limit = SLOPE_FLOAT32
+        noise = rounding(module, inputs)
+        limit = limit if noise < 1e-6 else 1e3 * noise  # what is left of a quotient of coarse numbers
         worst.add(min(errors), f"n={length}, seed {seed}", limit=limit)
     return worst
 
