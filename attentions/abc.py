@@ -17,7 +17,7 @@ from cab import Attention, Pattern, register_attention
 from cab.attention import State, compact_rows, take_rows, without_padding
 from cab.errors import UserError
 
-BLOCK = 64
+BLOCK = 32
 """Tokens of the causal form whose products with each other are formed; before them stands one memory."""
 
 SPAN = 512
@@ -219,11 +219,13 @@ class WeightedMeans(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, padding: Tensor | None) -> Tensor:
-        logits = _slot_logits(x, weight, padding)
-        mass = logits.logsumexp(dim=-1, keepdim=True)
-        mean = (logits - mass).exp_() @ x
+        logits = weight.T @ x.transpose(-2, -1)
         if padding is not None:
-            mean = mean.masked_fill_(padding.all(dim=1)[:, None, None, None], 0.0)
+            logits.masked_fill_(padding[:, None, None], EMPTY)
+        mass = logits.logsumexp(dim=-1, keepdim=True)
+        mean = logits.sub_(mass).exp_() @ x
+        if padding is not None:
+            mean.masked_fill_(padding.all(dim=1)[:, None, None, None], 0.0)
         ctx.save_for_backward(x, weight, padding, mass, mean)
         return mean
 
@@ -233,16 +235,15 @@ class WeightedMeans(torch.autograd.Function):
         x, weight, padding, mass, mean = ctx.saved_tensors
         if padding is not None:
             grad = grad.masked_fill(padding.all(dim=1)[:, None, None, None], 0.0)
-        weights = (_slot_logits(x, weight, padding) - mass).exp_()
-        logits_grad = weights * (grad @ x.transpose(-2, -1) - (grad * mean).sum(dim=-1, keepdim=True))
-        both = torch.cat([weights, logits_grad], dim=-2).transpose(-2, -1)
-        x_grad = both @ torch.cat([grad, weight.T.expand_as(grad)], dim=-2)
+        columns = weight.T.expand_as(grad)
+        both = torch.cat([columns, grad], dim=-2) @ x.transpose(-2, -1)
+        weights, logits_grad = both.chunk(2, dim=-2)
+        if padding is not None:
+            weights.masked_fill_(padding[:, None, None], EMPTY)
+        weights.sub_(mass).exp_()
+        logits_grad.sub_((grad * mean).sum(dim=-1, keepdim=True)).mul_(weights)
+        x_grad = both.transpose(-2, -1) @ torch.cat([grad, columns], dim=-2)
         return x_grad, (logits_grad @ x).sum(dim=(0, 1)).T, None
-
-
-def _slot_logits(x: Tensor, weight: Tensor, padding: Tensor | None) -> Tensor:
-    logits = weight.T @ x.transpose(-2, -1)
-    return logits if padding is None else logits.masked_fill_(padding[:, None, None], EMPTY)
 
 
 class RunningMeans(NamedTuple):
