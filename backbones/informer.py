@@ -117,6 +117,11 @@ class Informer(Backbone):
         ):
             if x.dim() != 3 or x.shape[-1] != width or 0 in x.shape:
                 raise UserError(f"{name} must be [batch, length, {width}] and not empty, got {tuple(x.shape)}")
+        if past_time.shape[:2] != past.shape[:2] or not (len(known) == len(decoder_time) == len(past)):
+            raise UserError(
+                "past and past_time must agree in batch and length, known and decoder_time in batch with them, got "
+                f"{tuple(past.shape)}, {tuple(past_time.shape)}, {tuple(known.shape)}, {tuple(decoder_time.shape)}"
+            )
         if decoder_time.shape[1] <= known.shape[1]:
             raise UserError(
                 "decoder_time must be longer than known by the steps to forecast, got "

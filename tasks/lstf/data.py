@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import warnings
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from pandas.api.types import is_numeric_dtype
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -115,17 +117,24 @@ def _read_csv(path: Path) -> pd.DataFrame:
         raise UserError(f"{path} cannot be read as CSV ({reason}): the file is damaged, download it again") from None
 
 
+_RESTORE = "correct the first line or download the file again"
+
+
 def _check_columns(path: Path, table: pd.DataFrame, source: Source) -> None:
     found = [str(c) for c in table.columns]
     if not found or found[0] != "date":
-        raise UserError(f"{path}: the first column must be 'date', found '{found[0] if found else ''}'")
+        raise UserError(f"{path}: the first column must be 'date', found '{found[0] if found else ''}'; {_RESTORE}")
     channels = found[1:]
     if source.columns is not None and set(channels) != set(source.columns):
-        raise UserError(f"{path}: columns must be date,{','.join(source.columns)}; found {','.join(found)}")
+        raise UserError(f"{path}: columns must be date,{','.join(source.columns)}; found {','.join(found)}; {_RESTORE}")
     if source.target not in channels:
-        raise UserError(f"{path}: the target column '{source.target}' is missing; found {','.join(found[:12])}")
+        raise UserError(
+            f"{path}: the target column '{source.target}' is missing; found {','.join(found[:12])}; {_RESTORE}"
+        )
     if len(channels) != source.num_channels:
-        raise UserError(f"{path}: {source.num_channels} columns after 'date' are expected, found {len(channels)}")
+        raise UserError(
+            f"{path}: {source.num_channels} columns after 'date' are expected, found {len(channels)}; {_RESTORE}"
+        )
 
 
 def _numbers(path: Path, table: pd.DataFrame) -> pd.DataFrame:
@@ -141,13 +150,23 @@ def _numbers(path: Path, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _dates(path: Path, column: pd.Series) -> pd.DatetimeIndex:
-    dates = pd.to_datetime(column, errors="coerce")
-    broken = np.flatnonzero(dates.isna())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # pandas on formats it cannot guess; the error below says more
+        dates = pd.to_datetime(column, errors="coerce")
+    # bare numbers would pass as nanoseconds since 1970
+    broken = np.flatnonzero(dates.isna() | is_numeric_dtype(column))
     if len(broken):
-        raise UserError(f"{path}, line {broken[0] + 2}: '{column.iloc[broken[0]]}' is not a date")
+        raise UserError(
+            f"{path}, line {broken[0] + 2}, column 'date': '{column.iloc[broken[0]]}' is not a date "
+            "like 2016-07-01 00:00:00; repair or download the file again"
+        )
     backwards = np.flatnonzero(np.diff(dates.to_numpy()) <= np.timedelta64(0))
     if len(backwards):
-        raise UserError(f"{path}, line {backwards[0] + 3}: dates must increase")
+        line = backwards[0] + 3
+        raise UserError(
+            f"{path}, line {line}, column 'date': dates must increase, '{column.iloc[line - 2]}' does not; "
+            "sort the rows or download the file again"
+        )
     return pd.DatetimeIndex(dates)
 
 
