@@ -42,10 +42,10 @@ def gradient_is_derivative(subject: Subject) -> Worst:
     worst = Worst("error of the gradient against central differences", limit=SLOPE)
     for length, seed in ((5, 1), (19, 2), (150, 3), (530, 4)):
         module = subject.build(seed=seed)
-        inputs = subject.draw(module, length, seed=seed)
+        inputs = subject.draw(module, length, batch=1, seed=seed)
         try:
             module, inputs = module.double(), inputs.double()
-            errors = [slope_error(module, inputs, step) for step in (1e-2, 1e-3, 1e-4, 1e-6)]
+            errors = [slope_error(module, inputs, step) for step in (1e-3, 1e-5)]
             limit = SLOPE
         except Exception:  # nobody promised float64: steps that float32 resolves, which may cross a kink
             module, inputs = module.float(), inputs.float()
