@@ -158,8 +158,14 @@ BROKEN = {
     "missing": (lambda f: f.assign(HULL=f["HULL"].where(f.index != 99)).to_csv(index=False), "line 101, column 'HULL'"),
     "infinite": (lambda f: f.assign(OT=f["OT"].where(f.index != 5, np.inf)).to_csv(index=False), "line 7, column 'OT'"),
     "text": (lambda f: f.astype(object).assign(OT=["x", *f["OT"][1:]]).to_csv(index=False), "line 2, column 'OT': 'x'"),
-    "not a date": (lambda f: f.assign(date=["soon", *f["date"][1:]]).to_csv(index=False), "line 2, column 'date': 'soon'"),
-    "backwards": (lambda f: f.iloc[[0, 2, 1, *range(3, len(f))]].to_csv(index=False), "line 4, column 'date': dates must increase"),
+    "not a date": (
+        lambda f: f.assign(date=["soon", *f["date"][1:]]).to_csv(index=False),
+        "line 2, column 'date': 'soon'",
+    ),
+    "backwards": (
+        lambda f: f.iloc[[0, 2, 1, *range(3, len(f))]].to_csv(index=False),
+        "line 4, column 'date': dates must increase",
+    ),
 }
 
 

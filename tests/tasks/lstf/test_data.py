@@ -1,0 +1,231 @@
+"""Splits and window counts of every data set, calendar features by hand, and files as they lie on disks."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from cab import UserError
+from tasks.lstf.data import SOURCES, Windows, calendar_features, read_series, standardize
+from tasks.lstf.task import LSTF
+
+ETT = ["HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL", "OT"]
+WEATHER = [
+    *("Visibility", "DryBulbFarenheit", "DryBulbCelsius", "WetBulbFarenheit", "DewPointFarenheit"),
+    *("DewPointCelsius", "RelativeHumidity", "WindSpeed", "WindDirection", "StationPressure", "Altimeter"),
+    "WetBulbCelsius",
+]
+ECL = [f"MT_{index:03d}" for index in range(321)]  # MT_320 is the target; 26,304 hours
+
+
+def write(path: Path, columns: list[str], rows: int, *, freq: str = "h", dates: str = "%Y-%m-%d %H:%M:%S") -> None:
+    """A file of the official layout whose value in row r, channel c is (7 r + 3 c) mod 10."""
+    lines = [",".join(["date", *columns])]
+    cycle = [",".join(str((7 * row + 3 * channel) % 10) for channel in range(len(columns))) for row in range(10)]
+    when = pd.date_range("2016-07-01", periods=rows, freq=freq).strftime(dates)
+    lines += [f"{date},{cycle[row % 10]}" for row, date in enumerate(when)]
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "file", "columns", "rows", "freq", "parts"),
+    [
+        ("etth1", "ETTh1.csv", ETT, 17_420, "h", (8_640, 2_880, 2_880)),
+        ("etth2", "ETTh2.csv", ETT, 14_400, "h", (8_640, 2_880, 2_880)),
+        ("ettm1", "ETTm1.csv", ETT, 57_611, "15min", (34_560, 11_520, 11_520)),
+        ("ecl", "ECL.csv", ECL, 26_304, "h", (18_412, 2_632, 5_260)),  # int(.7 n), the rest, int(.2 n)
+        ("weather", "WTH.csv", WEATHER, 35_064, "h", (24_544, 3_508, 7_012)),
+    ],
+)
+def test_official_split_and_window_counts(
+    dataset: str,
+    file: str,
+    columns: list[str],
+    rows: int,
+    freq: str,
+    parts: tuple[int, int, int],
+    tmp_path: Path,
+) -> None:
+    write(tmp_path / file, columns, rows, freq=freq)
+    task = LSTF(dataset=dataset, features="S", seq_len=101, label_len=17, pred_len=59)
+    task.setup(tmp_path)
+    assert task.series.split == parts
+    assert task.series.values.shape == (rows, len(columns))
+    # training windows end inside their part; the others take their first past from the part before
+    counts = (len(task._training), len(task._validation), len(task._test))
+    assert counts == (parts[0] - 101 - 59 + 1, parts[1] - 59 + 1, parts[2] - 59 + 1)
+    target = columns.index({"ecl": "MT_320", "weather": "WetBulbCelsius"}.get(dataset, "OT"))
+    raw = (7 * np.arange(rows) + 3 * target) % 10
+    train = raw[: parts[0]].astype(float)
+    values = (raw - train.mean()) / np.sqrt(((train - train.mean()) ** 2).mean())
+    first, last = parts[0] + parts[1], sum(parts)
+    for windows, start, stop in ((task._validation, parts[0], first), (task._test, first, last)):
+        np.testing.assert_allclose(windows[0]["past"][:, 0], values[start - 101 : start], atol=1e-5)
+        np.testing.assert_allclose(windows[0]["future"][:, 0], values[start : start + 59], atol=1e-5)
+        np.testing.assert_allclose(windows[len(windows) - 1]["future"][:, 0], values[stop - 59 : stop], atol=1e-5)
+
+
+def test_later_rows_do_not_change_the_standardisation() -> None:
+    values = np.random.default_rng(3).normal(5, 2, size=(97, 3))
+    expected = standardize(values, 61)[:61]
+    values[61:] *= 1e6
+    assert np.array_equal(standardize(values, 61)[:61], expected)
+    np.testing.assert_allclose(expected.astype(float).mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(expected.astype(float).var(axis=0), 1, rtol=1e-6)  # over n, not n - 1
+
+
+def test_calendar_features_by_hand() -> None:
+    dates = pd.DatetimeIndex(["2016-07-01 00:00", "2017-12-31 23:45", "2020-12-31 12:15", "2018-01-01 05:00"])
+    expected = [  # Friday, Sunday, Thursday of a leap year (366th day), Monday; minutes play no part
+        [0 / 23, 4 / 6, 0 / 30, 182 / 365],
+        [23 / 23, 6 / 6, 30 / 30, 364 / 365],
+        [12 / 23, 3 / 6, 30 / 30, 365 / 365],
+        [5 / 23, 0 / 6, 0 / 30, 0 / 365],
+    ]
+    np.testing.assert_allclose(calendar_features(dates), np.array(expected) - 0.5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("seq_len", "label_len", "pred_len"), [(5, 5, 1), (7, 3, 11), (1, 1, 2)])
+def test_windows_at_odd_sizes(seq_len: int, label_len: int, pred_len: int) -> None:
+    rows = seq_len + pred_len + 4
+    values = torch.arange(rows, dtype=torch.float32)[:, None]
+    calendar = 1000 + values.expand(-1, 4)
+    windows = Windows(values, calendar, seq_len=seq_len, label_len=label_len, pred_len=pred_len)
+    assert len(windows) == 5
+    batch = windows.__getitems__([4, 0, 2])
+    for row, start in enumerate((4, 0, 2)):
+        now = start + seq_len
+        assert batch["past"][row, :, 0].tolist() == list(range(start, now))
+        assert batch["past_time"][row, :, 3].tolist() == list(range(1000 + start, 1000 + now))
+        assert batch["known"][row, :, 0].tolist() == list(range(now - label_len, now))
+        assert batch["decoder_time"][row, :, 0].tolist() == list(range(1000 + now - label_len, 1000 + now + pred_len))
+        assert batch["future"][row, :, 0].tolist() == list(range(now, now + pred_len))
+        for name, tensor in windows[start].items():
+            assert torch.equal(tensor, batch[name][row])
+    assert batch["future"][0, -1, 0] == rows - 1  # the last window ends with the last row
+
+
+def test_every_place_a_file_may_lie_gives_the_same_series(tmp_path: Path) -> None:
+    flat, nested, packed, both = (tmp_path / name for name in ("flat", "nested", "packed", "both"))
+    for folder in (flat, nested / "lstf", packed / "lstf", both / "lstf"):
+        folder.mkdir(parents=True)
+    write(flat / "ETTh2.csv", ETT, 14_411)
+    content = (flat / "ETTh2.csv").read_bytes()
+    (nested / "lstf" / "ETTh2.csv").write_bytes(content)
+    (packed / "lstf" / "ETTh2.csv.gz").write_bytes(gzip.compress(content, 1))
+    (both / "lstf" / "ETTh2.csv").write_bytes(content)
+    (both / "ETTh2.csv").write_text("another data set's folder")
+    reference = read_series("etth2", flat)
+    for root in (nested, packed, both):
+        series = read_series("etth2", root)
+        assert np.array_equal(series.values, reference.values)
+        assert np.array_equal(series.calendar, reference.calendar)
+    digest = hashlib.sha256(content).hexdigest()
+    assert reference.fingerprint == {"file": "ETTh2.csv", "rows": 14_411, "sha256": digest}
+    changed = content.replace(b",0,", b",1,", 1)
+    (flat / "ETTh2.csv").write_bytes(changed)
+    assert read_series("etth2", flat).fingerprint["sha256"] != digest
+
+
+def test_american_dates_of_the_weather_file(tmp_path: Path) -> None:
+    write(tmp_path / "WTH.csv", WEATHER, 35_064, dates="%m/%d/%Y %H:%M")
+    series = read_series("weather", tmp_path)
+    hours = 24 * 15 + 14  # 16 July 2016, 14:00, a Saturday, the 198th day
+    expected = [14 / 23 - 0.5, 5 / 6 - 0.5, 15 / 30 - 0.5, 197 / 365 - 0.5]
+    np.testing.assert_allclose(series.calendar[hours], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "file", "columns", "rows", "message"),
+    [
+        ("weather", "WTH.csv", WEATHER, 35_063, r"WTH\.csv: 35,063 rows.*needs 35,064.*download"),
+        ("weather", "WTH.csv", WEATHER, 35_065, r"WTH\.csv: 35,065 rows.*needs 35,064.*download"),
+        ("etth1", "ETTh1.csv", ETT, 14_399, r"ETTh1\.csv: 14,399 rows.*needs 14,400.*download"),
+        ("ettm1", "ETTm1.csv", ETT, 17_420, r"ETTm1\.csv: 17,420 rows.*needs 57,600.*download"),
+        ("weather", "WTH.csv", [*WEATHER[:-1], "OT"], 9, r"WTH\.csv: the target column 'WetBulbCelsius' .*correct"),
+        ("weather", "WTH.csv", WEATHER[2:], 9, r"WTH\.csv: 12 columns after 'date' are expected, found 10.*correct"),
+    ],
+)
+def test_files_of_another_edition(
+    dataset: str, file: str, columns: list[str], rows: int, message: str, tmp_path: Path
+) -> None:
+    write(tmp_path / file, columns, rows)
+    refused(dataset, tmp_path, message)
+
+
+def edited(line: int, text: str) -> str:
+    """An ETT file whose line ``line`` (the header is line 1) is ``text``."""
+    row = "2016-07-01 {:02d}:00:00,1,2,3,4,5,6,7"
+    lines = [",".join(["date", *ETT]), *(row.format(hour) for hour in range(20))]
+    lines[line - 1] = text
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "message"),
+    [
+        (9, ",1,2,3,4,5,6,7", "line 9, column 'date': 'nan' is not a date like 2016.*repair"),
+        (9, "x,1,2,3,4,5,6,7", "line 9, column 'date': 'x' is not a date like 2016.*repair"),
+        (9, "2016-07-01 06:00:00,1,2,3,4,5,6,7", "line 9, column 'date': dates must increase, '2016-07-01 06.*sort"),
+        (9, "2016-07-01 07:00:00,1,,3,4,5,6,7", "line 9, column 'HULL': 'nan' is not a finite.*repair"),
+        (9, "2016-07-01 07:00:00,1,2,3,-inf,5,6,7", "line 9, column 'MULL': '-inf' is not a finite.*repair"),
+        (9, "2016-07-01 07:00:00,1,2,3,4,5,six,7", "line 9, column 'LULL': 'six' is not a finite.*repair"),
+        (9, "2016-07-01 07:00:00,1,2,3,4", "line 9, column 'LUFL': 'nan' is not a finite.*repair"),
+        (9, "2016-07-01 07:00:00,1,2,3,4,5,6,7,8", "cannot be read as CSV .*line 9, saw 9.*download"),
+        (1, "HUFL,HULL,MUFL,MULL,LUFL,LULL,OT,date", "the first column must be 'date', found 'HUFL'; correct"),
+        (1, "date,HUFL,HULL,MUFL,MULL,LUFL,LULL,Oil", "columns must be date,.*OT; found .*Oil; correct"),
+    ],
+)
+def test_a_bad_line_is_named(line: int, text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "ETTh1.csv").write_text(edited(line, text))
+    refused("etth1", tmp_path, r"ETTh1\.csv.*" + message)
+
+
+def test_numbers_are_not_dates(tmp_path: Path) -> None:
+    rows = "".join(f"{1467331200 + 3600 * hour},1,2,3,4,5,6,7\n" for hour in range(20))
+    (tmp_path / "ETTh1.csv").write_text(",".join(["date", *ETT]) + "\n" + rows)
+    refused("etth1", tmp_path, r"ETTh1\.csv, line 2, column 'date': '1467331200' is not a date")
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\x1f\x8b\x08junk", b"\xff\xfe\x00date"])
+@pytest.mark.parametrize("name", ["ETTh1.csv", "ETTh1.csv.gz"])
+def test_no_table_at_all(content: bytes, name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    refused("etth1", tmp_path, name.replace(".", r"\.") + r".*(download|correct)")
+
+
+def test_an_archive_cut_anywhere_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "ETTh1.csv", ETT, 14_450)
+    packed = gzip.compress((tmp_path / "ETTh1.csv").read_bytes(), 1)
+    (tmp_path / "ETTh1.csv").unlink()
+    for kept in (5, 11, len(packed) // 3, len(packed) - 1):
+        (tmp_path / "ETTh1.csv.gz").write_bytes(packed[:kept])
+        refused("etth1", tmp_path, r"ETTh1\.csv\.gz cannot be read as CSV .*download")
+
+
+def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "ETTh1.csv", ETT, 14_450)
+    packed = bytearray(gzip.compress((tmp_path / "ETTh1.csv").read_bytes(), 1))
+    (tmp_path / "ETTh1.csv").unlink()
+    packed[-6] ^= 1  # the checksum
+    (tmp_path / "ETTh1.csv.gz").write_bytes(packed)
+    refused("etth1", tmp_path, r"ETTh1\.csv\.gz cannot be read as CSV .*download")
+
+
+@pytest.mark.parametrize("dataset", SOURCES)
+def test_a_missing_file_is_named_with_where_to_put_it(dataset: str, tmp_path: Path) -> None:
+    file = SOURCES[dataset].file
+    refused(dataset, None, rf"{file} is needed: give data_root=FOLDER or set CAB_DATA.*dataset=synthetic")
+    refused(dataset, tmp_path, rf"no {file} \(or {file}\.gz\) in {tmp_path}.*data_root= or CAB_DATA.*synthetic")
+
+
+def refused(dataset: str, root: Path | None, message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        read_series(dataset, root)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,190 @@
+"""The LSTF scores against direct numpy over all windows, at sizes that divide nothing."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from cab.backbone import Backbone
+from tasks.lstf.task import LSTF
+
+DATA = Path(os.environ.get("CAB_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))
+PAST, KNOWN, AHEAD = 41, 9, 31  # more than a day ahead: the last day is repeated in part
+
+
+class Linear(Backbone):
+    """Reads everything a batch has: a forecast that any misplaced row would change."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.linspace(-0.4, 0.7, steps))
+
+    def forward(self, past: Tensor, past_time: Tensor, known: Tensor, decoder_time: Tensor) -> Tensor:
+        horizon = decoder_time.shape[1] - known.shape[1]
+        level = torch.einsum("bnc,n->bc", past, self.weights[: past.shape[1]]) / past.shape[1]
+        clock = past_time[:, :1, :1] + decoder_time[:, -horizon:, 1:2]
+        return level[:, None] + known[:, :1] + 0.3 * clock
+
+
+def linear_by_hand(task: LSTF, start: int) -> np.ndarray:
+    """The same forecast, of the window that starts in row ``start`` of the series; [AHEAD, C]."""
+    values, calendar = standardised(task), task.series.calendar
+    now = start + PAST
+    weights = np.linspace(-0.4, 0.7, PAST)
+    clock = calendar[start, 0] + calendar[now : now + AHEAD, 1:2]
+    return weights @ values[start:now] / PAST + values[now - KNOWN] + 0.3 * clock
+
+
+@functools.cache
+def standardised(task: LSTF) -> np.ndarray:
+    values, train = task.series.values, task.series.split[0]
+    values = (values - values[:train].mean(axis=0)) / values[:train].std(axis=0)
+    return values[:, -1:] if task.features == "S" else values
+
+
+def in_order(dataset: Dataset[Any], batch_size: int) -> Iterator[Any]:
+    size = len(dataset)  # type: ignore[arg-type]
+    for start in range(0, size, batch_size):
+        yield dataset.__getitems__(list(range(start, min(start + batch_size, size))))  # type: ignore[attr-defined]
+
+
+def ready(dataset: str = "synthetic", root: Path | None = None, **options: Any) -> LSTF:
+    task = LSTF(dataset=dataset, **{"seq_len": PAST, "label_len": KNOWN, "pred_len": AHEAD, **options})
+    task.check()
+    task.setup(root)
+    return task
+
+
+def official_files() -> Path:
+    if not any((DATA / folder / "ETTh1.csv").is_file() for folder in ("lstf", "")):
+        pytest.fail(f"no lstf/ETTh1.csv in {DATA}: set CAB_DATA to the folder of the official files")
+    return DATA
+
+
+def errors(task: LSTF, part: int, forecasts: Any, windows: int | None = None) -> dict[str, float]:
+    """MSE and MAE over the windows whose forecasts lie wholly in part 1 (validation) or 2 (test)."""
+    values = standardised(task)
+    first = sum(task.series.split[:part]) - PAST
+    count = task.series.split[part] - AHEAD + 1 if windows is None else windows
+    wrong = np.stack([forecasts(task, i) - values[i + PAST : i + PAST + AHEAD] for i in range(first, first + count)])
+    return {"mse": float((wrong**2).mean()), "mae": float(np.abs(wrong).mean())}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("features", ["M", "S"])
+def test_scores_are_the_mean_over_all_windows_steps_and_channels(features: str) -> None:
+    expected = None
+    for batch_size in (7, 32, 5_000):
+        task = ready(features=features, evaluation_batch_size=batch_size)
+        expected = expected or errors(task, 2, linear_by_hand)
+        assert task.evaluate(Linear(PAST), in_order) == pytest.approx(expected, rel=1e-5)
+    assert task.validate(Linear(PAST), in_order) == pytest.approx(errors(task, 1, linear_by_hand)["mse"], rel=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("batch_size", [5, 32, 37, 10_000])
+def test_the_published_protocol_leaves_out_what_does_not_fill_a_batch_of_32(batch_size: int) -> None:
+    task = ready(test_windows="whole_batches", evaluation_batch_size=batch_size)
+    count = 1_600 - AHEAD + 1
+    whole = count - count % 32
+    assert whole < count
+    published = errors(task, 2, linear_by_hand, whole)
+    sound = errors(task, 2, linear_by_hand)
+    assert abs(published["mse"] / sound["mse"] - 1) > 1e-4  # the test can tell them apart
+    scores = task.evaluate(Linear(PAST), in_order)
+    assert scores == pytest.approx(
+        {**published, "mse_all_windows": sound["mse"], "mae_all_windows": sound["mae"]}, rel=1e-5
+    )
+    assert list(scores) == [metric.name for metric in task.metrics]
+    assert not any(metric.higher_is_better for metric in task.metrics)
+
+
+@torch.no_grad()
+def test_with_fewer_windows_than_a_batch_all_are_scored() -> None:
+    task = ready("etth1", official_files(), features="S", test_windows="whole_batches", pred_len=2_870)
+    assert len(task._test) == 11
+    scores = task.evaluate(Linear(PAST), in_order)
+    assert scores["mse"] == scores["mse_all_windows"] > 0
+
+
+def last_value(task: LSTF, start: int) -> np.ndarray:
+    return standardised(task)[start + PAST - 1]
+
+
+def last_day(task: LSTF, start: int) -> np.ndarray:
+    now = start + PAST
+    return np.stack([standardised(task)[now - 24 + step % 24] for step in range(AHEAD)])
+
+
+@pytest.mark.parametrize("test_windows", ["all", "whole_batches"])
+def test_naive_forecasts_by_hand(test_windows: str) -> None:
+    task = ready(test_windows=test_windows)
+    scored = (1_600 - AHEAD + 1) // (32 if test_windows == "whole_batches" else 1)
+    scored *= 32 if test_windows == "whole_batches" else 1
+    naive = task.baselines()
+    assert naive["repeat_last_value"] == pytest.approx(errors(task, 2, last_value, scored), rel=1e-5)
+    assert naive["repeat_last_day"] == pytest.approx(errors(task, 2, last_day, scored), rel=1e-5)
+
+
+def test_the_last_day_of_a_short_past_is_all_of_it() -> None:
+    task = ready(seq_len=11, label_len=3, pred_len=13)
+    batch = task._test.__getitems__(list(range(len(task._test))))
+    naive = torch.cat([batch["past"], batch["past"][:, :2]], dim=1)
+    expected = (naive.double() - batch["future"].double()).square().mean().item()
+    assert task.baselines()["repeat_last_day"]["mse"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_loss_is_the_mean_squared_error_and_reaches_the_weights() -> None:
+    task = ready()
+    network = Linear(PAST)
+    loss = task.loss(network, task.training_set.__getitems__([0, 777, 5_528]))
+    values = standardised(task)
+    wrong = [linear_by_hand(task, i) - values[i + PAST : i + PAST + AHEAD] for i in (0, 777, 5_528)]
+    assert loss.item() == pytest.approx(np.mean(np.square(wrong)), rel=1e-5)
+    loss.backward()
+    assert network.weights.grad is not None
+    assert (network.weights.grad != 0).all()
+
+
+@pytest.mark.parametrize(("features", "channels"), [("M", 7), ("S", 1)])
+def test_what_the_backbone_is_told(features: str, channels: int) -> None:
+    task = ready(features=features)
+    assert task.backbone_options() == {"channels": channels, "season": 24}
+    assert task.variant == features
+    assert task.training_set[3]["past"].shape == (PAST, channels)
+    assert task.fingerprint()["rows"] == 8_000
+
+
+@pytest.mark.parametrize(
+    ("dataset", "features", "rows", "channels", "season", "windows", "mean"),
+    [  # paper windows of configs/paper/lstf.csv; mean of the target over the training part, by awk
+        ("etth1", "M", 17_420, 7, 24, (7_585, 2_161, 2_161), 17.1283),
+        ("etth2", "S", 17_420, 1, 24, (7_585, 2_161, 2_161), 26.8720),
+        ("ettm1", "M", 69_680, 7, 96, (33_217, 10_849, 10_849), 17.1250),
+        ("weather", "M", 35_064, 12, 24, (23_105, 2_789, 6_293), 1.4067),
+    ],
+)
+def test_the_official_files(
+    dataset: str, features: str, rows: int, channels: int, season: int, windows: tuple[int, ...], mean: float
+) -> None:
+    lengths = {
+        "etth1": (336, 336, 720),
+        "etth2": (336, 336, 720),
+        "ettm1": (672, 384, 672),
+        "weather": (720, 336, 720),
+    }
+    seq_len, label_len, pred_len = lengths[dataset]
+    task = ready(dataset, official_files(), features=features, seq_len=seq_len, label_len=label_len, pred_len=pred_len)
+    assert task.backbone_options() == {"channels": channels, "season": season}
+    assert len(task.series.values) == rows
+    assert (len(task._training), len(task._validation), len(task._test)) == windows
+    assert task.series.values[: task.series.split[0], -1].mean() == pytest.approx(mean, abs=2e-4)
