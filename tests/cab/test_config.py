@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 from hydra import compose, initialize_config_dir
 
-from cab.config import CONFIGS, check_overrides, read_table, register_configs, resolve
+from cab.config import CONFIGS, check_overrides, read_table, register_configs, resolve, tuned_options
+from cab.registry import ATTENTIONS, TASKS
 
 
 def composed(*overrides: str) -> dict[str, Any]:
@@ -42,9 +44,67 @@ def test_paper_training_is_table_4() -> None:
     assert config["elsewhere"]["CS"] == {"name": "probsparse", "mix": True}
 
 
-def test_options_are_table_5_then_defaults_and_the_command_line_wins() -> None:
-    assert composed("preset=paper", "dataset=etth1")["attention"] == {"name": "abc", "num_landmarks": 16}
-    assert composed("dataset=etth1", "attention.num_landmarks=7")["attention"]["num_landmarks"] == 7
+@pytest.mark.parametrize("dataset", TASKS.get("lstf").cls.datasets)
+@pytest.mark.parametrize("features", ["M", "S"])
+def test_every_data_set_has_its_row_and_the_whole_recipe(dataset: str, features: str) -> None:
+    config = composed("preset=paper", f"dataset={dataset}", f"task.features={features}")
+    assert config["preset"] == "paper"
+    assert config["dataset"]["name"] == dataset
+    assert config["task"]["evaluation_batch_size"] == config["trainer"]["batch_size"] == 32
+    assert config["trainer"]["schedule"] == "halve_each_epoch"
+    assert config["trainer"]["patience"] == 3
+    assert config["trainer"]["max_steps"] is None
+    widths = {name: config["backbone"][name] for name in ("embed_dim", "num_heads", "ffn_dim", "dropout")}
+    assert widths == {"embed_dim": 512, "num_heads": 8, "ffn_dim": 2048, "dropout": 0.05}
+    assert config["elsewhere"] == {
+        "NS": "probsparse",
+        "CS": {"name": "probsparse", "mix": True},
+        "NC": "vanilla",
+        "CC": "vanilla",
+    }
+
+
+def test_table_1_and_the_windows_agree() -> None:
+    """By hand from Table 1: ETT (ETTh1), Weather and ECL, multivariate."""
+    windows = {row["dataset"]: row for row in read_table("lstf") if row["features"] == "M"}
+    for dataset, lengths in {"etth1": (336, 720), "weather": (720, 720), "ecl": (336, 960)}.items():
+        assert (int(windows[dataset]["seq_len"]), int(windows[dataset]["pred_len"])) == lengths
+
+
+@pytest.mark.parametrize(
+    ("attention", "option"), [("abc", {"num_landmarks": 16}), ("performer", {"num_features": 16}), ("cosformer", {})]
+)
+@pytest.mark.parametrize("preset", ["paper", "mini"])
+def test_options_of_table_5(attention: str, option: dict[str, int], preset: str) -> None:
+    config = composed(f"preset={preset}", "dataset=etth1", f"attention={attention}", "pattern=NC")
+    assert config["attention"] == {**ATTENTIONS.get(attention).options, **option, "name": attention}
+
+
+def test_table_5_speaks_of_one_cell_only() -> None:
+    for row in read_table("table5"):
+        told = tuned_options(row["task"], row["backbone"], row["pattern"], row["attention"])
+        assert told[row["option"]] == yaml.safe_load(row["value"])
+    assert tuned_options("pcc", "pointr", "NC", "abc")["num_landmarks"] == 64
+    assert tuned_options("lstf", "informer", "NC", "abc")["num_landmarks"] == 16
+    assert tuned_options("sum", "transformer", "CS", "abc")["num_landmarks"] == 64
+
+
+def test_the_command_line_wins() -> None:
+    config = composed(
+        "preset=paper",
+        "dataset=weather",
+        *("task.seq_len=99", "task.label_len=33", "task.pred_len=17", "task.test_windows=all"),
+        *("backbone.encoder_layers=1", "backbone.dropout=0.5", "attention.num_landmarks=7"),
+        *("trainer.learning_rate=0.02", "trainer.max_epochs=1", "elsewhere=vanilla"),
+    )
+    task = config["task"]
+    assert (task["seq_len"], task["label_len"], task["pred_len"], task["test_windows"]) == (99, 33, 17, "all")
+    assert (config["backbone"]["encoder_layers"], config["backbone"]["decoder_layers"]) == (1, 2)
+    assert config["backbone"]["dropout"] == 0.5
+    assert config["attention"] == {"name": "abc", "num_landmarks": 7}
+    assert (config["trainer"]["learning_rate"], config["trainer"]["max_epochs"]) == (0.02, 1)
+    assert config["trainer"]["batch_size"] == 32
+    assert config["elsewhere"] == "vanilla"
 
 
 def test_presets_are_three_and_differ() -> None:
