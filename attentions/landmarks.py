@@ -33,6 +33,11 @@ def segment_means(num_landmarks: int, lengths: Tensor, num_tokens: int, dtype: t
     return member / member.sum(dim=2, keepdim=True).clamp(min=1.0), landmark >= count
 
 
+def average(weights: Tensor, x: Tensor) -> Tensor:
+    """Weights [B, r, N] times x [B, H, N, E], read as [N, H * E]: [B, H, r, E]."""
+    return torch.einsum("brn,bhne->bhre", weights, x)
+
+
 def segments(x: Tensor, num_landmarks: int) -> Tensor:
     """The same means of one row without padding, readable: [n, E] to [c, E]."""
     n = len(x)

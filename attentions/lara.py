@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.landmarks import segment_means, segments
+from attentions.landmarks import average, segment_means, segments
 from attentions.linearized import wide
 from cab import Attention, Pattern, UserError, register_attention
 from cab.attention import SoftmaxLimit
@@ -75,7 +75,7 @@ class LARAAttention(Attention):
             if hidden is None:
                 hidden = torch.zeros(rows, num_tokens, dtype=torch.bool, device=query.device)
             means, absent = segment_means(self.num_landmarks, (~hidden).sum(dim=1), num_tokens, query.dtype)
-            mean = means.unsqueeze(1) @ (query + key)
+            mean = average(means, query) + average(means, key)
             sample = mean + self.noise(query)
             keys = (sample @ key.transpose(-2, -1) - key.square().sum(dim=-1).unsqueeze(-2) / 2) * self.scale
             keys = keys.masked_fill(hidden[:, None, None, :], HIDDEN)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.landmarks import segment_means, segments
+from attentions.landmarks import average, segment_means, segments
 from attentions.linearized import wide
 from cab import Attention, Pattern, UserError, register_attention
 from cab.attention import SoftmaxLimit
@@ -75,38 +75,41 @@ class NystromAttention(Attention):
         query_padding_mask: Tensor | None,  # noqa: ARG002
         key_padding_mask: Tensor | None,
     ) -> Tensor:
-        dtype, (rows, _, num_tokens, _) = query.dtype, query.shape
+        dtype = query.dtype
         with torch.autocast(query.device.type, enabled=False):
-            query, key, value = (wide(x) for x in (query * self.logit_factor, key, value))
-            hidden = key_padding_mask
-            if hidden is None:
-                hidden = torch.zeros(rows, num_tokens, dtype=torch.bool, device=query.device)
-            lengths = (~hidden).sum(dim=1)
-            value = value.masked_fill(hidden[:, None, :, None], 0.0)
-            means, absent = segment_means(self.num_landmarks, lengths, num_tokens, query.dtype)
-            means = means.unsqueeze(1)
-            queries, keys = means @ query, means @ key
-            gone = absent[:, None, None, :]
-            first = _softmax(query @ keys.transpose(-2, -1), gone)
-            middle = _softmax(queries @ keys.transpose(-2, -1), gone).masked_fill(absent[:, None, :, None], 0.0)
-            last = _softmax(queries @ key.transpose(-2, -1), hidden[:, None, None, :])
-            output = first @ (pseudo_inverse(middle) @ (last @ value))
-            output = self._short_rows(output, query, key, value, hidden, lengths)
+            query, key, value = (wide(x) for x in (query, key, value))
+            if key_padding_mask is not None:
+                value = value.masked_fill(key_padding_mask[:, None, :, None], 0.0)
+            if key_padding_mask is None and query.shape[2] <= self.num_landmarks:
+                output = self.softmax_attention(query, key, value)
+            else:
+                output = self.approximate(query, key, value, key_padding_mask)
             if self.conv is not None:
-                output = output + F.conv2d(
-                    value, self.conv.weight.to(value.dtype), padding=self.conv.padding, groups=self.num_heads
-                )
+                weight = self.conv.weight.to(value.dtype)
+                output = output + F.conv2d(value, weight, padding=self.conv.padding, groups=self.num_heads)
             return output.to(dtype)
 
-    def _short_rows(
-        self, output: Tensor, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, lengths: Tensor
-    ) -> Tensor:
-        """Softmax attention itself in rows of at most r tokens: these stand in the first r columns."""
-        first = slice(0, min(self.num_landmarks, query.shape[2]))
-        q, k, v = query[:, :, first], key[:, :, first], value[:, :, first]
-        exact = _softmax(q @ k.transpose(-2, -1), hidden[:, None, None, first]) @ v
-        exact = F.pad(exact, (0, 0, 0, query.shape[2] - exact.shape[2]))
-        return torch.where((lengths <= self.num_landmarks)[:, None, None, None], exact, output)
+    def softmax_attention(self, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None = None) -> Tensor:
+        """Weighted means of value; ``hidden`` keys [B, M] are not seen, unless there is no other."""
+        visible = None if hidden is None else (~hidden | hidden.all(dim=1, keepdim=True))[:, None, None]
+        return F.scaled_dot_product_attention(query, key, value, visible, scale=self.logit_factor)
+
+    def approximate(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None) -> Tensor:
+        """The product of the three softmax matrices and value, from the right; zeros stand at padded values."""
+        rows, _, num_tokens, _ = query.shape
+        lengths = torch.full((rows,), num_tokens, device=query.device) if padding is None else (~padding).sum(dim=1)
+        weights, absent = segment_means(self.num_landmarks, lengths, num_tokens, query.dtype)
+        queries, keys = average(weights, query), average(weights, key)
+        middle = queries @ keys.transpose(-2, -1) * self.logit_factor
+        if padding is not None:
+            middle = middle.masked_fill(absent[:, None, None], -1e30)
+        values = pseudo_inverse(middle.softmax(dim=-1)) @ self.softmax_attention(queries, key, value, padding)
+        if padding is None:
+            return self.softmax_attention(query, keys, values)
+        # In a row of at most r tokens each is its own landmark: with their values, this is softmax attention.
+        tokens = F.pad(value[:, :, : self.num_landmarks], (0, 0, 0, max(self.num_landmarks - num_tokens, 0)))
+        values = torch.where((lengths <= self.num_landmarks)[:, None, None, None], tokens, values)
+        return self.softmax_attention(query, keys, values, absent)
 
     def reference(
         self,
@@ -154,8 +157,3 @@ def pseudo_inverse(matrix: Tensor) -> Tensor:
         product = matrix @ inverse
         inverse = inverse / 4 @ (13 * identity - product @ (15 * identity - product @ (7 * identity - product)))
     return inverse
-
-
-def _softmax(logits: Tensor, hidden: Tensor) -> Tensor:
-    """Over visible columns; zero where there is none."""
-    return logits.masked_fill(hidden, -1e30).softmax(dim=-1).masked_fill(hidden, 0.0)
