@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 from cab.errors import UserError
 
 
-class Pattern(str, Enum):
+class Pattern(StrEnum):
     """What an attention at one place of a network may look at (CAB, Eq. 3-6).
 
     ``NS`` noncausal self, ``CS`` causal self, ``NC`` noncausal cross, ``CC`` causal cross: the output at

@@ -80,11 +80,14 @@ class Task(ABC):
     @property
     @abstractmethod
     def training_set(self) -> Dataset[Any]:
-        """Examples to train on; ``__getitems__`` gives a batch at once."""
+        """Examples to train on; ``__getitems__`` gives a batch at once, and may draw torch's random numbers."""
 
     @abstractmethod
     def loss(self, backbone: Backbone, batch: Any) -> Tensor:
         """The training loss of a batch, a scalar."""
+
+    def begin_epoch(self, backbone: Backbone, epoch: int) -> None:  # noqa: B027
+        """Called before the first step of an epoch, and again when a run is resumed inside it."""
 
     @abstractmethod
     def validate(self, backbone: Backbone, batches: Batches) -> float:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch.nn import Parameter
+from torch import nn
 
 from cab.errors import UserError
 
 OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-SCHEDULES = ("constant", "linear", "inverse_sqrt", "halve_each_epoch")
+SCHEDULES = ("constant", "linear", "inverse_sqrt", "exponential")
+KEPT = ("best", "last", "average")
 
 
 @dataclass(frozen=True)
@@ -28,38 +30,55 @@ class TrainerConfig:
     betas: tuple[float, float]
     eps: float
     weight_decay: float
+    decay_vectors: bool
     clip_norm: float
     schedule: str
     warmup_steps: int
-    validate_every: str | int
+    decay: float
+    decay_epochs: float
+    floor: float
+    validate_every: str | int | None
     patience: int | None
     keep: str
+    average_every: int
+    average_count: int
     precision: str
     checkpoint_every: int
+    num_workers: int
     compile: bool
 
     def __post_init__(self) -> None:
-        for name, known in (("optimizer", tuple(OPTIMIZERS)), ("schedule", SCHEDULES), ("keep", ("best", "last"))):
+        for name, known in (("optimizer", tuple(OPTIMIZERS)), ("schedule", SCHEDULES), ("keep", KEPT)):
             if getattr(self, name) not in known:
                 raise UserError(f"trainer.{name} must be one of {', '.join(known)}, got '{getattr(self, name)}'")
-        for name in ("batch_size", "accumulate", "checkpoint_every"):
+        for name in ("batch_size", "accumulate", "checkpoint_every", "average_every", "average_count"):
             if getattr(self, name) < 1:
                 raise UserError(f"trainer.{name} must be at least 1, got {getattr(self, name)}")
         if (self.max_epochs is None) == (self.max_steps is None):
             raise UserError("set exactly one of trainer.max_epochs and trainer.max_steps")
         if (self.max_epochs or self.max_steps or 0) < 1:
             raise UserError("trainer.max_epochs or trainer.max_steps must be at least 1")
-        if self.validate_every != "epoch" and (not isinstance(self.validate_every, int) or self.validate_every < 1):
-            raise UserError(f"trainer.validate_every must be 'epoch' or a number of steps, got {self.validate_every!r}")
+        self._check_validation()
+
+    def _check_validation(self) -> None:
+        every = self.validate_every
+        if every is None and (self.keep == "best" or self.patience is not None):
+            raise UserError("trainer.keep=best and trainer.patience need validations: set trainer.validate_every")
+        if every not in (None, "epoch") and (not isinstance(every, int) or every < 1):
+            raise UserError(f"trainer.validate_every must be 'epoch', a number of steps, or null, got {every!r}")
 
     def num_steps(self, steps_per_epoch: int) -> int:
         """Optimisation steps of the whole run."""
         return self.max_steps if self.max_steps is not None else (self.max_epochs or 0) * steps_per_epoch
 
-    def make_optimizer(self, parameters: Iterable[Parameter]) -> torch.optim.Optimizer:
-        return OPTIMIZERS[self.optimizer](
-            parameters, lr=self.learning_rate, betas=self.betas, eps=self.eps, weight_decay=self.weight_decay
-        )
+    def make_optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
+        """Weight decay applies to all parameters, or without ``decay_vectors`` to those of two or more dimensions."""
+        parameters = list(network.parameters())
+        decayed = [p for p in parameters if self.decay_vectors or p.ndim > 1]
+        groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": self.weight_decay}]
+        if len(decayed) < len(parameters):
+            groups.append({"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0})
+        return OPTIMIZERS[self.optimizer](groups, lr=self.learning_rate, betas=self.betas, eps=self.eps)
 
     def rate(self, steps_per_epoch: int) -> Callable[[int], float]:
         """The learning rate after ``step`` steps, as a factor of the peak rate."""
@@ -72,8 +91,8 @@ class TrainerConfig:
                 return max(0.0, (total - step) / max(1, total - warmup))
             if self.schedule == "inverse_sqrt":
                 return math.sqrt(max(1, warmup) / max(1, step))
-            if self.schedule == "halve_each_epoch":
-                return 0.5 ** (step // steps_per_epoch)
+            if self.schedule == "exponential":
+                return max(self.floor, self.decay ** (step // steps_per_epoch / self.decay_epochs))
             return 1.0
 
         return factor

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import Dataset, Sampler
 
 
-class StepBatches(Sampler[list[int]]):
+class Draw(NamedTuple):
+    """The items of one batch, and which batch of the run it is."""
+
+    step: int
+    indices: list[int]
+
+
+class StepBatches(Sampler[Draw]):
     """Batch ``s`` of a run is batch ``s mod k`` of the permutation of epoch ``s div k`` (k batches an epoch).
 
     The last incomplete batch of an epoch is left out, as in training loops of the field.
@@ -35,7 +43,7 @@ class StepBatches(Sampler[list[int]]):
     def __len__(self) -> int:
         return self.num_batches
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[Draw]:
         epoch, order = -1, torch.empty(0)
         for step in range(self.start, self.num_batches):
             wanted, position = divmod(step, self.batches_per_epoch)
@@ -43,7 +51,20 @@ class StepBatches(Sampler[list[int]]):
                 epoch = wanted
                 generator = torch.Generator().manual_seed(mix_seed(self.seed, epoch))
                 order = torch.randperm(self.num_items, generator=generator)
-            yield order[position * self.batch_size : (position + 1) * self.batch_size].tolist()
+            yield Draw(step, order[position * self.batch_size : (position + 1) * self.batch_size].tolist())
+
+
+class SeededItems(Dataset[Any]):
+    """A data set whose random choices (views, crops, mirrors) follow from (seed, step), in any worker process."""
+
+    def __init__(self, items: Dataset[Any], seed: int) -> None:
+        self.items = items
+        self.seed = seed
+
+    def __getitems__(self, draw: Draw) -> Any:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(mix_seed(~self.seed, draw.step))
+            return self.items.__getitems__(draw.indices)  # type: ignore[attr-defined]
 
 
 def mix_seed(seed: int, step: int) -> int:

@@ -59,7 +59,7 @@ def run_cell(config: Mapping[str, Any], *, command: str = "") -> Outcome:
         record = _train_and_evaluate(cell, folder, command)
         write_record(record, cell.results_dir)
         best = f"best-{record['cost']['best_step']:08d}.pt"
-        for pattern in ("step-*.ckpt", "*.tmp", "best-*.pt"):
+        for pattern in ("step-*.ckpt", "*.tmp", "best-*.pt", "average-*.pt"):
             for file in folder.glob(pattern):
                 if file.name != best:
                     file.unlink()
@@ -121,6 +121,7 @@ def _train_and_evaluate(cell: Cell, folder: Path, command: str) -> dict[str, Any
     import torch
 
     from cab.runner.loggers import make_loggers
+    from cab.runner.order import mix_seed
     from cab.runner.provenance import PeakMemory, hardware, revision, versions
     from cab.runner.training import DeviceBatches, train
 
@@ -144,6 +145,7 @@ def _train_and_evaluate(cell: Cell, folder: Path, command: str) -> dict[str, Any
     )
     trained = time.perf_counter()
     batches = DeviceBatches(device)
+    torch.manual_seed(mix_seed(cell.config["seed"], -1))  # evaluation that draws, draws the same after a resume
     with torch.no_grad():
         scores = cell.task.evaluate(backbone, batches)
         cell.task.draw(backbone, batches, folder)
@@ -181,7 +183,7 @@ def _train_and_evaluate(cell: Cell, folder: Path, command: str) -> dict[str, Any
         "revision": revision(),
         "hardware": hardware(device),
         "data": cell.task.fingerprint(),
-        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 
 
@@ -204,15 +206,16 @@ def check_logger(name: str) -> None:
         raise UserError("logger=wandb needs the extra: pip install 'cab-benchmark[wandb]'")
 
 
-def draw_loss(history: list[dict[str, float]], title: str, path: Path) -> None:
+def draw_loss(history: list[dict[str, float | None]], title: str, path: Path) -> None:
     """Training loss and validation score over the steps, as a picture."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axis = figure.subplots()
-    steps = [entry["step"] for entry in history]
-    axis.plot(steps, [entry["loss"] for entry in history], marker="o", label="training loss")
-    axis.plot(steps, [entry["validation"] for entry in history], marker="o", label="validation")
+    for name, label in (("loss", "training loss"), ("validation", "validation")):
+        points = [(entry["step"], value) for entry in history if (value := entry[name]) is not None]
+        if points:
+            axis.plot(*zip(*points, strict=True), marker="o", label=label)
     axis.set_xlabel("step")
     axis.legend(frameon=False)
     axis.set_title(title, fontsize="medium")

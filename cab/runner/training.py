@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from cab.backbone import Backbone
 from cab.errors import UserError
 from cab.runner.optimizer import TrainerConfig
-from cab.runner.order import StepBatches, mix_seed
+from cab.runner.order import SeededItems, StepBatches, mix_seed
 from cab.task import Task
 
 log = logging.getLogger(__name__)
@@ -36,8 +36,13 @@ class Training(L.LightningModule):
         self.compiled: Backbone = torch.compile(backbone) if config.compile else backbone  # type: ignore[assignment]
         self.config = config
         self.order = order
+        self._epoch: int | None = None
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+        epoch = batch_idx // self.order.batches_per_epoch
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self.task.begin_epoch(self.backbone, epoch)
         torch.manual_seed(mix_seed(self.order.seed, batch_idx))
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
@@ -50,7 +55,7 @@ class Training(L.LightningModule):
         return loss
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        optimizer = self.config.make_optimizer(self.backbone.parameters())
+        optimizer = self.config.make_optimizer(self.backbone)
         rate = self.config.rate(self.order.batches_per_epoch // self.config.accumulate or 1)
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
@@ -63,14 +68,15 @@ class Watch(L.Callback):
     through the same states as one that is not.
     """
 
-    def __init__(self, folder: Path, config: TrainerConfig, steps_per_epoch: int) -> None:
+    def __init__(self, folder: Path, config: TrainerConfig, *, steps: int, steps_per_epoch: int) -> None:
         self.folder = folder
         self.config = config
-        self.every = steps_per_epoch if config.validate_every == "epoch" else int(config.validate_every)
+        self.total = steps
+        self.every = _steps_between_entries(config.validate_every, steps=steps, steps_per_epoch=steps_per_epoch)
         self.best = math.inf
         self.best_step = 0
         self.stale = 0
-        self.history: list[dict[str, float]] = []
+        self.history: list[dict[str, float | None]] = []
         self.steps = 0
         self._loss_sum, self._loss_count = 0.0, 0
         self._saved_best = 0
@@ -106,30 +112,43 @@ class Watch(L.Callback):
         step = self.steps = trainer.global_step
         self._loss_sum += float(outputs["loss"].detach())
         self._loss_count += 1
-        last = step >= pl_module.order.num_batches // self.config.accumulate
+        last = step >= self.total
         if step % self.every == 0 or last:
-            self._validate(trainer, pl_module, step)
+            self._note(trainer, pl_module, step)
+        if self.config.keep == "average" and step in averaged_steps(self.config, self.total):
+            save_whole(pl_module.backbone.state_dict(), self.folder / f"average-{step:08d}.pt")
         if self.config.patience is not None and self.stale >= self.config.patience:
             trainer.should_stop = True
         if step % self.config.checkpoint_every == 0 or last or trainer.should_stop:
             self._save(trainer, step)
 
-    def _validate(self, trainer: L.Trainer, module: Training, step: int) -> None:
+    def _note(self, trainer: L.Trainer, module: Training, step: int) -> None:
+        """An entry of the history: the training loss since the last one, and a validation if there is to be one."""
+        loss = self._loss_sum / max(1, self._loss_count)
+        self._loss_sum, self._loss_count = 0.0, 0
+        entry: dict[str, float | None] = {"step": step, "loss": loss, "validation": None}
+        if self.config.validate_every is not None:
+            entry["validation"] = self._validate(trainer, module, step)
+        self.history.append(entry)
+        trainer.logger.log_metrics(  # type: ignore[union-attr]
+            {name: value for name, value in entry.items() if value is not None and name != "step"}, step=step
+        )
+        log.info(
+            "step %s", ", ".join(f"{n} {v:.4f}" if n != "step" else f"{v}" for n, v in entry.items() if v is not None)
+        )
+
+    def _validate(self, trainer: L.Trainer, module: Training, step: int) -> float:
         module.backbone.eval()
         with torch.no_grad(), trainer.precision_plugin.forward_context():
             score = module.task.validate(module.backbone, DeviceBatches(module.device))
         module.backbone.train()
-        loss = self._loss_sum / max(1, self._loss_count)
-        self._loss_sum, self._loss_count = 0.0, 0
-        self.history.append({"step": step, "loss": loss, "validation": score})
-        trainer.logger.log_metrics({"validation": score, "training_loss": loss}, step=step)  # type: ignore[union-attr]
-        log.info("step %d: loss %.4f, validation %.4f", step, loss, score)
         if score < self.best:
             self.best, self.best_step, self.stale = score, step, 0
             if self.config.keep == "best":
-                torch.save(module.backbone.state_dict(), self.best_file(step))
+                save_whole(module.backbone.state_dict(), self.best_file(step))
         else:
             self.stale += 1
+        return score
 
     def best_file(self, step: int) -> Path:
         return self.folder / f"best-{step:08d}.pt"
@@ -146,6 +165,40 @@ class Watch(L.Callback):
         for old in set(self.folder.glob("best-*.pt")) - kept:
             old.unlink()
         self._saved_best = self.best_step
+
+
+def _steps_between_entries(validate_every: str | int | None, *, steps: int, steps_per_epoch: int) -> int:
+    if validate_every is None:
+        return max(1, steps // 100)
+    return steps_per_epoch if validate_every == "epoch" else int(validate_every)
+
+
+def averaged_steps(config: TrainerConfig, steps: int) -> list[int]:
+    """The steps whose weights are averaged: the last ``average_count`` multiples of ``average_every``."""
+    chosen = list(range(config.average_every, steps + 1, config.average_every))[-config.average_count :]
+    if not chosen:
+        raise UserError(f"no step of {steps} is a multiple of trainer.average_every {config.average_every}")
+    return chosen
+
+
+def save_whole(state: Mapping[str, Any], path: Path) -> None:
+    """Write the file whole or not at all."""
+    temporary = path.with_suffix(".tmp")
+    torch.save(state, temporary)
+    temporary.replace(path)
+
+
+def average_weights(paths: Sequence[Path], device: torch.device) -> dict[str, Tensor]:
+    """The mean of state dicts; what is not a floating-point number is the last one's."""
+    mean: dict[str, Tensor] = {}
+    for path in paths:
+        state = torch.load(path, map_location=device, weights_only=True)
+        for name, value in state.items():
+            if name in mean and value.is_floating_point():
+                mean[name] += value.double() / len(paths)
+            else:
+                mean[name] = value.double() / len(paths) if value.is_floating_point() else value
+    return mean
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -165,6 +218,10 @@ def newest_checkpoint(folder: Path) -> Path | None:
     return None
 
 
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
 class DeviceBatches:
     """Batches in order, whole, moved to the device: what a task is given to validate and evaluate."""
 
@@ -172,7 +229,7 @@ class DeviceBatches:
         self.device = device
 
     def __call__(self, dataset: Dataset[Any], batch_size: int) -> Iterator[Any]:
-        loader = DataLoader(dataset, batch_size=batch_size, collate_fn=lambda batch: batch)
+        loader = DataLoader(dataset, batch_size=batch_size, collate_fn=_as_it_is)
         for batch in loader:
             yield L.pytorch.utilities.move_data_to_device(batch, self.device)
 
@@ -220,7 +277,9 @@ def train(
     steps = config.num_steps(steps_per_epoch)
     order.num_batches = steps * config.accumulate
     module = Training(task, backbone, config, order)
-    watch = Watch(folder, config, steps_per_epoch)
+    if config.keep == "average":
+        averaged_steps(config, steps)
+    watch = Watch(folder, config, steps=steps, steps_per_epoch=steps_per_epoch)
     trainer = L.Trainer(
         accelerator="gpu" if device.type == "cuda" else "cpu",
         devices=1,
@@ -243,10 +302,17 @@ def train(
         order.start = int(resume.stem.removeprefix("step-")) * config.accumulate
         log.info("resuming from step %d", order.start // config.accumulate)
     loader: DataLoader[Any] = DataLoader(
-        dataset, batch_sampler=order, collate_fn=lambda batch: batch, num_workers=0, pin_memory=device.type == "cuda"
+        SeededItems(dataset, seed),
+        batch_sampler=order,  # type: ignore[arg-type]  # it yields draws, which SeededItems takes
+        collate_fn=_as_it_is,
+        num_workers=config.num_workers,
+        pin_memory=device.type == "cuda",
     )
     trainer.fit(module, loader, ckpt_path=resume, weights_only=True)
     if config.keep == "best" and watch.best_step:
         backbone.load_state_dict(torch.load(watch.best_file(watch.best_step), map_location=device, weights_only=True))
+    if config.keep == "average":
+        files = [folder / f"average-{step:08d}.pt" for step in averaged_steps(config, watch.steps)]
+        backbone.load_state_dict(average_weights(files, device))
     backbone.to(device).eval()
     return watch

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from torch import nn
 
 from cab import UserError
 from cab.config import CONFIGS
@@ -33,8 +34,24 @@ def test_inverse_square_root_meets_the_warm_up() -> None:
 
 
 def test_halving_counts_epochs() -> None:
-    rate = config(schedule="halve_each_epoch").rate(7)
+    rate = config(schedule="exponential").rate(7)
     assert [rate(step) for step in (0, 6, 7, 13, 14)] == [1.0, 1.0, 0.5, 0.5, 0.25]
+
+
+def test_exponential_decay_goes_epoch_by_epoch_to_its_floor() -> None:
+    rate = config(schedule="exponential", decay=0.9, decay_epochs=21, floor=0.02).rate(10)
+    assert rate(9) == 1.0
+    assert rate(215) == pytest.approx(0.9)
+    assert rate(10**6) == 0.02
+
+
+def test_vectors_can_be_left_out_of_weight_decay() -> None:
+    network = nn.Linear(3, 2)
+    groups = config(weight_decay=0.1, decay_vectors=False).make_optimizer(network).param_groups
+    assert [(group["weight_decay"], [p.ndim for p in group["params"]]) for group in groups] == [(0.1, [2]), (0.0, [1])]
+    [group] = config(weight_decay=0.1).make_optimizer(network).param_groups
+    assert group["weight_decay"] == 0.1
+    assert len(group["params"]) == 2
 
 
 def test_epochs_become_steps() -> None:
@@ -45,13 +62,15 @@ def test_epochs_become_steps() -> None:
     ("changes", "named"),
     [
         ({"optimizer": "sgd"}, "adam, adamw"),
-        ({"schedule": "cosine"}, "halve_each_epoch"),
-        ({"keep": "worst"}, "best, last"),
+        ({"schedule": "cosine"}, "exponential"),
+        ({"keep": "worst"}, "best, last, average"),
         ({"batch_size": 0}, "batch_size"),
         ({"max_epochs": 3}, "exactly one"),
         ({"max_steps": None}, "exactly one"),
         ({"max_steps": 0}, "at least 1"),
         ({"validate_every": "day"}, "validate_every"),
+        ({"validate_every": None}, "need validations"),
+        ({"average_count": 0}, "average_count"),
     ],
 )
 def test_contradictions_are_refused(changes: dict[str, Any], named: str) -> None:

@@ -8,7 +8,9 @@ from cab.runner.order import StepBatches, mix_seed
 def batches(start: int = 0, seed: int = 3) -> list[list[int]]:
     order = StepBatches(num_items=23, batch_size=5, num_batches=13, seed=seed)
     order.start = start
-    return list(order)
+    drawn = list(order)
+    assert [draw.step for draw in drawn] == list(range(start, 13))
+    return [draw.indices for draw in drawn]
 
 
 def test_a_resumed_run_sees_the_batches_it_would_have_seen() -> None:
@@ -33,7 +35,7 @@ def test_seeds_differ() -> None:
 
 def test_a_batch_larger_than_the_data_is_all_of_it() -> None:
     order = StepBatches(num_items=3, batch_size=8, num_batches=2, seed=0)
-    assert [sorted(batch) for batch in order] == [[0, 1, 2], [0, 1, 2]]
+    assert [sorted(draw.indices) for draw in order] == [[0, 1, 2], [0, 1, 2]]
 
 
 def test_mixed_seeds_do_not_collide() -> None:

@@ -1,0 +1,62 @@
+"""Prepared data on disk: made once for each content, whole or not at all, by one of any number of processes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from filelock import FileLock
+from tqdm import tqdm
+
+T = TypeVar("T")
+
+
+def cache_root() -> Path:
+    """``$CAB_CACHE``, or ~/.cache/cab."""
+    return Path(os.environ.get("CAB_CACHE") or Path.home() / ".cache" / "cab")
+
+
+def prepared(kind: str, key: Mapping[str, Any], build: Callable[[Path], None]) -> Path:
+    """The folder that ``build`` fills for ``key``, made now if it is not there.
+
+    Args:
+        kind: what it holds, as ``tts-features``: the first part of the folder's name.
+        key: all that the content depends on, as plain values: options, versions, checksums of the files read.
+        build: writes into the empty folder it is given. While it runs, other processes that want the same wait;
+            when it fails nothing stays behind.
+    """
+    text = json.dumps(key, sort_keys=True, separators=(",", ":"))
+    folder = cache_root() / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if folder.is_dir():
+            return folder
+        unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            build(unfinished)
+            (unfinished / "key.json").write_text(text)
+            unfinished.replace(folder)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+    return folder
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file's content, 16 hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def progress(items: Iterable[T], title: str) -> Iterable[T]:
+    """The items, with a progress bar on stderr where that is a terminal."""
+    return tqdm(items, desc=title, file=sys.stderr, disable=not sys.stderr.isatty(), leave=False)

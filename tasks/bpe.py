@@ -1,0 +1,77 @@
+"""Byte-level byte-pair encoding for the text tasks: trained on the training part, or given by the user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cab import UserError
+from cab.cache import prepared
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+def trained_bpe(
+    texts: Callable[[], Iterator[str]],
+    *,
+    vocab_size: int,
+    special_tokens: Sequence[str],
+    key: Mapping[str, Any],
+) -> Tokenizer:
+    """A tokenizer of ``vocab_size`` entries trained on ``texts``, from the cache where it was trained before.
+
+    Every string can be encoded (all 256 bytes are in the vocabulary) and decodes to itself.
+
+    Args:
+        texts: gives the training texts, one at a time; only called when there is training to do.
+        vocab_size: entries in all, special tokens included.
+        special_tokens: get the ids 0, 1, ... in this order.
+        key: what identifies the texts, as checksums of their files.
+
+    Raises:
+        ValueError: fewer entries than bytes and special tokens.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    least = 256 + len(special_tokens)
+    if vocab_size < least:
+        raise UserError(f"vocab_size must be at least {least} (256 bytes and {len(special_tokens)} special tokens)")
+
+    def build(folder: Path) -> None:
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            special_tokens=list(special_tokens),
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(texts(), trainer)
+        tokenizer.save(str(folder / "tokenizer.json"))
+
+    options = {"vocab_size": vocab_size, "special_tokens": list(special_tokens), "texts": dict(key)}
+    return read_bpe(prepared("bpe", options, build))
+
+
+def read_bpe(source: str | Path) -> Tokenizer:
+    """A tokenizer from tokenizer.json, a folder with it, or a folder with GPT-2's vocab.json and merges.txt.
+
+    Raises:
+        ValueError: there is none, or it cannot be read.
+    """
+    from tokenizers import ByteLevelBPETokenizer, Tokenizer
+
+    path = Path(source)
+    whole = path / "tokenizer.json" if path.is_dir() else path
+    vocabulary, merges = path / "vocab.json", path / "merges.txt"
+    try:
+        if whole.is_file():
+            return Tokenizer.from_file(str(whole))
+        if vocabulary.is_file() and merges.is_file():
+            return ByteLevelBPETokenizer.from_file(str(vocabulary), str(merges))._tokenizer
+    except Exception as error:  # the library raises bare Exception
+        raise UserError(f"{path} is not a tokenizer that can be read ({error})") from None
+    raise UserError(f"no tokenizer at {path}: give tokenizer.json, or a folder with vocab.json and merges.txt")

@@ -1,0 +1,65 @@
+"""Prepared data: made once, whole or not at all, whoever asks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cab.cache import checksum, prepared
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CAB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def write(folder: Path) -> None:
+    (folder / "data").write_text("whole")
+
+
+def test_it_is_made_once_for_each_key() -> None:
+    first = prepared("numbers", {"a": 1}, write)
+    assert (first / "data").read_text() == "whole"
+    (first / "data").write_text("marked")
+    assert (prepared("numbers", {"a": 1}, write) / "data").read_text() == "marked"
+    assert prepared("numbers", {"a": 2}, write) != first
+
+
+def test_a_failure_leaves_nothing_and_is_tried_again(root: Path) -> None:
+    def fail(folder: Path) -> None:
+        write(folder)
+        raise RuntimeError("half way")
+
+    with pytest.raises(RuntimeError, match="half way"):
+        prepared("numbers", {}, fail)
+    assert not [path for path in root.iterdir() if path.is_dir()]
+    assert (prepared("numbers", {}, write) / "data").exists()
+
+
+def test_processes_that_start_together_make_it_once(tmp_path: Path) -> None:
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom cab.cache import prepared\n"
+        "def build(folder):\n"
+        "    with open(sys.argv[1], 'a') as log: log.write('made\\n')\n"
+        "    time.sleep(0.3)\n"
+        "    (folder / 'data').write_text('whole')\n"
+        "print((prepared('shared', {}, build) / 'data').read_text())\n"
+    )
+    log = tmp_path / "log"
+    command = [sys.executable, "-c", code, str(log)]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ}) for _ in range(4)]
+    assert [process.communicate()[0].strip() for process in started] == ["whole"] * 4
+    assert log.read_text() == "made\n"
+
+
+def test_checksums_are_of_the_content(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 10_000)
+    (tmp_path / "b").write_bytes(b"x" * 10_000)
+    assert checksum(tmp_path / "a") == checksum(tmp_path / "b")
+    (tmp_path / "b").write_bytes(b"x" * 9_999 + b"y")
+    assert checksum(tmp_path / "a") != checksum(tmp_path / "b")
