@@ -86,7 +86,7 @@ def read_record(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not a whole result record ({error}); run the cell again") from None
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise UserError(f"{path} is not a result record of schema {SCHEMA}")
-    missing = {"hash", "cell", "metrics", "cost"} - record.keys()
+    missing = {"hash", "status", "cell", "metrics", "cost"} - record.keys()
     if missing:
         raise UserError(f"{path} lacks {', '.join(sorted(missing))}")
     return record

@@ -39,6 +39,7 @@ separated by commas. A cell whose record exists is not run again; a cell that wa
 
   seed=1  elsewhere=vanilla  results_dir=results/local  data_root=FOLDER (or CAB_DATA)
   device=auto|cpu|cuda  force=true  logger=csv|wandb
+  --retry failed,oom,diverged   run cells again whose record has one of these statuses
 
 Options of an attention, backbone or task are set by name, as attention.num_landmarks=32; those of training
 as trainer.max_steps=100. --cfg job prints the whole configuration and runs nothing.
@@ -53,12 +54,27 @@ def run(arguments: list[str]) -> int:
         return 0
     from cab import config
 
+    arguments = _retry_as_override(arguments)
     flags = [a for a in arguments if a.startswith("-")]
     overrides = config.check_overrides(a for a in arguments if not a.startswith("-"))
     config.register_configs()
     _compose_and_run([*flags, *overrides])
     _report(sweep=any(flag in ("-m", "--multirun") for flag in flags), printed="--cfg" in " ".join(flags))
     return 1 if _failures else 0
+
+
+def _retry_as_override(arguments: list[str]) -> list[str]:
+    """``--retry failed,oom`` as the override it stands for."""
+    from cab.runner.faults import STATUSES
+
+    if "--retry" not in arguments:
+        return arguments
+    place = arguments.index("--retry")
+    wanted = "".join(arguments[place + 1 : place + 2]).split(",")
+    known = [status for status in STATUSES if status != "finished"]
+    if not set(wanted) <= set(known):
+        raise UserError(f"--retry takes statuses separated by commas, of {', '.join(known)}")
+    return [*arguments[:place], *arguments[place + 2 :], f"retry=[{','.join(wanted)}]"]
 
 
 def _compose_and_run(arguments: list[str]) -> None:
@@ -103,10 +119,21 @@ def run_composed(composed: DictConfig) -> None:
             log.error("%s", error if isinstance(error, UserError) else traceback.format_exc())
             _failures.append(f"{' '.join(HydraConfig.get().overrides.task)}: {_one_line(error)}")
         return
-    log.info(
-        "%s: %s", {"trained": "finished", "found": "already there"}.get(outcome.status, outcome.status), outcome.title
-    )
+    log.info("%s: %s", _words(outcome), outcome.title)
+    if outcome.record is not None and outcome.record["status"] == "failed":
+        _failures.append(f"{outcome.title}: {outcome.record['error']}")
     _outcomes.append(outcome)
+
+
+def _words(outcome: Outcome) -> str:
+    """What became of the cell, in words."""
+    status = "finished" if outcome.record is None else outcome.record["status"]
+    if outcome.status == "found":
+        again = "" if status == "finished" else f" ({status}; --retry {status} runs it again)"
+        return "already there" + again
+    if outcome.record is None:
+        return outcome.status
+    return status if status == "finished" else f"{status} ({outcome.record['error']})"
 
 
 def _report(*, sweep: bool, printed: bool) -> None:

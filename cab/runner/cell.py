@@ -18,8 +18,10 @@ from cab.registry import ATTENTIONS, BACKBONES, TASKS
 from cab.results import cell_hash
 from cab.task import Task
 
-RUN_KEYS = ("results_dir", "data_root", "device", "force", "logger")
+RUN_KEYS = ("results_dir", "data_root", "device", "force", "retry", "logger")
 """Where and how a cell runs; all other keys say what it is, and make its hash."""
+TRAINER_RUN_KEYS = ("checkpoint_every", "num_workers")
+"""Keys of the trainer that change no number either."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Cell:
     def identity(self) -> dict[str, Any]:
         """The configuration that makes the cell what it is: all but where and how it runs."""
         what = {key: value for key, value in self.config.items() if key not in RUN_KEYS}
-        what["trainer"] = {key: value for key, value in what["trainer"].items() if key != "checkpoint_every"}
+        what["trainer"] = {key: value for key, value in what["trainer"].items() if key not in TRAINER_RUN_KEYS}
         return {**what, "task_version": self.task.version}
 
     @functools.cached_property

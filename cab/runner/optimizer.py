@@ -45,6 +45,7 @@ class TrainerConfig:
     precision: str
     checkpoint_every: int
     num_workers: int
+    stop_when_diverged: bool
     compile: bool
 
     def __post_init__(self) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import fcntl
 import importlib.util
+import json
 import logging
-import math
 import shutil
 import time
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
-from cab.results import SCHEMA, read_record, record_path, write_record
+from cab.results import read_record, record_path, write_record
 from cab.runner.cell import Cell
+from cab.runner.faults import Preempted, StopSignals, disk_errors, status_of
 
 if TYPE_CHECKING:
     from cab.backbone import Backbone
@@ -39,31 +40,76 @@ class Outcome:
 def run_cell(config: Mapping[str, Any], *, command: str = "") -> Outcome:
     """Run one cell, unless its record exists; go on from its last checkpoint if it was cut.
 
+    A run that fails leaves a record too, with its status and no score.
+
     Args:
-        config: the resolved configuration.
+        config: the resolved configuration. ``force`` runs a cell again whatever is there, ``retry`` those whose
+            record has one of its statuses.
         command: the command line, kept in the record.
 
     Raises:
         ValueError: a mistake in the configuration or in the data; nothing has been written then.
+        Preempted: a signal asked to stop; the checkpoint is on disk.
     """
     cell = Cell.from_config(config)
-    path = record_path(cell.results_dir, cell.hash)
-    if path.exists() and not config["force"]:
-        with contextlib.suppress(UserError):  # a broken record is no record: run the cell again
-            return Outcome(cell.title, "found", read_record(path))
+    found = _found(cell)
+    if found is not None:
+        return Outcome(cell.title, "found", found)
     _check(cell)
-    with _claim(cell.results_dir / cell.hash, fresh=bool(config["force"])) as folder:
+    with _claim(cell, command) as folder:
         if folder is None:
             log.warning("another process is running %s", cell.title)
             return Outcome(cell.title, "busy", None)
-        record = _train_and_evaluate(cell, folder, command)
-        write_record(record, cell.results_dir)
-        best = f"best-{record['cost']['best_step']:08d}.pt"
-        for pattern in ("step-*.ckpt", "*.tmp", "best-*.pt", "average-*.pt"):
-            for file in folder.glob(pattern):
-                if file.name != best:
-                    file.unlink()
+        found = _found(cell)  # by a process that held the folder until now
+        if found is not None:
+            return Outcome(cell.title, "found", found)
+        with disk_errors(cell.results_dir):
+            record = _record(cell, folder, command)
+            write_record(record, cell.results_dir)
+        _clean(folder, record)
     return Outcome(cell.title, "trained", record)
+
+
+def _found(cell: Cell) -> dict[str, Any] | None:
+    """The record of an earlier run that need not be repeated."""
+    path = record_path(cell.results_dir, cell.hash)
+    if cell.config["force"] or not path.exists():
+        return None
+    try:
+        record = read_record(path)
+    except UserError:  # a broken record is no record: run the cell again
+        return None
+    return None if record["status"] in cell.config["retry"] else record
+
+
+def _record(cell: Cell, folder: Path, command: str) -> dict[str, Any]:
+    """The record of the run, whatever becomes of it."""
+    from cab.runner.record import base_record, without_score
+
+    started = time.perf_counter()
+    base = base_record(cell, command, choose_device(cell.config["device"]))
+    try:
+        return {**base, **_train_and_evaluate(cell, folder)}
+    except (UserError, Preempted):
+        raise
+    except Exception as error:
+        status = status_of(error)
+        if status == "failed" and "No space left" in str(error):
+            raise
+        (folder / "traceback.txt").write_text(traceback.format_exc())
+        seconds = time.perf_counter() - started
+        return without_score(base, cell.task, status=status, error=error, seconds=seconds)
+
+
+def _clean(folder: Path, record: Mapping[str, Any]) -> None:
+    """Keep what a finished run is looked at for; of others keep the checkpoints, in case they are run again."""
+    if record["status"] != "finished":
+        return
+    best = f"best-{record['cost']['best_step']:08d}.pt"
+    for pattern in ("step-*.ckpt", "*.tmp", "best-*.pt", "average-*.pt"):
+        for file in folder.glob(pattern):
+            if file.name != best:
+                file.unlink()
 
 
 def _check(cell: Cell) -> None:
@@ -100,29 +146,35 @@ def make_backbone(cell: Cell) -> Backbone:
 
 
 @contextlib.contextmanager
-def _claim(folder: Path, *, fresh: bool) -> Iterator[Path | None]:
-    """The folder of a run, held by this process alone; None when another process holds it."""
-    folder.mkdir(parents=True, exist_ok=True)
+def _claim(cell: Cell, command: str) -> Iterator[Path | None]:
+    """The folder of the run, held by this process alone; None when another process holds it."""
+    folder = cell.results_dir / cell.hash
+    with disk_errors(cell.results_dir):
+        folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             yield None
             return
-        if fresh:
+        if cell.config["force"]:
             for child in folder.iterdir():
                 if child.name != "lock":
                     shutil.rmtree(child) if child.is_dir() else child.unlink()
+        with disk_errors(cell.results_dir):
+            about = {"cell": cell.key, "command": command, "config": dict(cell.config)}
+            (folder / "cell.json").write_text(json.dumps(about, indent=1))
         yield folder
 
 
-def _train_and_evaluate(cell: Cell, folder: Path, command: str) -> dict[str, Any]:
+def _train_and_evaluate(cell: Cell, folder: Path) -> dict[str, Any]:
     import lightning as L
     import torch
 
     from cab.runner.loggers import make_loggers
     from cab.runner.order import mix_seed
-    from cab.runner.provenance import PeakMemory, hardware, revision, versions
+    from cab.runner.provenance import PeakMemory
+    from cab.runner.record import metric_rows
     from cab.runner.training import DeviceBatches, train
 
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
@@ -131,42 +183,33 @@ def _train_and_evaluate(cell: Cell, folder: Path, command: str) -> dict[str, Any
     device = choose_device(cell.config["device"])
     config = trainer_config(cell)
     memory = PeakMemory(device)
-    L.seed_everything(cell.config["seed"], verbose=False)
-    backbone = make_backbone(cell)
-    watch = train(
-        cell.task,
-        backbone,
-        config,
-        seed=cell.config["seed"],
-        device=device,
-        folder=folder,
-        title=cell.title,
-        loggers=make_loggers(cell, folder),
-    )
-    trained = time.perf_counter()
-    batches = DeviceBatches(device)
-    torch.manual_seed(mix_seed(cell.config["seed"], -1))  # evaluation that draws, draws the same after a resume
-    with torch.no_grad():
-        scores = cell.task.evaluate(backbone, batches)
-        cell.task.draw(backbone, batches, folder)
-    draw_loss(watch.history, cell.title, folder / "loss.png")
+    signals = StopSignals()
+    with signals.watched():
+        L.seed_everything(cell.config["seed"], verbose=False)
+        backbone = make_backbone(cell)
+        watch = train(
+            cell.task,
+            backbone,
+            config,
+            seed=cell.config["seed"],
+            device=device,
+            folder=folder,
+            title=cell.title,
+            loggers=make_loggers(cell, folder),
+            signals=signals,
+        )
+        trained = time.perf_counter()
+        batches = DeviceBatches(device)
+        torch.manual_seed(mix_seed(cell.config["seed"], -1))  # what evaluation draws is the same after a resume
+        with torch.no_grad():
+            scores = cell.task.evaluate(backbone, batches)
+            cell.task.draw(backbone, batches, folder)
+        draw_loss(watch.history, cell.title, folder / "loss.png")
+        baselines = cell.task.baselines()
     return {
-        "schema": SCHEMA,
-        "hash": cell.hash,
         "status": "finished",
-        "cell": cell.key,
-        "task_version": cell.task.version,
-        "metrics": [
-            {
-                "name": metric.name,
-                "value": _finite(scores[metric.name]),
-                "unit": metric.unit,
-                "higher_is_better": metric.higher_is_better,
-                "primary": metric.primary,
-            }
-            for metric in cell.task.metrics
-        ],
-        "baselines": cell.task.baselines(),
+        "metrics": metric_rows(cell.task, scores),
+        "baselines": baselines,
         "history": watch.history,
         "cost": {
             "params": sum(parameter.numel() for parameter in backbone.parameters()),
@@ -177,13 +220,6 @@ def _train_and_evaluate(cell: Cell, folder: Path, command: str) -> dict[str, Any
             "peak_memory_bytes": memory.read(),
             "peak_memory_kind": memory.kind,
         },
-        "config": dict(cell.config),
-        "command": command,
-        "versions": versions(),
-        "revision": revision(),
-        "hardware": hardware(device),
-        "data": cell.task.fingerprint(),
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 
 
@@ -220,7 +256,3 @@ def draw_loss(history: list[dict[str, float | None]], title: str, path: Path) ->
     axis.legend(frameon=False)
     axis.set_title(title, fontsize="medium")
     figure.savefig(path, dpi=110)
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

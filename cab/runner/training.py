@@ -13,12 +13,14 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
+from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from cab.backbone import Backbone
 from cab.errors import UserError
+from cab.runner.faults import Diverged, Preempted, StopSignals
 from cab.runner.optimizer import TrainerConfig
 from cab.runner.order import SeededItems, StepBatches, mix_seed
 from cab.task import Task
@@ -45,13 +47,9 @@ class Training(L.LightningModule):
             self.task.begin_epoch(self.backbone, epoch)
         torch.manual_seed(mix_seed(self.order.seed, batch_idx))
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+    def training_step(self, batch: Any) -> Tensor:
         loss = self.task.loss(self.compiled, batch)
         self.log("loss", loss.detach(), prog_bar=True)
-        if batch_idx == 0 and not torch.isfinite(loss):
-            raise UserError(
-                f"the loss is {loss.item()} at the first step; lower trainer.learning_rate or check the data"
-            )
         return loss
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
@@ -61,6 +59,32 @@ class Training(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
+class LossMean:
+    """The mean of the losses since the last entry, kept on their device so that no step waits for it."""
+
+    def __init__(self, total: float = 0.0, count: int = 0) -> None:
+        self._total: Tensor | float = total
+        self._count = count
+        self._bad_step: Tensor | None = None
+
+    def add(self, loss: Tensor, step: int) -> None:
+        self._total = self._total + loss.double()
+        self._count += 1
+        bad = torch.where(torch.isfinite(loss), 0, step)
+        self._bad_step = bad if self._bad_step is None else torch.where(self._bad_step > 0, self._bad_step, bad)
+
+    def mean(self) -> float:
+        return float(self._total) / max(1, self._count)
+
+    def check(self) -> None:
+        """Diverged, with the first step whose loss was no number."""
+        if self._bad_step is not None and int(self._bad_step):
+            raise Diverged(int(self._bad_step), self.mean())
+
+    def state(self) -> list[float]:
+        return [float(self._total), self._count]
+
+
 class Watch(L.Callback):
     """Validates, remembers the best weights, stops without progress, and saves checkpoints, all by the step.
 
@@ -68,8 +92,11 @@ class Watch(L.Callback):
     through the same states as one that is not.
     """
 
-    def __init__(self, folder: Path, config: TrainerConfig, *, steps: int, steps_per_epoch: int) -> None:
+    def __init__(
+        self, folder: Path, config: TrainerConfig, *, steps: int, steps_per_epoch: int, signals: StopSignals
+    ) -> None:
         self.folder = folder
+        self.signals = signals
         self.config = config
         self.total = steps
         self.every = _steps_between_entries(config.validate_every, steps=steps, steps_per_epoch=steps_per_epoch)
@@ -78,7 +105,7 @@ class Watch(L.Callback):
         self.stale = 0
         self.history: list[dict[str, float | None]] = []
         self.steps = 0
-        self._loss_sum, self._loss_count = 0.0, 0
+        self.losses = LossMean()
         self._saved_best = 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -88,14 +115,14 @@ class Watch(L.Callback):
             "stale": self.stale,
             "steps": self.steps,
             "history": self.history,
-            "loss": [self._loss_sum, self._loss_count],
+            "loss": self.losses.state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best, self.best_step, self.stale = state["best"], state["best_step"], state["stale"]
         self.steps = state["steps"]
         self.history = list(state["history"])
-        self._loss_sum, self._loss_count = state["loss"]
+        self.losses = LossMean(*state["loss"])
         self._saved_best = self.best_step
 
     def on_train_batch_end(
@@ -106,27 +133,32 @@ class Watch(L.Callback):
         batch: Any,  # noqa: ARG002
         batch_idx: int,
     ) -> None:
+        assert isinstance(pl_module, Training)
+        self.losses.add(outputs["loss"].detach(), batch_idx // self.config.accumulate + 1)
         if (batch_idx + 1) % self.config.accumulate:
             return
-        assert isinstance(pl_module, Training)
         step = self.steps = trainer.global_step
-        self._loss_sum += float(outputs["loss"].detach())
-        self._loss_count += 1
         last = step >= self.total
+        if self.config.stop_when_diverged and (last or step % 10 == 0 or step % self.config.checkpoint_every == 0):
+            self.losses.check()
         if step % self.every == 0 or last:
             self._note(trainer, pl_module, step)
         if self.config.keep == "average" and step in averaged_steps(self.config, self.total):
             save_whole(pl_module.backbone.state_dict(), self.folder / f"average-{step:08d}.pt")
         if self.config.patience is not None and self.stale >= self.config.patience:
             trainer.should_stop = True
-        if step % self.config.checkpoint_every == 0 or last or trainer.should_stop:
+        stop = self.signals.received
+        if step % self.config.checkpoint_every == 0 or last or trainer.should_stop or stop is not None:
             self._save(trainer, step)
+        if stop is not None:
+            raise Preempted(stop)
 
     def _note(self, trainer: L.Trainer, module: Training, step: int) -> None:
         """An entry of the history: the training loss since the last one, and a validation if there is to be one."""
-        loss = self._loss_sum / max(1, self._loss_count)
-        self._loss_sum, self._loss_count = 0.0, 0
-        entry: dict[str, float | None] = {"step": step, "loss": loss, "validation": None}
+        if self.config.stop_when_diverged:
+            self.losses.check()
+        entry: dict[str, float | None] = {"step": step, "loss": self.losses.mean(), "validation": None}
+        self.losses = LossMean()
         if self.config.validate_every is not None:
             entry["validation"] = self._validate(trainer, module, step)
         self.history.append(entry)
@@ -268,6 +300,7 @@ def train(
     folder: Path,
     title: str,
     loggers: list[Any],
+    signals: StopSignals,
 ) -> Watch:
     """Train, or go on from the newest checkpoint in ``folder``; the weights to evaluate are then in ``backbone``."""
     dataset = task.training_set
@@ -279,7 +312,7 @@ def train(
     module = Training(task, backbone, config, order)
     if config.keep == "average":
         averaged_steps(config, steps)
-    watch = Watch(folder, config, steps=steps, steps_per_epoch=steps_per_epoch)
+    watch = Watch(folder, config, steps=steps, steps_per_epoch=steps_per_epoch, signals=signals)
     trainer = L.Trainer(
         accelerator="gpu" if device.type == "cuda" else "cpu",
         devices=1,
@@ -295,6 +328,7 @@ def train(
         enable_model_summary=False,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
+        plugins=[LightningEnvironment()],  # not Slurm's, which would requeue jobs beside the launcher
         default_root_dir=folder,
     )
     resume = newest_checkpoint(folder)
@@ -308,7 +342,9 @@ def train(
         num_workers=config.num_workers,
         pin_memory=device.type == "cuda",
     )
+    signals.wait_for_step = True
     trainer.fit(module, loader, ckpt_path=resume, weights_only=True)
+    signals.wait_for_step = False
     if config.keep == "best" and watch.best_step:
         backbone.load_state_dict(torch.load(watch.best_file(watch.best_step), map_location=device, weights_only=True))
     if config.keep == "average":

@@ -1,0 +1,89 @@
+"""How a run can end without a score, and the signals that ask it to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from cab.errors import UserError
+
+STATUSES = ("finished", "oom", "diverged", "failed")
+"""What a record says of its run: a score, out of memory, a loss that is no number, or an error."""
+
+
+class Diverged(Exception):
+    """The training loss stopped being a number."""
+
+    def __init__(self, step: int, loss: float) -> None:
+        super().__init__(f"the training loss is {loss} from step {step} on")
+        self.step = step
+
+
+class Preempted(Exception):
+    """The run was told to stop and has saved itself; the same command goes on from there."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}; the same command goes on from the last checkpoint")
+        self.signal = number
+
+
+def status_of(error: Exception) -> str:
+    """``oom``, ``diverged`` or ``failed``."""
+    if isinstance(error, Diverged):
+        return "diverged"
+    return "oom" if _is_out_of_memory(error) else "failed"
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    import torch
+
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    words = ("can't allocate memory", "out of memory", "not enough memory")
+    return isinstance(error, (RuntimeError, OSError)) and any(word in str(error).lower() for word in words)
+
+
+@contextlib.contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """A full disk is the user's to fix: no record is written, so the cell can go on when there is room."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        number = getattr(error, "errno", None)
+        # torch.save reports a full disk as a failed write of its own
+        if number in (errno.ENOSPC, errno.EDQUOT) or "PytorchStreamWriter failed writing" in str(error):
+            raise UserError(
+                f"no room left on the disk of {folder}: free some and run the same command again; "
+                "earlier results and checkpoints are whole"
+            ) from error
+        raise
+
+
+class StopSignals:
+    """SIGTERM and SIGUSR1 ask a run to stop: at once, or while it trains after the step and its checkpoint."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self.wait_for_step = False
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Handle the signals inside the block, as far as this thread may."""
+        before = {}
+        with contextlib.suppress(ValueError):  # only the main thread can
+            for number in (signal.SIGTERM, signal.SIGUSR1):
+                before[number] = signal.signal(number, self._handle)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self.received = number
+        if not self.wait_for_step:
+            raise Preempted(number)
