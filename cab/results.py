@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -62,6 +63,8 @@ def record_path(results_dir: Path, digest: str) -> Path:
 
 def write_record(record: Mapping[str, Any], results_dir: Path) -> Path:
     """Write a record whole or not at all; it replaces an earlier one of the same hash."""
+    if not re.fullmatch(r"[0-9a-f]{16}", record["hash"]):
+        raise UserError(f"'{record['hash']}' is not the hash of a cell: 16 hexadecimal digits")
     path = record_path(results_dir, record["hash"])
     results_dir.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=results_dir, prefix=f".{path.stem}-", suffix=".tmp")

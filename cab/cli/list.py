@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import argparse
 import csv
+import logging
 import sys
+from pathlib import Path
 
+from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.registry import ATTENTIONS, BACKBONES, TASKS, AttentionEntry
+from cab.results import CELL, DEFAULT_DIR
+from cab.runner.faults import STATUSES
+from cab.runner.statuses import UNFINISHED, cell_statuses
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,11 +23,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for attentions, `state` is what decoding keeps for one head of width 64 in float32",
     )
     parser.add_argument("--csv", action="store_true", help="comma-separated values instead of an aligned table")
+    parser.add_argument(
+        "--status",
+        nargs="?",
+        type=Path,
+        const=DEFAULT_DIR,
+        metavar="RESULTS_DIR",
+        help=f"of cells: what became of each that was started in RESULTS_DIR ({DEFAULT_DIR})",
+    )
+    parser.add_argument(
+        "--retry",
+        metavar="STATUSES",
+        help="with --status: run the cells again that have one of these, separated by commas: "
+        f"{', '.join((*STATUSES[1:], UNFINISHED[1]))}",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    rows = {"attentions": _attentions, "backbones": _backbones, "tasks": _tasks, "cells": _cells}[args.what]()
-    if args.csv:
+    if args.status is None and args.retry is None:
+        return _print(_registered(args.what), as_csv=args.csv)
+    if args.what != "cells" or args.status is None:
+        raise UserError("--status and --retry go with cells: cab list cells --status [RESULTS_DIR] [--retry STATUSES]")
+    if args.retry is not None:
+        _run_again(args.status, args.retry.split(","))
+    return _print(_statuses(args.status), as_csv=args.csv)
+
+
+def _registered(what: str) -> list[list[str]]:
+    return {"attentions": _attentions, "backbones": _backbones, "tasks": _tasks, "cells": _cells}[what]()
+
+
+def _print(rows: list[list[str]], *, as_csv: bool) -> int:
+    if as_csv:
         csv.writer(sys.stdout).writerows(rows)
         return 0
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
@@ -60,6 +93,27 @@ def _cells() -> list[list[str]]:
     from cab.runner.cell import runnable_cells
 
     return [["task", "dataset", "backbone", "pattern", "attention"], *map(list, runnable_cells())]
+
+
+def _statuses(results_dir: Path) -> list[list[str]]:
+    rows = [
+        [*(str(found.cell.get(key, "")) for key in CELL), found.status, found.detail]
+        for found in cell_statuses(results_dir)
+    ]
+    return [[*CELL, "status", "detail"], *rows]
+
+
+def _run_again(results_dir: Path, wanted: list[str]) -> None:
+    """Run the cells again that have one of the statuses, each with the configuration it was started with."""
+    from cab.runner.run import run_cell
+
+    known = (*STATUSES[1:], UNFINISHED[1])
+    if not set(wanted) <= set(known):
+        raise UserError(f"--retry takes statuses separated by commas, of {', '.join(known)}")
+    logging.getLogger().setLevel(logging.INFO)
+    for found in cell_statuses(results_dir):
+        if found.status in wanted:
+            run_cell({**found.config, "results_dir": str(results_dir), "retry": wanted, "force": False})
 
 
 def _words(patterns: tuple[Pattern, ...]) -> str:

@@ -13,6 +13,7 @@ from cab.errors import UserError, unknown_name
 
 COMMANDS = {
     "run": "train and evaluate one cell, or a sweep of cells with -m",
+    "reproduce": "run the cell of a result again and compare the scores",
     "list": "what is registered: attentions, backbones, tasks, runnable cells",
     "params": "parameter counts of the paper preset, beside the published ones",
     "verify": "is an attention correct? look-ahead, decoding, padding, limits, growth",

@@ -18,8 +18,8 @@ STATUSES = ("finished", "oom", "diverged", "failed")
 class Diverged(Exception):
     """The training loss stopped being a number."""
 
-    def __init__(self, step: int, loss: float) -> None:
-        super().__init__(f"the training loss is {loss} from step {step} on")
+    def __init__(self, step: int) -> None:
+        super().__init__(f"the training loss is no number from step {step} on")
         self.step = step
 
 

@@ -57,8 +57,10 @@ class TrainerConfig:
                 raise UserError(f"trainer.{name} must be at least 1, got {getattr(self, name)}")
         if (self.max_epochs is None) == (self.max_steps is None):
             raise UserError("set exactly one of trainer.max_epochs and trainer.max_steps")
-        if (self.max_epochs or self.max_steps or 0) < 1:
-            raise UserError("trainer.max_epochs or trainer.max_steps must be at least 1")
+        if (self.max_epochs or self.max_steps or 0) < 0:
+            raise UserError(
+                "trainer.max_epochs and trainer.max_steps cannot be negative; 0 scores an untrained network"
+            )
         self._check_validation()
 
     def _check_validation(self) -> None:

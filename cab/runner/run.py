@@ -253,6 +253,7 @@ def draw_loss(history: list[dict[str, float | None]], title: str, path: Path) ->
         if points:
             axis.plot(*zip(*points, strict=True), marker="o", label=label)
     axis.set_xlabel("step")
-    axis.legend(frameon=False)
+    if history:
+        axis.legend(frameon=False)
     axis.set_title(title, fontsize="medium")
     figure.savefig(path, dpi=110)

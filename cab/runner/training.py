@@ -76,10 +76,9 @@ class LossMean:
     def mean(self) -> float:
         return float(self._total) / max(1, self._count)
 
-    def check(self) -> None:
-        """Diverged, with the first step whose loss was no number."""
-        if self._bad_step is not None and int(self._bad_step):
-            raise Diverged(int(self._bad_step), self.mean())
+    def bad_step(self) -> int:
+        """The first step whose loss was no number; 0 when there was none."""
+        return 0 if self._bad_step is None else int(self._bad_step)
 
     def state(self) -> list[float]:
         return [float(self._total), self._count]
@@ -105,6 +104,7 @@ class Watch(L.Callback):
         self.stale = 0
         self.history: list[dict[str, float | None]] = []
         self.steps = 0
+        self.diverged_at = 0
         self.losses = LossMean()
         self._saved_best = 0
 
@@ -114,13 +114,14 @@ class Watch(L.Callback):
             "best_step": self.best_step,
             "stale": self.stale,
             "steps": self.steps,
+            "diverged_at": self.diverged_at,
             "history": self.history,
             "loss": self.losses.state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best, self.best_step, self.stale = state["best"], state["best_step"], state["stale"]
-        self.steps = state["steps"]
+        self.steps, self.diverged_at = state["steps"], state["diverged_at"]
         self.history = list(state["history"])
         self.losses = LossMean(*state["loss"])
         self._saved_best = self.best_step
@@ -139,8 +140,8 @@ class Watch(L.Callback):
             return
         step = self.steps = trainer.global_step
         last = step >= self.total
-        if self.config.stop_when_diverged and (last or step % 10 == 0 or step % self.config.checkpoint_every == 0):
-            self.losses.check()
+        if last or step % 10 == 0 or step % self.every == 0 or step % self.config.checkpoint_every == 0:
+            self._check_losses()
         if step % self.every == 0 or last:
             self._note(trainer, pl_module, step)
         if self.config.keep == "average" and step in averaged_steps(self.config, self.total):
@@ -153,10 +154,15 @@ class Watch(L.Callback):
         if stop is not None:
             raise Preempted(stop)
 
+    def _check_losses(self) -> None:
+        """Diverged at the first step whose loss is no number, or if the run may go on, when it has ended so."""
+        bad = self.losses.bad_step()
+        self.diverged_at = (self.diverged_at or bad) if bad else 0
+        if bad and (self.config.stop_when_diverged or self.steps >= self.total):
+            raise Diverged(self.diverged_at)
+
     def _note(self, trainer: L.Trainer, module: Training, step: int) -> None:
         """An entry of the history: the training loss since the last one, and a validation if there is to be one."""
-        if self.config.stop_when_diverged:
-            self.losses.check()
         entry: dict[str, float | None] = {"step": step, "loss": self.losses.mean(), "validation": None}
         self.losses = LossMean()
         if self.config.validate_every is not None:
@@ -342,9 +348,10 @@ def train(
         num_workers=config.num_workers,
         pin_memory=device.type == "cuda",
     )
-    signals.wait_for_step = True
-    trainer.fit(module, loader, ckpt_path=resume, weights_only=True)
-    signals.wait_for_step = False
+    if steps:
+        signals.wait_for_step = True
+        trainer.fit(module, loader, ckpt_path=resume, weights_only=True)
+        signals.wait_for_step = False
     if config.keep == "best" and watch.best_step:
         backbone.load_state_dict(torch.load(watch.best_file(watch.best_step), map_location=device, weights_only=True))
     if config.keep == "average":

@@ -1,0 +1,76 @@
+"""What became of every cell that was started in a results folder."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cab.errors import UserError
+from cab.results import CELL, read_record, record_path
+
+UNFINISHED = ("running", "cut")
+"""Cells without a record: a process holds the folder, or none does and the same command would go on."""
+
+
+@dataclass(frozen=True)
+class CellStatus:
+    """``status``: one of ``faults.STATUSES``, ``running``, ``cut`` or ``broken`` (the record cannot be read)."""
+
+    cell: dict[str, Any]
+    status: str
+    detail: str
+    config: dict[str, Any]
+
+
+def cell_statuses(results_dir: Path) -> list[CellStatus]:
+    """Every cell with a record or a folder in ``results_dir``, in the order of their names.
+
+    Raises:
+        ValueError: there is no such folder.
+    """
+    if not results_dir.is_dir():
+        raise UserError(f"no results at {results_dir}: name the results_dir of a run")
+    found = [*_recorded(results_dir), *_started(results_dir)]
+    return sorted(found, key=lambda status: [str(status.cell.get(key, "")) for key in CELL])
+
+
+def _recorded(results_dir: Path) -> Iterator[CellStatus]:
+    for path in results_dir.glob("*.json"):
+        try:
+            record = read_record(path)
+        except UserError as error:
+            yield CellStatus({}, "broken", str(error), {})
+            continue
+        yield CellStatus(record["cell"], record["status"], record.get("error") or "", record["config"])
+
+
+def _started(results_dir: Path) -> Iterator[CellStatus]:
+    for about in results_dir.glob("*/cell.json"):
+        folder = about.parent
+        if record_path(results_dir, folder.name).exists():
+            continue
+        try:
+            content = json.loads(about.read_text())
+            cell, config = dict(content["cell"]), dict(content["config"])
+        except (OSError, ValueError, KeyError, TypeError):
+            yield CellStatus({}, "broken", f"{about} cannot be read", {})
+            continue
+        steps = [path.stem.removeprefix("step-").lstrip("0") for path in sorted(folder.glob("step-*.ckpt"))]
+        detail = f"checkpoint at step {steps[-1]}" if steps else "no checkpoint yet"
+        yield CellStatus(cell, "running" if _is_held(folder / "lock") else "cut", detail, config)
+
+
+def _is_held(lock: Path) -> bool:
+    """Whether a process holds the lock."""
+    try:
+        with lock.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False

@@ -1,0 +1,38 @@
+"""Cells of the troubled task, registered for these tests alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from cab import register_task
+from cab.config import CONFIGS, register_configs, resolve
+from cab.registry import TASKS
+from tests.cab.runner.troubled import Troubled
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _registered() -> Iterator[None]:
+    TASKS.names()  # finds those of the packages before one more is added
+    register_task("troubled", paper="none")(Troubled)
+    yield
+    del TASKS._entries["troubled"]
+
+
+@pytest.fixture
+def troubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """The configuration of a cell; ``trouble`` is what happens in it."""
+
+    def cell(*overrides: str, trouble: str = "") -> dict[str, Any]:
+        monkeypatch.setattr(Troubled, "trouble_now", trouble)
+        register_configs()
+        with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
+            chosen = ["task=troubled", "dataset=synthetic", "backbone=gpt2", "attention=vanilla", "pattern=CS"]
+            chosen += ["preset=smoke", "device=cpu", f"results_dir={tmp_path}", "trainer.batch_size=4"]
+            return resolve(compose("run", overrides=[*chosen, "trainer.max_steps=8", *overrides]))
+
+    return cell

@@ -1,0 +1,190 @@
+"""Runs that go wrong: their records, what is run again, signals, full disks, hostile checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from cab import UserError, load_results
+from cab.cli.main import main
+from cab.results import write_record
+from cab.runner.faults import Preempted, StopSignals
+from cab.runner.run import run_cell
+from cab.runner.statuses import cell_statuses
+from cab.runner.training import newest_checkpoint
+from tests.cab.runner.troubled import Troubled
+
+Cell = Callable[..., dict[str, Any]]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "status", "words"),
+    [
+        ("oom", "oom", "OutOfMemoryError: CUDA out of memory"),
+        ("crash", "failed", "RuntimeError: something broke"),
+        ("nan", "diverged", "the training loss is no number from step 3 on"),
+    ],
+)
+def test_a_run_without_a_score_leaves_a_record(
+    trouble: str, status: str, words: str, troubled: Cell, tmp_path: Path
+) -> None:
+    outcome = run_cell(troubled(trouble=trouble))
+    assert outcome.record is not None
+    assert outcome.record["status"] == status
+    assert words in outcome.record["error"]
+    assert outcome.record["step"] == (3 if trouble == "nan" else None)
+    assert [metric["value"] for metric in outcome.record["metrics"]] == [None, None]
+    [path] = tmp_path.glob("*.json")
+    assert json.loads(path.read_text())["status"] == status
+    assert "Traceback" in (tmp_path / path.stem / "traceback.txt").read_text()
+    table = load_results(tmp_path)
+    assert list(table["metric"]) == ["score", "beside"]
+    assert table["value"].isna().all()
+    assert [found.status for found in cell_statuses(tmp_path)] == [status]
+
+
+def test_a_failed_cell_is_run_again_only_when_asked(troubled: Cell, tmp_path: Path) -> None:
+    run_cell(troubled(trouble="crash"))
+    again = run_cell(troubled())
+    assert again.status == "found"
+    assert again.record is not None
+    assert again.record["status"] == "failed"
+    assert run_cell(troubled("retry=[oom]")).status == "found"
+    retried = run_cell(troubled("retry=[failed]"))
+    assert retried.record is not None
+    assert retried.record["status"] == "finished"
+    assert [found.status for found in cell_statuses(tmp_path)] == ["finished"]
+
+
+def test_the_list_of_cells_runs_them_again(troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_cell(troubled("seed=1", trouble="crash"))
+    run_cell(troubled("seed=2"))
+    assert main(["list", "cells", "--status", str(tmp_path), "--csv"]) == 0
+    table = pd.read_csv(__import__("io").StringIO(capsys.readouterr().out))
+    assert list(zip(table["seed"], table["status"], strict=True)) == [(1, "failed"), (2, "finished")]
+    assert main(["list", "cells", "--status", str(tmp_path), "--retry", "failed", "--csv"]) == 0
+    table = pd.read_csv(__import__("io").StringIO(capsys.readouterr().out))
+    assert list(table["status"]) == ["finished", "finished"]
+    assert main(["list", "cells", "--status", str(tmp_path), "--retry", "lost"]) == 2
+    assert main(["list", "attentions", "--status", str(tmp_path)]) == 2
+    assert main(["list", "cells", "--status", str(tmp_path / "none")]) == 2
+
+
+def test_a_diverged_run_can_go_on(troubled: Cell, tmp_path: Path) -> None:
+    outcome = run_cell(troubled("trainer.stop_when_diverged=false", "trainer.checkpoint_every=2", trouble="nan"))
+    assert outcome.record is not None
+    assert outcome.record["status"] == "diverged"
+    assert outcome.record["step"] == 3
+    assert list(tmp_path.glob("*/step-00000006.ckpt")), "it stopped at once"
+
+
+def test_a_full_disk_is_named_and_nothing_is_recorded(troubled: Cell, tmp_path: Path) -> None:
+    run_cell(troubled("seed=7"))
+    before = {path: path.read_bytes() for path in tmp_path.glob("*.json")}
+    with pytest.raises(UserError, match="no room left on the disk"):
+        run_cell(troubled(trouble="full"))
+    assert {path: path.read_bytes() for path in tmp_path.glob("*.json")} == before
+    assert sorted(found.status for found in cell_statuses(tmp_path)) == ["cut", "finished"]
+
+
+def test_a_full_disk_while_a_record_is_written(troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(json, "dump", full)
+    with pytest.raises(UserError, match="no room left"):
+        run_cell(troubled())
+    assert not list(tmp_path.glob("*.json"))
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_stops_after_the_step_and_the_run_goes_on(
+    number: int, troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uncut = run_cell(troubled(f"results_dir={tmp_path / 'uncut'}")).record
+    original = Troubled.loss
+
+    def interrupted(self: Troubled, backbone: Any, batch: Any) -> Any:
+        if self.calls == 4:
+            os.kill(os.getpid(), number)
+        return original(self, backbone, batch)
+
+    before = signal.getsignal(number)
+    monkeypatch.setattr(Troubled, "loss", interrupted)
+    with pytest.raises(Preempted):
+        run_cell(troubled("trainer.checkpoint_every=100"))
+    assert signal.getsignal(number) is before
+    [found] = cell_statuses(tmp_path)
+    assert (found.status, found.detail) == ("cut", "checkpoint at step 4")
+    monkeypatch.setattr(Troubled, "loss", original)
+    resumed = run_cell(troubled("trainer.checkpoint_every=100")).record
+    assert uncut is not None
+    assert resumed is not None
+    assert resumed["metrics"] == uncut["metrics"]
+    assert resumed["history"] == uncut["history"]
+
+
+def test_outside_training_a_signal_stops_at_once() -> None:
+    with StopSignals().watched(), pytest.raises(Preempted, match="SIGTERM"):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Hostile:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.path,))
+
+
+def test_a_checkpoint_with_code_in_it_runs_nothing(troubled: Cell, tmp_path: Path) -> None:
+    uncut = run_cell(troubled(f"results_dir={tmp_path / 'uncut'}")).record
+    assert uncut is not None
+    folder = tmp_path / uncut["hash"]
+    folder.mkdir()
+    torch.save({"state": Hostile(tmp_path / "owned")}, folder / "step-00000004.ckpt")
+    (folder / "step-00000005.ckpt").write_bytes(pickle.dumps(Hostile(tmp_path / "owned")))
+    assert newest_checkpoint(folder) is None
+    record = run_cell(troubled()).record
+    assert record is not None
+    assert record["metrics"] == uncut["metrics"]
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "a/b", ""])
+def test_a_record_cannot_be_written_elsewhere(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="hash"):
+        write_record({"hash": name}, tmp_path / "inside")
+    assert not list(tmp_path.glob("**/*.json"))
+
+
+def test_reproduce_compares(troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = run_cell(troubled()).record
+    assert record is not None
+    path = tmp_path / f"{record['hash']}.json"
+    assert main(["reproduce", str(path)]) == 0
+    assert "equal" in capsys.readouterr().out
+    changed = json.loads(path.read_text())
+    changed["metrics"][0]["value"] += 0.5
+    changed["versions"]["torch"] = "0.1"
+    path.write_text(json.dumps(changed))
+    assert main(["reproduce", str(path)]) == 1
+    printed = capsys.readouterr().out
+    assert "differs" in printed
+    assert "versions torch: 0.1 then" in printed
+    assert main(["reproduce", str(path), "--tolerance", "10"]) == 0
+    run_cell(troubled("seed=3", trouble="oom"))
+    [oom] = [p for p in tmp_path.glob("*.json") if p != path]
+    assert main(["reproduce", str(oom)]) == 2

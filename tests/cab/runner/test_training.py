@@ -1,0 +1,95 @@
+"""The loop: random items by the step, epochs announced, averaged weights, losses, no steps at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cab import UserError
+from cab.runner.order import Draw, SeededItems
+from cab.runner.run import run_cell
+from cab.runner.training import average_weights
+from tests.cab.runner.troubled import Numbers, Troubled
+
+Cell = Callable[..., dict[str, Any]]
+
+
+def test_items_that_draw_depend_on_the_step_alone() -> None:
+    items = SeededItems(Numbers(), seed=3)
+    first = items.__getitems__(Draw(5, [1, 2]))
+    torch.rand(100)
+    assert torch.equal(items.__getitems__(Draw(5, [1, 2])), first)
+    assert not torch.equal(items.__getitems__(Draw(6, [1, 2])), first)
+    assert not torch.equal(SeededItems(Numbers(), seed=4).__getitems__(Draw(5, [1, 2])), first)
+
+
+def test_drawing_an_item_leaves_the_other_random_numbers_alone() -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(1)
+    torch.manual_seed(1)
+    SeededItems(Numbers(), seed=3).__getitems__(Draw(0, [1]))
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_worker_processes_change_no_number(troubled: Cell, tmp_path: Path) -> None:
+    records = [
+        run_cell(troubled(f"trainer.num_workers={workers}", f"results_dir={tmp_path / str(workers)}")).record
+        for workers in (0, 2)
+    ]
+    assert records[0] is not None
+    assert records[1] is not None
+    assert records[0]["metrics"] == records[1]["metrics"]
+    assert records[0]["hash"] == records[1]["hash"]
+
+
+def test_epochs_are_announced_again_after_a_resume(troubled: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    epochs: list[list[int]] = []
+    monkeypatch.setattr(Troubled, "setup", lambda self, _: epochs.append(self.epochs))
+    run_cell(troubled("trainer.checkpoint_every=2", trouble="crash"), command="")
+    run_cell(troubled("trainer.checkpoint_every=2", "retry=[failed]"))
+    assert epochs == [[0], [0, 1, 2]]  # three batches an epoch, eight steps; the second run goes on from step 2
+
+
+def test_the_average_is_of_the_last_multiples(troubled: Cell, tmp_path: Path) -> None:
+    options = [
+        "trainer.keep=average",
+        "trainer.average_every=2",
+        "trainer.average_count=3",
+        "trainer.validate_every=null",
+    ]
+    record = run_cell(troubled(*options)).record
+    assert record is not None
+    assert [entry["validation"] for entry in record["history"]] == [None] * 8
+    sums = []
+    for steps in (4, 6, 8):
+        single = ["trainer.keep=last", f"trainer.max_steps={steps}", f"results_dir={tmp_path / str(steps)}"]
+        last = run_cell(troubled("trainer.validate_every=null", *single)).record
+        assert last is not None
+        sums.append(last["metrics"][1]["value"])
+    assert record["metrics"][1]["value"] == pytest.approx(sum(sums) / 3, abs=1e-6)
+
+
+def test_average_of_whole_numbers_is_the_last(tmp_path: Path) -> None:
+    for i in (1, 2):
+        torch.save({"w": torch.tensor([float(i)]), "n": torch.tensor(i)}, tmp_path / f"{i}.pt")
+    mean = average_weights([tmp_path / "1.pt", tmp_path / "2.pt"], torch.device("cpu"))
+    assert mean["w"].item() == 1.5
+    assert mean["n"].item() == 2
+
+
+def test_nothing_to_average_is_refused(troubled: Cell, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="average_every 1000"):
+        run_cell(troubled("trainer.keep=average", "trainer.validate_every=null"))
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_no_steps_score_the_untrained_network(troubled: Cell) -> None:
+    record = run_cell(troubled("trainer.max_steps=0")).record
+    assert record is not None
+    assert record["status"] == "finished"
+    assert record["cost"]["steps"] == 0
+    assert record["metrics"][0]["value"] is not None
