@@ -51,7 +51,8 @@ def test_every_data_set_has_its_row_and_the_whole_recipe(dataset: str, features:
     assert config["preset"] == "paper"
     assert config["dataset"]["name"] == dataset
     assert config["task"]["evaluation_batch_size"] == config["trainer"]["batch_size"] == 32
-    assert config["trainer"]["schedule"] == "halve_each_epoch"
+    assert config["trainer"]["schedule"] == "exponential"
+    assert (config["trainer"]["decay"], config["trainer"]["decay_epochs"], config["trainer"]["floor"]) == (0.5, 1, 0)
     assert config["trainer"]["patience"] == 3
     assert config["trainer"]["max_steps"] is None
     widths = {name: config["backbone"][name] for name in ("embed_dim", "num_heads", "ffn_dim", "dropout")}
