@@ -20,8 +20,8 @@ from cab.task import Task
 
 RUN_KEYS = ("results_dir", "data_root", "device", "force", "retry", "logger")
 """Where and how a cell runs; all other keys say what it is, and make its hash."""
-TRAINER_RUN_KEYS = ("checkpoint_every", "num_workers")
-"""Keys of the trainer that change no number either."""
+TRAINER_RUN_KEYS = ("checkpoint_every", "micro_batch_size", "num_workers", "strategy")
+"""Keys of the trainer that suit a machine and are not part of what is measured."""
 
 
 @dataclass(frozen=True)

@@ -47,15 +47,20 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, (RuntimeError, OSError)) and any(word in str(error).lower() for word in words)
 
 
+def is_full_disk(error: Exception) -> bool:
+    """Whether a write failed for want of room; torch.save reports that as a failed write of its own."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(error, RuntimeError) and "PytorchStreamWriter failed writing" in str(error)
+
+
 @contextlib.contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
     """A full disk is the user's to fix: no record is written, so the cell can go on when there is room."""
     try:
         yield
-    except (OSError, RuntimeError) as error:
-        number = getattr(error, "errno", None)
-        # torch.save reports a full disk as a failed write of its own
-        if number in (errno.ENOSPC, errno.EDQUOT) or "PytorchStreamWriter failed writing" in str(error):
+    except Exception as error:
+        if is_full_disk(error):
             raise UserError(
                 f"no room left on the disk of {folder}: free some and run the same command again; "
                 "earlier results and checkpoints are whole"

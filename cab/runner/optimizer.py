@@ -15,6 +15,8 @@ from cab.errors import UserError
 OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 SCHEDULES = ("constant", "linear", "inverse_sqrt", "exponential")
 KEPT = ("best", "last", "average")
+STRATEGIES = ("ddp", "fsdp")
+CHOICES = {"optimizer": tuple(OPTIMIZERS), "schedule": SCHEDULES, "keep": KEPT, "strategy": STRATEGIES}
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,8 @@ class TrainerConfig:
     """The ``trainer`` group, checked. See configs/trainer/default.yaml for the meaning of each."""
 
     batch_size: int
-    accumulate: int
+    micro_batch_size: int | None
+    strategy: str
     max_epochs: int | None
     max_steps: int | None
     optimizer: str
@@ -49,12 +52,14 @@ class TrainerConfig:
     compile: bool
 
     def __post_init__(self) -> None:
-        for name, known in (("optimizer", tuple(OPTIMIZERS)), ("schedule", SCHEDULES), ("keep", KEPT)):
+        for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise UserError(f"trainer.{name} must be one of {', '.join(known)}, got '{getattr(self, name)}'")
-        for name in ("batch_size", "accumulate", "checkpoint_every", "average_every", "average_count"):
+        for name in ("batch_size", "checkpoint_every", "average_every", "average_count"):
             if getattr(self, name) < 1:
                 raise UserError(f"trainer.{name} must be at least 1, got {getattr(self, name)}")
+        if self.micro_batch_size is not None and self.micro_batch_size < 1:
+            raise UserError(f"trainer.micro_batch_size must be at least 1 or null, got {self.micro_batch_size}")
         if (self.max_epochs is None) == (self.max_steps is None):
             raise UserError("set exactly one of trainer.max_epochs and trainer.max_steps")
         if (self.max_epochs or self.max_steps or 0) < 0:

@@ -3,55 +3,112 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import Dataset, Sampler
 
+from cab.errors import UserError
+
 
 class Draw(NamedTuple):
-    """The items of one batch, and which batch of the run it is."""
+    """The items of one micro-batch, and which micro-batch of the run it is, over all processes."""
 
-    step: int
+    number: int
     indices: list[int]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How the batch of a step is cut: into ``pieces`` micro-batches, one after the other in each process.
+
+    The batch of a step is the same whatever the number of processes; so is every random number of a micro-batch
+    as long as its size is the same.
+    """
+
+    batch_size: int
+    micro_batch_size: int
+    rank: int = 0
+    num_processes: int = 1
+
+    @classmethod
+    def cut(
+        cls, *, num_items: int, batch_size: int, micro_batch_size: int | None, rank: int = 0, num_processes: int = 1
+    ) -> Shares:
+        """Shares of a batch of ``batch_size`` items, or of all items when there are fewer.
+
+        Raises:
+            ValueError: fewer items than processes, or sizes that do not divide the batch.
+        """
+        if num_items < batch_size:  # the whole data set in each step, as evenly as it goes
+            batch_size, micro_batch_size = num_items // num_processes * num_processes, None
+        if batch_size < 1:
+            raise UserError(f"{num_items} items cannot be shared by {num_processes} processes")
+        own, rest = divmod(batch_size, num_processes)
+        micro = min(micro_batch_size or own, own)
+        if rest or own % micro:
+            raise UserError(
+                f"trainer.batch_size {batch_size} must be a multiple of {num_processes} processes x "
+                f"trainer.micro_batch_size {micro}"
+            )
+        return cls(batch_size, micro, rank, num_processes)
+
+    @property
+    def pieces(self) -> int:
+        """Micro-batches of a step, over all processes."""
+        return self.batch_size // self.micro_batch_size
+
+    @property
+    def accumulate(self) -> int:
+        """Micro-batches of a step in each process."""
+        return self.pieces // self.num_processes
 
 
 class StepBatches(Sampler[Draw]):
     """Batch ``s`` of a run is batch ``s mod k`` of the permutation of epoch ``s div k`` (k batches an epoch).
 
-    The last incomplete batch of an epoch is left out, as in training loops of the field.
+    The last incomplete batch of an epoch is left out, as in training loops of the field. A process draws every
+    ``num_processes``-th micro-batch of each batch.
 
     Args:
         num_items: size of the data set.
-        batch_size: items a batch; all of them when there are fewer.
-        num_batches: batches of the whole run.
+        shares: how each batch is cut.
+        num_steps: batches of the whole run.
         seed: of the permutations.
     """
 
-    def __init__(self, *, num_items: int, batch_size: int, num_batches: int, seed: int) -> None:
+    def __init__(self, *, num_items: int, shares: Shares, num_steps: int, seed: int) -> None:
         self.num_items = num_items
-        self.batch_size = min(batch_size, num_items)
-        self.num_batches = num_batches
+        self.shares = shares
+        self.num_steps = num_steps
         self.seed = seed
         self.start = 0
-        """The batch to begin with; set before iterating when a run is resumed."""
+        """The step to begin with; set before iterating when a run is resumed."""
 
     @property
-    def batches_per_epoch(self) -> int:
-        return self.num_items // self.batch_size
+    def steps_per_epoch(self) -> int:
+        return self.num_items // self.shares.batch_size
 
     def __len__(self) -> int:
-        return self.num_batches
+        return self.num_steps * self.shares.accumulate
 
     def __iter__(self) -> Iterator[Draw]:
-        epoch, order = -1, torch.empty(0)
-        for step in range(self.start, self.num_batches):
-            wanted, position = divmod(step, self.batches_per_epoch)
+        epoch, order, shares = -1, torch.empty(0), self.shares
+        for step in range(self.start, self.num_steps):
+            wanted, position = divmod(step, self.steps_per_epoch)
             if wanted != epoch:
                 epoch = wanted
                 generator = torch.Generator().manual_seed(mix_seed(self.seed, epoch))
                 order = torch.randperm(self.num_items, generator=generator)
-            yield Draw(step, order[position * self.batch_size : (position + 1) * self.batch_size].tolist())
+            batch = order[position * shares.batch_size : (position + 1) * shares.batch_size]
+            for piece in range(shares.rank, shares.pieces, shares.num_processes):
+                items = batch[piece * shares.micro_batch_size : (piece + 1) * shares.micro_batch_size]
+                yield Draw(step * shares.pieces + piece, items.tolist())
+
+    def number(self, batch_idx: int) -> int:
+        """Which micro-batch of the run, over all processes, this process's ``batch_idx``-th is."""
+        return batch_idx * self.shares.num_processes + self.shares.rank
 
 
 class SeededItems(Dataset[Any]):
@@ -63,7 +120,7 @@ class SeededItems(Dataset[Any]):
 
     def __getitems__(self, draw: Draw) -> Any:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(mix_seed(~self.seed, draw.step))
+            torch.manual_seed(mix_seed(~self.seed, draw.number))
             return self.items.__getitems__(draw.indices)  # type: ignore[attr-defined]
 
 

@@ -19,18 +19,20 @@ from typing import TYPE_CHECKING, Any
 from cab.errors import UserError
 from cab.results import read_record, record_path, write_record
 from cab.runner.cell import Cell
-from cab.runner.faults import Preempted, StopSignals, disk_errors, status_of
+from cab.runner.faults import Preempted, StopSignals, disk_errors, is_full_disk, status_of
 
 if TYPE_CHECKING:
     from cab.backbone import Backbone
     from cab.runner.optimizer import TrainerConfig
+    from cab.runner.processes import Processes
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a cell: ``status`` is ``trained``, ``found`` (its record was there) or ``busy``."""
+    """What came of a cell: ``trained``, ``found`` (its record was there), ``busy`` (another run has it), or ``helped``
+    (this process is not the first of its run, which writes the record)."""
 
     title: str
     status: str
@@ -51,12 +53,20 @@ def run_cell(config: Mapping[str, Any], *, command: str = "") -> Outcome:
         ValueError: a mistake in the configuration or in the data; nothing has been written then.
         Preempted: a signal asked to stop; the checkpoint is on disk.
     """
+    from cab.runner.processes import find_processes
+
     cell = Cell.from_config(config)
     found = _found(cell)
     if found is not None:
         return Outcome(cell.title, "found", found)
     _check(cell)
+    processes = find_processes()
+    if not processes.is_first:
+        _record(cell, cell.results_dir / cell.hash, command, processes)
+        return Outcome(cell.title, "helped", None)
     with _claim(cell, command) as folder:
+        if folder is None and processes.count > 1:
+            raise UserError(f"another process is running {cell.title}")
         if folder is None:
             log.warning("another process is running %s", cell.title)
             return Outcome(cell.title, "busy", None)
@@ -64,7 +74,7 @@ def run_cell(config: Mapping[str, Any], *, command: str = "") -> Outcome:
         if found is not None:
             return Outcome(cell.title, "found", found)
         with disk_errors(cell.results_dir):
-            record = _record(cell, folder, command)
+            record = _record(cell, folder, command, processes)
             write_record(record, cell.results_dir)
         _clean(folder, record)
     return Outcome(cell.title, "trained", record)
@@ -82,20 +92,20 @@ def _found(cell: Cell) -> dict[str, Any] | None:
     return None if record["status"] in cell.config["retry"] else record
 
 
-def _record(cell: Cell, folder: Path, command: str) -> dict[str, Any]:
+def _record(cell: Cell, folder: Path, command: str, processes: Processes) -> dict[str, Any]:
     """The record of the run, whatever becomes of it."""
     from cab.runner.record import base_record, without_score
 
     started = time.perf_counter()
     base = base_record(cell, command, choose_device(cell.config["device"]))
     try:
-        return {**base, **_train_and_evaluate(cell, folder)}
+        return {**base, **_train_and_evaluate(cell, folder, processes)}
     except (UserError, Preempted):
         raise
     except Exception as error:
-        status = status_of(error)
-        if status == "failed" and "No space left" in str(error):
+        if is_full_disk(error) or not processes.is_first:
             raise
+        status = status_of(error)
         (folder / "traceback.txt").write_text(traceback.format_exc())
         seconds = time.perf_counter() - started
         return without_score(base, cell.task, status=status, error=error, seconds=seconds)
@@ -106,7 +116,7 @@ def _clean(folder: Path, record: Mapping[str, Any]) -> None:
     if record["status"] != "finished":
         return
     best = f"best-{record['cost']['best_step']:08d}.pt"
-    for pattern in ("step-*.ckpt", "*.tmp", "best-*.pt", "average-*.pt"):
+    for pattern in ("step-*.ckpt", "*.tmp", "best-*.pt", "average-*.pt", "last.pt"):
         for file in folder.glob(pattern):
             if file.name != best:
                 file.unlink()
@@ -167,7 +177,7 @@ def _claim(cell: Cell, command: str) -> Iterator[Path | None]:
         yield folder
 
 
-def _train_and_evaluate(cell: Cell, folder: Path) -> dict[str, Any]:
+def _train_and_evaluate(cell: Cell, folder: Path, processes: Processes) -> dict[str, Any]:
     import lightning as L
     import torch
 
@@ -175,7 +185,8 @@ def _train_and_evaluate(cell: Cell, folder: Path) -> dict[str, Any]:
     from cab.runner.order import mix_seed
     from cab.runner.provenance import PeakMemory
     from cab.runner.record import metric_rows
-    from cab.runner.training import DeviceBatches, train
+    from cab.runner.training import train
+    from cab.runner.watch import DeviceBatches
 
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning")
@@ -197,7 +208,10 @@ def _train_and_evaluate(cell: Cell, folder: Path) -> dict[str, Any]:
             title=cell.title,
             loggers=make_loggers(cell, folder),
             signals=signals,
+            processes=processes,
         )
+        if not processes.is_first:
+            return {}
         trained = time.perf_counter()
         batches = DeviceBatches(device)
         torch.manual_seed(mix_seed(cell.config["seed"], -1))  # what evaluation draws is the same after a resume
@@ -214,6 +228,7 @@ def _train_and_evaluate(cell: Cell, folder: Path) -> dict[str, Any]:
         "cost": {
             "params": sum(parameter.numel() for parameter in backbone.parameters()),
             "steps": watch.steps,
+            "processes": processes.count,
             "best_step": watch.best_step,
             "train_seconds": trained - started,
             "wall_seconds": time.perf_counter() - started,

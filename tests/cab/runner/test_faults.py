@@ -20,7 +20,7 @@ from cab.results import write_record
 from cab.runner.faults import Preempted, StopSignals
 from cab.runner.run import run_cell
 from cab.runner.statuses import cell_statuses
-from cab.runner.training import newest_checkpoint
+from cab.runner.watch import newest_checkpoint
 from tests.cab.runner.troubled import Troubled
 
 Cell = Callable[..., dict[str, Any]]

@@ -2,15 +2,69 @@
 
 from __future__ import annotations
 
-from cab.runner.order import StepBatches, mix_seed
+import pytest
+
+from cab import UserError
+from cab.runner.order import Draw, Shares, StepBatches, mix_seed
+
+
+def draws(start: int = 0, seed: int = 3, **shares: int) -> list[Draw]:
+    cut = Shares.cut(**{"num_items": 23, "batch_size": 5, "micro_batch_size": None, **shares})  # type: ignore[arg-type]
+    order = StepBatches(num_items=23, shares=cut, num_steps=13, seed=seed)
+    order.start = start
+    return list(order)
 
 
 def batches(start: int = 0, seed: int = 3) -> list[list[int]]:
-    order = StepBatches(num_items=23, batch_size=5, num_batches=13, seed=seed)
-    order.start = start
-    drawn = list(order)
-    assert [draw.step for draw in drawn] == list(range(start, 13))
+    drawn = draws(start, seed)
+    assert [draw.number for draw in drawn] == list(range(start, 13))
     return [draw.indices for draw in drawn]
+
+
+def test_processes_share_the_batches_of_one() -> None:
+    alone = draws(batch_size=8, micro_batch_size=2)
+    shared = [draws(batch_size=8, micro_batch_size=2, rank=rank, num_processes=2) for rank in (0, 1)]
+    assert [draw for pair in zip(*shared, strict=True) for draw in pair] == alone
+    whole = draws(batch_size=8)
+    for step, draw in enumerate(whole):
+        assert draw.indices == [item for piece in alone[4 * step : 4 * step + 4] for item in piece.indices]
+
+
+def test_the_number_of_a_micro_batch_is_that_of_its_draw() -> None:
+    for rank in (0, 1):
+        cut = Shares.cut(num_items=23, batch_size=8, micro_batch_size=2, rank=rank, num_processes=2)
+        order = StepBatches(num_items=23, shares=cut, num_steps=5, seed=1)
+        assert len(order) == 10
+        assert [order.number(i) for i in range(10)] == [draw.number for draw in order]
+
+
+@pytest.mark.parametrize(
+    ("shares", "accumulate"),
+    [
+        ({"batch_size": 8, "micro_batch_size": None}, 1),
+        ({"batch_size": 8, "micro_batch_size": 2}, 4),
+        ({"batch_size": 8, "micro_batch_size": 2, "num_processes": 2}, 2),
+        ({"batch_size": 8, "micro_batch_size": 100, "num_processes": 4}, 1),
+        ({"batch_size": 50, "micro_batch_size": 4, "num_processes": 2}, 1),
+    ],
+)
+def test_gradients_are_added_up_to_the_batch(shares: dict[str, int], accumulate: int) -> None:
+    cut = Shares.cut(num_items=23, **shares)  # type: ignore[arg-type]
+    assert cut.accumulate == accumulate
+    assert cut.accumulate * cut.num_processes * cut.micro_batch_size == cut.batch_size
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [
+        {"batch_size": 8, "micro_batch_size": 3},
+        {"batch_size": 9, "micro_batch_size": None, "num_processes": 2},
+        {"batch_size": 30, "micro_batch_size": None, "num_processes": 24},
+    ],
+)
+def test_batches_that_cannot_be_shared_are_refused(shares: dict[str, int]) -> None:
+    with pytest.raises(UserError, match="process"):
+        Shares.cut(num_items=23, **shares)  # type: ignore[arg-type]
 
 
 def test_a_resumed_run_sees_the_batches_it_would_have_seen() -> None:
@@ -34,7 +88,8 @@ def test_seeds_differ() -> None:
 
 
 def test_a_batch_larger_than_the_data_is_all_of_it() -> None:
-    order = StepBatches(num_items=3, batch_size=8, num_batches=2, seed=0)
+    shares = Shares.cut(num_items=3, batch_size=8, micro_batch_size=None)
+    order = StepBatches(num_items=3, shares=shares, num_steps=2, seed=0)
     assert [sorted(draw.indices) for draw in order] == [[0, 1, 2], [0, 1, 2]]
 
 

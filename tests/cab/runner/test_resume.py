@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cab.runner.training import checkpoints, newest_checkpoint
+from cab.runner.watch import checkpoints, newest_checkpoint
 
 CELL = [
     "task=lstf",

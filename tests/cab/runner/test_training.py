@@ -12,7 +12,7 @@ import torch
 from cab import UserError
 from cab.runner.order import Draw, SeededItems
 from cab.runner.run import run_cell
-from cab.runner.training import average_weights
+from cab.runner.watch import average_weights
 from tests.cab.runner.troubled import Numbers, Troubled
 
 Cell = Callable[..., dict[str, Any]]

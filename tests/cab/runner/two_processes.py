@@ -1,0 +1,55 @@
+"""Run by torchrun on two processes: batch norm over both against the batch norm of one; writes the differences."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from cab.runner.processes import find_processes, share_batch_norms
+
+
+def main(path: Path) -> None:
+    dist.init_process_group("gloo")
+    processes = find_processes()
+    torch.manual_seed(5)
+    whole = torch.randn(3, 8, 6, 5) * 3 + 1
+    weights = torch.randn(6, 5)
+
+    def network() -> nn.Module:
+        torch.manual_seed(6)
+        return nn.Sequential(nn.Conv1d(6, 6, 3, padding=1), nn.BatchNorm1d(6, momentum=0.3))
+
+    alone, shared = network(), network()
+    share_batch_norms(shared)
+    own = slice(4 * processes.rank, 4 * processes.rank + 4)
+    worst = {"output": 0.0, "gradient": 0.0, "state": 0.0, "evaluation": 0.0}
+
+    def note(name: str, a: torch.Tensor, b: torch.Tensor) -> None:
+        worst[name] = max(worst[name], (a.double() - b.double()).abs().max().item())
+
+    for x in whole:
+        expected, got = alone(x), shared(x[own])
+        note("output", expected[own], got)
+        alone.zero_grad()
+        shared.zero_grad()
+        ((expected * weights) ** 2).mean().backward()
+        ((got * weights) ** 2).mean().backward()
+        for a, b in zip(alone.parameters(), shared.parameters(), strict=True):
+            gradient = b.grad.clone()
+            dist.all_reduce(gradient)
+            note("gradient", a.grad, gradient / 2)
+    for a, b in zip(alone.state_dict().values(), shared.state_dict().values(), strict=True):
+        note("state", a, b)
+    note("evaluation", alone.eval()(whole[0]), shared.eval()(whole[0]))
+    if processes.is_first:
+        path.write_text(json.dumps(worst))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
