@@ -102,7 +102,7 @@ class SumOverProcesses(torch.autograd.Function):
         return x
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]  # noqa: ARG004
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ARG004
         grad = grad.clone()
         dist.all_reduce(grad)
         return grad

@@ -103,7 +103,8 @@ class Watch(L.Callback):
         batch_idx: int,
     ) -> None:
         accumulate = pl_module.order.shares.accumulate
-        self.losses.add(outputs["loss"].detach(), batch_idx // accumulate + 1)
+        loss = outputs["loss"].detach() * accumulate  # Lightning has divided it
+        self.losses.add(loss, batch_idx // accumulate + 1)
         if (batch_idx + 1) % accumulate:
             return
         step = self.steps = trainer.global_step
