@@ -9,6 +9,7 @@ import torch
 
 from cab.build import build_backbone
 from cab.config import paper_value, read_table, tuned_options
+from cab.patterns import Pattern
 from cab.registry import ATTENTIONS, BACKBONES
 
 
@@ -22,9 +23,10 @@ def count_parameters(cells: Iterable[tuple[str, str, str]]) -> dict[tuple[str, s
         name, options, task = _network(key)
         if name not in BACKBONES or attention not in ATTENTIONS:
             continue
-        tuned = tuned_options(task, name, pattern, attention)
+        elsewhere = {str(p): {"name": "vanilla", **tuned_options(task, name, str(p), "vanilla")} for p in Pattern}
+        spec = {"name": attention, **tuned_options(task, name, pattern, attention)}
         with torch.device("meta"):
-            backbone = build_backbone(name, attention={"name": attention, **tuned}, pattern=pattern, **options)
+            backbone = build_backbone(name, attention=spec, pattern=pattern, elsewhere=elsewhere, **options)
         counts[pattern, key, attention] = sum(parameter.numel() for parameter in backbone.parameters())
     return counts
 

@@ -1,0 +1,281 @@
+"""FastSpeech 2 (Ren et al. 2021) as fairseq builds it: mel frames from phonemes in one pass; slots NS."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from backbones.layers.speech import Postnet, SameConv, ScaledPositions, hide
+from backbones.layers.tokens import check_tokens, number_positions
+from backbones.layers.transformer import run_layer
+from cab import Backbone, Pattern, UserError, register_backbone
+from cab.backbone import SlotFiller
+
+
+class FastSpeech2Output(NamedTuple):
+    """``mel`` [B, F, bins], ``mel_padding`` [B, F] (True = padding); the rest [B, T], one number a token.
+
+    ``before`` are the frames before the postnet, where there is one.
+    """
+
+    mel: Tensor
+    mel_padding: Tensor
+    log_duration: Tensor
+    pitch: Tensor
+    energy: Tensor
+    before: Tensor | None
+
+
+@register_backbone("fastspeech2", paper="Ren et al. 2021")
+class FastSpeech2(Backbone):
+    """Encoder over phonemes, variance adaptor, decoder over frames.
+
+    The defaults are CAB's network (Table 14): 41,228,629 parameters. The paper's "8 encoder layers" are 4 in the
+    encoder and 4 in the decoder, and as run there was no postnet.
+
+    Args:
+        slots: fills the attention slots, NS, first those of the encoder.
+        num_tokens: size of the phoneme set; 76 is what the published counts imply.
+        num_mels: bins of a frame.
+        embed_dim, num_heads, ffn_dim, kernel_size, encoder_layers, decoder_layers: of the blocks, whose
+            feed-forward maps are two convolutions.
+        dropout, attention_dropout, predictor_dropout: of feed-forward maps and embeddings, of attention weights,
+            and inside the three predictors.
+        num_bins: pitch and energy are embedded by buckets of equal width.
+        pitch_range, energy_range: [least, largest] value of the training data, the outer bounds of the buckets.
+        max_frames: most frames of an utterance.
+        postnet: five convolutions that refine the frames.
+        checkpoint_activations: recompute blocks in the backward pass instead of keeping their activations.
+    """
+
+    def __init__(
+        self,
+        *,
+        slots: SlotFiller,
+        num_tokens: int = 76,
+        num_mels: int = 80,
+        embed_dim: int = 256,
+        num_heads: int = 2,
+        ffn_dim: int = 1024,
+        kernel_size: int = 9,
+        encoder_layers: int = 4,
+        decoder_layers: int = 4,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.1,
+        predictor_dropout: float = 0.5,
+        num_bins: int = 256,
+        pitch_range: tuple[float, float] = (-4.0, 4.0),
+        energy_range: tuple[float, float] = (-4.0, 4.0),
+        max_frames: int = 1200,
+        postnet: bool = False,
+        checkpoint_activations: bool = False,
+    ) -> None:
+        super().__init__()
+        self.num_tokens = num_tokens
+        self.checkpoint_activations = checkpoint_activations
+        self.embedding = nn.Embedding(num_tokens, embed_dim)
+        nn.init.normal_(self.embedding.weight, std=embed_dim**-0.5)
+        self.encoder_positions = ScaledPositions(embed_dim)
+        self.decoder_positions = ScaledPositions(embed_dim)
+        self.dropout = nn.Dropout(dropout)
+
+        def blocks(count: int) -> nn.ModuleList:
+            sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "ffn_dim": ffn_dim, "kernel_size": kernel_size}
+            return nn.ModuleList(
+                Block(slots, **sizes, dropout=dropout, attention_dropout=attention_dropout) for _ in range(count)
+            )
+
+        self.encoder = blocks(encoder_layers)
+        self.adaptor = VarianceAdaptor(
+            embed_dim,
+            dropout=predictor_dropout,
+            num_bins=num_bins,
+            pitch_range=pitch_range,
+            energy_range=energy_range,
+            max_frames=max_frames,
+        )
+        self.decoder = blocks(decoder_layers)
+        self.output = nn.Linear(embed_dim, num_mels)
+        self.postnet = Postnet(num_mels) if postnet else None
+
+    def forward(
+        self,
+        tokens: Tensor,
+        padding_mask: Tensor | None = None,
+        *,
+        durations: Tensor | None = None,
+        pitch: Tensor | None = None,
+        energy: Tensor | None = None,
+    ) -> FastSpeech2Output:
+        """Frames of the tokens, with the given durations, pitch and energy, or with the predicted ones.
+
+        Args:
+            tokens: [B, T] ids.
+            padding_mask: [B, T], True = padding.
+            durations: [B, T] frames of each token, whole numbers; those of padding do not count.
+            pitch, energy: [B, T] of each token, in the units of ``pitch_range`` and ``energy_range``.
+
+        Raises:
+            ValueError: tokens, masks or targets that do not fit, a row without a token or without a frame, more
+                frames than ``max_frames``.
+        """
+        check_tokens("tokens", tokens, padding_mask, vocab_size=self.num_tokens, max_length=None)
+        for name, x in (("durations", durations), ("pitch", pitch), ("energy", energy)):
+            if x is not None and x.shape != tokens.shape:
+                raise UserError(f"{name} must be {list(tokens.shape)} like tokens, got {list(x.shape)}")
+        x = self.encoder_positions(self.embedding(tokens), number_positions(tokens, padding_mask))
+        x = self._run(self.encoder, self.dropout(x), padding_mask)
+        frames, mel_padding, predicted = self.adaptor(x, padding_mask, durations, pitch, energy)
+        index = torch.arange(frames.shape[1], device=frames.device).unsqueeze(0)
+        frames = self._run(self.decoder, self.decoder_positions(frames, index), mel_padding)
+        mel = self.output(frames)
+        log_duration, pitch, energy = predicted
+        if self.postnet is None:
+            return FastSpeech2Output(mel, mel_padding, log_duration, pitch, energy, None)
+        return FastSpeech2Output(self.postnet(mel, mel_padding), mel_padding, log_duration, pitch, energy, mel)
+
+    def _run(self, blocks: nn.ModuleList, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        for block in blocks:
+            x = run_layer(block, x, padding_mask, checkpoint_activations=self.checkpoint_activations)
+        return x
+
+
+class Block(nn.Module):
+    """Self attention (NS) and two convolutions, each a residual branch with layer norm after its sum."""
+
+    def __init__(
+        self,
+        slots: SlotFiller,
+        *,
+        embed_dim: int,
+        num_heads: int,
+        ffn_dim: int,
+        kernel_size: int,
+        dropout: float,
+        attention_dropout: float,
+    ) -> None:
+        super().__init__()
+        self.attention = slots(Pattern.NS, embed_dim=embed_dim, num_heads=num_heads, dropout=attention_dropout)
+        self.attention_norm = nn.LayerNorm(embed_dim)
+        self.expand = SameConv(embed_dim, ffn_dim, kernel_size, gain="relu")
+        self.reduce = SameConv(ffn_dim, embed_dim, kernel_size, gain="relu")
+        self.norm = nn.LayerNorm(embed_dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        x = self.attention_norm(x + self.attention(x, query_padding_mask=padding_mask))
+        y = self.reduce(hide(F.relu(self.expand(hide(x, padding_mask))), padding_mask))
+        return self.norm(x + self.dropout(y))
+
+
+class VarianceAdaptor(nn.Module):
+    """Duration, pitch and energy of each token, and the tokens spread over their frames (Ren et al., section 2.3)."""
+
+    pitch_bounds: Tensor
+    energy_bounds: Tensor
+
+    def __init__(
+        self,
+        embed_dim: int,
+        *,
+        dropout: float,
+        num_bins: int,
+        pitch_range: tuple[float, float],
+        energy_range: tuple[float, float],
+        max_frames: int,
+    ) -> None:
+        super().__init__()
+        for name, (low, high) in (("pitch_range", pitch_range), ("energy_range", energy_range)):
+            if not low < high:
+                raise UserError(f"{name} must be [least, largest], got [{low}, {high}]")
+        self.max_frames = max_frames
+        self.duration = Predictor(embed_dim, dropout)
+        self.pitch = Predictor(embed_dim, dropout)
+        self.energy = Predictor(embed_dim, dropout)
+        self.pitch_embedding = nn.Embedding(num_bins, embed_dim)
+        self.energy_embedding = nn.Embedding(num_bins, embed_dim)
+        for table in (self.pitch_embedding, self.energy_embedding):
+            nn.init.normal_(table.weight, std=embed_dim**-0.5)
+        self.register_buffer("pitch_bounds", torch.linspace(*pitch_range, num_bins - 1))
+        self.register_buffer("energy_bounds", torch.linspace(*energy_range, num_bins - 1))
+
+    def forward(
+        self,
+        x: Tensor,
+        padding_mask: Tensor | None,
+        durations: Tensor | None,
+        pitch: Tensor | None,
+        energy: Tensor | None,
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
+        """Frames [B, F, D] and their padding [B, F]; predicted log(duration + 1), pitch and energy [B, T]."""
+        log_duration = self.duration(x, padding_mask)
+        predicted_pitch = self.pitch(x, padding_mask)
+        x = x + self.pitch_embedding(torch.bucketize(_given(pitch, predicted_pitch), self.pitch_bounds))
+        predicted_energy = self.energy(x, padding_mask)
+        x = x + self.energy_embedding(torch.bucketize(_given(energy, predicted_energy), self.energy_bounds))
+        if durations is None:
+            durations = predicted_durations(log_duration, padding_mask, self.max_frames)
+        else:
+            durations = hide(durations.unsqueeze(-1), padding_mask).squeeze(-1)
+            self._check(durations)
+        frames, mel_padding = regulate_length(x, durations)
+        return frames, mel_padding, (log_duration, predicted_pitch, predicted_energy)
+
+    def _check(self, durations: Tensor) -> None:
+        if durations.is_floating_point():
+            raise UserError(f"durations must be whole numbers of frames, got {durations.dtype}")
+        totals = durations.sum(dim=1)
+        if durations.device.type == "cpu" and (int(durations.min()) < 0 or int(totals.min()) < 1):
+            raise UserError(
+                f"durations {list(durations.shape)} must not be negative and have a frame in each row, "
+                f"got totals {totals.tolist()} and a least of {int(durations.min())}"
+            )
+        if int(totals.max()) > self.max_frames:
+            raise UserError(
+                f"durations make {int(totals.max())} frames, more than the {self.max_frames} of max_frames: "
+                "shorten the utterance, or build the backbone with more"
+            )
+
+
+def _given(target: Tensor | None, predicted: Tensor) -> Tensor:
+    return predicted.detach() if target is None else target
+
+
+class Predictor(nn.Module):
+    """One number a token: two convolutions of width 3 with ReLU, layer norm and dropout, and a linear map."""
+
+    def __init__(self, embed_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(SameConv(embed_dim, embed_dim, 3, gain="relu") for _ in range(2))
+        self.norms = nn.ModuleList(nn.LayerNorm(embed_dim) for _ in range(2))
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(embed_dim, 1)
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = self.dropout(norm(F.relu(conv(hide(x, padding_mask)))))
+        return hide(self.output(x), padding_mask).squeeze(-1)
+
+
+def predicted_durations(log_duration: Tensor, padding_mask: Tensor | None, max_frames: int) -> Tensor:
+    """round(exp(x) - 1), at least 0, cut off where a row reaches ``max_frames``; a row of none gets one frame."""
+    durations = torch.round(log_duration.float().clamp(max=10.0).exp() - 1.0).clamp(min=0.0).long()
+    durations = hide(durations.unsqueeze(-1), padding_mask).squeeze(-1)
+    ends = durations.cumsum(dim=1).clamp(max=max_frames)
+    durations = ends.diff(dim=1, prepend=ends.new_zeros(len(ends), 1))
+    real = torch.ones_like(durations, dtype=torch.bool) if padding_mask is None else ~padding_mask
+    is_first = real & (real.cumsum(dim=1) == 1)
+    return durations + (is_first & (ends[:, -1:] == 0)).long()
+
+
+def regulate_length(x: Tensor, durations: Tensor) -> tuple[Tensor, Tensor]:
+    """Each token as often as it has frames: [B, T, D] and [B, T] to [B, F, D], and the padding [B, F]."""
+    ends = durations.cumsum(dim=1)
+    frames = torch.arange(int(ends[:, -1].max()), device=x.device).expand(len(x), -1)
+    token = torch.searchsorted(ends, frames.contiguous(), right=True)
+    padding = frames >= ends[:, -1:]
+    token = token.clamp(max=x.shape[1] - 1).unsqueeze(-1).expand(-1, -1, x.shape[-1])
+    return hide(x.gather(1, token), padding), padding

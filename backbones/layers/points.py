@@ -1,0 +1,102 @@
+"""Point clouds: farthest point sampling, nearest neighbours, edge features, the DGCNN front end of PoinTr."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+@torch.no_grad()
+def farthest_points(points: Tensor, count: int) -> Tensor:
+    """Indices [B, count]: the first point, then always the one farthest from those chosen (Qi et al. 2017).
+
+    Args:
+        points: [B, N, 3].
+        count: at most N.
+    """
+    batch_size, num_points, _ = points.shape
+    points = points.float()
+    chosen = torch.zeros(batch_size, count, dtype=torch.long, device=points.device)
+    distance = torch.full((batch_size, num_points), torch.inf, device=points.device)
+    for i in range(1, count):
+        last = points.gather(1, chosen[:, i - 1, None, None].expand(-1, 1, 3))
+        distance = torch.minimum(distance, (points - last).square().sum(dim=-1))
+        chosen[:, i] = distance.argmax(dim=1)
+    return chosen
+
+
+@torch.no_grad()
+def nearest_points(queries: Tensor, points: Tensor, count: int) -> Tensor:
+    """Indices [B, M, count] into ``points`` [B, N, 3] of those nearest to each query [B, M, 3], nearest first."""
+    count = min(count, points.shape[1])
+    return torch.cdist(queries.float(), points.float()).topk(count, dim=-1, largest=False).indices
+
+
+def take(x: Tensor, index: Tensor) -> Tensor:
+    """Rows of ``x`` [B, N, C] by ``index`` [B, ...]: [B, ..., C]."""
+    flat = index.flatten(1).unsqueeze(-1).expand(-1, -1, x.shape[-1])
+    return x.gather(1, flat).unflatten(1, index.shape[1:])
+
+
+def edge_features(x: Tensor, neighbours: Tensor, centre: Tensor) -> Tensor:
+    """(neighbour - centre, centre) of each neighbour (Wang et al. 2019, Eq. 8): [B, M, k, 2C].
+
+    Args:
+        x: [B, N, C] of the points.
+        neighbours: [B, M, k] indices into them.
+        centre: [B, M, C] of the queries.
+    """
+    near = take(x, neighbours)
+    centre = centre.unsqueeze(2).expand_as(near)
+    return torch.cat([near - centre, centre], dim=-1)
+
+
+class EdgeConv(nn.Module):
+    """A map of edge features with group norm and leaky ReLU, and the largest over the neighbours."""
+
+    def __init__(self, channels_in: int, channels: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2 * channels_in, channels, bias=False)
+        self.norm = nn.GroupNorm(4, channels)
+
+    def forward(self, x: Tensor, neighbours: Tensor, centre: Tensor) -> Tensor:
+        edges = self.linear(edge_features(x, neighbours, centre))
+        edges = self.norm(edges.flatten(1, 2).transpose(1, 2)).transpose(1, 2).unflatten(1, edges.shape[1:3])
+        return F.leaky_relu(edges, 0.2).amax(dim=2)
+
+
+class PointProxies(nn.Module):
+    """A few points with features of their surroundings (Yu et al. 2021, section 3.1): [B, P, 3] to proxies.
+
+    Args:
+        samples: points kept by the first and by the second farthest point sampling.
+        num_neighbours: of each edge convolution.
+    """
+
+    channels = 128
+
+    def __init__(self, samples: Sequence[int], num_neighbours: int) -> None:
+        super().__init__()
+        self.samples = tuple(samples)
+        self.num_neighbours = num_neighbours
+        self.input = nn.Linear(3, 8)
+        self.convs = nn.ModuleList(EdgeConv(a, b) for a, b in ((8, 32), (32, 64), (64, 64), (64, 128)))
+
+    def forward(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions [B, n, 3] and features [B, n, 128] of the proxies."""
+        x = self.input(points)
+        x = self.convs[0](x, nearest_points(points, points, self.num_neighbours), x)
+        for sample, (reduce, refine) in zip(
+            self.samples, ((self.convs[1], None), (self.convs[2], self.convs[3])), strict=True
+        ):
+            if refine is not None:
+                x = reduce(x, nearest_points(points, points, self.num_neighbours), x)
+            index = farthest_points(points, sample)
+            kept, centre = take(points, index), take(x, index)
+            neighbours = nearest_points(kept, points, self.num_neighbours)
+            x = (reduce if refine is None else refine)(x, neighbours, centre)
+            points = kept
+        return points, x

@@ -1,0 +1,85 @@
+"""Layers of speech synthesis: convolutions that do not read padding, scaled positions, the postnet."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from backbones.layers.tokens import SinusoidalPositions
+
+Gain = Literal["linear", "relu", "tanh"]
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"linear": lambda x: x, "relu": F.relu, "tanh": torch.tanh}
+
+
+def hide(x: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """``x`` [B, N, C] with zeros at the padding, so that a convolution reads what it reads beyond the end."""
+    return x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
+
+
+class SameConv(nn.Conv1d):
+    """A convolution along N of [B, N, C] that keeps the length; padding must be hidden. Xavier uniform."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, *, gain: Gain = "linear") -> None:
+        super().__init__(in_channels, out_channels, kernel_size, padding=kernel_size // 2)
+        nn.init.xavier_uniform_(self.weight, gain=nn.init.calculate_gain(gain))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+
+class ConvNorm(nn.Module):
+    """Convolution, batch norm, activation, dropout; the statistics of a batch are those of its real positions."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: int, *, activation: Gain, dropout: float
+    ) -> None:
+        super().__init__()
+        self.conv = SameConv(in_channels, out_channels, kernel_size, gain=activation)
+        self.norm = nn.BatchNorm1d(out_channels)
+        self.activation = ACTIVATIONS[activation]
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """[B, N, C] to [B, N, C']."""
+        x = self.conv(hide(x, padding_mask))
+        if padding_mask is None or not self.training:
+            x = self.norm(x.transpose(1, 2)).transpose(1, 2)
+        else:
+            real = ~padding_mask
+            x = torch.zeros_like(x).masked_scatter(real.unsqueeze(-1), self.norm(x[real]).to(x.dtype))
+        return self.dropout(self.activation(x))
+
+
+class Postnet(nn.Module):
+    """What five convolutions add to the frames of a decoder (Shen et al. 2018, section 2.2)."""
+
+    def __init__(self, width: int, *, hidden: int = 512, kernel_size: int = 5, dropout: float = 0.5) -> None:
+        super().__init__()
+        sizes = [width, hidden, hidden, hidden, hidden, width]
+        self.layers = nn.ModuleList(
+            ConvNorm(a, b, kernel_size, activation="tanh" if i < 4 else "linear", dropout=dropout)
+            for i, (a, b) in enumerate(itertools.pairwise(sizes))
+        )
+
+    def forward(self, frames: Tensor, padding_mask: Tensor | None) -> Tensor:
+        x = frames
+        for layer in self.layers:
+            x = layer(x, padding_mask)
+        return frames + x
+
+
+class ScaledPositions(nn.Module):
+    """x + alpha * sinusoid of the position, alpha learnt (Li et al. 2019, section 3.2)."""
+
+    def __init__(self, embed_dim: int) -> None:
+        super().__init__()
+        self.positions = SinusoidalPositions(embed_dim)
+        self.alpha = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor, index: Tensor) -> Tensor:
+        return x + (self.alpha * self.positions(index)).to(x.dtype)

@@ -1,0 +1,257 @@
+"""PoinTr (Yu et al. 2021): the missing part of a point cloud from its proxies; slots NS and NC."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from backbones.layers.points import PointProxies, edge_features, farthest_points, nearest_points, take
+from backbones.layers.transformer import run_layer
+from cab import Attention, Backbone, Pattern, UserError, register_backbone
+from cab.backbone import SlotFiller
+
+
+class PoinTrOutput(NamedTuple):
+    """``coarse``: the predicted centres [B, Q, 3] and as many input points. ``fine``: all predicted points
+    [B, Q * points_per_query, 3] and all input points.
+    """
+
+    coarse: Tensor
+    fine: Tensor
+
+
+@register_backbone("pointr", paper="Yu et al. 2021")
+class PoinTr(Backbone):
+    """A complete point cloud from a partial one.
+
+    The defaults are CAB's network: 52,830,054 parameters with vanilla attention, whose maps have no biases there.
+    Its count implies width 384, 6 + 8 layers and 3,584 queries where Table 14 prints other numbers, and Table 1's
+    1,536 proxies. All blocks own a branch over nearest neighbours; the first of each stack uses it.
+
+    Args:
+        slots: fills the attention slots: encoder self and decoder self (NS), decoder cross (NC).
+        embed_dim, num_heads, encoder_layers, decoder_layers: as usual.
+        mlp_ratio: width of the feed-forward map, as a multiple.
+        first_samples, num_proxies: points kept by the two samplings of the front end.
+        num_queries: points predicted first; each is unfolded into ``points_per_query``, a square number.
+        num_neighbours, num_proxy_neighbours: of the blocks, and of the front end.
+        num_global: width of the vector that stands for the whole shape.
+        checkpoint_activations: recompute blocks in the backward pass instead of keeping their activations.
+    """
+
+    def __init__(
+        self,
+        *,
+        slots: SlotFiller,
+        embed_dim: int = 384,
+        num_heads: int = 6,
+        encoder_layers: int = 6,
+        decoder_layers: int = 8,
+        mlp_ratio: float = 2.0,
+        first_samples: int = 2048,
+        num_proxies: int = 1536,
+        num_queries: int = 3584,
+        points_per_query: int = 4,
+        num_neighbours: int = 8,
+        num_proxy_neighbours: int = 16,
+        num_global: int = 1024,
+        checkpoint_activations: bool = False,
+    ) -> None:
+        super().__init__()
+        side = math.isqrt(points_per_query)
+        if side * side != points_per_query or num_proxies > first_samples:
+            raise UserError(
+                f"points_per_query {points_per_query} must be a square number, and num_proxies {num_proxies} at most "
+                f"first_samples {first_samples}"
+            )
+        self.first_samples, self.num_queries, self.num_neighbours = first_samples, num_queries, num_neighbours
+        self.checkpoint_activations = checkpoint_activations
+        ffn_dim = int(embed_dim * mlp_ratio)
+        self.proxies = PointProxies([first_samples, num_proxies], num_proxy_neighbours)
+        self.position = Pointwise(3, 128, embed_dim)
+        self.input = Pointwise(PointProxies.channels, embed_dim, embed_dim)
+        self.encoder = nn.ModuleList(EncoderBlock(slots, embed_dim, num_heads, ffn_dim) for _ in range(encoder_layers))
+        self.shape = Pointwise(embed_dim, num_global, num_global)
+        self.coarse = nn.Sequential(
+            nn.Linear(num_global, num_global), nn.ReLU(), nn.Linear(num_global, 3 * num_queries)
+        )
+        self.query = nn.Sequential(
+            nn.Linear(num_global + 3, num_global),
+            nn.LeakyReLU(0.2),
+            nn.Linear(num_global, num_global),
+            nn.LeakyReLU(0.2),
+            nn.Linear(num_global, embed_dim),
+        )
+        self.decoder = nn.ModuleList(DecoderBlock(slots, embed_dim, num_heads, ffn_dim) for _ in range(decoder_layers))
+        self.fine_shape = Pointwise(embed_dim, num_global, num_global)
+        self.reduce = nn.Linear(num_global + embed_dim + 3, embed_dim)
+        self.fold = Folding(embed_dim, side)
+
+    def forward(self, partial: Tensor) -> PoinTrOutput:
+        """Complete ``partial`` [B, P, 3].
+
+        Raises:
+            ValueError: shapes that do not fit, fewer points than the first sampling keeps, points that are no
+                numbers.
+        """
+        self._check(partial)
+        positions, features = self.proxies(partial)
+        x = self.input(features)
+        position = self.position(positions)
+        neighbours = nearest_points(positions, positions, self.num_neighbours)
+        for i, block in enumerate(self.encoder):
+            x = self._run(block, x + position, neighbours if i == 0 else None)
+        shape = self.shape(x).amax(dim=1)
+        coarse = self.coarse(shape).unflatten(-1, (self.num_queries, 3))
+        q = self.query(torch.cat([shape.unsqueeze(1).expand(-1, self.num_queries, -1), coarse], dim=-1))
+        near_self = nearest_points(coarse, coarse, self.num_neighbours)
+        near_cross = nearest_points(coarse, positions, self.num_neighbours)
+        for i, block in enumerate(self.decoder):
+            q = self._run(block, q, x, *((near_self, near_cross) if i == 0 else (None, None)))
+        fine = self._unfold(q, coarse)
+        kept = take(partial, farthest_points(partial, min(self.num_queries, partial.shape[1])))
+        return PoinTrOutput(torch.cat([coarse, kept], dim=1), torch.cat([fine, partial], dim=1))
+
+    def _unfold(self, q: Tensor, coarse: Tensor) -> Tensor:
+        """Each query [B, Q, D] becomes a patch of points around its centre: [B, Q * points_per_query, 3]."""
+        shape = self.fine_shape(q).amax(dim=1, keepdim=True).expand(-1, self.num_queries, -1)
+        x = self.reduce(torch.cat([shape, q, coarse], dim=-1))
+        return (self.fold(x) + coarse.unsqueeze(2)).flatten(1, 2)
+
+    def _check(self, partial: Tensor) -> None:
+        if partial.dim() != 3 or partial.shape[-1] != 3 or len(partial) < 1:
+            raise UserError(f"partial must be [batch, points, 3] and not empty, got {list(partial.shape)}")
+        if partial.shape[1] < self.first_samples:
+            raise UserError(
+                f"partial {list(partial.shape)} has fewer points than first_samples {self.first_samples}: give more "
+                "points, or build the backbone with fewer samples"
+            )
+        if partial.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(partial.isfinite().all()):
+            raise UserError(f"partial {list(partial.shape)} has points that are no numbers")
+
+    def _run(self, block: nn.Module, *inputs: Tensor | None) -> Tensor:
+        return run_layer(block, *inputs, checkpoint_activations=self.checkpoint_activations)
+
+
+class Pointwise(nn.Module):
+    """Two maps of each point, with batch norm and leaky ReLU between them."""
+
+    def __init__(self, channels_in: int, hidden: int, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(channels_in, hidden)
+        self.norm = nn.BatchNorm1d(hidden)
+        self.second = nn.Linear(hidden, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.first(x).transpose(1, 2)).transpose(1, 2)
+        return self.second(F.leaky_relu(x, 0.2))
+
+
+class Neighbourhood(nn.Module):
+    """Joins what attention found with the nearest neighbours' features (Yu et al., section 3.3, Fig. 3)."""
+
+    def __init__(self, embed_dim: int) -> None:
+        super().__init__()
+        self.edges = nn.Linear(2 * embed_dim, embed_dim)
+        self.merge = nn.Linear(2 * embed_dim, embed_dim)
+
+    def forward(self, attended: Tensor, x: Tensor, neighbours: Tensor | None, centre: Tensor) -> Tensor:
+        """``attended`` itself where there are no ``neighbours`` [B, M, k] of ``centre`` among ``x``."""
+        if neighbours is None:
+            return attended
+        edges = F.leaky_relu(self.edges(edge_features(x, neighbours, centre)), 0.2).amax(dim=2)
+        return self.merge(torch.cat([attended, edges], dim=-1))
+
+
+class Mlp(nn.Module):
+    """Feed-forward map with GELU."""
+
+    def __init__(self, embed_dim: int, ffn_dim: int) -> None:
+        super().__init__()
+        self.expand = nn.Linear(embed_dim, ffn_dim)
+        self.reduce = nn.Linear(ffn_dim, embed_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.reduce(F.gelu(self.expand(x)))
+
+
+class EncoderBlock(nn.Module):
+    """Self attention (NS) with a neighbourhood, and feed-forward; layer norm before each branch."""
+
+    def __init__(self, slots: SlotFiller, embed_dim: int, num_heads: int, ffn_dim: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(embed_dim)
+        self.attention = slots(Pattern.NS, embed_dim=embed_dim, num_heads=num_heads)
+        self.neighbourhood = Neighbourhood(embed_dim)
+        self.mlp_norm = nn.LayerNorm(embed_dim)
+        self.mlp = Mlp(embed_dim, ffn_dim)
+
+    def forward(self, x: Tensor, neighbours: Tensor | None) -> Tensor:
+        y = self.norm(x)
+        x = x + self.neighbourhood(self.attention(y), y, neighbours, y)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class DecoderBlock(nn.Module):
+    """Self attention (NS), cross attention (NC), both with a neighbourhood, and feed-forward."""
+
+    def __init__(self, slots: SlotFiller, embed_dim: int, num_heads: int, ffn_dim: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(embed_dim)
+        self.self_attention = slots(Pattern.NS, embed_dim=embed_dim, num_heads=num_heads)
+        self.self_neighbourhood = Neighbourhood(embed_dim)
+        self.query_norm = nn.LayerNorm(embed_dim)
+        self.memory_norm = nn.LayerNorm(embed_dim)
+        self.cross_attention: Attention = slots(Pattern.NC, embed_dim=embed_dim, num_heads=num_heads)
+        self.cross_neighbourhood = Neighbourhood(embed_dim)
+        self.mlp_norm = nn.LayerNorm(embed_dim)
+        self.mlp = Mlp(embed_dim, ffn_dim)
+
+    def forward(self, q: Tensor, memory: Tensor, near_self: Tensor | None, near_cross: Tensor | None) -> Tensor:
+        y = self.norm(q)
+        q = q + self.self_neighbourhood(self.self_attention(y), y, near_self, y)
+        y, memory = self.query_norm(q), self.memory_norm(memory)
+        q = q + self.cross_neighbourhood(self.cross_attention(y, memory, memory), memory, near_cross, y)
+        return q + self.mlp(self.mlp_norm(q))
+
+
+class Folding(nn.Module):
+    """A grid folded twice into a patch of points (Yang et al. 2018): [B, Q, D] to [B, Q, side^2, 3]."""
+
+    grid: Tensor
+
+    def __init__(self, embed_dim: int, side: int, *, hidden: int = 256) -> None:
+        super().__init__()
+        line = torch.linspace(-1.0, 1.0, side)
+        self.register_buffer("grid", torch.cartesian_prod(line, line).reshape(side * side, 2), persistent=False)
+        self.first = FoldingMaps(embed_dim + 2, hidden)
+        self.second = FoldingMaps(embed_dim + 3, hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch_size, num_queries, _ = x.shape
+        count = len(self.grid)
+        x = x.unsqueeze(2).expand(-1, -1, count, -1)
+        grid = self.grid.to(x.dtype).expand(batch_size, num_queries, -1, -1)
+        points = self.first(torch.cat([grid, x], dim=-1))
+        return self.second(torch.cat([points.to(x.dtype), x], dim=-1))
+
+
+class FoldingMaps(nn.Module):
+    """Three maps with batch norm and ReLU between them, down to coordinates."""
+
+    def __init__(self, channels_in: int, hidden: int) -> None:
+        super().__init__()
+        self.maps = nn.ModuleList([nn.Linear(channels_in, hidden), nn.Linear(hidden, hidden // 2)])
+        self.norms = nn.ModuleList([nn.BatchNorm1d(hidden), nn.BatchNorm1d(hidden // 2)])
+        self.output = nn.Linear(hidden // 2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = x.shape[:-1]
+        x = x.flatten(0, -2)
+        for linear, norm in zip(self.maps, self.norms, strict=True):
+            x = F.relu(norm(linear(x)))
+        return self.output(x).unflatten(0, shape)

@@ -1,0 +1,205 @@
+"""SR3 (Saharia et al. 2021): the U-Net that removes noise from an image beside its low-resolution form; slots NS."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from backbones.layers.transformer import run_layer
+from cab import Attention, Backbone, Pattern, UserError, register_backbone
+from cab.backbone import SlotFiller
+
+
+@register_backbone("sr3", paper="Saharia et al. 2021")
+class SR3(Backbone):
+    """The noise in an image, given its low-resolution form and the noise level.
+
+    The defaults are CAB's network, the public implementation at 16 to 128 pixels with attention at four
+    resolutions: 99,550,467 parameters. (Vanilla was run without attention at 128, though its printed count has it.)
+
+    Args:
+        slots: fills the attention slots (NS), one head over the pixels as tokens.
+        image_size: pixels of a side.
+        base_channels: channels at full resolution.
+        channel_multipliers: channels at each resolution, as multiples; each is half the one before.
+        attention_resolutions: sides in pixels at which attention follows every residual block. The middle of the
+            network has one whatever they are.
+        num_blocks: residual blocks of a resolution on the way down; one more on the way up.
+        dropout: inside residual blocks.
+        norm_groups: of group norms; divides every number of channels.
+        checkpoint_activations: recompute blocks in the backward pass instead of keeping their activations.
+    """
+
+    def __init__(
+        self,
+        *,
+        slots: SlotFiller,
+        image_size: int = 128,
+        base_channels: int = 64,
+        channel_multipliers: Sequence[int] = (1, 2, 4, 8, 8),
+        attention_resolutions: Sequence[int] = (16, 32, 64, 128),
+        num_blocks: int = 2,
+        dropout: float = 0.2,
+        norm_groups: int = 32,
+        checkpoint_activations: bool = False,
+    ) -> None:
+        super().__init__()
+        factor = 2 ** (len(channel_multipliers) - 1)
+        if image_size % factor or base_channels % norm_groups:
+            raise UserError(
+                f"image_size {image_size} must be a multiple of {factor} (halved between {len(channel_multipliers)} "
+                f"resolutions) and base_channels {base_channels} of norm_groups {norm_groups}"
+            )
+        self.image_size = image_size
+        self.checkpoint_activations = checkpoint_activations
+
+        def block(channels_in: int, channels: int, *, attend: bool) -> Block:
+            attention = slots(Pattern.NS, embed_dim=channels, num_heads=1) if attend else None
+            return Block(channels_in, channels, base_channels, attention, dropout=dropout, groups=norm_groups)
+
+        self.noise_level = NoiseLevel(base_channels)
+        self.input = nn.Conv2d(6, base_channels, 3, padding=1)
+        widths = [base_channels * multiplier for multiplier in channel_multipliers]
+        channels, skipped = base_channels, [base_channels]
+        self.down = nn.ModuleList()
+        for level, width in enumerate(widths):
+            attend = image_size // 2**level in attention_resolutions
+            for _ in range(num_blocks):
+                self.down.append(block(channels, width, attend=attend))
+                channels = width
+                skipped.append(channels)
+            if level < len(widths) - 1:
+                self.down.append(nn.Conv2d(channels, channels, 3, stride=2, padding=1))
+                skipped.append(channels)
+        self.middle = nn.ModuleList([block(channels, channels, attend=True), block(channels, channels, attend=False)])
+        self.up = nn.ModuleList()
+        for level, width in reversed(list(enumerate(widths))):
+            attend = image_size // 2**level in attention_resolutions
+            for _ in range(num_blocks + 1):
+                self.up.append(block(channels + skipped.pop(), width, attend=attend))
+                channels = width
+            if level > 0:
+                self.up.append(Upsample(channels))
+        self.output = Activated(channels, 3, groups=norm_groups)
+        self._initialise()
+
+    def _initialise(self) -> None:
+        """Orthogonal weights and zero biases, as in the public implementation; attentions initialise themselves."""
+        attentions = {child for module in self.modules() if isinstance(module, Attention) for child in module.modules()}
+        for module in self.modules():
+            if isinstance(module, (nn.Conv2d, nn.Linear)) and module not in attentions:
+                if not module.weight.is_meta:
+                    nn.init.orthogonal_(module.weight)
+                assert module.bias is not None
+                nn.init.zeros_(module.bias)
+
+    def forward(self, image: Tensor, noise_level: Tensor) -> Tensor:
+        """The noise.
+
+        Args:
+            image: [B, 6, H, W], the upsampled low-resolution image and the noisy one, in [-1, 1] and noise.
+            noise_level: [B], sqrt(alpha-bar): 1 is an image without noise.
+
+        Returns:
+            [B, 3, H, W].
+
+        Raises:
+            ValueError: shapes that do not fit.
+        """
+        size = self.image_size
+        if image.dim() != 4 or tuple(image.shape[1:]) != (6, size, size) or len(image) < 1:
+            raise UserError(f"image must be [batch, 6, {size}, {size}] and not empty, got {list(image.shape)}")
+        if noise_level.shape != image.shape[:1]:
+            raise UserError(f"noise_level must be [{len(image)}], got {list(noise_level.shape)}")
+        level = self.noise_level(noise_level)
+        x = self.input(image)
+        skipped = [x]
+        for module in self.down:
+            x = self._run(module, x, level)
+            skipped.append(x)
+        for module in self.middle:
+            x = self._run(module, x, level)
+        for module in self.up:
+            x = self._run(module, torch.cat([x, skipped.pop()], dim=1) if isinstance(module, Block) else x, level)
+        return self.output(x)
+
+    def _run(self, module: nn.Module, x: Tensor, level: Tensor) -> Tensor:
+        if isinstance(module, Block):
+            return run_layer(module, x, level, checkpoint_activations=self.checkpoint_activations)
+        return module(x)
+
+
+class NoiseLevel(nn.Module):
+    """Sines and cosines of sqrt(alpha-bar), and two maps with Swish between them: [B] to [B, D]."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+        self.expand = nn.Linear(dim, 4 * dim)
+        self.reduce = nn.Linear(4 * dim, dim)
+
+    def forward(self, noise_level: Tensor) -> Tensor:
+        half = self.dim // 2
+        step = torch.arange(half, dtype=torch.float32, device=noise_level.device) / half
+        angle = noise_level.float().unsqueeze(1) * torch.exp(-math.log(1e4) * step)
+        encoding = torch.cat([angle.sin(), angle.cos()], dim=1)
+        return self.reduce(F.silu(self.expand(encoding)))
+
+
+class Activated(nn.Module):
+    """Group norm, Swish, dropout, convolution."""
+
+    def __init__(self, channels_in: int, channels: int, *, groups: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(groups, channels_in)
+        self.dropout = nn.Dropout(dropout)
+        self.conv = nn.Conv2d(channels_in, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(self.dropout(F.silu(self.norm(x))))
+
+
+class Block(nn.Module):
+    """A residual block that knows the noise level, and attention over its pixels where there is a slot."""
+
+    def __init__(
+        self,
+        channels_in: int,
+        channels: int,
+        level_dim: int,
+        attention: Attention | None,
+        *,
+        dropout: float,
+        groups: int,
+    ) -> None:
+        super().__init__()
+        self.first = Activated(channels_in, channels, groups=groups)
+        self.level = nn.Linear(level_dim, channels)
+        self.second = Activated(channels, channels, groups=groups, dropout=dropout)
+        self.shortcut = nn.Conv2d(channels_in, channels, 1) if channels_in != channels else nn.Identity()
+        self.attention = attention
+        if attention is not None:
+            self.attention_norm = nn.GroupNorm(groups, channels)
+
+    def forward(self, x: Tensor, level: Tensor) -> Tensor:
+        y = self.first(x) + self.level(level)[:, :, None, None]
+        x = self.second(y) + self.shortcut(x)
+        if self.attention is None:
+            return x
+        tokens = self.attention_norm(x).flatten(2).transpose(1, 2)
+        return x + self.attention(tokens).transpose(1, 2).reshape(x.shape)
+
+
+class Upsample(nn.Module):
+    """Twice the side: nearest neighbour, then a convolution."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(F.interpolate(x, scale_factor=2.0, mode="nearest"))

@@ -1,0 +1,233 @@
+"""Transformer-TTS (Li et al. 2019) as fairseq builds it: mel frames from phonemes, step by step; slots NS, CS, CC."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from backbones.layers.decoder import DecodingState
+from backbones.layers.speech import ConvNorm, Postnet, ScaledPositions
+from backbones.layers.tokens import check_padding, check_tokens, number_positions
+from backbones.layers.transformer import TransformerLayer, run_layer
+from cab import Backbone, Pattern, UserError, register_backbone
+from cab.backbone import SlotFiller
+
+
+class TransformerTTSOutput(NamedTuple):
+    """Frames ``before`` and ``after`` the postnet [B, S, r * bins], and ``stop_logits`` [B, S]."""
+
+    before: Tensor
+    after: Tensor
+    stop_logits: Tensor
+
+
+@register_backbone("transformer_tts", paper="Li et al. 2019")
+class TransformerTTS(Backbone):
+    """Encoder over phonemes, decoder over groups of frames, postnet.
+
+    The defaults are CAB's network: 54,402,819 parameters. Its counts imply 4 heads (fairseq's default) where
+    Table 14 prints 8. Layer norm before each branch and at the end of both stacks, ReLU.
+
+    Args:
+        slots: fills the attention slots: encoder self (NS), decoder self (CS), decoder cross (CC).
+        num_tokens: size of the phoneme set; 80 is what the published counts imply.
+        num_mels, frames_per_step: bins of a frame, and frames that the decoder makes in one step.
+        embed_dim, num_heads, ffn_dim, encoder_layers, decoder_layers: as usual.
+        dropout: of embeddings, branches and inside the feed-forward maps.
+        attention_dropout: of attention weights.
+        prenet_dim: width of the decoder's prenet, whose dropout of 0.5 is on in evaluation as well.
+        encoder_convs: convolutions before the encoder.
+        checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
+    """
+
+    def __init__(
+        self,
+        *,
+        slots: SlotFiller,
+        num_tokens: int = 80,
+        num_mels: int = 80,
+        frames_per_step: int = 4,
+        embed_dim: int = 512,
+        num_heads: int = 4,
+        ffn_dim: int = 2048,
+        encoder_layers: int = 6,
+        decoder_layers: int = 6,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.1,
+        prenet_dim: int = 256,
+        encoder_convs: int = 3,
+        checkpoint_activations: bool = False,
+    ) -> None:
+        super().__init__()
+        self.num_tokens, self.num_mels, self.frames_per_step = num_tokens, num_mels, frames_per_step
+        self.checkpoint_activations = checkpoint_activations
+        width = num_mels * frames_per_step
+
+        def layer(pattern: Pattern, cross: Pattern | None = None) -> TransformerLayer:
+            return TransformerLayer(
+                slots,
+                pattern,
+                cross=cross,
+                embed_dim=embed_dim,
+                num_heads=num_heads,
+                ffn_dim=ffn_dim,
+                norm="pre",
+                activation="relu",
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+                activation_dropout=dropout,
+            )
+
+        self.embedding = nn.Embedding(num_tokens, embed_dim)
+        nn.init.normal_(self.embedding.weight, std=embed_dim**-0.5)
+        self.encoder_convs = nn.ModuleList(
+            ConvNorm(embed_dim, embed_dim, 5, activation="relu", dropout=0.5) for _ in range(encoder_convs)
+        )
+        self.encoder_projection = nn.Linear(embed_dim, embed_dim)
+        self.encoder_positions = ScaledPositions(embed_dim)
+        self.encoder_layers = nn.ModuleList(layer(Pattern.NS) for _ in range(encoder_layers))
+        self.encoder_norm = nn.LayerNorm(embed_dim)
+        self.prenet = Prenet(width, prenet_dim, embed_dim)
+        self.decoder_positions = ScaledPositions(embed_dim)
+        self.decoder_layers = nn.ModuleList(layer(Pattern.CS, Pattern.CC) for _ in range(decoder_layers))
+        self.decoder_norm = nn.LayerNorm(embed_dim)
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(embed_dim, width)
+        self.stop = nn.Linear(embed_dim, 1)
+        self.postnet = Postnet(width)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        padding_mask: Tensor | None,
+        frames: Tensor,
+        frame_padding: Tensor | None = None,
+    ) -> TransformerTTSOutput:
+        """Predicts each group of frames from the tokens and the groups before it.
+
+        Args:
+            tokens: [B, T] ids.
+            padding_mask: [B, T], True = padding.
+            frames: [B, S, r * bins] the true groups of frames; the decoder sees them one step later.
+            frame_padding: [B, S], True = padding, at the right end.
+
+        Raises:
+            ValueError: tokens, frames or masks that do not fit, a row without a token or a frame.
+        """
+        self._check_frames(tokens, frames, frame_padding)
+        memory = self.encode(tokens, padding_mask)
+        before = F.pad(frames[:, :-1], (0, 0, 1, 0))
+        index = torch.arange(frames.shape[1], device=frames.device).unsqueeze(0)
+        x = self.dropout(self.decoder_positions(self.prenet(before), index))
+        for layer in self.decoder_layers:
+            x = self._run(layer, x, frame_padding, memory, padding_mask)
+        x = self.decoder_norm(x)
+        predicted = self.output(x)
+        return TransformerTTSOutput(predicted, self.postnet(predicted, frame_padding), self.stop(x).squeeze(-1))
+
+    def _check_frames(self, tokens: Tensor, frames: Tensor, frame_padding: Tensor | None) -> None:
+        width = self.num_mels * self.frames_per_step
+        if frames.dim() != 3 or len(frames) != len(tokens) or frames.shape[1] < 1 or frames.shape[2] != width:
+            raise UserError(
+                f"frames must be [{len(tokens)}, steps, {width}] ({self.frames_per_step} frames of {self.num_mels} "
+                f"bins a step), got {list(frames.shape)}"
+            )
+        check_padding("frame_padding", frame_padding, frames)
+
+    def encode(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """What the decoder reads of the phonemes: [B, T] ids to [B, T, D]."""
+        check_tokens("tokens", tokens, padding_mask, vocab_size=self.num_tokens, max_length=None)
+        x = self.embedding(tokens)
+        for conv in self.encoder_convs:
+            x = conv(x, padding_mask)
+        x = self.encoder_positions(self.encoder_projection(x), number_positions(tokens, padding_mask))
+        x = self.dropout(x)
+        for layer in self.encoder_layers:
+            x = self._run(layer, x, padding_mask)
+        return self.encoder_norm(x)
+
+    def _run(self, layer: nn.Module, *inputs: Tensor | None) -> Tensor:
+        return run_layer(layer, *inputs, checkpoint_activations=self.checkpoint_activations)
+
+    def init_state(self, tokens: Tensor, padding_mask: Tensor | None = None) -> DecodingState:
+        """The state before the first step: the phonemes are encoded and projected here, once."""
+        memory = self.encode(tokens, padding_mask)
+        layers = tuple(layer.init_state(len(tokens), memory, memory, padding_mask) for layer in self._typed_layers())
+        return DecodingState(layers, torch.zeros(len(tokens), dtype=torch.long, device=tokens.device), 0)
+
+    def step(self, frames: Tensor, state: DecodingState) -> tuple[Tensor, Tensor, DecodingState]:
+        """The next group of frames [B, r * bins] and its stop logit [B], from the group before it, zeros at first."""
+        x = self.dropout(self.decoder_positions(self.prenet(frames.unsqueeze(1)), state.lengths.unsqueeze(1)))
+        layers = []
+        for layer, slots in zip(self._typed_layers(), state.layers, strict=True):
+            x, slots = layer.read(x, slots)
+            layers.append(slots)
+        x = self.decoder_norm(x)[:, 0]
+        return (
+            self.output(x),
+            self.stop(x).squeeze(-1),
+            DecodingState(tuple(layers), state.lengths + 1, state.num_read + 1),
+        )
+
+    @torch.no_grad()
+    def synthesize(
+        self,
+        tokens: Tensor,
+        padding_mask: Tensor | None = None,
+        *,
+        max_steps: int = 1200,
+        threshold: float = 0.5,
+    ) -> tuple[Tensor, Tensor]:
+        """Frames of the phonemes; a row ends with the first step whose stop probability exceeds ``threshold``.
+
+        Returns:
+            Frames [B, S * r, bins], zeros after a row's end, and the number of frames of each row [B].
+        """
+        if max_steps < 1:
+            raise UserError(f"max_steps must be at least 1, got {max_steps}")
+        state = self.init_state(tokens, padding_mask)
+        batch_size, width = len(tokens), self.num_mels * self.frames_per_step
+        previous = self.output.weight.new_zeros(batch_size, width)
+        output = previous.new_zeros(batch_size, max_steps, width)
+        num_steps = torch.full((batch_size,), max_steps, device=tokens.device)
+        rows = torch.arange(batch_size, device=tokens.device)  # those that have not ended; the others are let go
+        for step in range(max_steps):
+            previous, stop, state = self.step(previous, state)
+            output[rows, step] = previous.to(output.dtype)
+            ends = stop.float().sigmoid() > threshold
+            if bool(ends.any()):
+                num_steps[rows[ends]] = step + 1
+                going = (~ends).nonzero().squeeze(1)
+                if len(going) == 0:
+                    break
+                rows, previous, state = rows[going], previous[going], state.select(going)
+        length = int(num_steps.max())
+        padding = torch.arange(length, device=tokens.device) >= num_steps.unsqueeze(1)
+        frames = self.postnet(output[:, :length], padding).masked_fill(padding.unsqueeze(-1), 0.0)
+        return frames.unflatten(-1, (self.frames_per_step, self.num_mels)).flatten(
+            1, 2
+        ), num_steps * self.frames_per_step
+
+    def _typed_layers(self) -> list[TransformerLayer]:
+        return cast(list[TransformerLayer], list(self.decoder_layers))
+
+
+class Prenet(nn.Module):
+    """Two maps with ReLU and a dropout of 0.5 that is always on, and a third to the decoder's width.
+
+    The dropout is what makes an autoregressive decoder listen to the text (Shen et al. 2018, section 2.2).
+    """
+
+    def __init__(self, width: int, hidden: int, embed_dim: int) -> None:
+        super().__init__()
+        self.maps = nn.ModuleList([nn.Linear(width, hidden), nn.Linear(hidden, hidden)])
+        self.output = nn.Linear(hidden, embed_dim)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        x = frames
+        for linear in self.maps:
+            x = F.dropout(F.relu(linear(x)), 0.5, training=True)
+        return self.output(x)
