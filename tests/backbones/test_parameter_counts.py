@@ -11,8 +11,7 @@ from cab.registry import ATTENTIONS
 from cab.scoring.published import rows
 
 CELLS = {
-    (row["pattern"], row["backbone"], row["attention"]): int(row["params"])
-    for row in rows("parameters_reproduced.csv")
+    (row["pattern"], row["backbone"], row["attention"]): int(row["params"]) for row in rows("parameters_reproduced.csv")
 }
 
 

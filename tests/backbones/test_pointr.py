@@ -1,0 +1,129 @@
+"""PoinTr: sampling and neighbours against plain loops, learning, mistakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from backbones.layers.points import edge_features, farthest_points, nearest_points, take
+from backbones.pointr import PoinTr
+from cab import UserError, build_backbone
+from tests.backbones.learning import losses, same_gradients
+
+SMALL = {"embed_dim": 12, "num_heads": 2, "encoder_layers": 2, "decoder_layers": 2, "first_samples": 20}
+SMALL |= {"num_proxies": 11, "num_queries": 9, "num_neighbours": 3, "num_proxy_neighbours": 4, "num_global": 16}
+OPTIONS = {"local": {"window_size": 4}, "abc": {"num_landmarks": 4}, "performer": {"num_features": 8}}
+
+
+def pointr(attention: str = "vanilla", pattern: str = "NC", **options: Any) -> PoinTr:
+    spec = {"name": attention, **OPTIONS.get(attention, {})}
+    backbone = build_backbone("pointr", attention=spec, pattern=pattern, **{**SMALL, **options})
+    assert isinstance(backbone, PoinTr)
+    return backbone
+
+
+def test_farthest_points_against_a_plain_loop() -> None:
+    points = torch.randn(3, 17, 3)
+    chosen = farthest_points(points, 9)
+    for row in range(3):
+        kept = [0]
+        for _ in range(8):
+            distances = [min((points[row, i] - points[row, j]).norm().item() for j in kept) for i in range(17)]
+            kept.append(max(range(17), key=distances.__getitem__))
+        assert chosen[row].tolist() == kept
+
+
+def test_nearest_points_and_edges_against_a_plain_loop() -> None:
+    points, queries = torch.randn(2, 13, 3), torch.randn(2, 5, 3)
+    near = nearest_points(queries, points, 4)
+    x, centre = torch.randn(2, 13, 6), torch.randn(2, 5, 6)
+    edges = edge_features(x, near, centre)
+    for row in range(2):
+        for i in range(5):
+            order = sorted(range(13), key=lambda j, row=row, i=i: (points[row, j] - queries[row, i]).norm().item())
+            assert near[row, i].tolist() == order[:4]
+            expected = torch.stack([torch.cat([x[row, j] - centre[row, i], centre[row, i]]) for j in order[:4]])
+            torch.testing.assert_close(edges[row, i], expected)
+
+
+def test_more_neighbours_than_points_are_all_of_them() -> None:
+    assert nearest_points(torch.randn(1, 2, 3), torch.randn(1, 3, 3), 8).shape == (1, 2, 3)
+
+
+def test_shapes_and_the_input_in_the_output() -> None:
+    partial = torch.randn(2, 30, 3)
+    coarse, fine = pointr().eval()(partial)
+    assert coarse.shape == (2, 9 + 9, 3)
+    assert fine.shape == (2, 9 * 4 + 30, 3)
+    assert torch.equal(fine[:, 36:], partial)
+    assert torch.equal(coarse[:, 9:], take(partial, farthest_points(partial, 9)))
+
+
+def test_patches_lie_around_their_centres() -> None:
+    backbone = pointr().eval()
+    torch.nn.init.zeros_(backbone.fold.second.output.weight)
+    torch.nn.init.zeros_(backbone.fold.second.output.bias)
+    coarse, fine = backbone(torch.randn(2, 30, 3))
+    torch.testing.assert_close(fine[:, :36].unflatten(1, (9, 4)), coarse[:, :9].unsqueeze(2).expand(-1, -1, 4, -1))
+
+
+def test_clouds_do_not_see_each_other() -> None:
+    backbone = pointr().double().eval()
+    partial = torch.randn(3, 30, 3, dtype=torch.float64)
+    together = backbone(partial)
+    for row in range(3):
+        alone = backbone(partial[row : row + 1])
+        torch.testing.assert_close(together.fine[row], alone.fine[0], atol=1e-7, rtol=1e-6)
+
+
+def test_only_the_first_block_of_a_stack_uses_its_neighbours() -> None:
+    backbone = pointr()
+    loss(backbone).backward()
+    used = [block.neighbourhood.edges.weight.grad is not None for block in backbone.encoder]
+    used += [block.cross_neighbourhood.edges.weight.grad is not None for block in backbone.decoder]
+    assert used == [True, False, True, False]
+
+
+def loss(backbone: Any) -> Tensor:
+    torch.manual_seed(1)
+    complete = F.normalize(torch.randn(3, 80, 3), dim=-1)
+    coarse, fine = backbone(complete[:, :30])
+    distances = [torch.cdist(points, complete) for points in (coarse, fine)]
+    return sum((d.amin(dim=1).mean() + d.amin(dim=2).mean() for d in distances), start=torch.zeros(()))
+
+
+@pytest.mark.parametrize("pattern", ["NC", "NS"])
+@pytest.mark.parametrize("attention", ["vanilla", "abc", "performer", "cosformer"])
+def test_it_learns_a_batch(attention: str, pattern: str) -> None:
+    found = losses(pointr(attention, pattern), loss)
+    assert found[-1] < 0.8 * found[0]
+
+
+def test_recomputed_activations_give_the_same_gradients() -> None:
+    assert same_gradients(pointr(), loss) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("partial", "message"),
+    [
+        (torch.zeros(2, 30, 4), r"\[batch, points, 3\].*got \[2, 30, 4\]"),
+        (torch.zeros(0, 30, 3), "not empty"),
+        (torch.zeros(30, 3), r"got \[30, 3\]"),
+        (torch.zeros(2, 19, 3), "fewer points than first_samples 20"),
+        (torch.full((2, 30, 3), float("nan")), "no numbers"),
+    ],
+)
+def test_clouds_that_do_not_fit(partial: Tensor, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        pointr()(partial)
+
+
+def test_sizes_that_cannot_be() -> None:
+    with pytest.raises(UserError, match="square number"):
+        pointr(points_per_query=5)
+    with pytest.raises(UserError, match="at most"):
+        pointr(num_proxies=21)

@@ -1,0 +1,99 @@
+"""SR3: slots, noise level, learning, mistakes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from backbones.sr3 import SR3
+from cab import Pattern, UserError, build_backbone
+from tests.backbones.learning import losses, same_gradients
+
+SMALL = {"image_size": 8, "base_channels": 8, "channel_multipliers": [1, 2], "attention_resolutions": [4]}
+SMALL |= {"num_blocks": 1, "norm_groups": 4}
+
+
+def sr3(attention: str = "vanilla", **options: Any) -> SR3:
+    backbone = build_backbone("sr3", attention=attention, pattern="NS", **{**SMALL, **options})
+    assert isinstance(backbone, SR3)
+    return backbone
+
+
+def test_attention_sits_where_the_paper_has_it() -> None:
+    with torch.device("meta"):
+        slots = build_backbone("sr3", attention="vanilla", pattern="NS").attention_slots()
+        without = build_backbone("sr3", attention="vanilla", pattern="NS", attention_resolutions=[]).attention_slots()
+    assert len(slots) == 21
+    assert {pattern for _, pattern in slots} == {Pattern.NS}
+    assert [path.split(".")[0] for path, _ in slots] == ["down"] * 8 + ["middle"] + ["up"] * 12
+    assert [path for path, _ in without] == ["middle.0.attention"]
+
+
+def test_the_noise_level_is_encoded_by_sines() -> None:
+    level = sr3().noise_level
+    x = torch.tensor([0.3, 0.9])
+    angle = torch.tensor([[v * math.exp(-math.log(1e4) * k / 4) for k in range(4)] for v in (0.3, 0.9)])
+    expected = level.reduce(F.silu(level.expand(torch.cat([angle.sin(), angle.cos()], dim=1))))
+    torch.testing.assert_close(level(x), expected)
+
+
+def test_pixels_attend_as_tokens() -> None:
+    """A block's attention sees row by row what the image has, and adds to it."""
+    block = sr3().middle[0].eval()
+    x, level = torch.randn(2, 16, 3, 5), torch.randn(2, 8)
+    kept, block.attention = block.attention, None
+    plain = block(x, level)
+    tokens = block.attention_norm(plain).permute(0, 2, 3, 1).reshape(2, 15, 16)
+    block.attention = kept
+    expected = plain + kept(tokens).reshape(2, 3, 5, 16).permute(0, 3, 1, 2)
+    torch.testing.assert_close(block(x, level), expected, atol=1e-5, rtol=1e-4)
+
+
+def loss(backbone: Any) -> Tensor:
+    torch.manual_seed(1)
+    image, level = torch.randn(3, 6, 8, 8), torch.rand(3)
+    return F.l1_loss(backbone(image, level), image[:, 3:] * level[:, None, None, None])
+
+
+@pytest.mark.parametrize("attention", ["vanilla", "abc", "performer", "local", "s4d"])
+def test_it_learns_a_batch(attention: str) -> None:
+    found = losses(sr3(attention, dropout=0.0), loss)
+    assert found[-1] < 0.8 * found[0]
+
+
+def test_images_do_not_see_each_other() -> None:
+    backbone = sr3().eval()
+    image, level = torch.randn(3, 6, 8, 8), torch.rand(3)
+    together = backbone(image, level)
+    for i in range(3):
+        torch.testing.assert_close(together[i], backbone(image[i : i + 1], level[i : i + 1])[0], atol=1e-5, rtol=1e-4)
+
+
+def test_recomputed_activations_give_the_same_gradients() -> None:
+    assert same_gradients(sr3(), loss) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("image", "level", "message"),
+    [
+        ((2, 3, 8, 8), 2, r"\[batch, 6, 8, 8\].*got \[2, 3, 8, 8\]"),
+        ((2, 6, 8, 16), 2, r"got \[2, 6, 8, 16\]"),
+        ((0, 6, 8, 8), 0, "not empty"),
+        ((2, 6, 8, 8), 3, r"noise_level must be \[2\], got \[3\]"),
+    ],
+)
+def test_shapes_that_do_not_fit(image: tuple[int, ...], level: int, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        sr3()(torch.zeros(image), torch.zeros(level))
+
+
+def test_sizes_that_cannot_be() -> None:
+    with pytest.raises(UserError, match="multiple of 2"):
+        sr3(image_size=9)
+    with pytest.raises(UserError, match="norm_groups"):
+        sr3(norm_groups=3)

@@ -1,0 +1,186 @@
+"""Transformer-TTS: decoding equals training, causality, padding, learning, mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import backbones.transformer_tts as module
+from backbones.transformer_tts import TransformerTTS
+from cab import UserError, build_backbone
+from tests.backbones.learning import losses, same_gradients
+
+SMALL = {"num_tokens": 19, "num_mels": 3, "frames_per_step": 2, "embed_dim": 16, "num_heads": 2, "ffn_dim": 24}
+SMALL |= {"encoder_layers": 2, "decoder_layers": 2, "prenet_dim": 8, "encoder_convs": 2}
+OPTIONS = {"local": {"window_size": 3}, "abc": {"num_landmarks": 4}, "cosformer": {"reweighting_length": 30}}
+OPTIONS |= {"performer": {"num_features": 8}}
+SOURCE, STEPS = (8, 5, 3), (7, 9, 4)
+
+
+def tts(attention: str = "vanilla", pattern: str = "CS", **options: Any) -> TransformerTTS:
+    spec = {"name": attention, **OPTIONS.get(attention, {})}
+    backbone = build_backbone("transformer_tts", attention=spec, pattern=pattern, **{**SMALL, **options})
+    assert isinstance(backbone, TransformerTTS)
+    for name, parameter in backbone.named_parameters():
+        if name.endswith(("alpha", "norm.weight", "norm.bias")):
+            torch.nn.init.normal_(parameter, mean=0.5, std=0.3)
+    return backbone
+
+
+def batch() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    tokens = torch.randint(0, 19, (3, max(SOURCE)))
+    mask = torch.arange(max(SOURCE)) >= torch.tensor(SOURCE).unsqueeze(1)
+    frames = torch.randn(3, max(STEPS), 6)
+    frame_padding = torch.arange(max(STEPS)) >= torch.tensor(STEPS).unsqueeze(1)
+    return tokens, mask, frames, frame_padding
+
+
+@pytest.fixture
+def _no_dropout_in_the_prenet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Its dropout is always on; without it two computations can be compared."""
+
+    class Silent:
+        relu = staticmethod(F.relu)
+        pad = staticmethod(F.pad)
+
+        @staticmethod
+        def dropout(x: Tensor, p: float, training: bool) -> Tensor:
+            assert (p, training) == (0.5, True)
+            return x
+
+    monkeypatch.setattr(module, "F", Silent)
+    return iter(())
+
+
+CAUSAL = [("vanilla", "CS"), ("abc", "CS"), ("local", "CS"), ("longshort", "CS"), ("s4d", "CS"), ("cosformer", "CS")]
+CROSS = [("vanilla", "CC"), ("abc", "CC"), ("performer", "CC"), ("linear", "CC")]
+
+
+@pytest.mark.usefixtures("_no_dropout_in_the_prenet")
+@pytest.mark.parametrize(("attention", "pattern"), CAUSAL + CROSS)
+def test_synthesis_step_by_step_is_teacher_forcing(attention: str, pattern: str) -> None:
+    """The frames that synthesis made, given back as teacher, are predicted again, padding and all."""
+    backbone = tts(attention, pattern).double().eval()
+    torch.nn.init.constant_(backbone.stop.bias, -1.0)
+    torch.nn.init.normal_(backbone.stop.weight, std=1.0)
+    tokens, mask, *_ = batch()
+    state = backbone.init_state(tokens, mask)
+    previous, steps, stops = torch.zeros(3, 6, dtype=torch.float64), [], []
+    for _ in range(11):
+        previous, stop, state = backbone.step(previous, state)
+        steps.append(previous)
+        stops.append(stop)
+    output = backbone(tokens, mask, torch.stack(steps, dim=1))
+    torch.testing.assert_close(output.before, torch.stack(steps, dim=1), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(output.stop_logits, torch.stack(stops, dim=1), atol=1e-6, rtol=1e-5)
+
+    frames, num_frames = backbone.synthesize(tokens, mask, max_steps=11)
+    ended = (output.stop_logits.sigmoid() > 0.5).int()
+    expected = torch.where(ended.any(dim=1), ended.argmax(dim=1) + 1, 11)
+    assert num_frames.tolist() == (2 * expected).tolist()
+    for row, count in enumerate(expected.tolist()):
+        after = backbone.postnet(output.before[row : row + 1, :count], None)
+        torch.testing.assert_close(frames[row, : 2 * count], after.reshape(-1, 3), atol=1e-6, rtol=1e-5)
+        assert not frames[row, 2 * count :].any()
+
+
+@pytest.mark.usefixtures("_no_dropout_in_the_prenet")
+@pytest.mark.parametrize(("attention", "pattern"), [("vanilla", "NS"), ("lara", "NS"), *CAUSAL[:3], *CROSS[:3]])
+def test_a_padded_sentence_is_read_as_alone(attention: str, pattern: str) -> None:
+    backbone = tts(attention, pattern).double().eval()
+    for norm in backbone.modules():
+        if isinstance(norm, torch.nn.BatchNorm1d):
+            torch.nn.init.normal_(norm.running_mean)
+    tokens, mask, frames, frame_padding = batch()
+    frames = frames.double().masked_fill(frame_padding.unsqueeze(-1), 1e3)
+    together = backbone(tokens, mask, frames, frame_padding)
+    for row, (source, steps) in enumerate(zip(SOURCE, STEPS, strict=True)):
+        alone = backbone(tokens[row : row + 1, :source], None, frames[row : row + 1, :steps])
+        for a, b in zip(together, alone, strict=True):
+            torch.testing.assert_close(a[row, :steps], b[0], atol=1e-6, rtol=1e-5)
+
+
+def test_padding_does_not_enter_the_statistics_of_batch_norm() -> None:
+    *_, frames, frame_padding = batch()
+    seen = []
+    for noise in (0.0, 100.0):
+        torch.manual_seed(2)
+        backbone = tts().train()
+        first = backbone.postnet.layers[0]
+        with torch.no_grad():
+            backbone.postnet(frames.masked_fill(frame_padding.unsqueeze(-1), noise), frame_padding)
+        seen.append(torch.cat([m.running_var for m in backbone.postnet.modules() if hasattr(m, "running_var")]))
+    assert torch.equal(*seen)
+    real = first.conv(frames.masked_fill(frame_padding.unsqueeze(-1), 0.0))[~frame_padding]
+    torch.testing.assert_close(first.norm.running_mean, 0.1 * real.mean(dim=0), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("_no_dropout_in_the_prenet")
+def test_a_frame_is_predicted_from_those_before_it() -> None:
+    backbone = tts().double().eval()
+    tokens, mask, frames, _ = batch()
+    frames = frames.double().requires_grad_()
+    for step in (0, 3, 8):
+        output = backbone(tokens, mask, frames)
+        [gradient] = torch.autograd.grad(output.before[:, step].sum() + output.stop_logits[:, step].sum(), frames)
+        assert not gradient[:, step:].any()
+        assert step == 0 or gradient[:, :step].abs().amax(dim=(0, 2)).min() > 0
+
+
+def test_the_prenet_drops_in_evaluation_too() -> None:
+    backbone = tts().eval()
+    tokens, mask, frames, _ = batch()
+    assert not torch.equal(backbone(tokens, mask, frames).before, backbone(tokens, mask, frames).before)
+
+
+def loss(backbone: Any) -> Tensor:
+    torch.manual_seed(1)
+    tokens, mask, frames, frame_padding = batch()
+    frames = frames * 0.2 + torch.linspace(-1, 1, 6)
+    output = backbone(tokens, mask, frames, frame_padding)
+    real = ~frame_padding
+    errors = F.l1_loss(output.before[real], frames[real]) + F.l1_loss(output.after[real], frames[real])
+    ends = (frame_padding.roll(-1, 1) | (torch.arange(max(STEPS)) == max(STEPS) - 1)).double()
+    return errors + F.binary_cross_entropy_with_logits(output.stop_logits[real], ends[real].to(errors.dtype))
+
+
+@pytest.mark.parametrize(
+    ("attention", "pattern"),
+    [(a, "NS") for a in ("vanilla", "lara", "local", "performer")] + CAUSAL[:4] + CROSS,
+)
+def test_it_learns_a_batch(attention: str, pattern: str) -> None:
+    found = losses(tts(attention, pattern, dropout=0.0, attention_dropout=0.0), loss, rate=5e-3)
+    assert found[-1] < 0.8 * found[0]
+
+
+def test_recomputed_activations_give_the_same_gradients() -> None:
+    assert same_gradients(tts(), loss) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("index", "value", "message"),
+    [
+        (0, torch.full((3, 8), 19), "the vocabulary has 0 to 18"),
+        (0, torch.zeros(3, 0, dtype=torch.long), r"\(3, 0\)"),
+        (1, torch.ones(3, 8, dtype=torch.bool), "length zero"),
+        (2, torch.zeros(3, 9, 5), r"frames must be \[3, steps, 6\].*got \[3, 9, 5\]"),
+        (2, torch.zeros(2, 9, 6), r"got \[2, 9, 6\]"),
+        (3, torch.zeros(3, 8, dtype=torch.bool), "frame_padding"),
+        (3, torch.ones(3, 9, dtype=torch.bool), "length zero"),
+    ],
+)
+def test_mistakes_are_named(index: int, value: Tensor, message: str) -> None:
+    inputs = list(batch())
+    inputs[index] = value
+    with pytest.raises(UserError, match=message):
+        tts()(*inputs)
+
+
+def test_synthesis_needs_a_step() -> None:
+    with pytest.raises(UserError, match="max_steps"):
+        tts().eval().synthesize(torch.ones(1, 3, dtype=torch.long), max_steps=0)
