@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,6 +55,19 @@ def checksum(path: Path) -> str:
     """SHA-256 of a file's content, 16 hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def checksums(paths: Sequence[Path]) -> dict[str, str]:
+    """Checksums by file name; content is read once for each (path, size, time of change)."""
+    stats = [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
+
+    def build(folder: Path) -> None:
+        found = [checksum(path) for path in progress(paths, "reading")]
+        (folder / "checksums.json").write_text(json.dumps(found))
+
+    folder = prepared("checksums", {"files": stats}, build)
+    known = json.loads((folder / "checksums.json").read_text())
+    return {path.name: value for path, value in zip(paths, known, strict=True)}
 
 
 def progress(items: Iterable[T], title: str) -> Iterable[T]:

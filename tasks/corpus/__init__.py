@@ -1,0 +1,1 @@
+"""Books as token streams: what the tasks LM and MLM read. Registers nothing."""

@@ -1,0 +1,85 @@
+"""Token streams cut into training items."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from cab import UserError
+from cab.cache import prepared
+from tasks.corpus.tokens import END, PAD, Corpus
+
+
+class Blocks(Dataset[Tensor]):
+    """Blocks of ``length`` tokens across lines and books, each with the token before it (fairseq's break mode none).
+
+    Item ``i`` is [length + 1]: the last token of block i - 1 (an END before the first), then block i. So every
+    token is predicted once. The incomplete block at the end is an item of its own unless ``whole``.
+    """
+
+    def __init__(self, corpus: Corpus, part: str, length: int, *, whole: bool, limit: int | None = None) -> None:
+        self.corpus, self.part, self.length = corpus, part, length
+        self.num_tokens = min(len(corpus.files[part]), limit or len(corpus.files[part]))
+        self._count = self.num_tokens // length if whole else -(-self.num_tokens // length)
+        if not self._count:
+            raise UserError(
+                f"the {part} part has {self.num_tokens:,} tokens, fewer than a block of task.block_len {length}"
+            )
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Tensor:
+        start, stop = index * self.length, min((index + 1) * self.length, self.num_tokens)
+        block = self.corpus.read(self.part, start, stop)
+        before = self.corpus.read(self.part, start - 1, start) if start else np.array([END])
+        return torch.from_numpy(np.concatenate([before, block]))
+
+    def __getitems__(self, indices: list[int]) -> Tensor | list[Tensor]:
+        items = [self[index] for index in indices]
+        return torch.stack(items) if len({len(item) for item in items}) == 1 else items
+
+
+class PackedLines(Dataset[Tensor]):
+    """As many whole lines as fit into ``length`` tokens, padded (fairseq's break mode complete).
+
+    A line that is longer by itself is cut. Items are [B, length of the longest]; PAD fills them.
+    """
+
+    def __init__(self, corpus: Corpus, part: str, length: int) -> None:
+        self.corpus, self.part, self.length = corpus, part, length
+        key = {"corpus": corpus.key, "tokenizer": corpus.tokenizer.to_str(), "part": part, "length": length}
+        folder = prepared("packed-lines", key, self._pack)
+        self.bounds = np.load(folder / "bounds.npy", mmap_mode="r")
+
+    def _pack(self, folder: Path) -> None:
+        """Where packs begin and end: greedy, over one piece of the stream at a time."""
+        file = self.corpus.files[self.part]
+        bounds, start, last_end, offset = [0], 0, 0, 0
+        for chunk in self.corpus.chunks(self.part):
+            for end in (np.flatnonzero(chunk == END) + offset + 1).tolist():
+                while end - start > self.length:
+                    start = last_end if last_end > start else start + self.length
+                    bounds.append(start)
+                last_end = end
+            offset += len(chunk)
+        while len(file) - start > self.length:
+            start += self.length
+            bounds.append(start)
+        if len(file) > start:
+            bounds.append(len(file))
+        np.save(folder / "bounds.npy", np.array(bounds, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitems__(self, indices: list[int]) -> Tensor:
+        items = [self.corpus.read(self.part, int(self.bounds[i]), int(self.bounds[i + 1])) for i in indices]
+        batch = np.full((len(items), max(map(len, items))), PAD, dtype=np.int64)
+        for row, item in zip(batch, items, strict=True):
+            row[: len(item)] = item
+        return torch.from_numpy(batch)

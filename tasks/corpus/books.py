@@ -1,0 +1,138 @@
+"""Books in three parts: a folder in PG-19's layout, a data set on the Hugging Face hub, or generated ones."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from cab import UserError
+from cab.cache import checksums
+from tasks.corpus.synthetic import generate_book
+
+log = logging.getLogger(__name__)
+
+PARTS = ("train", "validation", "test")
+LEAST_WORDS = 10
+"""Books with fewer words are left out, with a warning that counts them."""
+
+
+class Books(ABC):
+    """Streams books, one at a time; ``key`` identifies their content."""
+
+    key: dict[str, Any]
+
+    @abstractmethod
+    def read(self, part: str) -> Iterator[str]:
+        """The text of each book of ``part``, one of :data:`PARTS`."""
+
+    def readable(self, part: str) -> Iterator[str]:
+        """:meth:`read` without books of fewer than :data:`LEAST_WORDS` words.
+
+        Raises:
+            ValueError: none is left.
+        """
+        kept = left_out = 0
+        for text in self.read(part):
+            if len(text[:2000].split()) < LEAST_WORDS:
+                left_out += 1
+                continue
+            kept += 1
+            yield text
+        if left_out:
+            log.warning("left out %d books of %s with fewer than %d words", left_out, part, LEAST_WORDS)
+        if not kept:
+            raise UserError(f"{self}: no book of {part} has {LEAST_WORDS} words or more")
+
+
+class FolderBooks(Books):
+    """``<folder>/{train,validation,test}/*.txt``, the layout of PG-19.
+
+    Raises:
+        ValueError: a part that is missing or empty, or a file that is not UTF-8, with its name.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files = {part: sorted((folder / part).glob("*.txt")) for part in PARTS}
+        for part, files in self.files.items():
+            if not files:
+                raise UserError(
+                    f"no books at {folder / part}: PG-19's layout is train/, validation/ and test/ with <id>.txt; "
+                    "point data_root at its parent folder, or use dataset=synthetic"
+                )
+        self.key = {part: checksums(files) for part, files in self.files.items()}
+
+    def __str__(self) -> str:
+        return str(self.folder)
+
+    def read(self, part: str) -> Iterator[str]:
+        for path in self.files[part]:
+            try:
+                yield path.read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                raise UserError(f"{path} is not UTF-8 text: byte {error.start} cannot be read") from None
+
+
+class HubBooks(Books):
+    """A data set on the hub with a column ``text``, streamed; its revision is part of the key."""
+
+    def __init__(self, name: str) -> None:
+        from datasets import load_dataset
+
+        self.name = name
+        try:
+            self._parts = {part: load_dataset(name, split=part, streaming=True) for part in PARTS}
+        except Exception as error:  # the library raises many kinds, of which most are the network's
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UserError(f"cannot read data set '{name}' from the hub: {reason}") from None
+        checks = {part: rows.info.download_checksums for part, rows in self._parts.items()}
+        self.key = {"hub": name, "checksums": repr(checks)}
+
+    def __str__(self) -> str:
+        return self.name
+
+    def read(self, part: str) -> Iterator[str]:
+        for row in self._parts[part]:
+            yield row["text"]
+
+
+class SyntheticBooks(Books):
+    """Books that :func:`generate_book` writes, so many of each part."""
+
+    COUNTS: ClassVar[dict[str, int]] = {"train": 120, "validation": 8, "test": 8}
+    VERSION = 1
+
+    def __init__(self) -> None:
+        digest = hashlib.sha256(generate_book(0).encode()).hexdigest()[:16]
+        self.key = {"generator": self.VERSION, "first": digest, "counts": self.COUNTS}
+
+    def __str__(self) -> str:
+        return "the generated books"
+
+    def read(self, part: str) -> Iterator[str]:
+        first = sum(self.COUNTS[before] for before in PARTS[: PARTS.index(part)])
+        for number in range(self.COUNTS[part]):
+            yield generate_book(first + number)
+
+
+def find_books(dataset: str, source: str | None, data_root: Path | None) -> Books:
+    """The books of a data set: generated, of the hub where ``source`` names one, else under ``data_root``.
+
+    Raises:
+        ValueError: no folder is given, or it has no books.
+    """
+    if dataset == "synthetic":
+        return SyntheticBooks()
+    if source is not None:
+        return HubBooks(source)
+    if data_root is None:
+        raise UserError(
+            f"dataset '{dataset}' needs its books: point data_root (or CAB_DATA) at a folder with lm/train, "
+            "lm/validation and lm/test, or use dataset=synthetic"
+        )
+    folder = next((data_root / name for name in ("lm", "pg19") if (data_root / name / "train").is_dir()), data_root)
+    return FolderBooks(folder)

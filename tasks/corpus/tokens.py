@@ -1,0 +1,145 @@
+"""Books to token files on disk: encoded once, book by book, and read through a memory map."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cab.cache import prepared, progress
+from tasks.bpe import read_bpe, trained_bpe
+from tasks.corpus.books import PARTS, Books
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+BEGIN, PAD, END, UNKNOWN = range(4)
+"""The first entries of the dictionary, as in fairseq; END stands after every line."""
+NUM_SPECIAL = 4
+CHUNK = 1 << 20  # tokens looked at together
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Token files of the three parts, and the dictionary: the tokens that occur in training, as fairseq counts them.
+
+    Attributes:
+        files: raw tokens of each part; ``end_of_line`` stands after every line.
+        dictionary: raw token to entry; what does not occur in training is UNKNOWN.
+        counts: how often each entry occurs in training.
+        words: of each part, separated by white space.
+        unknown: tokens of each part that the dictionary lacks.
+    """
+
+    files: dict[str, np.memmap]
+    end_of_line: int
+    dictionary: np.ndarray
+    counts: np.ndarray
+    words: dict[str, int]
+    unknown: dict[str, int]
+    tokenizer: Tokenizer
+    key: dict[str, Any]
+
+    @property
+    def size(self) -> int:
+        """Entries of the dictionary, made a multiple of 8 as fairseq does."""
+        return -(-len(self.counts) // 8) * 8
+
+    def read(self, part: str, start: int, stop: int) -> np.ndarray:
+        """Entries ``start`` to ``stop`` of a part, int64."""
+        return self.dictionary[self.files[part][start:stop]]
+
+    def chunks(self, part: str) -> Iterator[np.ndarray]:
+        """All entries of a part, in pieces."""
+        for start in range(0, len(self.files[part]), CHUNK):
+            yield self.read(part, start, start + CHUNK)
+
+    def text(self, entries: list[int]) -> str:
+        """The text of dictionary entries; END becomes a line break, a mask or padding is left out."""
+        raw = {int(entry): token for token, entry in enumerate(self.dictionary) if entry >= NUM_SPECIAL}
+        lines: list[list[int]] = [[]]
+        for entry in entries:
+            if entry == END:
+                lines.append([])
+            elif entry in raw:
+                lines[-1].append(raw[entry])
+        return "\n".join(self.tokenizer.decode(line) for line in lines)
+
+
+def read_corpus(books: Books, *, tokenizer: str | None, vocab_size: int) -> Corpus:
+    """The corpus of the books, from the cache where it was made before.
+
+    Args:
+        tokenizer: a tokenizer.json, or a folder with one or with GPT-2's files; one of ``vocab_size`` entries is
+            trained on the training part when there is none.
+    """
+    if tokenizer is None:
+        bpe = trained_bpe(
+            lambda: books.readable("train"),
+            vocab_size=vocab_size,
+            special_tokens=[],
+            key={"books": books.key.get("train", books.key)},
+        )
+    else:
+        bpe = read_bpe(tokenizer)
+    key = {"books": books.key, "tokenizer": bpe.to_str(), "version": 1}
+    folder = prepared("corpus", key, lambda folder: _encode(books, bpe, folder))
+    about = json.loads((folder / "about.json").read_text())
+    files = {part: np.memmap(folder / f"{part}.bin", dtype=about["dtype"], mode="r") for part in PARTS}
+    raw_counts = np.load(folder / "counts.npy")
+    end_of_line = bpe.get_vocab_size()
+    dictionary = np.full(end_of_line + 1, UNKNOWN, dtype=np.int64)
+    occurring = np.flatnonzero(raw_counts[:end_of_line])
+    dictionary[occurring] = NUM_SPECIAL + np.arange(len(occurring))
+    dictionary[end_of_line] = END
+    counts = np.zeros(NUM_SPECIAL + len(occurring), dtype=np.int64)
+    counts[NUM_SPECIAL:] = raw_counts[occurring]
+    counts[END] = raw_counts[end_of_line]
+    return Corpus(
+        files=files,
+        end_of_line=end_of_line,
+        dictionary=dictionary,
+        counts=counts,
+        words=about["words"],
+        unknown={part: _count_unknown(files[part], dictionary) for part in PARTS[1:]},
+        tokenizer=bpe,
+        key={"books": books.key, "tokens": {part: len(file) for part, file in files.items()}},
+    )
+
+
+def _encode(books: Books, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write each part's tokens, line by line, with the end of line after each; count those of training."""
+    end_of_line = tokenizer.get_vocab_size()
+    dtype = "uint16" if end_of_line < 2**16 else "uint32"
+    words = {}
+    for part in PARTS:
+        counts = np.zeros(end_of_line + 1, dtype=np.int64)
+        words[part] = 0
+        with (folder / f"{part}.bin").open("wb") as file:
+            for book in progress(books.readable(part), f"encoding {part}"):
+                words[part] += len(book.split())
+                lines = book.splitlines()
+                for start in range(0, len(lines), 1000):
+                    encoded = tokenizer.encode_batch(lines[start : start + 1000], add_special_tokens=False)
+                    tokens = np.concatenate([np.array([*line.ids, end_of_line], dtype=dtype) for line in encoded])
+                    tokens.tofile(file)
+                    counts += np.bincount(tokens, minlength=len(counts))
+        if part == "train":
+            np.save(folder / "counts.npy", counts)
+    (folder / "about.json").write_text(json.dumps({"dtype": dtype, "words": words}))
+
+
+def _count_unknown(file: np.memmap, dictionary: np.ndarray) -> int:
+    return sum(int((dictionary[file[start : start + CHUNK]] == UNKNOWN).sum()) for start in range(0, len(file), CHUNK))
+
+
+def unigram_loss(corpus: Corpus, part: str) -> float:
+    """Mean negative log-likelihood of a part's tokens by their share of the training part, one added to each count."""
+    counts = corpus.counts.astype(np.float64) + 1.0
+    cost = -np.log(counts / counts.sum())
+    total = sum(float(cost[chunk].sum()) for chunk in corpus.chunks(part))
+    return total / len(corpus.files[part])

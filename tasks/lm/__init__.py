@@ -1,0 +1,1 @@
+"""LM: causal language modelling."""

@@ -1,0 +1,151 @@
+"""The LM protocol: perplexity of held-out books, and how it changes with the length of the context."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from backbones.generation import Limits, sample
+from backbones.layers.decoder import TokenDecoder
+from cab import Backbone, Task, UserError, register_task
+from cab.task import Batches, Metric
+from tasks.corpus.blocks import Blocks
+from tasks.corpus.books import find_books
+from tasks.corpus.tokens import read_corpus, unigram_loss
+from tasks.lm.pictures import draw_contexts, write_samples
+
+log = logging.getLogger(__name__)
+
+
+@register_task("lm", paper="Radford et al. 2019")
+class LM(Task):
+    """Predict each token of a book from those before it.
+
+    Args:
+        dataset: pg19 (folders in its layout, or a data set on the hub), or synthetic.
+        source: name of a data set on the hub with the columns of ``deepmind/pg19``, in place of local files.
+        tokenizer: a tokenizer.json, or a folder with one or with GPT-2's vocab.json and merges.txt; without one, a
+            byte-level BPE of ``vocab_size`` entries is trained on the training part.
+        vocab_size: of the tokenizer that is trained.
+        block_len: tokens of a training block.
+        evaluation_batch_size: blocks a batch in validation and test.
+        context_lengths: block lengths at which the trained network is scored besides, shorter and longer than
+            ``block_len`` (the paper's Figure 3c).
+        context_tokens: of the test part, scored at each of them; null: all.
+        sample_tokens: tokens of each text that is generated to look at.
+    """
+
+    datasets: ClassVar[tuple[str, ...]] = ("pg19", "synthetic")
+    backbones: ClassVar[Mapping[str, str]] = {"gpt2": "CS"}
+
+    def __init__(
+        self,
+        *,
+        dataset: str,
+        source: str | None = None,
+        tokenizer: str | None = None,
+        vocab_size: int = 50257,
+        block_len: int = 8192,
+        evaluation_batch_size: int = 1,
+        context_lengths: Sequence[int] = (256, 512, 1024, 2048, 4096, 8192, 16384),
+        context_tokens: int | None = None,
+        sample_tokens: int = 100,
+    ) -> None:
+        self.dataset, self.source, self.tokenizer = dataset, source, tokenizer
+        self.vocab_size, self.block_len = vocab_size, block_len
+        self.evaluation_batch_size = evaluation_batch_size
+        self.context_lengths = tuple(context_lengths)
+        self.context_tokens, self.sample_tokens = context_tokens, sample_tokens
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        beside = [("word_ppl", "per word"), *((f"ppl_{length}", "per token") for length in self.context_lengths)]
+        return (
+            Metric("ppl", "per token", higher_is_better=False),
+            *(Metric(name, unit, higher_is_better=False, primary=False) for name, unit in beside),
+        )
+
+    def check(self) -> None:
+        if min(self.block_len, self.evaluation_batch_size, self.sample_tokens, *self.context_lengths) < 1:
+            raise UserError(
+                "task.block_len, evaluation_batch_size, sample_tokens and context_lengths must be at least 1"
+            )
+
+    def setup(self, data_root: Path | None) -> None:
+        books = find_books(self.dataset, self.source, data_root)
+        self.corpus = read_corpus(books, tokenizer=self.tokenizer, vocab_size=self.vocab_size)
+        self._training = Blocks(self.corpus, "train", self.block_len, whole=True)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {**self.corpus.key, "dictionary": self.corpus.size, "unknown": self.corpus.unknown}
+
+    def backbone_options(self) -> dict[str, Any]:
+        return {"vocab_size": self.corpus.size}
+
+    @property
+    def training_set(self) -> Blocks:
+        return self._training
+
+    def loss(self, backbone: Backbone, batch: Tensor) -> Tensor:
+        """Mean negative log-likelihood, in nats a token."""
+        logits = backbone(batch[:, :-1])
+        return F.cross_entropy(logits.flatten(0, 1).float(), batch[:, 1:].flatten())
+
+    def mean_loss(
+        self, backbone: Backbone, batches: Batches, part: str, length: int, limit: int | None = None
+    ) -> tuple[float, int]:
+        """Mean over every token of a part, in blocks of ``length`` that do not overlap; and how many tokens."""
+        total, count = 0.0, 0
+        for batch in batches(Blocks(self.corpus, part, length, whole=False, limit=limit), self.evaluation_batch_size):
+            for rows in [batch] if isinstance(batch, Tensor) else [row.unsqueeze(0) for row in batch]:
+                tokens = rows[:, 1:].numel()
+                total += self.loss(backbone, rows).item() * tokens
+                count += tokens
+        return total / count, count
+
+    def validate(self, backbone: Backbone, batches: Batches) -> float:
+        return self.mean_loss(backbone, batches, "validation", self.block_len)[0]
+
+    def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
+        mean, count = self.mean_loss(backbone, batches, "test", self.block_len)
+        scores = {"ppl": math.exp(mean), "word_ppl": perplexity(mean * count / self.corpus.words["test"])}
+        for length in self.context_lengths:
+            try:
+                mean, _ = self.mean_loss(backbone, batches, "test", length, self.context_tokens)
+            except UserError as error:
+                log.warning("perplexity at context length %d is not possible: %s", length, error)
+                scores[f"ppl_{length}"] = math.nan
+                continue
+            scores[f"ppl_{length}"] = math.exp(mean)
+        self._contexts = {length: scores[f"ppl_{length}"] for length in self.context_lengths}
+        return scores
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Each token by its share of the training part."""
+        mean = unigram_loss(self.corpus, "test")
+        words = perplexity(mean * len(self.corpus.files["test"]) / self.corpus.words["test"])
+        return {"unigram": {"ppl": math.exp(mean), "word_ppl": words}}
+
+    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
+        draw_contexts(self._contexts, self.block_len, f"LM {self.dataset}", folder / "contexts.png")
+        assert isinstance(backbone, TokenDecoder)
+        prompts = next(batches(Blocks(self.corpus, "test", min(64, self.block_len), whole=True), 2))
+        generator = torch.Generator(device=prompts.device).manual_seed(1)
+        limits = Limits(max_length=self.sample_tokens)
+        texts = sample(backbone, backbone.init_state(len(prompts)), prompts, limits, top_p=0.9, generator=generator)
+        write_samples(
+            [(self.corpus.text(a), self.corpus.text(b)) for a, b in zip(prompts.tolist(), texts.tolist(), strict=True)],
+            folder / "samples.txt",
+        )
+
+
+def perplexity(mean: float) -> float:
+    """exp(mean), infinite where that is too large to write down."""
+    return math.exp(mean) if mean < 700 else math.inf

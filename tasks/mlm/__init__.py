@@ -1,0 +1,1 @@
+"""MLM: masked language modelling."""

@@ -1,0 +1,159 @@
+"""The MLM protocol: perplexity of masked tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cab import Backbone, Task, UserError, register_task
+from cab.task import Batches, Metric
+from tasks.corpus.blocks import PackedLines
+from tasks.corpus.books import find_books
+from tasks.corpus.tokens import NUM_SPECIAL, PAD, read_corpus, unigram_loss
+
+MASKED, REPLACED, KEPT = 0.8, 0.1, 0.1  # of the chosen tokens (Devlin et al. 2019, section 3.1)
+
+
+@register_task("mlm", paper="Liu et al. 2019")
+class MLM(Task):
+    """Predict the hidden tokens of a page from the others.
+
+    Args:
+        dataset: pg19 (folders in its layout, or a data set on the hub), or synthetic.
+        source, tokenizer, vocab_size: as of the task ``lm``.
+        block_len: most tokens of a page, packed from whole lines.
+        mask_share: part of the tokens that is chosen; 80 percent of them become the mask, 10 percent a random
+            token, 10 percent stay.
+        scored_part: ``test``, or ``validation`` as published: ``ppl`` is then of the part that chose the
+            checkpoint, and the sound figure is beside it as ``ppl_test``.
+        evaluation_batch_size: pages a batch in validation and test.
+    """
+
+    datasets: ClassVar[tuple[str, ...]] = ("pg19", "synthetic")
+    backbones: ClassVar[Mapping[str, str]] = {"roberta": "NS"}
+
+    def __init__(
+        self,
+        *,
+        dataset: str,
+        source: str | None = None,
+        tokenizer: str | None = None,
+        vocab_size: int = 50257,
+        block_len: int = 2048,
+        mask_share: float = 0.15,
+        scored_part: str = "test",
+        evaluation_batch_size: int = 8,
+    ) -> None:
+        self.dataset, self.source, self.tokenizer = dataset, source, tokenizer
+        self.vocab_size, self.block_len = vocab_size, block_len
+        self.mask_share, self.scored_part = mask_share, scored_part
+        self.evaluation_batch_size = evaluation_batch_size
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        ppl = Metric("ppl", "per masked token", higher_is_better=False)
+        if self.scored_part == "test":
+            return (ppl,)
+        return (ppl, Metric("ppl_test", "per masked token", higher_is_better=False, primary=False))
+
+    def check(self) -> None:
+        if self.scored_part not in ("test", "validation"):
+            raise UserError(f"task.scored_part must be test or validation, got '{self.scored_part}'")
+        if not 0.0 < self.mask_share <= 1.0:
+            raise UserError(f"task.mask_share must be above 0 and at most 1, got {self.mask_share}")
+        if min(self.block_len, self.evaluation_batch_size) < 1:
+            raise UserError("task.block_len and task.evaluation_batch_size must be at least 1")
+
+    def setup(self, data_root: Path | None) -> None:
+        books = find_books(self.dataset, self.source, data_root)
+        self.corpus = read_corpus(books, tokenizer=self.tokenizer, vocab_size=self.vocab_size)
+        self.parts = {part: PackedLines(self.corpus, part, self.block_len) for part in ("train", "validation", "test")}
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {**self.corpus.key, "dictionary": self.mask + 1, "unknown": self.corpus.unknown}
+
+    @property
+    def mask(self) -> int:
+        """The entry after the dictionary of LM."""
+        return self.corpus.size
+
+    def backbone_options(self) -> dict[str, Any]:
+        return {"vocab_size": self.mask + 1, "max_length": self.block_len}
+
+    @property
+    def training_set(self) -> PackedLines:
+        return self.parts["train"]
+
+    def hide(self, tokens: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """The page as the network sees it [B, N], and the places to predict [K] in the flattened page.
+
+        ``mask_share`` of each row's tokens are chosen, the number rounded up or down at random so that it is
+        right on average, but at least one.
+        """
+        draw = torch.rand(2, *tokens.shape, generator=generator)
+        rounding = torch.rand(len(tokens), 1, generator=generator)
+        random_tokens = torch.randint(NUM_SPECIAL, len(self.corpus.counts), tokens.shape, generator=generator)
+        draw, rounding, random_tokens = (x.to(tokens.device) for x in (draw, rounding, random_tokens))
+        real = tokens != PAD
+        wanted = (self.mask_share * real.sum(dim=1, keepdim=True) + rounding).floor().clamp(min=1.0)
+        rank = draw[0].masked_fill(~real, 2.0).argsort(dim=1).argsort(dim=1)
+        chosen = (rank < wanted) & real
+        seen = torch.where(chosen & (draw[1] < MASKED), self.mask, tokens)
+        seen = torch.where(chosen & (draw[1] >= 1.0 - REPLACED), random_tokens, seen)
+        return seen, chosen.flatten().nonzero().squeeze(1)
+
+    def masked_loss(self, backbone: Backbone, tokens: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Negative log-likelihood of each chosen token, in nats [K]."""
+        seen, places = self.hide(tokens, generator)
+        padding = tokens == PAD
+        logits = backbone(seen, padding if bool(padding.any()) else None, selected=places)
+        return F.cross_entropy(logits.float(), tokens.flatten()[places], reduction="none")
+
+    def loss(self, backbone: Backbone, batch: Tensor) -> Tensor:
+        return self.masked_loss(backbone, batch).mean()
+
+    def mean_loss(self, backbone: Backbone, batches: Batches, part: str) -> float:
+        """Mean over the chosen tokens of a part; the choice is always the same."""
+        generator = torch.Generator().manual_seed(0)
+        total, count = 0.0, 0
+        for batch in batches(self.parts[part], self.evaluation_batch_size):
+            losses = self.masked_loss(backbone, batch, generator)
+            total += losses.double().sum().item()
+            count += losses.numel()
+        return total / count
+
+    def validate(self, backbone: Backbone, batches: Batches) -> float:
+        return self.mean_loss(backbone, batches, "validation")
+
+    def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
+        test = math.exp(self.mean_loss(backbone, batches, "test"))
+        if self.scored_part == "test":
+            return {"ppl": test}
+        return {"ppl": math.exp(self.mean_loss(backbone, batches, "validation")), "ppl_test": test}
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Each token of the scored part by its share of the training part."""
+        scores = {"ppl": math.exp(unigram_loss(self.corpus, self.scored_part))}
+        if self.scored_part == "validation":
+            scores["ppl_test"] = math.exp(unigram_loss(self.corpus, "test"))
+        return {"unigram": scores}
+
+    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
+        """Pages of the test part with the chosen tokens in brackets: what stands there, and what is predicted."""
+        tokens = next(batches(self.parts["test"], 2))
+        seen, places = self.hide(tokens, torch.Generator().manual_seed(0))
+        padding = tokens == PAD
+        guesses = backbone(seen, padding if bool(padding.any()) else None, selected=places).argmax(dim=-1)
+        guessed = dict(zip(places.tolist(), guesses.tolist(), strict=True))
+        words = []
+        for place, token in enumerate(tokens.flatten().tolist()):
+            text = self.corpus.text([token])
+            words.append(f"[{text}|{self.corpus.text([guessed[place]])}]" if place in guessed else text)
+        note = "Hidden tokens stand in brackets: [truth|prediction].\n\n"
+        (folder / "masked.txt").write_text(note + "".join(words) + "\n")
