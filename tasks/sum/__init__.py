@@ -1,0 +1,1 @@
+"""Sum: multi-document summarisation, Multi-News with the protocol of ParaGen."""

@@ -1,0 +1,181 @@
+"""The Sum protocol: train by teacher forcing, summarise by search, score by ROUGE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from backbones.generation import Limits, beam_search, greedy
+from backbones.transformer import Transformer
+from cab import Backbone, Task, UserError, register_task
+from cab.task import Batches, Metric
+from tasks.bpe import read_bpe, trained_bpe
+from tasks.sum.data import PARTS, SEPARATOR, SPECIAL, EncodedPairs, find_pairs
+from tasks.sum.rouge import NAMES, rouge, split_sentences
+
+Batch = Mapping[str, Tensor]
+
+
+@register_task("sum", paper="Fabbri et al. 2019")
+class Sum(Task):
+    """Summarise several news articles in one text.
+
+    Args:
+        dataset: multi_news, or synthetic.
+        source: name of a data set on the hub with columns document and summary, in place of local files.
+        tokenizer: a tokenizer.json, or a folder with one, with BART's special tokens; without one, a byte-level BPE
+            of ``vocab_size`` entries is trained on the training part.
+        vocab_size: of the tokenizer that is trained.
+        source_len, target_len: most tokens of the documents, and of a summary with its end token.
+        label_smoothing: of the training loss.
+        search: ``greedy``, as published, or ``beam``.
+        min_length, max_length: of generated summaries, in tokens: no end before the one, no going on after the
+            other.
+        num_beams, length_penalty, blocked_ngram: of beam search; of n-grams of this size none comes twice.
+        evaluation_batch_size: examples a batch in validation and test.
+    """
+
+    datasets: ClassVar[tuple[str, ...]] = ("multi_news", "synthetic")
+    backbones: ClassVar[Mapping[str, str]] = {"transformer": "NS CS CC"}
+
+    def __init__(
+        self,
+        *,
+        dataset: str,
+        source: str | None = None,
+        tokenizer: str | None = None,
+        vocab_size: int = 50265,
+        source_len: int = 4096,
+        target_len: int = 400,
+        label_smoothing: float = 0.1,
+        search: str = "greedy",
+        min_length: int = 200,
+        max_length: int = 400,
+        num_beams: int = 4,
+        length_penalty: float = 1.0,
+        blocked_ngram: int | None = None,
+        evaluation_batch_size: int = 8,
+    ) -> None:
+        self.dataset, self.source, self.tokenizer_path = dataset, source, tokenizer
+        self.vocab_size, self.source_len, self.target_len = vocab_size, source_len, target_len
+        self.label_smoothing = label_smoothing
+        self.search, self.num_beams, self.length_penalty = search, num_beams, length_penalty
+        self.min_length, self.max_length, self.blocked_ngram = min_length, max_length, blocked_ngram
+        self.evaluation_batch_size = evaluation_batch_size
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        return tuple(Metric(name, "F, percent", higher_is_better=True) for name in NAMES)
+
+    def check(self) -> None:
+        if self.search not in ("greedy", "beam"):
+            raise UserError(f"task.search must be greedy or beam, got '{self.search}'")
+        if min(self.source_len, self.evaluation_batch_size, self.num_beams) < 1 or self.target_len < 2:
+            raise UserError(
+                "task.source_len, evaluation_batch_size and num_beams must be at least 1, target_len at least 2"
+            )
+        Limits(self.max_length, min_length=self.min_length, blocked_ngram=self.blocked_ngram)
+
+    def setup(self, data_root: Path | None) -> None:
+        pairs = find_pairs(self.dataset, self.source, data_root)
+        if self.tokenizer_path is None:
+
+            def texts() -> Iterator[str]:
+                return (text for pair in pairs.read("train") for text in pair)
+
+            self.tokenizer = trained_bpe(
+                texts, vocab_size=self.vocab_size, special_tokens=SPECIAL, key={"pairs": pairs.key}
+            )
+        else:
+            self.tokenizer = read_bpe(self.tokenizer_path)
+        lengths = {"source_len": self.source_len, "target_len": self.target_len}
+        self.parts = {part: EncodedPairs(pairs, part, self.tokenizer, **lengths) for part in PARTS}
+        self._key = pairs.key
+
+    def fingerprint(self) -> dict[str, Any]:
+        sizes = {part: len(pairs) for part, pairs in self.parts.items()}
+        return {"pairs": self._key, "examples": sizes, "vocabulary": self.tokenizer.get_vocab_size()}
+
+    def backbone_options(self) -> dict[str, Any]:
+        return {"vocab_size": self.tokenizer.get_vocab_size()}
+
+    @property
+    def training_set(self) -> EncodedPairs:
+        return self.parts["train"]
+
+    def token_loss(self, backbone: Backbone, batch: Batch, *, smoothing: float, reduction: str) -> Tensor:
+        """Negative log-likelihood of the summaries' tokens, each from the documents and the tokens before it."""
+        target, padding = batch["target"], batch["target_padding"]
+        before = None if padding is None else padding[:, 1:]
+        logits = backbone(batch["source"], target[:, :-1], batch["source_padding"], before)
+        pad = self.training_set.pad
+        return F.cross_entropy(
+            logits.flatten(0, 1).float(),
+            target[:, 1:].flatten(),
+            ignore_index=pad,
+            label_smoothing=smoothing,
+            reduction=reduction,
+        )
+
+    def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
+        return self.token_loss(backbone, batch, smoothing=self.label_smoothing, reduction="mean")
+
+    def validate(self, backbone: Backbone, batches: Batches) -> float:
+        """Mean negative log-likelihood a token, in nats."""
+        total, count = 0.0, 0
+        for batch in batches(self.parts["val"], self.evaluation_batch_size):
+            total += self.token_loss(backbone, batch, smoothing=0.0, reduction="sum").item()
+            count += int((batch["target"][:, 1:] != self.training_set.pad).sum())
+        return total / count
+
+    def summarise(self, backbone: Transformer, batch: Batch) -> list[str]:
+        """The network's summaries of a batch."""
+        begin, end = self.training_set.begin, self.training_set.end
+        limits = Limits(self.max_length, min_length=self.min_length, end=end, blocked_ngram=self.blocked_ngram)
+        state = backbone.init_state(batch["source"], batch["source_padding"])
+        prompt = torch.full((len(batch["source"]), 1), begin, device=batch["source"].device)
+        if self.search == "greedy":
+            tokens = greedy(backbone, state, prompt, limits)
+        else:
+            tokens = beam_search(
+                backbone, state, prompt, limits, num_beams=self.num_beams, length_penalty=self.length_penalty
+            )
+        return [self.tokenizer.decode([t for t in row if t != end]).strip() for row in tokens.tolist()]
+
+    def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
+        assert isinstance(backbone, Transformer)
+        test = self.parts["test"]
+        self._summaries = [
+            summary
+            for batch in batches(test, self.evaluation_batch_size)
+            for summary in self.summarise(backbone, batch)
+        ]
+        references = (reference for _, reference in test.read_texts())
+        return rouge(zip(references, self._summaries, strict=True))
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """The first sentence of each document."""
+        pairs = ((reference, lead(documents)) for documents, reference in self.parts["test"].read_texts())
+        return {"lead_sentences": rouge(pairs)}
+
+    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:  # noqa: ARG002
+        """The first summaries of the test part beside the references."""
+        shown = [
+            f"--- documents\n{documents[:2000]}\n--- reference\n{reference}\n--- summary\n{summary}"
+            for (documents, reference), summary in islice(
+                zip(self.parts["test"].read_texts(), self._summaries, strict=False), 5
+            )
+        ]
+        (folder / "summaries.txt").write_text("\n\n".join(shown) + "\n")
+
+
+def lead(documents: str) -> str:
+    """The first sentence of each document."""
+    firsts = [split_sentences(document)[:1] for document in documents.split(SEPARATOR)]
+    return " ".join(sentence for first in firsts for sentence in first)
