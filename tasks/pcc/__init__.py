@@ -1,0 +1,1 @@
+"""PCC: completion of point clouds, PCN with the protocol of PoinTr."""

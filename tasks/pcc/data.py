@@ -1,0 +1,149 @@
+"""Partial and complete point clouds: PCN's folders, or generated shapes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from cab import UserError
+from cab.cache import checksum, checksums, prepared, progress
+from tasks.pcc.pcd import read_pcd
+
+TRAINING_VIEWS = 8
+
+
+class Clouds:
+    """Point clouds of different sizes, one after the other in one array: cloud ``i`` is [n, 3]."""
+
+    def __init__(self, points: np.ndarray, bounds: np.ndarray) -> None:
+        self.points, self.bounds = points, bounds
+
+    @classmethod
+    def of(cls, clouds: Sequence[np.ndarray]) -> Clouds:
+        bounds = np.cumsum([0, *map(len, clouds)])
+        return cls(np.concatenate(clouds).astype(np.float32), bounds)
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.from_numpy(np.array(self.points[self.bounds[index] : self.bounds[index + 1]]))
+
+
+class Shapes(Dataset[dict[str, Tensor]]):
+    """Shapes with their partial views: ``partial`` [B, P, 3] and ``complete`` [B, C, 3].
+
+    In training a view is drawn at random, its points too, and the shape is mirrored at random; otherwise the first
+    view is taken, and which points is always the same. A view of fewer points is filled with zeros, as published.
+    """
+
+    def __init__(
+        self, partial: Clouds, complete: Clouds, *, views: int, partial_points: int, complete_points: int, random: bool
+    ) -> None:
+        self.partial, self.complete, self.views = partial, complete, views
+        self.partial_points, self.complete_points, self.random = partial_points, complete_points, random
+
+    def __len__(self) -> int:
+        return len(self.complete)
+
+    def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
+        pairs = [self._pair(index) for index in indices]
+        partial, complete = (torch.stack(clouds) for clouds in zip(*pairs, strict=True))
+        return {"partial": partial, "complete": complete}
+
+    def _pair(self, index: int) -> tuple[Tensor, Tensor]:
+        generator = None if self.random else torch.Generator().manual_seed(index)
+        view = int(torch.randint(self.views, ())) if self.random else 0
+        partial = subset(self.partial[index * self.views + view], self.partial_points, generator)
+        complete = subset(self.complete[index], self.complete_points, generator)
+        missing = self.partial_points - len(partial)
+        partial = torch.nn.functional.pad(partial, (0, 0, 0, missing))
+        if len(complete) < self.complete_points:
+            complete = complete.repeat(-(-self.complete_points // len(complete)), 1)[: self.complete_points]
+        if self.random:
+            signs = torch.where(torch.rand(3) < 0.5, -1.0, 1.0)
+            signs[1] = 1.0  # up stays up
+            partial, complete = partial * signs, complete * signs
+        return partial, complete
+
+
+def subset(points: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+    """``count`` points at random, all of them where there are fewer."""
+    if len(points) <= count:
+        return points
+    return points[torch.randperm(len(points), generator=generator)[:count]]
+
+
+def read_pcn(
+    data_root: Path | None, list_file: str, part: str, *, views: int, from_part: str | None = None
+) -> tuple[Clouds, Clouds, dict[str, Any]]:
+    """Partial and complete clouds of a part (train, val, test) of PCN, and what identifies them.
+
+    Args:
+        list_file: the split list, ``PCN.json`` of the official release or one of its form.
+        from_part: read another part's shapes (a small sample may have only one).
+
+    Raises:
+        ValueError: the list or a shape of it is missing or broken.
+    """
+    folder = _find_folder(data_root, list_file)
+    part = from_part or part
+    names = [(entry["taxonomy_id"], name) for entry in _read_list(folder / list_file) for name in entry.get(part, [])]
+    if not names:
+        raise UserError(f"{folder / list_file} names no shapes of part '{part}'")
+    complete = [folder / part / "complete" / taxonomy / f"{name}.pcd" for taxonomy, name in names]
+    partial = [
+        folder / part / "partial" / taxonomy / name / f"{view:02d}.pcd"
+        for taxonomy, name in names
+        for view in range(views)
+    ]
+    missing = [path for path in (*complete, *partial) if not path.is_file()]
+    if missing:
+        raise UserError(
+            f"{missing[0]} is missing, and {len(missing) - 1} more files that {list_file} names; "
+            "get the whole data set, or name a list of your own with task.list_file"
+        )
+    key = {"partial": checksums(partial), "complete": checksums(complete), "version": 1}
+
+    def build(target: Path) -> None:
+        for kind, files in (("partial", partial), ("complete", complete)):
+            clouds = Clouds.of([read_pcd(path) for path in progress(files, f"reading {part} {kind}")])
+            np.save(target / f"{kind}.npy", clouds.points)
+            np.save(target / f"{kind}-bounds.npy", clouds.bounds)
+
+    ready = prepared("pcc", {**key, "names": [str(path.relative_to(folder)) for path in partial]}, build)
+    found = [
+        Clouds(np.load(ready / f"{kind}.npy", mmap_mode="r"), np.load(ready / f"{kind}-bounds.npy"))
+        for kind in ("partial", "complete")
+    ]
+    about = {"list": checksum(folder / list_file), "part": part, "shapes": len(names)}
+    return found[0], found[1], about
+
+
+def _find_folder(data_root: Path | None, list_file: str) -> Path:
+    if data_root is None:
+        raise UserError(
+            f"dataset 'pcn' needs its files: point data_root (or CAB_DATA) at a folder with pcc/{list_file}, or use "
+            "dataset=synthetic"
+        )
+    folders = [data_root / name for name in ("pcc", "pcc/PCN", "PCN", ".")]
+    folder = next((folder for folder in folders if (folder / list_file).is_file()), None)
+    if folder is None:
+        raise UserError(f"no {list_file} in {folders[0]} or {folders[2]}; check data_root, or use dataset=synthetic")
+    return folder
+
+
+def _read_list(path: Path) -> list[dict[str, Any]]:
+    try:
+        entries = json.loads(path.read_text())
+        assert all(isinstance(entry["taxonomy_id"], str) for entry in entries)
+    except (ValueError, KeyError, TypeError, AssertionError):
+        raise UserError(f"{path} is not a split list: a list of {{taxonomy_id, train, val, test}} in JSON") from None
+    return entries

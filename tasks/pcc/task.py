@@ -1,0 +1,163 @@
+"""The PCC protocol: complete a shape from one view, scored by Chamfer distances and F-score."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from cab import Backbone, Task, UserError, register_task
+from cab.task import Batches, Metric
+from tasks.pcc.chamfer import chamfer_l1, chamfer_l2, f_score
+from tasks.pcc.data import TRAINING_VIEWS, Clouds, Shapes, read_pcn
+from tasks.pcc.pictures import draw_clouds
+from tasks.pcc.synthetic import generate_shape
+
+SYNTHETIC = {"train": 600, "val": 32, "test": 64}
+NAMES = {"cd_l1": ("x 1000", False), "cd_l2": ("x 1000", False), "f_score": ("", True)}
+
+
+@register_task("pcc", paper="Yu et al. 2021")
+class PCC(Task):
+    """Complete point clouds.
+
+    Args:
+        dataset: pcn, or synthetic.
+        list_file: the split list of pcn, in the folder of the data.
+        sample_part: read validation and test from this part of the list too (train), for samples with one part.
+        partial_points, complete_points: points of the input, and of the truth.
+        chosen_on: part whose Chamfer distance chooses the checkpoint: ``val``, or ``test``, as published: the
+            scores of the validation part, which then chose nothing, are beside those of the test part.
+        batch_norm: momentum of batch norms: ``constant``, or ``decaying`` from 0.9 by half every 21 epochs, as
+            published.
+        evaluation_batch_size: shapes a batch in validation; the test is one by one.
+    """
+
+    datasets: ClassVar[tuple[str, ...]] = ("pcn", "synthetic")
+    backbones: ClassVar[Mapping[str, str]] = {"pointr": "NS NC"}
+
+    def __init__(
+        self,
+        *,
+        dataset: str,
+        list_file: str = "PCN.json",
+        sample_part: str | None = None,
+        partial_points: int = 2048,
+        complete_points: int = 16384,
+        chosen_on: str = "val",
+        batch_norm: str = "constant",
+        evaluation_batch_size: int = 8,
+    ) -> None:
+        self.dataset, self.list_file, self.sample_part = dataset, list_file, sample_part
+        self.partial_points, self.complete_points = partial_points, complete_points
+        self.chosen_on, self.batch_norm = chosen_on, batch_norm
+        self.evaluation_batch_size = evaluation_batch_size
+
+    @property
+    def variant(self) -> str:
+        return f"scored on {self.sample_part}" if self.sample_part else ""
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        scored = [Metric(name, unit, higher_is_better=higher) for name, (unit, higher) in NAMES.items()]
+        if self.chosen_on == "val":
+            return tuple(scored)
+        beside = [Metric(f"{m.name}_unseen", m.unit, m.higher_is_better, primary=False) for m in scored]
+        return (*scored, *beside)
+
+    def check(self) -> None:
+        for name, value, known in (
+            ("chosen_on", self.chosen_on, ("val", "test")),
+            ("batch_norm", self.batch_norm, ("constant", "decaying")),
+            ("sample_part", self.sample_part, (None, "train", "val", "test")),
+        ):
+            if value not in known:
+                raise UserError(f"task.{name} must be one of {', '.join(map(str, known))}, got '{value}'")
+        if min(self.partial_points, self.complete_points, self.evaluation_batch_size) < 1:
+            raise UserError("task.partial_points, complete_points and evaluation_batch_size must be at least 1")
+
+    def setup(self, data_root: Path | None) -> None:
+        self._about: dict[str, Any] = {}
+        self.parts = {part: self._part(part, data_root) for part in ("train", "val", "test")}
+
+    def _part(self, part: str, data_root: Path | None) -> Shapes:
+        random = part == "train"
+        sizes = {"partial_points": self.partial_points, "complete_points": self.complete_points}
+        if self.dataset == "synthetic":
+            first = sum(SYNTHETIC[before] for before in list(SYNTHETIC)[: list(SYNTHETIC).index(part)])
+            shapes = [generate_shape(first + i) for i in range(SYNTHETIC[part])]
+            partial, complete = (Clouds.of(clouds) for clouds in zip(*shapes, strict=True))
+            self._about[part] = {"generator": 1, "shapes": SYNTHETIC[part]}
+            return Shapes(partial, complete, views=1, random=random, **sizes)
+        views = TRAINING_VIEWS if random else 1
+        from_part = None if random else self.sample_part
+        partial, complete, self._about[part] = read_pcn(
+            data_root, self.list_file, part, views=views, from_part=from_part
+        )
+        return Shapes(partial, complete, views=views, random=random, **sizes)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return self._about
+
+    def backbone_options(self) -> dict[str, Any]:
+        return {}
+
+    @property
+    def training_set(self) -> Shapes:
+        return self.parts["train"]
+
+    def begin_epoch(self, backbone: Backbone, epoch: int) -> None:
+        if self.batch_norm == "decaying":
+            momentum = max(0.9 * 0.5 ** (epoch / 21), 0.01)
+            for module in backbone.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.momentum = momentum
+
+    def loss(self, backbone: Backbone, batch: Mapping[str, Tensor]) -> Tensor:
+        """Chamfer distance (l1) of the coarse and of the fine points."""
+        coarse, fine = backbone(batch["partial"])
+        return (chamfer_l1(coarse.float(), batch["complete"]) + chamfer_l1(fine.float(), batch["complete"])).mean()
+
+    def validate(self, backbone: Backbone, batches: Batches) -> float:
+        """Chamfer distance (l1) x 1000 of the fine points."""
+        part, total = self.parts[self.chosen_on], 0.0
+        for batch in batches(part, self.evaluation_batch_size):
+            total += chamfer_l1(backbone(batch["partial"])[1].float(), batch["complete"]).sum().item()
+        return 1000.0 * total / len(part)
+
+    def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
+        scores = self._scores(backbone, batches, "test")
+        if self.chosen_on == "val":
+            return scores
+        return scores | {f"{k}_unseen": v for k, v in self._scores(backbone, batches, "val").items()}
+
+    def _scores(self, backbone: Backbone, batches: Batches, part: str) -> dict[str, float]:
+        """Means over the shapes of a part."""
+        return mean_scores((backbone(batch["partial"])[1], batch["complete"]) for batch in batches(self.parts[part], 1))
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """The view itself."""
+        test = self.parts["test"]
+        pairs = (test.__getitems__([i]) for i in range(len(test)))
+        return {"input_cloud": mean_scores((pair["partial"], pair["complete"]) for pair in pairs)}
+
+    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
+        count = min(4, len(self.parts["test"]))
+        batch = next(batches(torch.utils.data.Subset(self.parts["test"], range(count)), count))
+        columns = {"seen": batch["partial"], "completed": backbone(batch["partial"])[1], "truth": batch["complete"]}
+        draw_clouds({name: clouds.float().cpu().numpy() for name, clouds in columns.items()}, folder / "clouds.png")
+
+
+def mean_scores(pairs: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
+    """Chamfer distances x 1000 and F-score at 0.01 of (points, truth) [1, N, 3], points of zeros left out."""
+    totals, count = dict.fromkeys(NAMES, 0.0), 0
+    for points, truth in pairs:
+        a, b = (cloud[cloud.abs().sum(dim=-1) > 0].unsqueeze(0).double() for cloud in (points, truth))
+        totals["cd_l1"] += 1000.0 * chamfer_l1(a, b).item()
+        totals["cd_l2"] += 1000.0 * chamfer_l2(a, b).item()
+        totals["f_score"] += f_score(a, b).item()
+        count += 1
+    return {name: total / count for name, total in totals.items()}

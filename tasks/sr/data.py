@@ -1,0 +1,142 @@
+"""Pairs of images: SR3's folders, folders of raw images, or generated ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from cab import UserError
+from cab.cache import checksums, prepared, progress
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+
+
+def degrade(image: np.ndarray, low: int) -> np.ndarray:
+    """``image`` [H, W, 3] uint8, bicubic down to ``low`` pixels a side and up again."""
+    size = image.shape[1], image.shape[0]
+    small = Image.fromarray(image).resize((low, low), Image.Resampling.BICUBIC)
+    return np.asarray(small.resize(size, Image.Resampling.BICUBIC))
+
+
+def read_image(path: Path) -> np.ndarray:
+    """[H, W, 3] uint8; UserError naming the file when it is no RGB image."""
+    try:
+        with Image.open(path) as image:
+            image.load()
+            if image.mode != "RGB":
+                raise UserError(f"{path} has mode {image.mode}, not RGB: convert it to three channels")
+            return np.asarray(image)
+    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        raise UserError(f"{path} is not an image that can be read ({type(error).__name__})") from None
+
+
+def centre_crop(image: np.ndarray, size: int) -> np.ndarray:
+    """The shorter side scaled to ``size`` (bicubic), and the middle of the longer one."""
+    height, width = image.shape[:2]
+    scale = size / min(height, width)
+    shape = max(size, round(width * scale)), max(size, round(height * scale))
+    scaled = np.asarray(Image.fromarray(image).resize(shape, Image.Resampling.BICUBIC))
+    top, left = (scaled.shape[0] - size) // 2, (scaled.shape[1] - size) // 2
+    return scaled[top : top + size, left : left + size]
+
+
+def list_images(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+
+
+class ImagePairs(Dataset[dict[str, Tensor]]):
+    """Images and their blurred forms in [-1, 1], [B, 3, H, W]; mirrored at random when ``mirror``.
+
+    Args:
+        truth, blurred: [N, H, W, 3] uint8, kept where they are (a memory map for files).
+    """
+
+    def __init__(self, truth: np.ndarray, blurred: np.ndarray, *, mirror: bool) -> None:
+        self.truth, self.blurred, self.mirror = truth, blurred, mirror
+
+    def __len__(self) -> int:
+        return len(self.truth)
+
+    def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
+        mirrored = torch.rand(len(indices)) < 0.5 if self.mirror else torch.zeros(len(indices), dtype=torch.bool)
+        batch = {}
+        for name, images in (("truth", self.truth), ("blurred", self.blurred)):
+            x = torch.from_numpy(np.stack([images[i] for i in indices])).permute(0, 3, 1, 2).float() / 127.5 - 1.0
+            batch[name] = torch.where(mirrored[:, None, None, None], x.flip(3), x)
+        return {**batch, "index": torch.tensor(indices)}
+
+    def part(self, start: int, stop: int, *, mirror: bool) -> ImagePairs:
+        return ImagePairs(self.truth[start:stop], self.blurred[start:stop], mirror=mirror)
+
+
+def read_pairs(name: str, data_root: Path | None, *, low: int, high: int) -> tuple[ImagePairs, dict[str, Any]]:
+    """The pairs of ``name`` (ffhq, celebahq) and what identifies them.
+
+    SR3's layout ``<name>_<low>_<high>/{hr_<high>,sr_<low>_<high>}`` is taken as it is; from a folder ``<name>`` of
+    images of any size the pairs are made: shorter side to ``high``, middle cut out, bicubic down and up.
+
+    Raises:
+        ValueError: neither folder is there, or an image that is broken, not RGB, of the wrong size, or alone.
+    """
+    if data_root is None:
+        raise UserError(
+            f"dataset '{name}' needs its images: point data_root (or CAB_DATA) at a folder with sr/{name}_{low}_{high} "
+            "or sr/<images>, or use dataset=synthetic"
+        )
+    roots = [data_root / "sr", data_root]
+    made = next((root / f"{name}_{low}_{high}" for root in roots if (root / f"{name}_{low}_{high}").is_dir()), None)
+    if made is not None:
+        return _from_files(list_images(made / f"hr_{high}"), made, made / f"sr_{low}_{high}", low, high)
+    raw = next((root / name for root in roots if (root / name).is_dir()), None)
+    if raw is None:
+        raise UserError(
+            f"no {name}_{low}_{high}/ (SR3's layout) and no {name}/ (images) under {roots[0]} or {data_root}; "
+            "check data_root, or use dataset=synthetic"
+        )
+    return _from_files(list_images(raw), raw, None, low, high)
+
+
+def _from_files(
+    files: list[Path], folder: Path, blurred: Path | None, low: int, high: int
+) -> tuple[ImagePairs, dict[str, Any]]:
+    if not files:
+        raise UserError(f"no images in {folder}: expected {', '.join(SUFFIXES)}")
+    partners = [blurred / path.name for path in files] if blurred is not None else []
+    for path in partners:
+        if not path.is_file():
+            raise UserError(f"{path} is missing: every image of hr_{high} needs its partner of the same name")
+    key = {"truth": checksums(files), "blurred": checksums(partners), "low": low, "high": high}
+
+    def whole(path: Path) -> np.ndarray:
+        image = read_image(path)
+        if image.shape[:2] != (high, high):
+            raise UserError(f"{path} is {image.shape[1]} x {image.shape[0]} pixels, not {high} x {high}")
+        return image
+
+    def build(target: Path) -> None:
+        shape = (len(files), high, high, 3)
+        arrays = [
+            np.lib.format.open_memmap(target / f"{kind}.npy", mode="w+", dtype=np.uint8, shape=shape)
+            for kind in ("truth", "blurred")
+        ]
+        for i, path in enumerate(progress(files, "reading images")):
+            arrays[0][i] = whole(path) if partners else centre_crop(read_image(path), high)
+            arrays[1][i] = whole(partners[i]) if partners else degrade(arrays[0][i], low)
+
+    ready = prepared("sr", key, build)
+    truth, blurred_images = (np.load(ready / f"{kind}.npy", mmap_mode="r") for kind in ("truth", "blurred"))
+    about = {"folder": folder.name, "images": len(files), "low": low, "high": high, "checksums": key["truth"]}
+    return ImagePairs(truth, blurred_images, mirror=False), about
+
+
+def make_pairs(count: int, paint: Callable[[int, int, int], np.ndarray], *, low: int, high: int) -> ImagePairs:
+    """``count`` generated images and their blurred forms."""
+    truth = np.stack([paint(i, low, high) for i in range(count)])
+    return ImagePairs(truth, np.stack([degrade(image, low) for image in truth]), mirror=False)

@@ -1,0 +1,66 @@
+"""The diffusion of SR3: noise schedule, noisy images to train on, and sampling (Saharia et al. 2021, section 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+PUBLISHED_STEPS = 2000
+BETAS = (1e-6, 1e-2)
+
+Denoise = Callable[[Tensor, Tensor], Tensor]
+
+
+class Diffusion:
+    """A linear schedule of ``steps`` noise levels.
+
+    2,000 steps are the published schedule, from 1e-6 to 1e-2. With fewer the betas are larger in proportion, so
+    that the last level is as noisy: their sum, and nearly log(alpha-bar), stay the same.
+    """
+
+    def __init__(self, steps: int) -> None:
+        scale = PUBLISHED_STEPS / steps
+        betas = torch.linspace(BETAS[0] * scale, min(BETAS[1] * scale, 0.999), steps, dtype=torch.float64)
+        alphas = 1.0 - betas
+        alpha_bar = torch.cat([torch.ones(1, dtype=torch.float64), alphas.cumprod(dim=0)])
+        before, after = alpha_bar[:-1], alpha_bar[1:]
+        self.steps = steps
+        self.levels = alpha_bar.sqrt()
+        """sqrt(alpha-bar) before the first step and after each: [steps + 1]."""
+        self.variance = (betas * (1.0 - before) / (1.0 - after)).clamp(min=1e-20)
+        self.weight_of_image = betas * before.sqrt() / (1.0 - after)
+        self.weight_of_noisy = (1.0 - before) * alphas.sqrt() / (1.0 - after)
+
+    def noisy(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """``image`` [B, C, H, W] with noise, the noise, and the noise level [B], drawn between two steps' levels."""
+        step = torch.randint(1, self.steps + 1, (len(image),))
+        high, low = self.levels[step - 1], self.levels[step]
+        level = (low + (high - low) * torch.rand(len(image), dtype=torch.float64)).float().to(image.device)
+        noise = torch.randn(image.shape).to(image)
+        broad = level[:, None, None, None]
+        return broad * image + (1.0 - broad.square()).sqrt() * noise, noise, level
+
+    def sample(self, denoise: Denoise, like: Tensor, seeds: Sequence[int]) -> Tensor:
+        """Images from noise, step by step from the noisiest level down (ancestral sampling).
+
+        Args:
+            denoise: (noisy images, noise levels [B]) to the noise in them.
+            like: [B, C, H, W], of the shape and on the device of the images.
+            seeds: of each image's noise, so that it does not depend on the batch.
+        """
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+
+        def draw() -> Tensor:
+            return torch.stack([torch.randn(like.shape[1:], generator=g) for g in generators]).to(like)
+
+        x = draw()
+        for step in reversed(range(self.steps)):
+            level = float(self.levels[step + 1])
+            noise = denoise(x, torch.full((len(x),), level, device=x.device))
+            image = ((x - (1.0 - level**2) ** 0.5 * noise) / level).clamp(-1.0, 1.0)
+            x = float(self.weight_of_image[step]) * image + float(self.weight_of_noisy[step]) * x
+            if step > 0:
+                x = x + float(self.variance[step]) ** 0.5 * draw()
+        return x

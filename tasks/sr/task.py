@@ -1,0 +1,186 @@
+"""The SR protocol: learn to remove noise, sample the high resolution, score it in 8-bit RGB."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cab import Backbone, Task, UserError, register_task
+from cab.task import Batches, Metric
+from tasks.sr.data import ImagePairs, make_pairs, read_pairs
+from tasks.sr.diffusion import Diffusion
+from tasks.sr.pictures import draw_faces
+from tasks.sr.synthetic import paint
+
+PUBLISHED_IMAGES = 100
+SYNTHETIC = {"train": 2000, "validation": 32, "test": 64}
+
+
+@register_task("sr", paper="Saharia et al. 2021")
+class SR(Task):
+    """Super-resolution of images from ``low_resolution`` to ``high_resolution`` pixels a side.
+
+    Args:
+        dataset: ffhq (trained on FFHQ, scored on CelebA-HQ), or synthetic.
+        low_resolution, high_resolution: sides of the images.
+        held_out: score on so many of the last FFHQ images, which are then not trained on, in place of CelebA-HQ.
+        diffusion_steps: noise levels of training and sampling; 2,000 as published.
+        scored_images: ``all``, or ``first_100``, the published protocol: ``psnr`` and ``ssim`` are then of the
+            first 100 images, and those of all are beside them.
+        evaluation_batch_size: images sampled at once.
+    """
+
+    datasets: ClassVar[tuple[str, ...]] = ("ffhq", "synthetic")
+    backbones: ClassVar[Mapping[str, str]] = {"sr3": "NS"}
+
+    def __init__(
+        self,
+        *,
+        dataset: str,
+        low_resolution: int = 16,
+        high_resolution: int = 128,
+        held_out: int = 0,
+        diffusion_steps: int = 2000,
+        scored_images: str = "all",
+        evaluation_batch_size: int = 25,
+    ) -> None:
+        self.dataset = dataset
+        self.low_resolution, self.high_resolution = low_resolution, high_resolution
+        self.held_out, self.diffusion_steps = held_out, diffusion_steps
+        self.scored_images, self.evaluation_batch_size = scored_images, evaluation_batch_size
+
+    @property
+    def variant(self) -> str:
+        return f"held out {self.held_out}" if self.held_out else ""
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        names = [("psnr", "dB", True), ("ssim", "", True)]
+        if self.scored_images == "first_100":
+            names += [("psnr_all_images", "dB", False), ("ssim_all_images", "", False)]
+        return tuple(Metric(name, unit, higher_is_better=True, primary=primary) for name, unit, primary in names)
+
+    def check(self) -> None:
+        if self.scored_images not in ("all", "first_100"):
+            raise UserError(f"task.scored_images must be all or first_100, got '{self.scored_images}'")
+        if not 4 <= self.low_resolution < self.high_resolution or self.high_resolution % self.low_resolution:
+            raise UserError(
+                "task.high_resolution must be a multiple of task.low_resolution, which is at least 4, got "
+                f"{self.high_resolution} and {self.low_resolution}"
+            )
+        if self.held_out < 0 or min(self.diffusion_steps, self.evaluation_batch_size) < 1:
+            raise UserError("task.diffusion_steps and evaluation_batch_size must be at least 1, held_out at least 0")
+        if self.dataset == "synthetic" and self.held_out:
+            raise UserError("task.held_out is for ffhq: the synthetic images have parts of their own")
+
+    def setup(self, data_root: Path | None) -> None:
+        sizes = {"low": self.low_resolution, "high": self.high_resolution}
+        self.diffusion = Diffusion(self.diffusion_steps)
+        if self.dataset == "synthetic":
+            pairs = make_pairs(sum(SYNTHETIC.values()), paint, **sizes)
+            end = SYNTHETIC["train"] + SYNTHETIC["validation"]
+            self._training = pairs.part(0, SYNTHETIC["train"], mirror=False)
+            self._validation = pairs.part(SYNTHETIC["train"], end, mirror=False)
+            self._test = pairs.part(end, len(pairs), mirror=False)
+            self._about: dict[str, Any] = {"generator": 1, "images": SYNTHETIC, **sizes}
+            return
+        pairs, about = read_pairs("ffhq", data_root, **sizes)
+        rest = len(pairs) - self.held_out
+        if rest < 1:
+            raise UserError(f"task.held_out {self.held_out} leaves none of the {len(pairs)} images to train on")
+        if self.held_out:
+            self._test = pairs.part(rest, len(pairs), mirror=False)
+            about_test: dict[str, Any] = {}
+        else:
+            self._test, about_test = read_pairs("celebahq", data_root, **sizes)
+        self._training = pairs.part(0, rest, mirror=True)
+        self._validation = self._test
+        self._about = {"ffhq": about, "celebahq": about_test}
+
+    def fingerprint(self) -> dict[str, Any]:
+        return self._about
+
+    def backbone_options(self) -> dict[str, Any]:
+        return {"image_size": self.high_resolution}
+
+    @property
+    def training_set(self) -> ImagePairs:
+        return self._training
+
+    def loss(self, backbone: Backbone, batch: Mapping[str, Tensor]) -> Tensor:
+        """Mean absolute error of the predicted noise."""
+        noisy, noise, level = self.diffusion.noisy(batch["truth"])
+        return F.l1_loss(backbone(torch.cat([batch["blurred"], noisy], dim=1), level), noise)
+
+    def validate(self, backbone: Backbone, batches: Batches) -> float:
+        """The loss on the validation part, always with the same noise."""
+        total, count = 0.0, 0
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            for batch in batches(self._validation, self.evaluation_batch_size):
+                total += self.loss(backbone, batch).item() * len(batch["truth"])
+                count += len(batch["truth"])
+        return total / count
+
+    def sample(self, backbone: Backbone, batch: Mapping[str, Tensor]) -> Tensor:
+        """High-resolution images [B, 3, H, W] in [-1, 1]."""
+        blurred = batch["blurred"]
+
+        def denoise(noisy: Tensor, level: Tensor) -> Tensor:
+            return backbone(torch.cat([blurred, noisy], dim=1), level)
+
+        return self.diffusion.sample(denoise, blurred, batch["index"].tolist())
+
+    def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
+        scores = []
+        for batch in batches(self._test, self.evaluation_batch_size):
+            images = to_bytes(self.sample(backbone, batch))
+            scores += [similarity(a, b) for a, b in zip(images, to_bytes(batch["truth"]), strict=True)]
+        return self._means(scores)
+
+    def _means(self, scores: list[tuple[float, float]]) -> dict[str, float]:
+        every = np.array(scores).mean(axis=0)
+        if self.scored_images == "all":
+            return {"psnr": float(every[0]), "ssim": float(every[1])}
+        first = np.array(scores[:PUBLISHED_IMAGES]).mean(axis=0)
+        return {
+            "psnr": float(first[0]),
+            "ssim": float(first[1]),
+            "psnr_all_images": float(every[0]),
+            "ssim_all_images": float(every[1]),
+        }
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """The low resolution, enlarged (bicubic)."""
+        pairs = zip(self._test.blurred, self._test.truth, strict=True)
+        return {"bicubic": self._means([similarity(blurred, truth) for blurred, truth in pairs])}
+
+    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
+        batch = next(batches(self._test.part(0, min(6, len(self._test)), mirror=False), 6))
+        columns = [to_bytes(x) for x in (batch["blurred"], self.sample(backbone, batch), batch["truth"])]
+        names = [f"{self.low_resolution} pixels, bicubic", "sampled", "truth"]
+        draw_faces(dict(zip(names, columns, strict=True)), folder / "images.png")
+
+
+def to_bytes(images: Tensor) -> np.ndarray:
+    """[B, 3, H, W] in [-1, 1] to [B, H, W, 3] uint8."""
+    scaled = (images.float().clamp(-1.0, 1.0) + 1.0) * 127.5
+    return scaled.round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+
+
+def similarity(image: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
+    """PSNR in dB and SSIM (Gaussian window of 11, sigma 1.5) of uint8 RGB images [H, W, 3]."""
+    from skimage.metrics import peak_signal_noise_ratio, structural_similarity
+
+    ssim = structural_similarity(
+        truth, image, data_range=255, channel_axis=2, gaussian_weights=True, sigma=1.5, use_sample_covariance=False
+    )
+    if np.array_equal(image, truth):
+        return float("inf"), ssim
+    return float(peak_signal_noise_ratio(truth, image, data_range=255)), float(ssim)
