@@ -74,8 +74,8 @@ class Task(ABC):
         """What identifies the data that was read: file names, sizes, checksums."""
 
     @abstractmethod
-    def backbone_options(self) -> dict[str, Any]:
-        """The backbone's options that the data decide, as the number of channels."""
+    def backbone_options(self, backbone: str) -> dict[str, Any]:
+        """The options of ``backbone`` that the data decide, as the number of channels."""
 
     @property
     @abstractmethod

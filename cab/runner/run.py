@@ -124,14 +124,11 @@ def _clean(folder: Path, record: Mapping[str, Any]) -> None:
 
 def _check(cell: Cell) -> None:
     """Everything that can be wrong, before anything is written: device, training, data, network."""
-    import torch
-
     choose_device(cell.config["device"])
     trainer_config(cell)
     check_logger(cell.config["logger"]["name"])
     cell.task.setup(cell.data_root)
-    with torch.device("meta"):
-        make_backbone(cell)
+    make_backbone(cell, "meta")
 
 
 def trainer_config(cell: Cell) -> TrainerConfig:
@@ -142,17 +139,21 @@ def trainer_config(cell: Cell) -> TrainerConfig:
     return TrainerConfig(**{**trainer, "betas": tuple(trainer["betas"])})
 
 
-def make_backbone(cell: Cell) -> Backbone:
-    """The network of the cell, sized by its data."""
+def make_backbone(cell: Cell, device: str = "cpu") -> Backbone:
+    """The network of the cell, sized by its data; on ``meta`` it has no memory."""
+    import torch
+
     from cab.build import build_backbone
 
-    return build_backbone(
-        cell.backbone,
-        attention=cell.attention,
-        pattern=cell.pattern,
-        elsewhere={str(p): {"name": spec.name, **spec.options} for p, spec in cell.elsewhere.items()},
-        **{**cell.backbone_options, **cell.task.backbone_options()},
-    )
+    options = {**cell.backbone_options, **cell.task.backbone_options(cell.backbone)}
+    with torch.device(device):
+        return build_backbone(
+            cell.backbone,
+            attention=cell.attention,
+            pattern=cell.pattern,
+            elsewhere={str(p): {"name": spec.name, **spec.options} for p, spec in cell.elsewhere.items()},
+            **options,
+        )
 
 
 @contextlib.contextmanager

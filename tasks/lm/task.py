@@ -86,7 +86,7 @@ class LM(Task):
     def fingerprint(self) -> dict[str, Any]:
         return {**self.corpus.key, "dictionary": self.corpus.size, "unknown": self.corpus.unknown}
 
-    def backbone_options(self) -> dict[str, Any]:
+    def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
         return {"vocab_size": self.corpus.size}
 
     @property

@@ -104,7 +104,7 @@ class LSTF(Task):
     def fingerprint(self) -> dict[str, Any]:
         return self.series.fingerprint
 
-    def backbone_options(self) -> dict[str, Any]:
+    def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
         return {"channels": self.num_channels, "season": self.series.steps_per_day}
 
     @property

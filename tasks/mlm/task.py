@@ -83,7 +83,7 @@ class MLM(Task):
         """The entry after the dictionary of LM."""
         return self.corpus.size
 
-    def backbone_options(self) -> dict[str, Any]:
+    def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
         return {"vocab_size": self.mask + 1, "max_length": self.block_len}
 
     @property

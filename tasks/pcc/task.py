@@ -102,7 +102,7 @@ class PCC(Task):
     def fingerprint(self) -> dict[str, Any]:
         return self._about
 
-    def backbone_options(self) -> dict[str, Any]:
+    def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
         return {}
 
     @property

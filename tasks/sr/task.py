@@ -106,7 +106,7 @@ class SR(Task):
     def fingerprint(self) -> dict[str, Any]:
         return self._about
 
-    def backbone_options(self) -> dict[str, Any]:
+    def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
         return {"image_size": self.high_resolution}
 
     @property

@@ -102,7 +102,7 @@ class Sum(Task):
         sizes = {part: len(pairs) for part, pairs in self.parts.items()}
         return {"pairs": self._key, "examples": sizes, "vocabulary": self.tokenizer.get_vocab_size()}
 
-    def backbone_options(self) -> dict[str, Any]:
+    def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
         return {"vocab_size": self.tokenizer.get_vocab_size()}
 
     @property

@@ -50,7 +50,7 @@ class Troubled(Task):
     def fingerprint(self) -> dict[str, Any]:
         return {"made": "for tests"}
 
-    def backbone_options(self) -> dict[str, Any]:
+    def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
         return {"vocab_size": 11, "embed_dim": 8, "num_heads": 2, "ffn_dim": 8, "num_layers": 1}
 
     @property

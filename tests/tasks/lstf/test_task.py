@@ -158,7 +158,7 @@ def test_the_loss_is_the_mean_squared_error_and_reaches_the_weights() -> None:
 @pytest.mark.parametrize(("features", "channels"), [("M", 7), ("S", 1)])
 def test_what_the_backbone_is_told(features: str, channels: int) -> None:
     task = ready(features=features)
-    assert task.backbone_options() == {"channels": channels, "season": 24}
+    assert task.backbone_options("informer") == {"channels": channels, "season": 24}
     assert task.variant == features
     assert task.training_set[3]["past"].shape == (PAST, channels)
     assert task.fingerprint()["rows"] == 8_000
@@ -184,7 +184,7 @@ def test_the_official_files(
     }
     seq_len, label_len, pred_len = lengths[dataset]
     task = ready(dataset, official_files(), features=features, seq_len=seq_len, label_len=label_len, pred_len=pred_len)
-    assert task.backbone_options() == {"channels": channels, "season": season}
+    assert task.backbone_options("informer") == {"channels": channels, "season": season}
     assert len(task.series.values) == rows
     assert (len(task._training), len(task._validation), len(task._test)) == windows
     assert task.series.values[: task.series.split[0], -1].mean() == pytest.approx(mean, abs=2e-4)

@@ -1,0 +1,1 @@
+"""TTS: text to speech, LJSpeech with the protocol of fairseq."""

@@ -1,0 +1,86 @@
+"""Waves to features and back: log-mel frames, pitch, energy, Griffin-Lim."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cab import UserError
+
+RATE = 22050
+N_FFT = WINDOW = 1024
+HOP = 256
+NUM_MELS = 80
+MEL_RANGE = (20.0, 8000.0)
+PITCH_RANGE = (71.0, 600.0)
+FLOOR = 1e-5
+
+
+def read_wave(path: Path) -> np.ndarray:
+    """Mono samples in [-1, 1]; UserError for a file that is broken, empty, or of another rate or shape."""
+    import soundfile
+
+    try:
+        wave, rate = soundfile.read(path, dtype="float32")
+    except (RuntimeError, OSError) as error:  # soundfile raises its own kind of RuntimeError
+        raise UserError(f"{path} is not a wave that can be read ({str(error).splitlines()[0]})") from None
+    if rate != RATE or wave.ndim != 1:
+        raise UserError(f"{path} has {rate} Hz and shape {wave.shape}; expected {RATE} Hz and one channel")
+    if len(wave) < N_FFT:
+        raise UserError(f"{path} has {len(wave)} samples, fewer than a window of {N_FFT}")
+    return wave
+
+
+@functools.cache
+def mel_filters() -> Tensor:
+    """[80, 513]."""
+    from librosa.filters import mel
+
+    return torch.from_numpy(mel(sr=RATE, n_fft=N_FFT, n_mels=NUM_MELS, fmin=MEL_RANGE[0], fmax=MEL_RANGE[1]))
+
+
+def magnitudes(wave: np.ndarray) -> Tensor:
+    """Magnitude spectrogram [513, F], a frame each 256 samples."""
+    window = torch.hann_window(WINDOW)
+    spectrum = torch.stft(torch.from_numpy(wave), N_FFT, HOP, WINDOW, window, pad_mode="reflect", return_complex=True)
+    return spectrum.abs()
+
+
+def features(wave: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Log-mel frames [F, 80], log pitch [F] and log energy [F] (Ren et al. 2021, section 2.3).
+
+    Pitch is YIN's, in logarithms; where the frame is quiet or YIN finds nothing inside its range it is interpolated
+    between its neighbours, as FastSpeech 2 does for unvoiced frames.
+    """
+    import librosa
+
+    spectrum = magnitudes(wave)
+    mel = (mel_filters() @ spectrum).clamp(min=FLOOR).log().T.contiguous().numpy()
+    energy = spectrum.norm(dim=0).numpy()
+    low, high = PITCH_RANGE
+    pitch = librosa.yin(wave, fmin=low, fmax=high, sr=RATE, frame_length=N_FFT, hop_length=HOP)[: len(energy)]
+    voiced = (pitch > low * 1.02) & (pitch < high * 0.98) & (energy > 0.05 * energy.max())
+    frames = np.arange(len(pitch))
+    known = pitch[voiced] if voiced.any() else np.array([low])
+    pitch = np.interp(frames, frames[voiced] if voiced.any() else [0], known)
+    return mel, np.log(pitch).astype(np.float32), np.log(np.maximum(energy, FLOOR)).astype(np.float32)
+
+
+@functools.cache
+def _inverse_filters() -> np.ndarray:
+    return np.linalg.pinv(mel_filters().numpy())
+
+
+def griffin_lim(mel: np.ndarray, *, iterations: int) -> np.ndarray:
+    """A wave for log-mel frames [F, 80]: pseudo-inverse filters, then phases by Griffin and Lim (1984)."""
+    import librosa
+
+    spectrum = np.maximum(_inverse_filters() @ np.exp(mel.T.astype(np.float64)), 0.0).astype(np.float32)
+    wave = librosa.griffinlim(
+        spectrum, n_iter=iterations, hop_length=HOP, win_length=WINDOW, n_fft=N_FFT, momentum=0.0, random_state=0
+    )
+    return np.asarray(wave, dtype=np.float32)

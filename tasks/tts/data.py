@@ -1,0 +1,262 @@
+"""Utterances with their features: LJSpeech's folder, or generated ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset
+
+from cab import UserError
+from cab.cache import checksums, prepared, progress
+from tasks.tts.audio import HOP, NUM_MELS, RATE, features, read_wave
+from tasks.tts.phonemes import ALIGNED, END, PAD, WRITTEN, written_tokens
+from tasks.tts.synthetic import generate_utterance
+from tasks.tts.textgrid import read_phones
+
+VERSION = 1  # of the features; raised when they change
+FRAMES_PER_STEP = 4
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """Features of one utterance, frames in logarithms.
+
+    Attributes:
+        written: tokens of the text, for Transformer-TTS.
+        aligned: tokens of the alignment, for FastSpeech 2; empty where there is none.
+        durations: frames of each aligned token; they begin at frame ``start``.
+        mel: [F, 80]; pitch, energy: [F].
+    """
+
+    name: str
+    written: list[int]
+    aligned: list[int]
+    durations: list[int]
+    start: int
+    mel: np.ndarray
+    pitch: np.ndarray
+    energy: np.ndarray
+
+
+def read_metadata(folder: Path) -> list[tuple[str, str]]:
+    """(clip, normalised text) of each line of metadata.csv, whose quotes are literal.
+
+    Raises:
+        ValueError: no such file, or a line without its three parts, its text or its wave, with its number.
+    """
+    path = folder / "metadata.csv"
+    if not path.is_file():
+        raise UserError(f"no metadata.csv in {folder}: LJSpeech's layout is metadata.csv and wavs/<clip>.wav")
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        parts = line.split("|")
+        if len(parts) != 3 or not parts[2].strip():
+            raise UserError(f"{path}, line {number}: expected id|text|normalised text, got '{line[:60]}'")
+        if not (folder / "wavs" / f"{parts[0]}.wav").is_file():
+            raise UserError(f"{path}, line {number}: there is no wavs/{parts[0]}.wav")
+        found.append((parts[0], parts[2]))
+    if not found:
+        raise UserError(f"{path} is empty")
+    return found
+
+
+def read_ljspeech(data_root: Path | None) -> tuple[list[Utterance], dict[str, Any]]:
+    """All utterances, from the cache where their features were made before; and what identifies them.
+
+    Alignments are read where there is a TextGrid for every clip; without any the utterances have none.
+
+    Raises:
+        ValueError: see :func:`read_metadata`; a broken wave; some alignments but not all.
+    """
+    folder = _find_folder(data_root)
+    metadata = read_metadata(folder)
+    waves = [folder / "wavs" / f"{clip}.wav" for clip, _ in metadata]
+    grids = [_find_grid(folder, clip) for clip, _ in metadata]
+    aligned = [grid for grid in grids if grid is not None]
+    if aligned and len(aligned) < len(grids):
+        lacking = metadata[grids.index(None)][0]
+        raise UserError(f"{folder}/TextGrid has alignments of some clips but not of {lacking}")
+    key = {"metadata": metadata, "waves": checksums(waves), "alignments": checksums(aligned), "version": VERSION}
+
+    def utterances() -> Iterator[Utterance]:
+        for (clip, text), wave, grid in zip(progress(metadata, "features"), waves, grids, strict=True):
+            mel, pitch, energy = features(read_wave(wave))
+            tokens, durations, start = _alignment(grid, len(mel)) if grid else ([], [], 0)
+            written = [WRITTEN[token] for token in written_tokens(text)] + [END]
+            yield Utterance(clip, written, tokens, durations, start, mel, pitch, energy)
+
+    about = {"clips": len(metadata), "alignments": len(aligned), "version": VERSION}
+    return _cached(key, utterances()), about
+
+
+def _find_folder(data_root: Path | None) -> Path:
+    if data_root is None:
+        raise UserError(
+            "dataset 'ljspeech' needs its files: point data_root (or CAB_DATA) at a folder with tts/metadata.csv and "
+            "tts/wavs, or use dataset=synthetic"
+        )
+    folders = [data_root / name for name in ("tts", "LJSpeech-1.1", "tts/LJSpeech-1.1", ".")]
+    return next((folder for folder in folders if (folder / "metadata.csv").is_file()), folders[0])
+
+
+def _find_grid(folder: Path, clip: str) -> Path | None:
+    places = [folder / "TextGrid" / name / f"{clip}.TextGrid" for name in ("LJSpeech", ".")]
+    return next((path for path in places if path.is_file()), None)
+
+
+def _alignment(grid: Path, num_frames: int) -> tuple[list[int], list[int], int]:
+    """Tokens, the frames of each (rounded ends less rounded starts), and the first frame."""
+    phones = read_phones(grid)
+    edges = [min(round(time * RATE / HOP), num_frames) for time in (phones[0].start, *(phone.end for phone in phones))]
+    durations = np.diff(edges).tolist()
+    if sum(durations) < 1:
+        raise UserError(f"{grid} lies outside of the wave: {edges[0]} to {edges[-1]} of {num_frames} frames")
+    return [ALIGNED[phone.name] for phone in phones], durations, edges[0]
+
+
+def synthetic_utterances(count: int) -> tuple[list[Utterance], dict[str, Any]]:
+    """Utterances that :func:`generate_utterance` makes; their alignments are exact."""
+
+    def utterances() -> Iterator[Utterance]:
+        for number in progress(range(count), "features"):
+            phonemes, durations, wave = generate_utterance(number)
+            mel, pitch, energy = features(wave)
+            aligned = [ALIGNED[phoneme] for phoneme in phonemes]
+            written = [WRITTEN[phoneme] for phoneme in phonemes] + [END]
+            yield Utterance(f"{number:04d}", written, aligned, durations, 0, mel, pitch, energy)
+
+    key = {"generator": 1, "count": count, "version": VERSION}
+    return _cached(key, utterances()), key
+
+
+def _cached(key: dict[str, Any], utterances: Iterator[Utterance]) -> list[Utterance]:
+    """The utterances, their frames in one memory map."""
+
+    def build(folder: Path) -> None:
+        about, frames = [], 0
+        with (folder / "frames.bin").open("wb") as file:
+            for utterance in utterances:
+                columns = np.concatenate(
+                    [utterance.mel, utterance.pitch[:, None], utterance.energy[:, None]], axis=1
+                ).astype(np.float32)
+                columns.tofile(file)
+                fields = [utterance.written, utterance.aligned, utterance.durations, utterance.start]
+                about.append([utterance.name, *fields, frames, len(columns)])
+                frames += len(columns)
+        (folder / "utterances.json").write_text(json.dumps(about))
+
+    folder = prepared("tts", key, build)
+    frames = np.memmap(folder / "frames.bin", dtype=np.float32, mode="r").reshape(-1, NUM_MELS + 2)
+    found = []
+    for name, written, aligned, durations, start, first, count in json.loads((folder / "utterances.json").read_text()):
+        part = frames[first : first + count]
+        mel, pitch, energy = part[:, :NUM_MELS], part[:, NUM_MELS], part[:, NUM_MELS + 1]
+        found.append(Utterance(name, written, aligned, durations, start, mel, pitch, energy))
+    return found
+
+
+def split_by_chapter(utterances: Sequence[Utterance]) -> dict[str, list[Utterance]]:
+    """fairseq's split of LJSpeech: chapters 1 and 2 test, chapter 3 dev, the rest train."""
+    parts: dict[str, list[Utterance]] = {"train": [], "dev": [], "test": []}
+    for utterance in utterances:
+        chapter = utterance.name.partition("-")[0]
+        parts[{"LJ001": "test", "LJ002": "test", "LJ003": "dev"}.get(chapter, "train")].append(utterance)
+    return parts
+
+
+def split_at_end(utterances: Sequence[Utterance], count: int) -> dict[str, list[Utterance]]:
+    """The last ``count`` utterances for test, as many before them for dev, the rest for training."""
+    rest = len(utterances) - 2 * count
+    return {
+        "train": list(utterances[: max(rest, 0)]),
+        "dev": list(utterances[max(rest, 0) : rest + count]),
+        "test": list(utterances[rest + count :]),
+    }
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Mean and deviation of each bin, of pitch and of energy over the training part."""
+
+    mel: tuple[np.ndarray, np.ndarray]
+    pitch: tuple[float, float]
+    energy: tuple[float, float]
+
+    @classmethod
+    def of(cls, utterances: Sequence[Utterance]) -> Scale:
+        """Summed utterance by utterance: all frames need not fit into memory."""
+        sums, squares, count = np.zeros(NUM_MELS + 2), np.zeros(NUM_MELS + 2), 0
+        for u in utterances:
+            columns = np.concatenate([u.mel, u.pitch[:, None], u.energy[:, None]], axis=1).astype(np.float64)
+            sums, squares, count = sums + columns.sum(axis=0), squares + (columns**2).sum(axis=0), count + len(columns)
+        mean = sums / count
+        deviation = np.sqrt(np.maximum(squares / count - mean**2, 1e-10))
+        pairs = list(zip(mean.tolist(), deviation.tolist(), strict=True))
+        mel = mean[:NUM_MELS].astype(np.float32), deviation[:NUM_MELS].astype(np.float32)
+        return cls(mel, pairs[NUM_MELS], pairs[NUM_MELS + 1])
+
+    def normal(self, mel: np.ndarray) -> np.ndarray:
+        return (mel - self.mel[0]) / self.mel[1]
+
+    def log_mel(self, normal: np.ndarray) -> np.ndarray:
+        return normal * self.mel[1] + self.mel[0]
+
+
+class Utterances(Dataset[dict[str, Tensor]]):
+    """Utterances of a part as padded batches, in normalised units; masks are True at padding.
+
+    ``written`` [B, T] with ``frames`` [B, S, 4 * 80] in groups of four; and where there are alignments ``aligned``
+    [B, T'] with ``durations``, ``pitch``, ``energy`` [B, T'] and ``mel`` [B, F, 80].
+    """
+
+    def __init__(self, utterances: Sequence[Utterance], scale: Scale) -> None:
+        self.utterances, self.scale = utterances, scale
+
+    def __len__(self) -> int:
+        return len(self.utterances)
+
+    def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
+        chosen = [self.utterances[i] for i in indices]
+        batch = _padded("written", [torch.tensor(u.written) for u in chosen], PAD)
+        batch |= _padded("frames", [self._groups(u) for u in chosen], 0.0)
+        if all(u.aligned for u in chosen):
+            batch |= _padded("aligned", [torch.tensor(u.aligned) for u in chosen], PAD)
+            batch["durations"] = pad_sequence([torch.tensor(u.durations) for u in chosen], batch_first=True)
+            for name in ("pitch", "energy"):
+                rows = [self._by_token(u, name) for u in chosen]
+                batch[name] = pad_sequence(rows, batch_first=True)
+            batch |= _padded("mel", [torch.from_numpy(self.spoken(u)) for u in chosen], 0.0)
+        return {**batch, "index": torch.tensor(indices)}
+
+    def spoken(self, utterance: Utterance) -> np.ndarray:
+        """Normalised frames between the silences."""
+        stop = utterance.start + sum(utterance.durations)
+        return self.scale.normal(np.asarray(utterance.mel[utterance.start : stop]))
+
+    def _groups(self, utterance: Utterance) -> Tensor:
+        """All frames, four to a row, the last row filled with what is silence on average."""
+        mel = torch.from_numpy(self.scale.normal(np.asarray(utterance.mel)))
+        missing = -len(mel) % FRAMES_PER_STEP
+        return torch.cat([mel, mel.new_zeros(missing, NUM_MELS)]).reshape(-1, FRAMES_PER_STEP * NUM_MELS)
+
+    def _by_token(self, utterance: Utterance, name: str) -> Tensor:
+        """The mean over each token's frames; 0, the mean of all, for a token of none."""
+        mean, deviation = getattr(self.scale, name)
+        values = (np.asarray(getattr(utterance, name)) - mean) / deviation
+        ends = utterance.start + np.cumsum(utterance.durations)
+        parts = [values[end - frames : end] for end, frames in zip(ends, utterance.durations, strict=True)]
+        return torch.tensor([float(part.mean()) if len(part) else 0.0 for part in parts])
+
+
+def _padded(name: str, rows: list[Tensor], fill: float) -> dict[str, Tensor]:
+    lengths = torch.tensor([len(row) for row in rows])
+    batch = pad_sequence(rows, batch_first=True, padding_value=fill)
+    return {name: batch, f"{name}_padding": torch.arange(batch.shape[1]) >= lengths.unsqueeze(1)}

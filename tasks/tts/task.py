@@ -1,0 +1,236 @@
+"""The TTS protocol: predict mel frames, make waves of them, measure distortion along the best alignment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from backbones.fastspeech2 import FastSpeech2
+from backbones.transformer_tts import TransformerTTS
+from cab import Backbone, Task, UserError, register_task
+from cab.task import Batches, Metric
+from tasks.tts.audio import griffin_lim
+from tasks.tts.data import (
+    FRAMES_PER_STEP,
+    Scale,
+    Utterance,
+    Utterances,
+    read_ljspeech,
+    split_at_end,
+    split_by_chapter,
+    synthetic_utterances,
+)
+from tasks.tts.distortion import distortions
+from tasks.tts.pictures import draw_spectrograms, write_waves
+
+Batch = Mapping[str, Tensor]
+STOP_WEIGHT = 5.0  # of the one step that ends, against the many that do not
+SYNTHETIC = 240, 20  # utterances in all, and of dev and test each
+
+
+@register_task("tts", paper="Ren et al. 2021")
+class TTS(Task):
+    """Speak text: mel frames from phonemes.
+
+    Args:
+        dataset: ljspeech, or synthetic.
+        held_out: of ljspeech, test on the last so many clips and validate on as many before them; 0 is the official
+            split by chapters.
+        chosen_by: what chooses the checkpoint: ``loss`` of the dev part, or its ``mcd``, as published.
+        validation_iterations, iterations: of Griffin-Lim, in validation and in the test.
+        max_steps: most decoder steps of Transformer-TTS.
+        threshold: stop probability that ends an utterance.
+        evaluation_batch_size: utterances a batch in validation and test.
+    """
+
+    datasets: ClassVar[tuple[str, ...]] = ("ljspeech", "synthetic")
+    backbones: ClassVar[Mapping[str, str]] = {"fastspeech2": "NS", "transformer_tts": "NS CS CC"}
+
+    def __init__(
+        self,
+        *,
+        dataset: str,
+        held_out: int = 0,
+        chosen_by: str = "loss",
+        validation_iterations: int = 8,
+        iterations: int = 32,
+        max_steps: int = 1200,
+        threshold: float = 0.5,
+        evaluation_batch_size: int = 8,
+    ) -> None:
+        self.dataset, self.held_out, self.chosen_by = dataset, held_out, chosen_by
+        self.validation_iterations, self.iterations = validation_iterations, iterations
+        self.max_steps, self.threshold = max_steps, threshold
+        self.evaluation_batch_size = evaluation_batch_size
+
+    @property
+    def variant(self) -> str:
+        return f"held out {self.held_out}" if self.held_out else ""
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        return tuple(Metric(name, "a frame", higher_is_better=False) for name in ("mcd", "msd"))
+
+    def check(self) -> None:
+        if self.chosen_by not in ("loss", "mcd"):
+            raise UserError(f"task.chosen_by must be loss or mcd, got '{self.chosen_by}'")
+        if min(self.iterations, self.validation_iterations, self.max_steps, self.evaluation_batch_size) < 1:
+            raise UserError(
+                "task.iterations, validation_iterations, max_steps and evaluation_batch_size must be at least 1"
+            )
+        if self.held_out < 0 or (self.held_out and self.dataset == "synthetic"):
+            raise UserError(f"task.held_out is for ljspeech and at least 0, got {self.held_out}")
+
+    def setup(self, data_root: Path | None) -> None:
+        if self.dataset == "synthetic":
+            utterances, self._about = synthetic_utterances(SYNTHETIC[0])
+            parts = split_at_end(utterances, SYNTHETIC[1])
+        else:
+            utterances, self._about = read_ljspeech(data_root)
+            parts = split_at_end(utterances, self.held_out) if self.held_out else split_by_chapter(utterances)
+        for name, part in parts.items():
+            if not part:
+                raise UserError(
+                    f"the {name} part of {self.dataset} has no clips: chapters LJ001 and LJ002 are test, LJ003 is dev, "
+                    "the rest train; of a sample hold some out with task.held_out=N"
+                )
+        self.scale = Scale.of(parts["train"])
+        self.parts = {name: Utterances(part, self.scale) for name, part in parts.items()}
+        self.has_alignments = all(utterance.aligned for utterance in utterances)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {**self._about, "parts": {name: len(part) for name, part in self.parts.items()}}
+
+    def backbone_options(self, backbone: str) -> dict[str, Any]:
+        if backbone == "fastspeech2":
+            if not self.has_alignments:
+                raise UserError(
+                    "FastSpeech 2 needs phone alignments: put TextGrid/<clip>.TextGrid beside metadata.csv (Montreal "
+                    "Forced Aligner makes them; alignments of all of LJSpeech are published), or use transformer_tts"
+                )
+            ranges = self._ranges()
+            return {"pitch_range": ranges["pitch"], "energy_range": ranges["energy"]}
+        return {"frames_per_step": FRAMES_PER_STEP}
+
+    def _ranges(self) -> dict[str, tuple[float, float]]:
+        """Least and largest value of pitch and energy over the training part's tokens."""
+        values: dict[str, list[float]] = {"pitch": [], "energy": []}
+        train = self.parts["train"]
+        for start in range(0, len(train), 64):
+            batch = train.__getitems__(list(range(start, min(start + 64, len(train)))))
+            for name, found in values.items():
+                real = batch[name][~batch["aligned_padding"]]
+                found += [float(real.min()), float(real.max())]
+        return {name: (min(found), max(max(found), min(found) + 1e-3)) for name, found in values.items()}
+
+    @property
+    def training_set(self) -> Utterances:
+        return self.parts["train"]
+
+    def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
+        """FastSpeech 2: L1 of frames, squares of log duration, pitch and energy. Transformer-TTS: L1 and squares of
+        frames before and after the postnet, and cross entropy of stopping.
+        """
+        if isinstance(_unwrapped(backbone), FastSpeech2):
+            return self._fastspeech2_loss(backbone, batch)
+        return self._transformer_tts_loss(backbone, batch)
+
+    def _fastspeech2_loss(self, backbone: Backbone, batch: Batch) -> Tensor:
+        padding = batch["aligned_padding"]
+        targets = {name: batch[name] for name in ("durations", "pitch", "energy")}
+        output = backbone(batch["aligned"], padding, **targets)
+        real, spoken = ~padding, ~output.mel_padding
+        loss = F.l1_loss(output.mel[spoken].float(), batch["mel"][spoken])
+        if output.before is not None:
+            loss = loss + F.l1_loss(output.before[spoken].float(), batch["mel"][spoken])
+        wanted = {"log_duration": (batch["durations"] + 1).float().log(), **targets}
+        for name in ("log_duration", "pitch", "energy"):
+            loss = loss + F.mse_loss(getattr(output, name)[real].float(), wanted[name][real])
+        return loss
+
+    def _transformer_tts_loss(self, backbone: Backbone, batch: Batch) -> Tensor:
+        frames, padding = batch["frames"], batch["frames_padding"]
+        output = backbone(batch["written"], batch["written_padding"], frames, padding)
+        real = ~padding
+        loss = frames.new_zeros(())
+        for predicted in (output.before, output.after):
+            loss = loss + F.l1_loss(predicted[real].float(), frames[real])
+            loss = loss + F.mse_loss(predicted[real].float(), frames[real])
+        steps = torch.arange(frames.shape[1], device=frames.device)
+        last = (steps == real.sum(dim=1, keepdim=True) - 1).float()
+        weight = torch.full((), STOP_WEIGHT, device=frames.device)
+        stop = F.binary_cross_entropy_with_logits(output.stop_logits[real].float(), last[real], pos_weight=weight)
+        return loss + stop
+
+    def validate(self, backbone: Backbone, batches: Batches) -> float:
+        if self.chosen_by == "mcd":
+            return distortions(self._waves(backbone, batches, "dev", self.validation_iterations))["mcd"]
+        total, count = 0.0, 0
+        for batch in batches(self.parts["dev"], self.evaluation_batch_size):
+            total += self.loss(backbone, batch).item() * len(batch["index"])
+            count += len(batch["index"])
+        return total / count
+
+    def speak(self, backbone: Backbone, batch: Batch) -> list[np.ndarray]:
+        """Log-mel frames [F, 80] of each utterance of a batch."""
+        if isinstance(backbone, FastSpeech2):
+            output = backbone(batch["aligned"], batch["aligned_padding"])
+            frames, lengths = output.mel, (~output.mel_padding).sum(dim=1)
+        else:
+            assert isinstance(backbone, TransformerTTS)
+            frames, lengths = backbone.synthesize(
+                batch["written"], batch["written_padding"], max_steps=self.max_steps, threshold=self.threshold
+            )
+        rows = zip(frames.float().cpu().numpy(), lengths.tolist(), strict=True)
+        return [self.scale.log_mel(row[:length]) for row, length in rows]
+
+    def target(self, utterance: Utterance, backbone: Backbone) -> np.ndarray:
+        """Log-mel frames that the network should have made."""
+        if isinstance(backbone, FastSpeech2):
+            return self.scale.log_mel(self.training_set.spoken(utterance))
+        return np.asarray(utterance.mel)
+
+    def _waves(
+        self, backbone: Backbone, batches: Batches, part: str, iterations: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(synthesised, target) of each utterance, both through Griffin-Lim."""
+        utterances = self.parts[part]
+        for batch in batches(utterances, self.evaluation_batch_size):
+            for index, mel in zip(batch["index"].tolist(), self.speak(backbone, batch), strict=True):
+                target = self.target(utterances.utterances[index], backbone)
+                yield tuple(griffin_lim(frames, iterations=iterations) for frames in (mel, target))  # type: ignore[misc]
+
+    def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
+        return distortions(self._waves(backbone, batches, "test", self.iterations))
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """The mean frame of the training part, for as long as the utterance lasts."""
+        pairs = (
+            tuple(
+                griffin_lim(mel, iterations=self.iterations)
+                for mel in (np.repeat(self.scale.mel[0][None], len(utterance.mel), axis=0), np.asarray(utterance.mel))
+            )
+            for utterance in self.parts["test"].utterances
+        )
+        return {"mean_frame": distortions(pairs)}  # type: ignore[arg-type]
+
+    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
+        test = self.parts["test"]
+        batch = next(batches(torch.utils.data.Subset(test, range(min(3, len(test)))), 3))
+        spoken = self.speak(backbone, batch)
+        chosen = [test.utterances[i] for i in batch["index"].tolist()]
+        targets = [self.target(utterance, backbone) for utterance in chosen]
+        names = [utterance.name for utterance in chosen]
+        draw_spectrograms(names, spoken, targets, folder / "spectrograms.png")
+        write_waves(names, [griffin_lim(mel, iterations=self.iterations) for mel in spoken], folder)
+
+
+def _unwrapped(backbone: Backbone) -> Any:
+    """The backbone itself, where torch.compile has wrapped it."""
+    return getattr(backbone, "_orig_mod", backbone)
