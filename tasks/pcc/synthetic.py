@@ -17,8 +17,8 @@ def generate_shape(number: int, *, points: int = 2048) -> tuple[np.ndarray, np.n
     rng = np.random.default_rng([11, number])
     boxes = (table, chair, lamp)[number % 3](rng)
     areas = np.array([_area(half) for _, half in boxes])
-    chosen = rng.choice(len(boxes), size=points, p=areas / areas.sum())
-    cloud = np.stack([_on_surface(boxes[i], rng) for i in chosen])
+    counts = rng.multinomial(points, areas / areas.sum())
+    cloud = np.concatenate([_on_surface(box, count, rng) for box, count in zip(boxes, counts, strict=True)])
     angle = rng.uniform(0, 2 * np.pi)
     depth = cloud @ np.array([np.cos(angle), 0.0, np.sin(angle)])
     seen = cloud[depth > np.quantile(depth, rng.uniform(0.45, 0.55))]
@@ -57,11 +57,11 @@ def _area(half: np.ndarray) -> float:
     return float(x * y + y * z + z * x)
 
 
-def _on_surface(box: Box, rng: np.random.Generator) -> np.ndarray:
-    """A point on the surface, each as likely as any other."""
+def _on_surface(box: Box, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Points on the surface [count, 3], each place as likely as any other."""
     centre, half = box
     faces = np.array([half[1] * half[2], half[2] * half[0], half[0] * half[1]])
-    axis = rng.choice(3, p=faces / faces.sum())
-    point = rng.uniform(-half, half)
-    point[axis] = half[axis] * rng.choice([-1.0, 1.0])
-    return centre + point
+    points = rng.uniform(-half, half, size=(count, 3))
+    axis = rng.choice(3, size=count, p=faces / faces.sum())
+    points[np.arange(count), axis] = half[axis] * rng.choice([-1.0, 1.0], size=count)
+    return centre + points

@@ -7,8 +7,8 @@ import numpy as np
 from tasks.tts.audio import HOP, RATE
 
 SPOKEN = ["AA1", "IY1", "UW1", "EH1", "AO1", "S", "SH", "M", "N", "L"]
-VOICES = {"HH": (110.0, 1.0, 1.0), "W": (170.0, 1.25, 1.0), "Y": (240.0, 0.8, 2.0)}
-"""First phoneme of an utterance, and what it means: pitch in Hz, factor of the formants, factor of the durations."""
+VOICES = {"HH": (110.0, 1.0), "W": (170.0, 1.25), "Y": (240.0, 0.8)}
+"""First phoneme of an utterance, and what it means: pitch in Hz, and factor of the formants."""
 FORMANTS = np.random.default_rng(3).uniform([300, 900, 2200], [800, 2000, 3400], size=(len(SPOKEN), 3))
 
 
@@ -16,13 +16,13 @@ def generate_utterance(number: int) -> tuple[list[str], list[int], np.ndarray]:
     """Phonemes, frames of each, and the wave of utterance ``number``, always the same.
 
     Each phoneme is a tone (S and SH a noise) shaped by three formants; the voice that the first phoneme names sets the
-    pitch, moves the formants and stretches the durations of all others.
+    pitch and moves the formants of all others. Phonemes last four frames or eight, one decoder step or two.
     """
     rng = np.random.default_rng([5, number])
     voice = list(VOICES)[rng.integers(len(VOICES))]
-    pitch, shift, stretch = VOICES[voice]
+    pitch, shift = VOICES[voice]
     spoken = rng.integers(len(SPOKEN), size=rng.integers(8, 14))
-    durations = [4] + [int((3 + i % 3) * stretch) for i in spoken]
+    durations = [4] + [4 + 4 * (int(i) % 2) for i in spoken]
     pieces = [_sound(FORMANTS[0] * shift, 4, pitch, noisy=True, loudness=0.3, rng=rng)]
     for i, frames in zip(spoken, durations[1:], strict=True):
         noisy = SPOKEN[i] in ("S", "SH")

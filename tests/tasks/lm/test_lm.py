@@ -1,0 +1,240 @@
+"""LM and its corpus: tokens, blocks, dictionary, perplexity against direct log-likelihood, bad books, memory."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cab import Backbone, UserError, build_backbone
+from tasks.corpus.blocks import Blocks, PackedLines
+from tasks.corpus.books import FolderBooks, SyntheticBooks, find_books
+from tasks.corpus.synthetic import generate_book
+from tasks.corpus.tokens import END, NUM_SPECIAL, PAD, UNKNOWN, Corpus, read_corpus
+from tasks.lm.task import LM
+from tests.cab.cli.command import ROOT
+from tests.tasks.in_order import in_order
+
+TEXT = "It was a cold bright day, and the clocks struck thirteen.\n\nNobody looked up; nobody ever did here.\n"
+
+
+def write_books(folder: Path, **changes: str) -> Path:
+    """A small corpus in PG-19's layout; ``changes`` replaces books by name."""
+    books = {"train": {"1": TEXT * 8, "2": "Another book, of ten words or more, so it stays.\n" * 6}}
+    books["validation"] = {"3": TEXT * 2}
+    books["test"] = {"4": TEXT * 2 + "Zürich and Δelphi are new.\n", "5": TEXT}
+    for part, texts in books.items():
+        (folder / part).mkdir(parents=True)
+        for name, text in texts.items():
+            (folder / part / f"{name}.txt").write_text(changes.get(f"book{name}", text))
+    return folder
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    return read_corpus(FolderBooks(write_books(tmp_path)), tokenizer=None, vocab_size=300)
+
+
+def test_tokens_are_lines_with_their_ends_book_after_book(corpus: Corpus) -> None:
+    entries = corpus.read("train", 0, len(corpus.files["train"])).tolist()
+    assert entries.count(END) == len((TEXT * 8).splitlines()) + 6
+    assert corpus.text(entries) == TEXT * 8 + "Another book, of ten words or more, so it stays.\n" * 6
+    assert corpus.words["test"] == len((TEXT * 3).split()) + 5
+
+
+def test_the_dictionary_has_what_occurs_in_training(corpus: Corpus) -> None:
+    train = corpus.read("train", 0, len(corpus.files["train"]))
+    assert set(train.tolist()) == {END, *range(NUM_SPECIAL, len(corpus.counts))}
+    assert np.array_equal(np.bincount(train, minlength=len(corpus.counts)), corpus.counts)
+    assert corpus.size % 8 == 0
+    test = corpus.read("test", 0, len(corpus.files["test"]))
+    assert (test == UNKNOWN).sum() == corpus.unknown["test"] > 0
+
+
+@pytest.mark.parametrize("length", [7, 64])
+def test_blocks_cover_every_token_once(corpus: Corpus, length: int) -> None:
+    blocks = Blocks(corpus, "test", length, whole=False)
+    items = [blocks[i] for i in range(len(blocks))]
+    stream = corpus.read("test", 0, len(corpus.files["test"])).tolist()
+    assert [t for item in items for t in item[1:].tolist()] == stream
+    assert [item[0].item() for item in items] == [END, *stream[length - 1 :: length]][: len(items)]
+    whole = Blocks(corpus, "test", length, whole=True)
+    assert {len(whole[i]) for i in range(len(whole))} == {length + 1}
+
+
+def test_a_part_shorter_than_a_block_is_refused(corpus: Corpus) -> None:
+    with pytest.raises(UserError, match="block_len 100000"):
+        Blocks(corpus, "test", 100_000, whole=True)
+
+
+@pytest.mark.parametrize("length", [5, 30, 100])
+def test_packed_lines_are_whole_where_they_fit(corpus: Corpus, length: int) -> None:
+    pages = PackedLines(corpus, "train", length)
+    rows = [pages.__getitems__([i])[0].tolist() for i in range(len(pages))]
+    stream = corpus.read("train", 0, len(corpus.files["train"])).tolist()
+    assert [t for row in rows for t in row] == stream
+    assert max(map(len, rows)) <= length
+    lines, line = [], []
+    for token in stream:
+        line.append(token)
+        if token == END:
+            lines.append(line)
+            line = []
+    if max(map(len, lines)) <= length:
+        assert all(row[-1] == END for row in rows)
+        ends, line_ends = (np.cumsum([len(part) for part in parts]) for parts in (rows, lines))
+        for end in ends[:-1]:  # the next line would not have fitted
+            following = len(lines[int(np.searchsorted(line_ends, end, side="right"))])
+            row = rows[int(np.searchsorted(ends, end))]
+            assert len(row) + following > length
+    batch = pages.__getitems__([0, 1, len(pages) - 1])
+    assert (batch == PAD).sum() == batch.numel() - sum(len(rows[i]) for i in (0, 1, len(pages) - 1))
+
+
+class Bigram(Backbone):
+    """Logits that depend on the last token alone: their likelihood can be added up by hand."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(size, size))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.table[tokens]
+
+
+def ready(folder: Path | None, **options: Any) -> LM:
+    defaults = {"dataset": "pg19", "vocab_size": 300, "block_len": 16, "context_lengths": (8, 32)}
+    task = LM(**{**defaults, **options})
+    task.check()
+    task.setup(folder)
+    return task
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_perplexity_is_the_likelihood_of_every_token(batch_size: int, tmp_path: Path) -> None:
+    task = ready(write_books(tmp_path), evaluation_batch_size=batch_size)
+    backbone = Bigram(task.corpus.size).eval()
+    stream = task.corpus.read("test", 0, len(task.corpus.files["test"]))
+    log_probabilities = backbone.table.double().log_softmax(dim=-1).detach().numpy()
+    nats = -log_probabilities[np.concatenate([[END], stream[:-1]]), stream].sum()
+    with torch.no_grad():
+        scores = task.evaluate(backbone, in_order)
+    assert scores["ppl"] == pytest.approx(math.exp(nats / len(stream)), rel=1e-4)
+    assert scores["word_ppl"] == pytest.approx(math.exp(nats / task.corpus.words["test"]), rel=1e-4)
+    assert scores["ppl_8"] == pytest.approx(scores["ppl"], rel=1e-4)  # a bigram needs no context
+
+
+def test_the_baseline_is_the_share_in_training(tmp_path: Path) -> None:
+    task = ready(write_books(tmp_path))
+    counts = task.corpus.counts + 1.0
+    stream = task.corpus.read("test", 0, len(task.corpus.files["test"]))
+    expected = math.exp(-np.log(counts / counts.sum())[stream].mean())
+    assert task.baselines()["unigram"]["ppl"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_context_past_the_positions_is_not_possible(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    task = ready(write_books(tmp_path))
+    options = {"embed_dim": 8, "num_heads": 2, "ffn_dim": 8, "num_layers": 1, "vocab_size": task.corpus.size}
+    backbone = build_backbone("gpt2", attention="vanilla", pattern="CS", positions="learned", max_length=16, **options)
+    with torch.no_grad():
+        scores = task.evaluate(backbone.eval(), in_order)
+    assert math.isfinite(scores["ppl"])
+    assert math.isnan(scores["ppl_32"])
+    assert "context length 32 is not possible" in caplog.text
+
+
+BROKEN = {
+    "no part": (lambda f: [p.unlink() for p in (f / "test").glob("*")], "no books at .*test"),
+    "not utf-8": (
+        lambda f: (f / "train" / "1.txt").write_bytes(b"caf\xe9 is not utf-8"),
+        r"1\.txt is not UTF-8.*byte 3",
+    ),
+    "one word": (lambda f: [p.write_text("Word") for p in (f / "validation").glob("*")], "no book of validation"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_bad_books_are_named(name: str, tmp_path: Path) -> None:
+    damage, message = BROKEN[name]
+    damage(write_books(tmp_path))
+    with pytest.raises(UserError, match=message):
+        ready(tmp_path)
+
+
+def test_a_book_of_one_word_is_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    corpus = read_corpus(FolderBooks(write_books(tmp_path, book5="Word\n")), tokenizer=None, vocab_size=300)
+    assert "left out 1 books of test with fewer than 10 words" in caplog.text
+    assert corpus.words["test"] == len((TEXT * 2).split()) + 5
+
+
+def test_without_books_the_way_out_is_named() -> None:
+    with pytest.raises(UserError, match="dataset=synthetic"):
+        find_books("pg19", None, None)
+
+
+def test_generated_books_are_always_the_same_and_need_their_beginning() -> None:
+    assert generate_book(3) == generate_book(3) != generate_book(4)
+    for chapter in generate_book(5).split("Chapter ")[1:]:
+        kept = {line.split()[0]: line.split()[3:5] for line in chapter.splitlines() if " keeps a " in line}
+        answers = [line for line in chapter.splitlines() if line.startswith("What does")]
+        assert answers
+        for line in answers:
+            assert " ".join(kept[line.split()[2]]) in line
+    assert str(SyntheticBooks()) == "the generated books"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"block_len": 0}, "at least 1"), ({"context_lengths": (0,)}, "at least 1"), ({"vocab_size": 100}, "256 bytes")],
+)
+def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        ready(write_books(tmp_path), **options)
+
+
+MEASURE = """
+import json, resource, sys
+from pathlib import Path
+from tasks.corpus.books import FolderBooks
+from tasks.corpus.tokens import read_corpus
+from tasks.corpus.blocks import Blocks
+corpus = read_corpus(FolderBooks(Path(sys.argv[1])), tokenizer=sys.argv[2], vocab_size=0)
+blocks = Blocks(corpus, "train", 512, whole=True)
+blocks.__getitems__([0, len(blocks) // 2, len(blocks) - 1])
+print(json.dumps([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, len(corpus.files["train"])]))
+"""
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
+    """Ten times the books, the same resident memory but for a few MB."""
+    small = write_books(tmp_path / "books")
+    tokenizer = read_corpus(FolderBooks(small), tokenizer=None, vocab_size=300).tokenizer
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    found = []
+    for books in (2, 20):
+        folder = write_books(tmp_path / str(books))
+        for number in range(books):
+            (folder / "train" / f"1{number}.txt").write_text(f"Book {number}.\n" + TEXT * 4000)
+        arguments = [sys.executable, "-c", MEASURE, str(folder), str(tmp_path / "tokenizer.json")]
+        done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=True)
+        found.append(json.loads(done.stdout))
+    (before, few), (after, many) = found
+    assert many > 8 * few
+    assert after - before < 30_000, f"{before} to {after} KiB"
+
+
+def test_real_books(samples: Path) -> None:
+    task = ready(samples, vocab_size=400, block_len=256)
+    entries = task.corpus.read("validation", 0, 400).tolist()
+    book = (samples / "lm" / "validation" / "120.txt").read_text()
+    assert book.startswith(task.corpus.text(entries)[:200])
+    assert task.corpus.words["test"] == sum(len(p.read_text().split()) for p in (samples / "lm" / "test").glob("*.txt"))
+    assert 50 < task.baselines()["unigram"]["ppl"] < 400

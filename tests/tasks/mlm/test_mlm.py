@@ -1,0 +1,98 @@
+"""MLM: which tokens are hidden, and the perplexity of those."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cab import Backbone, UserError
+from tasks.corpus.tokens import NUM_SPECIAL, PAD
+from tasks.mlm.task import MLM
+from tests.tasks.in_order import in_order
+from tests.tasks.lm.test_lm import write_books
+
+
+def ready(folder: Path, **options: Any) -> MLM:
+    task = MLM(**{"dataset": "pg19", "vocab_size": 300, "block_len": 40, "evaluation_batch_size": 3, **options})
+    task.check()
+    task.setup(folder)
+    return task
+
+
+class Lookup(Backbone):
+    """Logits that depend on the token seen alone."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(size, size))
+
+    def forward(self, tokens: Tensor, padding_mask: Tensor | None, *, selected: Tensor) -> Tensor:
+        assert padding_mask is None or torch.equal(padding_mask, tokens == PAD)
+        return self.table[tokens.flatten()[selected]]
+
+
+def test_what_is_hidden(tmp_path: Path) -> None:
+    task = ready(write_books(tmp_path))
+    tokens = torch.randint(NUM_SPECIAL, len(task.corpus.counts), (400, 50))
+    tokens[:, 37:] = PAD
+    seen, places = task.hide(tokens, torch.Generator().manual_seed(1))
+    chosen = torch.zeros(tokens.numel(), dtype=torch.bool).index_fill(0, places, True).view_as(tokens)
+    assert not chosen[:, 37:].any()
+    assert torch.equal(seen[~chosen], tokens[~chosen])
+    counts = chosen.sum(dim=1)
+    assert set(counts.tolist()) == {5, 6}  # 15 percent of 37 is 5.55
+    assert counts.float().mean().item() == pytest.approx(5.55, abs=0.08)
+    share = {
+        "masked": (seen[chosen] == task.mask).float().mean().item(),
+        "kept": (seen[chosen] == tokens[chosen]).float().mean().item(),
+    }
+    assert share["masked"] == pytest.approx(0.8, abs=0.03)
+    assert share["kept"] == pytest.approx(0.1, abs=0.03)
+    assert seen[chosen & (seen != task.mask)].min() >= NUM_SPECIAL
+    again, _ = task.hide(tokens, torch.Generator().manual_seed(1))
+    assert torch.equal(seen, again)
+
+
+def test_a_short_row_hides_a_token(tmp_path: Path) -> None:
+    task = ready(write_books(tmp_path))
+    for seed in range(20):
+        _, places = task.hide(torch.tensor([[7, PAD, PAD]]), torch.Generator().manual_seed(seed))
+        assert places.tolist() == [0]
+
+
+@pytest.mark.parametrize("part", ["test", "validation"])
+def test_perplexity_is_the_likelihood_of_the_hidden_tokens(part: str, tmp_path: Path) -> None:
+    task = ready(write_books(tmp_path), scored_part=part)
+    backbone = Lookup(task.mask + 1).eval()
+    expected = {}
+    for name in ("validation", "test"):
+        generator, nats, count = torch.Generator().manual_seed(0), 0.0, 0
+        for batch in in_order(task.parts[name], 3):
+            seen, places = task.hide(batch, generator)
+            logs = backbone.table.double()[seen.flatten()[places]].log_softmax(dim=-1)
+            nats -= logs.gather(1, batch.flatten()[places].unsqueeze(1)).sum().item()
+            count += len(places)
+        expected[name] = math.exp(nats / count)
+    with torch.no_grad():
+        scores = task.evaluate(backbone, in_order)
+        assert scores == task.evaluate(backbone, in_order)
+    assert scores["ppl"] == pytest.approx(expected[part], rel=1e-4)
+    assert {m.name: m.primary for m in task.metrics} == (
+        {"ppl": True} if part == "test" else {"ppl": True, "ppl_test": False}
+    )
+    if part == "validation":
+        assert scores["ppl_test"] == pytest.approx(expected["test"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"scored_part": "train"}, "scored_part"), ({"mask_share": 0.0}, "mask_share"), ({"block_len": 0}, "at least 1")],
+)
+def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        ready(write_books(tmp_path), **options)

@@ -1,0 +1,242 @@
+"""PCC: distances against a k-d tree, their gradients and memory; files; what is drawn at random and what is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial import cKDTree
+from torch import Tensor, nn
+
+from cab import UserError
+from cab.memory import peak_bytes
+from tasks.pcc.chamfer import chamfer_l1, chamfer_l2, distances, f_score
+from tasks.pcc.pcd import read_pcd
+from tasks.pcc.synthetic import generate_shape
+from tasks.pcc.task import PCC, mean_scores
+from tests.tasks.in_order import in_order
+
+
+def clouds(seed: int = 0, n: int = 70, m: int = 110) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    scale = torch.tensor([0.4, 0.02, 0.3])
+    return (torch.randn(3, n, 3, generator=generator) * scale, torch.randn(3, m, 3, generator=generator) * scale)
+
+
+def test_distances_against_a_k_d_tree() -> None:
+    a, b = clouds()
+    for row in range(3):
+        there = cKDTree(b[row]).query(a[row])[0]
+        back = cKDTree(a[row]).query(b[row])[0]
+        assert chamfer_l1(a, b)[row].item() == pytest.approx((there.mean() + back.mean()) / 2, abs=1e-6)
+        assert chamfer_l2(a, b)[row].item() == pytest.approx((there**2).mean() + (back**2).mean(), abs=1e-6)
+        precision, recall = (there < 0.05).mean(), (back < 0.05).mean()
+        expected = 2 * precision * recall / (precision + recall)
+        assert f_score(a, b, 0.05)[row].item() == pytest.approx(expected, abs=1e-5)
+    assert f_score(a, b + 9.0).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_gradients_are_those_of_the_full_matrix() -> None:
+    a, b = (x.double().requires_grad_() for x in clouds(1))
+    weights = torch.rand(3, 70, dtype=torch.float64)
+    (distances(a, b).sqrt() * weights).sum().backward()
+    got = a.grad.clone(), b.grad.clone()  # type: ignore[union-attr]
+    a.grad = b.grad = None
+    full = (a.unsqueeze(2) - b.unsqueeze(1)).square().sum(dim=-1).amin(dim=2)
+    (full.sqrt() * weights).sum().backward()
+    torch.testing.assert_close(got, (a.grad, b.grad))
+
+
+def test_a_point_on_a_point_has_a_finite_gradient() -> None:
+    a, _ = clouds()
+    a = a.requires_grad_()
+    chamfer_l1(a, a.detach()).sum().backward()
+    assert a.grad is not None
+    assert a.grad.isfinite().all()
+
+
+def test_memory_does_not_grow_with_the_product() -> None:
+    a, b = torch.rand(1, 8192, 3), torch.rand(1, 8192, 3)
+    assert peak_bytes(lambda: chamfer_l1(a, b)) < 8192 * 8192 * 4
+
+
+def test_scores_leave_out_zeros_and_are_means() -> None:
+    a, b = clouds(2)
+    padded = torch.cat([a, torch.zeros(3, 30, 3)], dim=1)
+    scores = mean_scores((padded[i : i + 1], b[i : i + 1]) for i in range(3))
+    assert scores["cd_l1"] == pytest.approx(1000 * chamfer_l1(a, b).mean().item(), rel=1e-5)
+    assert scores["cd_l2"] == pytest.approx(1000 * chamfer_l2(a, b).mean().item(), rel=1e-5)
+
+
+HEADER = (
+    "# .PCD v0.7\nVERSION 0.7\nFIELDS x y z\nSIZE 4 4 4\nTYPE F F F\nCOUNT 1 1 1\nWIDTH {n}\nHEIGHT 1\nPOINTS {n}\n"
+)
+
+
+def write_pcd(path: Path, points: np.ndarray, *, binary: bool = True) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    header = HEADER.format(n=len(points))
+    if binary:
+        path.write_bytes((header + "DATA binary\n").encode() + points.astype("<f4").tobytes())
+    else:
+        rows = "\n".join(" ".join(f"{v:.9g}" for v in point) for point in points.astype(np.float32))
+        path.write_text(header + "DATA ascii\n" + rows + "\n")
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_files_come_back(binary: bool, tmp_path: Path) -> None:
+    points = np.random.default_rng(1).normal(size=(17, 3)).astype(np.float32)
+    write_pcd(tmp_path / "a.pcd", points, binary=binary)
+    np.testing.assert_array_equal(read_pcd(tmp_path / "a.pcd"), points)
+
+
+BROKEN = {
+    "no header": (b"hello\nworld\n", "not a .pcd file"),
+    "other fields": ((HEADER.format(n=1).replace("x y z", "x y rgb") + "DATA ascii\n1 2 3\n").encode(), "x y rgb"),
+    "compressed": ((HEADER.format(n=1) + "DATA binary_compressed\n").encode(), "binary_compressed"),
+    "cut binary": ((HEADER.format(n=5) + "DATA binary\n").encode() + b"\0" * 25, "cut short: 2 of 5"),
+    "cut ascii": ((HEADER.format(n=3) + "DATA ascii\n1 2 3\n").encode(), "line 11: expected three|cut short"),
+    "text": ((HEADER.format(n=2) + "DATA ascii\n1 2 3\n1 two 3\n").encode(), "line 11: expected three numbers"),
+    "nan": ((HEADER.format(n=2) + "DATA ascii\n1 2 3\n1 nan 3\n").encode(), "line 11: the point is no number"),
+    "empty": ((HEADER.format(n=0) + "DATA binary\n").encode(), "no points"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_files_are_named(name: str, tmp_path: Path) -> None:
+    content, message = BROKEN[name]
+    (tmp_path / "b.pcd").write_bytes(content)
+    with pytest.raises(UserError, match=message) as error:
+        read_pcd(tmp_path / "b.pcd")
+    assert "b.pcd" in str(error.value)
+
+
+def write_pcn(folder: Path) -> Path:
+    """Two shapes to train on, one for each other part, in PCN's layout."""
+    rng = np.random.default_rng(3)
+    names = {"train": ["a", "b"], "val": ["c"], "test": ["d"]}
+    (folder / "pcc").mkdir(parents=True)
+    (folder / "pcc" / "PCN.json").write_text(json.dumps([{"taxonomy_id": "01", "taxonomy_name": "x", **names}]))
+    for part, shapes in names.items():
+        for shape in shapes:
+            complete = rng.uniform(0.1, 0.5, size=(60, 3))
+            write_pcd(folder / "pcc" / part / "complete" / "01" / f"{shape}.pcd", complete)
+            for view in range(8 if part == "train" else 1):
+                seen = complete[: 20 + view]
+                write_pcd(folder / "pcc" / part / "partial" / "01" / shape / f"{view:02d}.pcd", seen, binary=False)
+    return folder
+
+
+def ready(folder: Path | None, **options: Any) -> PCC:
+    task = PCC(**{"dataset": "pcn", "partial_points": 24, "complete_points": 50, **options})
+    task.check()
+    task.setup(folder)
+    return task
+
+
+def test_views_points_and_mirrors_are_drawn_in_training_only(tmp_path: Path) -> None:
+    task = ready(write_pcn(tmp_path))
+    filled, signs = set(), set()
+    for seed in range(60):
+        torch.manual_seed(seed)
+        batch = task.training_set.__getitems__([0, 1])
+        assert batch["partial"].shape == (2, 24, 3)
+        assert batch["complete"].shape == (2, 50, 3)
+        for partial, complete in zip(batch["partial"], batch["complete"], strict=True):
+            real = partial[partial.abs().sum(dim=1) > 0]
+            filled.add(len(real))
+            signs.add(tuple(real.sign()[0].tolist()))
+            assert torch.equal(real.sign(), real.sign()[:1].expand_as(real))
+            assert torch.equal(complete.sign()[0], real.sign()[0])
+    assert filled == {20, 21, 22, 23, 24}  # views of 20 to 27 points, the larger ones cut
+    assert signs == {(x, 1.0, z) for x in (-1.0, 1.0) for z in (-1.0, 1.0)}
+    first, second = (task.parts["test"].__getitems__([0]) for _ in range(2))
+    assert torch.equal(first["partial"], second["partial"])
+    assert torch.equal(first["complete"], second["complete"])
+    assert (first["partial"].abs().sum(dim=-1) == 0).sum() == 4
+
+
+class Shift(nn.Module):
+    def forward(self, partial: Tensor) -> tuple[Tensor, Tensor]:
+        return partial, partial + 0.01
+
+
+def test_the_part_that_chooses_and_the_ones_that_are_scored(tmp_path: Path) -> None:
+    published = ready(write_pcn(tmp_path), chosen_on="test")
+    sound = ready(tmp_path)
+    network: Any = Shift()
+    scores, fair = published.evaluate(network, in_order), sound.evaluate(network, in_order)
+    assert set(scores) == {m.name for m in published.metrics}
+    assert {k: scores[k] for k in fair} == fair
+    assert scores["cd_l1_unseen"] != scores["cd_l1"]
+    fine, truth = (x for x in self_made(published, "test"))
+    assert published.validate(network, in_order) == pytest.approx(1000 * chamfer_l1(fine, truth).item(), rel=1e-5)
+    fine, truth = (x for x in self_made(sound, "val"))
+    assert sound.validate(network, in_order) == pytest.approx(1000 * chamfer_l1(fine, truth).item(), rel=1e-5)
+
+
+def self_made(task: PCC, part: str) -> tuple[Tensor, Tensor]:
+    batch = task.parts[part].__getitems__([0])
+    return batch["partial"] + 0.01, batch["complete"]
+
+
+def test_batch_norms_decay_by_epochs(tmp_path: Path) -> None:
+    task = ready(write_pcn(tmp_path), batch_norm="decaying")
+    network: Any = nn.Sequential(nn.BatchNorm1d(3))
+    for epoch, momentum in ((0, 0.9), (21, 0.45), (10_000, 0.01)):
+        task.begin_epoch(network, epoch)
+        assert network[0].momentum == pytest.approx(momentum)
+
+
+def test_generated_shapes_are_symmetric_and_half_hidden() -> None:
+    for number in range(12):
+        seen, cloud = generate_shape(number)
+        assert np.array_equal(cloud, generate_shape(number)[1])
+        assert cloud.shape == (2048, 3)
+        assert 0.4 < len(seen) / len(cloud) < 0.6
+        mirrored = cloud * np.array([-1.0, 1.0, 1.0])
+        assert cKDTree(cloud).query(mirrored)[0].mean() < 0.02
+        assert cKDTree(seen).query(cloud)[0].mean() > 0.02
+
+
+def test_a_missing_shape_is_named_and_counted(tmp_path: Path) -> None:
+    write_pcn(tmp_path)
+    for view in (3, 5):
+        (tmp_path / "pcc" / "train" / "partial" / "01" / "b" / f"{view:02d}.pcd").unlink()
+    with pytest.raises(UserError, match=r"b/03\.pcd is missing, and 1 more"):
+        ready(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"chosen_on": "train"}, "chosen_on"),
+        ({"batch_norm": "none"}, "batch_norm"),
+        ({"partial_points": 0}, "at least 1"),
+        ({"list_file": "mine.json"}, r"no mine\.json"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        ready(write_pcn(tmp_path), **options)
+
+
+def test_a_list_that_is_none(tmp_path: Path) -> None:
+    write_pcn(tmp_path)
+    (tmp_path / "pcc" / "PCN.json").write_text("{}x")
+    with pytest.raises(UserError, match="not a split list"):
+        ready(tmp_path)
+    with pytest.raises(UserError, match="dataset=synthetic"):
+        ready(None)
+
+
+def test_real_views_belong_to_their_shape(samples: Path) -> None:
+    task = ready(samples, list_file="sample.json", sample_part="train", partial_points=512, complete_points=11_717)
+    batch = task.parts["test"].__getitems__([0])
+    assert distances(batch["partial"], batch["complete"]).sqrt().mean() < 0.01
+    assert task.baselines()["input_cloud"]["cd_l1"] > 10
+    assert task.variant == "scored on train"

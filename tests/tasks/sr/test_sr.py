@@ -1,0 +1,232 @@
+"""SR: the diffusion against its definition, PSNR and SSIM against theirs, images, bad files."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.ndimage import gaussian_filter
+from torch import Tensor
+
+from cab import UserError
+from tasks.sr.data import centre_crop, degrade, read_pairs
+from tasks.sr.diffusion import BETAS, Diffusion
+from tasks.sr.synthetic import LEGEND, paint
+from tasks.sr.task import SR, similarity, to_bytes
+from tests.tasks.in_order import in_order
+
+
+def test_the_published_schedule() -> None:
+    diffusion = Diffusion(2000)
+    betas = np.linspace(*BETAS, 2000)
+    alpha_bar = np.cumprod(1 - betas)
+    np.testing.assert_allclose(diffusion.levels[1:].numpy(), np.sqrt(alpha_bar), rtol=1e-9)
+    t = 700
+    variance = betas[t] * (1 - alpha_bar[t - 1]) / (1 - alpha_bar[t])
+    assert diffusion.variance[t].item() == pytest.approx(variance, rel=1e-9)
+    for steps in (50, 200, 400):
+        assert math.log(Diffusion(steps).levels[-1].item()) == pytest.approx(
+            math.log(diffusion.levels[-1].item()), rel=0.35
+        )
+
+
+def test_noise_is_added_between_the_levels() -> None:
+    diffusion = Diffusion(40)
+    image = torch.randn(500, 3, 4, 4)
+    noisy, noise, level = diffusion.noisy(image)
+    broad = level[:, None, None, None]
+    torch.testing.assert_close(noisy, broad * image + (1 - broad**2).sqrt() * noise, atol=1e-5, rtol=1e-4)
+    assert level.min() >= diffusion.levels[-1] - 1e-6
+    assert level.max() <= 1.0
+    gaps = torch.searchsorted(diffusion.levels.flip(0), level.double())
+    assert len(gaps.unique()) == 40  # every step's gap is hit
+
+
+def test_sampling_with_the_true_noise_finds_the_image() -> None:
+    """A network that knows the image names the noise exactly; the chain then ends at the image."""
+    diffusion = Diffusion(30)
+    image = torch.rand(2, 3, 4, 4) * 1.6 - 0.8
+
+    def oracle(noisy: Tensor, level: Tensor) -> Tensor:
+        broad = level[:, None, None, None].double()
+        return ((noisy.double() - broad * image) / (1 - broad**2).sqrt()).float()
+
+    found = diffusion.sample(oracle, image, [0, 1])
+    torch.testing.assert_close(found, image, atol=1e-4, rtol=1e-3)
+
+
+def test_samples_do_not_depend_on_the_batch() -> None:
+    diffusion = Diffusion(5)
+    like = torch.zeros(3, 3, 4, 4)
+    together = diffusion.sample(lambda x, _: 0.1 * x, like, [4, 5, 6])
+    alone = diffusion.sample(lambda x, _: 0.1 * x, like[:1], [5])
+    assert torch.equal(together[1], alone[0])
+    assert not torch.equal(together[0], together[1])
+
+
+def test_psnr_and_ssim_against_their_definitions() -> None:
+    rng = np.random.default_rng(2)
+    truth = rng.integers(0, 256, size=(24, 20, 3), dtype=np.uint8)
+    image = (truth.astype(int) + rng.integers(-30, 31, size=truth.shape)).clip(0, 255).astype(np.uint8)
+    psnr, ssim = similarity(image, truth)
+    a, b = truth.astype(np.float64), image.astype(np.float64)
+    assert psnr == pytest.approx(20 * math.log10(255 / math.sqrt(((a - b) ** 2).mean())), abs=1e-4)
+
+    def blur(x: np.ndarray) -> np.ndarray:
+        return np.stack([gaussian_filter(x[..., c], 1.5, radius=5) for c in range(3)], axis=-1)
+
+    c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+    mean_a, mean_b = blur(a), blur(b)
+    var_a, var_b, cov = blur(a * a) - mean_a**2, blur(b * b) - mean_b**2, blur(a * b) - mean_a * mean_b
+    index = (2 * mean_a * mean_b + c1) * (2 * cov + c2) / ((mean_a**2 + mean_b**2 + c1) * (var_a + var_b + c2))
+    assert ssim == pytest.approx(index[5:-5, 5:-5].mean(), abs=1e-4)  # the windows that lie inside
+
+
+def test_bytes_are_rounded() -> None:
+    x = torch.tensor([-1.2, -1.0, 0.0, 0.5, 1.0]).view(1, 1, 1, 5).expand(1, 3, 1, 5)
+    assert to_bytes(x)[0, 0, :, 0].tolist() == [0, 0, 128, 191, 255]
+
+
+def test_textures_follow_from_the_corner_and_vanish_at_low_resolution() -> None:
+    for number in range(12):
+        image = paint(number, 4, 16)
+        assert np.array_equal(image, paint(number, 4, 16))
+        kind = int(np.abs(LEGEND - image[0, 0]).sum(axis=1).argmin())
+        rows = image[8:12].astype(int)
+        changes_down = np.abs(np.diff(rows, axis=0)).max() > 50
+        changes_across = np.abs(np.diff(rows, axis=1)).max() > 50
+        assert (changes_down, changes_across) == [(True, False), (False, True), (True, True), (False, False)][kind]
+        blurred = degrade(image, 4).astype(int)[8:12, 4:]
+        assert np.abs(np.diff(blurred, axis=1)).max() < 30
+
+
+def write_images(folder: Path, count: int = 5) -> Path:
+    """SR3's layout, 8 to 16 pixels."""
+    for kind in ("hr_16", "sr_8_16"):
+        (folder / "sr" / "ffhq_8_16" / kind).mkdir(parents=True)
+    for i in range(count):
+        image = paint(i, 8, 16)
+        Image.fromarray(image).save(folder / "sr" / "ffhq_8_16" / "hr_16" / f"{i:05d}.png")
+        Image.fromarray(degrade(image, 8)).save(folder / "sr" / "ffhq_8_16" / "sr_8_16" / f"{i:05d}.png")
+    return folder
+
+
+def ready(folder: Path | None, **options: Any) -> SR:
+    defaults = {"dataset": "ffhq", "low_resolution": 8, "high_resolution": 16, "held_out": 2, "diffusion_steps": 3}
+    task = SR(**{**defaults, **options})
+    task.check()
+    task.setup(folder)
+    return task
+
+
+def test_both_layouts_give_the_same_pairs(tmp_path: Path) -> None:
+    task = ready(write_images(tmp_path))
+    assert (len(task.training_set), task.variant) == (3, "held out 2")
+    raw = tmp_path / "raw" / "sr" / "ffhq"
+    raw.mkdir(parents=True)
+    for path in (tmp_path / "sr" / "ffhq_8_16" / "hr_16").iterdir():
+        (raw / path.name).write_bytes(path.read_bytes())
+    other = ready(tmp_path / "raw")
+    assert np.array_equal(task.training_set.truth, other.training_set.truth)
+    assert np.array_equal(task.training_set.blurred, other.training_set.blurred)
+
+
+def test_mirrors_are_drawn_for_both_images(tmp_path: Path) -> None:
+    items = ready(write_images(tmp_path)).training_set
+    seen = set()
+    for seed in range(8):
+        torch.manual_seed(seed)
+        batch = items.__getitems__([1])
+        truth, blurred = (to_bytes(batch[name])[0] for name in ("truth", "blurred"))
+        flipped = np.array_equal(truth, items.truth[1][:, ::-1])
+        assert flipped or np.array_equal(truth, items.truth[1])
+        assert np.array_equal(blurred, items.blurred[1][:, ::-1] if flipped else items.blurred[1])
+        seen.add(flipped)
+    assert seen == {True, False}
+
+
+def test_other_shapes_are_cut_in_the_middle() -> None:
+    image = np.zeros((30, 60, 3), dtype=np.uint8)
+    image[:, 15:45] = 200
+    assert centre_crop(image, 15).shape == (15, 15, 3)
+    assert centre_crop(image, 15).mean() > 190
+
+
+def test_the_baseline_is_the_blurred_image_and_the_first_hundred_count(tmp_path: Path) -> None:
+    task = ready(write_images(tmp_path), scored_images="first_100")
+    scores = np.array([similarity(degrade(paint(i, 8, 16), 8), paint(i, 8, 16)) for i in (3, 4)]).mean(axis=0)
+    baseline = task.baselines()["bicubic"]
+    assert baseline["psnr"] == pytest.approx(scores[0], rel=1e-6)
+    assert baseline["ssim_all_images"] == pytest.approx(scores[1], rel=1e-6)
+    many = [(float(i), 0.0) for i in range(150)]
+    assert task._means(many)["psnr"] == pytest.approx(49.5)
+    assert task._means(many)["psnr_all_images"] == pytest.approx(74.5)
+    with torch.no_grad():
+        first = task.evaluate(lambda x, _: x[:, 3:], in_order)  # type: ignore[arg-type]
+        assert first == task.evaluate(lambda x, _: x[:, 3:], in_order)  # type: ignore[arg-type]
+
+
+def damage(folder: Path, name: str) -> None:
+    path = folder / "sr" / "ffhq_8_16" / "hr_16" / "00001.png"
+    if name == "not an image":
+        path.write_bytes(b"no image")
+    elif name == "cut":
+        path.write_bytes(path.read_bytes()[:60])
+    elif name == "grey":
+        Image.fromarray(np.zeros((16, 16), dtype=np.uint8)).save(path)
+    elif name == "four channels":
+        Image.fromarray(np.zeros((16, 16, 4), dtype=np.uint8)).save(path)
+    elif name == "size":
+        Image.fromarray(np.zeros((16, 17, 3), dtype=np.uint8)).save(path)
+    elif name == "alone":
+        (folder / "sr" / "ffhq_8_16" / "sr_8_16" / "00001.png").unlink()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("not an image", r"00001\.png is not an image"),
+        ("cut", r"00001\.png is not an image"),
+        ("grey", r"00001\.png has mode L"),
+        ("four channels", r"00001\.png has mode RGBA"),
+        ("size", r"00001\.png is 17 x 16 pixels, not 16 x 16"),
+        ("alone", r"sr_8_16/00001\.png is missing"),
+    ],
+)
+def test_bad_images_are_named(name: str, message: str, tmp_path: Path) -> None:
+    damage(write_images(tmp_path), name)
+    with pytest.raises(UserError, match=message):
+        ready(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scored_images": "some"}, "first_100"),
+        ({"high_resolution": 20}, "multiple"),
+        ({"held_out": 5}, "leaves none"),
+        ({"held_out": 0}, "celebahq"),
+        ({"diffusion_steps": 0}, "at least 1"),
+        ({"dataset": "synthetic"}, "held_out is for ffhq"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        ready(write_images(tmp_path), **options)
+
+
+def test_without_images_the_way_out_is_named(tmp_path: Path) -> None:
+    for root in (None, tmp_path):
+        with pytest.raises(UserError, match="dataset=synthetic"):
+            read_pairs("ffhq", root, low=8, high=16)
+
+
+def test_real_faces(samples: Path) -> None:
+    task = ready(samples, low_resolution=16, high_resolution=128, held_out=3)
+    assert len(task.training_set) == 10
+    assert 15 < task.baselines()["bicubic"]["psnr"] < 30

@@ -1,0 +1,199 @@
+"""Sum: files, lengths, ROUGE against its definition, search limits, bad data, what the generator promises."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cab import UserError, build_backbone
+from tasks.sum.data import PARTS, clean, find_pairs
+from tasks.sum.rouge import rouge, split_sentences
+from tasks.sum.synthetic import generate_pair
+from tasks.sum.task import Sum, lead
+from tests.tasks.in_order import in_order
+
+SOURCE = "First one. It goes on. NEWLINE_CHAR More here. ||||| Second one. It ends."
+TARGET = "– Both say one thing. It goes on."
+
+
+def write_pairs(folder: Path, count: int = 6) -> Path:
+    (folder / "sum").mkdir(parents=True)
+    for part in PARTS:
+        lines = [f"{SOURCE} Number {i} of {part}." for i in range(count)]
+        (folder / "sum" / f"{part}.src.cleaned").write_text("\n".join(lines) + "\n")
+        (folder / "sum" / f"{part}.tgt").write_text("\n".join(f"{TARGET} {i}" for i in range(count)) + "\n")
+    return folder
+
+
+def ready(folder: Path | None, **options: Any) -> Sum:
+    defaults = {"dataset": "multi_news", "vocab_size": 300, "source_len": 20, "target_len": 9, "min_length": 3}
+    task = Sum(**{**defaults, "max_length": 7, "evaluation_batch_size": 4, **options})
+    task.check()
+    task.setup(folder)
+    return task
+
+
+def test_lines_become_documents_and_summaries(tmp_path: Path) -> None:
+    pairs = list(find_pairs("multi_news", None, write_pairs(tmp_path)).read("val"))
+    assert len(pairs) == 6
+    assert pairs[2][0] == "First one. It goes on. \n More here. ||||| Second one. It ends. Number 2 of val."
+    assert pairs[2][1] == f"{TARGET} 2"
+    assert clean("a story_separator_special_tag b") == "a ||||| b"
+
+
+def test_tokens_are_cut_and_framed(tmp_path: Path) -> None:
+    task = ready(write_pairs(tmp_path))
+    batch = task.training_set.__getitems__([3, 0])
+    assert batch["source"] is not None
+    assert batch["target"] is not None
+    assert batch["source"].shape == (2, 20)
+    assert batch["target"].shape == (2, 10)  # begin, eight tokens, end
+    begin, end = task.training_set.begin, task.training_set.end
+    assert batch["target"][:, 0].tolist() == [begin] * 2
+    assert batch["target"][:, -1].tolist() == [end] * 2
+    assert (task.training_set.pad, begin, end) == (1, 0, 2)
+    whole = ready(tmp_path, source_len=500, target_len=500)
+    text = whole.tokenizer.decode(whole.training_set.__getitems__([3])["source"][0].tolist())  # type: ignore[index]
+    assert text == clean(f"{SOURCE} Number 3 of train.")
+
+
+def test_padding_is_marked(tmp_path: Path) -> None:
+    folder = write_pairs(tmp_path)
+    (folder / "sum" / "test.src.cleaned").write_text("Short.\n" + f"{SOURCE}\n" * 5)
+    batch = ready(folder, source_len=500).parts["test"].__getitems__([0, 1])
+    assert batch["source_padding"] is not None
+    assert batch["target_padding"] is None
+    assert batch["source_padding"][0].sum() > 0 == batch["source_padding"][1].sum()
+
+
+def f_score(overlap: int, reference: int, summary: int) -> float:
+    precision, recall = overlap / summary, overlap / reference
+    return 100 * 2 * precision * recall / (precision + recall)
+
+
+def test_rouge_by_hand() -> None:
+    """Reference 'the cat sat. on the mat', summary 'on the mat the cat. lay': counts of unigrams and bigrams."""
+    scores = rouge([("The cat sat.\nOn the mat", "On the mat the cat.\nLay")])
+    assert scores["rouge1"] == pytest.approx(f_score(5, 6, 6), abs=1e-4)
+    assert scores["rouge2"] == pytest.approx(f_score(3, 5, 5), abs=1e-4)  # the cat, on the, the mat
+    # union of the longest common subsequences: 'the cat' of the first sentence, 'on the mat' of the second
+    assert scores["rougeL"] == pytest.approx(f_score(5, 6, 6), abs=1e-4)
+    assert rouge([("a b c", "")])["rouge1"] == 0.0
+    assert rouge([("empty", "")])["rouge1"] == 100.0  # '<empty>' as published
+
+
+def lcs(a: list[str], b: list[str]) -> int:
+    table = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            table[i + 1][j + 1] = table[i][j] + 1 if x == y else max(table[i][j + 1], table[i + 1][j])
+    return table[-1][-1]
+
+
+def test_rouge_of_one_sentence_is_the_longest_common_subsequence() -> None:
+    import random
+
+    rng = random.Random(4)
+    for _ in range(20):
+        a, b = ([rng.choice("abcde") * 2 for _ in range(rng.randrange(4, 12))] for _ in range(2))
+        common = lcs(a, b)
+        expected = f_score(common, len(a), len(b)) if common else 0.0
+        assert rouge([(" ".join(a), " ".join(b))])["rougeL"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_sentences_are_split_by_the_rule() -> None:
+    text = 'He said "Stop." Then 3 left! – Why? in vain.\nNew line e.g. here'
+    assert split_sentences(text) == ['He said "Stop.', "Then 3 left!", "– Why? in vain.", "New line e.g. here"]
+
+
+def test_validation_is_the_likelihood_of_the_tokens(tmp_path: Path) -> None:
+    task = ready(write_pairs(tmp_path))
+    backbone = network(task)
+    with torch.no_grad():
+        score = task.validate(backbone, in_order)
+        total, count = 0.0, 0
+        for i in range(6):
+            batch = task.parts["val"].__getitems__([i])
+            logits = backbone(batch["source"], batch["target"][:, :-1])[0].double().log_softmax(dim=-1)  # type: ignore[index]
+            for place, token in enumerate(batch["target"][0, 1:].tolist()):  # type: ignore[index]
+                total -= logits[place, token].item()
+                count += 1
+    assert score == pytest.approx(total / count, rel=1e-4)
+
+
+def network(task: Sum) -> Any:
+    sizes = {"embed_dim": 16, "num_heads": 2, "ffn_dim": 16, "encoder_layers": 1, "decoder_layers": 1}
+    options = task.backbone_options("transformer")
+    return build_backbone("transformer", attention="vanilla", pattern="CC", **sizes, **options).eval()
+
+
+@pytest.mark.parametrize("search", ["greedy", "beam"])
+def test_summaries_keep_their_lengths(search: str, tmp_path: Path) -> None:
+    task = ready(write_pairs(tmp_path), search=search, num_beams=2)
+    batch = next(in_order(task.parts["test"], 6))
+    with torch.no_grad():
+        summaries = task.summarise(network(task), batch)
+        scores = task.evaluate(network(task), in_order)
+    assert len(summaries) == 6
+    assert set(scores) == {"rouge1", "rouge2", "rougeL"}
+    assert all(math.isfinite(value) for value in scores.values())
+
+
+def test_the_baseline_takes_first_sentences() -> None:
+    assert lead("One is here. Two.\nThree. ||||| Four comes! Five.") == "One is here. Four comes!"
+
+
+def test_generated_news_hides_its_facts_behind_the_lead() -> None:
+    for number in range(50):
+        documents, summary = generate_pair(number)
+        assert generate_pair(number) == (documents, summary)
+        for document, fact in zip(documents.split(" ||||| "), summary.removeprefix("– ").split(". "), strict=True):
+            city, _, deed = fact.rstrip(".").partition(", ")
+            assert f"confirmed that {deed} {city[0].lower()}{city[1:]}." in document
+            assert "confirmed" not in split_sentences(document)[0]
+        assert rouge([(summary, lead(documents))])["rouge2"] < 30
+
+
+BROKEN = {
+    "missing": (lambda f: (f / "val.tgt").unlink(), r"no val\.tgt"),
+    "shorter": (lambda f: (f / "test.tgt").write_text("a\n"), r"test\.src\.cleaned and test\.tgt differ"),
+    "empty summary": (lambda f: (f / "train.tgt").write_text("a\nb\n\nd\ne\nf\n"), r"train\.tgt, line 3: the summary"),
+    "empty document": (
+        lambda f: (f / "train.src.cleaned").write_text("a\n ||||| \nc\nd\ne\nf\n"),
+        r"train\.src\.cleaned, line 2: the document",
+    ),
+    "not utf-8": (lambda f: (f / "train.tgt").write_bytes(b"caf\xe9\n" * 6), "not UTF-8"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_bad_files_are_named(name: str, tmp_path: Path) -> None:
+    damage, message = BROKEN[name]
+    damage(write_pairs(tmp_path) / "sum")
+    with pytest.raises(UserError, match=message):
+        ready(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"search": "random"}, "greedy or beam"),
+        ({"target_len": 1}, "at least 2"),
+        ({"min_length": 9}, "min_length"),
+        ({"tokenizer": "/nowhere"}, "no tokenizer at"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        ready(write_pairs(tmp_path), **options)
+
+
+def test_real_pairs(samples: Path) -> None:
+    pairs = {part: list(find_pairs("multi_news", None, samples).read(part)) for part in PARTS}
+    assert {part: len(found) for part, found in pairs.items()} == {"train": 24, "val": 8, "test": 8}
+    assert all("|||||" in documents and summary.startswith("–") for documents, summary in pairs["train"])
+    assert all("NEWLINE_CHAR" not in documents for documents, _ in pairs["test"])

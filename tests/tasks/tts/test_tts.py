@@ -1,0 +1,363 @@
+"""TTS: features and distortions against their definitions, alignments, front ends, losses, bad data."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from cab import UserError, build_backbone
+from tasks.tts.audio import HOP, N_FFT, RATE, features, griffin_lim, mel_filters, read_wave
+from tasks.tts.data import Scale, read_ljspeech, split_at_end, split_by_chapter
+from tasks.tts.distortion import cepstra, distortions, log_mel_power, warped_distance
+from tasks.tts.phonemes import ALIGNED, ARPABET, PUNCTUATION, WRITTEN, pronounce, written_tokens
+from tasks.tts.synthetic import VOICES, generate_utterance
+from tasks.tts.task import TTS
+from tasks.tts.textgrid import read_phones
+from tests.tasks.in_order import in_order
+
+
+def tone(seconds: float = 0.4, pitch: float = 180.0) -> np.ndarray:
+    time = np.arange(int(seconds * RATE)) / RATE
+    return (0.3 * sum(np.sin(2 * np.pi * pitch * k * time) / k for k in range(1, 8))).astype(np.float32)
+
+
+def test_log_mel_against_numpy() -> None:
+    wave = tone()
+    mel, pitch, energy = features(wave)
+    assert len(mel) == len(pitch) == len(energy) == 1 + len(wave) // HOP
+    padded = np.pad(wave, N_FFT // 2, mode="reflect")
+    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(N_FFT) / N_FFT)
+    for frame in (0, 7, len(mel) - 1):
+        spectrum = np.abs(np.fft.rfft(padded[frame * HOP : frame * HOP + N_FFT] * window))
+        expected = np.log(np.maximum(mel_filters().numpy() @ spectrum, 1e-5))
+        np.testing.assert_allclose(mel[frame], expected, atol=1e-2)
+        assert energy[frame] == pytest.approx(math.log(np.linalg.norm(spectrum)), abs=1e-3)
+    assert np.median(np.exp(pitch)) == pytest.approx(180.0, rel=0.02)
+
+
+def test_silence_has_features() -> None:
+    mel, pitch, energy = features(np.zeros(5000, dtype=np.float32))
+    assert np.isfinite(mel).all()
+    assert np.isfinite(pitch).all()
+    assert np.isfinite(energy).all()
+
+
+def test_griffin_lim_comes_near_the_wave() -> None:
+    mel, *_ = features(tone())
+    again, *_ = features(griffin_lim(mel, iterations=32))
+    length = min(len(mel), len(again))
+    loud = mel[:length] > mel.max() - 4
+    assert np.abs(mel[:length] - again[:length])[loud].mean() < 0.5
+
+
+def dynamic_time_warping(a: np.ndarray, b: np.ndarray) -> float:
+    cost = np.full((len(a) + 1, len(b) + 1), np.inf)
+    cost[0, 0] = 0.0
+    for i in range(len(a)):
+        for j in range(len(b)):
+            here = math.sqrt(((a[i] - b[j]) ** 2).mean())
+            cost[i + 1, j + 1] = here + min(cost[i, j], cost[i, j + 1], cost[i + 1, j])
+    return float(cost[-1, -1])
+
+
+@pytest.mark.parametrize("shape", [(9, 13), (1, 5), (12, 4)])
+def test_the_path_against_a_plain_loop(shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(3)
+    a, b = (rng.normal(size=(n, 4)) for n in shape)
+    assert warped_distance(a, b) == pytest.approx(dynamic_time_warping(a, b), abs=1e-9)
+
+
+def test_the_path_by_hand() -> None:
+    """One dimension: 0 1 3 and 0 3: the 1 goes with the 0 at cost 1, or with the 3 at cost 2."""
+    assert warped_distance(np.array([[0.0], [1.0], [3.0]]), np.array([[0.0], [3.0]])) == pytest.approx(1.0)
+
+
+def test_cepstra_are_the_cosine_transform() -> None:
+    x = np.random.default_rng(1).normal(size=(3, 80))
+    k = np.arange(13)[:, None]
+    basis = np.cos(np.pi * (np.arange(80) + 0.5) * k / 80) * np.sqrt(2 / 80)
+    basis[0] /= np.sqrt(2)
+    np.testing.assert_allclose(cepstra(x), x @ basis.T, atol=1e-9)
+
+
+def test_distortion_is_the_sum_of_paths_over_synthesised_frames() -> None:
+    pairs = [(tone(0.3, 150), tone(0.4, 170)), (tone(0.5, 210), tone(0.2, 190))]
+    expected, frames = np.zeros(2), 0
+    for a, b in pairs:
+        a, b = log_mel_power(a), log_mel_power(b)
+        expected += [dynamic_time_warping(cepstra(a), cepstra(b)), dynamic_time_warping(a, b)]
+        frames += len(a)
+    scores = distortions(pairs)
+    assert [scores["mcd"], scores["msd"]] == pytest.approx((expected / frames).tolist(), abs=1e-4)
+    assert distortions([(pairs[0][0], pairs[0][0])]) == {"mcd": 0.0, "msd": 0.0}
+
+
+def test_vocabularies_have_the_published_sizes() -> None:
+    assert (len(ARPABET), len(ALIGNED), len(WRITTEN)) == (69, 76, 80)
+
+
+def test_text_becomes_phonemes() -> None:
+    tokens = written_tokens("In being modern, don't!")
+    assert " ".join(tokens) == "IH0 N | B IY1 IH0 NG | M AA1 D ER0 N , | D OW1 N T !"
+    for word in ("Blorptastique", "xqz", "Tulowitzki's", "well-known", "zhā"):
+        assert pronounce(word)
+        assert set(pronounce(word)) <= set(ARPABET)
+    assert pronounce("blorptastique's")[-1] == "Z"
+
+
+GRID = """File type = "ooTextFile"
+item []:
+    item [1]:
+        name = "words"
+        intervals [1]:
+            xmin = 0.0
+            xmax = 1.0
+            text = "hello"
+    item [2]:
+        name = "phones"
+{intervals}
+"""
+
+
+def grid(*phones: tuple[str, float, float]) -> str:
+    rows = [
+        f'        intervals [{i}]:\n            xmin = {start}\n            xmax = {end}\n            text = "{name}"'
+        for i, (name, start, end) in enumerate(phones, start=1)
+    ]
+    return GRID.format(intervals="\n".join(rows))
+
+
+def test_alignments_lose_their_outer_silence(tmp_path: Path) -> None:
+    path = tmp_path / "a.TextGrid"
+    path.write_text(grid(("", 0.0, 0.1), ("HH", 0.1, 0.2), ("sp", 0.2, 0.3), ("AH0", 0.3, 0.5), ("sil", 0.5, 0.6)))
+    assert [tuple(phone) for phone in read_phones(path)] == [("HH", 0.1, 0.2), ("sp", 0.2, 0.3), ("AH0", 0.3, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("nothing", "no tier 'phones'"),
+        (grid(("QQ", 0.0, 0.1)), "unknown phone 'QQ'"),
+        (grid(("HH", 0.0, 0.3), ("AH0", 0.2, 0.4)), "begins before"),
+        (grid(("sil", 0.0, 0.3)), "no phone that is not silence"),
+    ],
+)
+def test_bad_alignments_are_named(content: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.TextGrid"
+    path.write_text(content)
+    with pytest.raises(UserError, match=message) as error:
+        read_phones(path)
+    assert "a.TextGrid" in str(error.value)
+
+
+def write_ljspeech(folder: Path, *, alignments: bool = True) -> Path:
+    """Eight short clips of two chapters."""
+    (folder / "tts" / "wavs").mkdir(parents=True)
+    (folder / "tts" / "TextGrid").mkdir()
+    lines = []
+    for i in range(8):
+        name = f"LJ00{1 + i // 6}-{i:04d}"
+        soundfile.write(folder / "tts" / "wavs" / f"{name}.wav", tone(0.3 + 0.02 * i, 120 + 10 * i), RATE)
+        lines.append(f'{name}|Say "it" {i}|Say "it" twice.')
+        if alignments:
+            content = grid(("sil", 0.0, 0.05), ("S", 0.05, 0.1), ("EY1", 0.1, 0.21), ("T", 0.21, 0.28))
+            (folder / "tts" / "TextGrid" / f"{name}.TextGrid").write_text(content)
+    (folder / "tts" / "metadata.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def ready(folder: Path | None, **options: Any) -> TTS:
+    defaults = {"dataset": "ljspeech", "held_out": 2, "iterations": 2, "validation_iterations": 2, "max_steps": 3}
+    task = TTS(**{**defaults, **options})
+    task.check()
+    task.setup(folder)
+    return task
+
+
+def test_durations_are_rounded_frame_differences(tmp_path: Path) -> None:
+    utterances, about = read_ljspeech(write_ljspeech(tmp_path))
+    assert about["alignments"] == 8
+    frames = [round(t * RATE / HOP) for t in (0.05, 0.1, 0.21, 0.28)]
+    assert utterances[0].durations == np.diff(frames).tolist()
+    assert utterances[0].start == frames[0]
+    assert utterances[0].aligned == [ALIGNED[phone] for phone in ("S", "EY1", "T")]
+    assert utterances[0].written[-1] == 2
+    task = ready(tmp_path)
+    batch = task.training_set.__getitems__([0, 1])
+    assert batch["mel"].shape[1] == sum(utterances[0].durations)
+    mean, deviation = task.scale.pitch
+    pitch = (np.asarray(utterances[0].pitch)[frames[1] : frames[2]] - mean) / deviation
+    assert batch["pitch"][0, 1].item() == pytest.approx(pitch.mean(), abs=1e-4)
+
+
+def test_scales_are_of_the_training_part(tmp_path: Path) -> None:
+    task = ready(write_ljspeech(tmp_path))
+    mel = np.concatenate([np.asarray(u.mel) for u in task.training_set.utterances])
+    np.testing.assert_allclose(task.scale.mel[0], mel.mean(axis=0), atol=1e-4)
+    np.testing.assert_allclose(task.scale.mel[1], mel.std(axis=0), rtol=1e-3)
+    assert isinstance(task.scale, Scale)
+    np.testing.assert_allclose(task.scale.log_mel(task.scale.normal(mel)), mel, atol=1e-4)
+
+
+def test_frames_come_in_groups_of_four(tmp_path: Path) -> None:
+    task = ready(write_ljspeech(tmp_path))
+    utterance = task.training_set.utterances[0]
+    batch = task.training_set.__getitems__([0])
+    frames = batch["frames"][0].reshape(-1, 80)[: len(utterance.mel)]
+    np.testing.assert_allclose(frames.numpy(), task.scale.normal(np.asarray(utterance.mel)), atol=1e-6)
+    assert batch["frames"].shape[1] == -(-len(utterance.mel) // 4)
+
+
+def test_splits() -> None:
+    class Named:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+    names = [Named(f"LJ00{c}-{i:04d}") for c in (1, 2, 3, 4, 5) for i in range(2)]
+    parts = split_by_chapter(names)  # type: ignore[arg-type]
+    assert {k: sorted({u.name[:5] for u in v}) for k, v in parts.items()} == {
+        "train": ["LJ004", "LJ005"],
+        "dev": ["LJ003"],
+        "test": ["LJ001", "LJ002"],
+    }
+    assert {k: len(v) for k, v in split_at_end(names, 3).items()} == {"train": 4, "dev": 3, "test": 3}  # type: ignore[arg-type]
+
+
+SIZES = {"embed_dim": 8, "num_heads": 2, "ffn_dim": 8, "encoder_layers": 1, "decoder_layers": 1}
+
+
+def network(task: TTS, name: str) -> Any:
+    options = {**SIZES, **task.backbone_options(name)}
+    return build_backbone(name, attention="vanilla", pattern="NS", **options).eval()
+
+
+def test_the_losses_by_hand(tmp_path: Path) -> None:
+    task = ready(write_ljspeech(tmp_path))
+    batch = task.training_set.__getitems__([0, 3])
+    fast = network(task, "fastspeech2")
+    with torch.no_grad():
+        out = fast(batch["aligned"], None, durations=batch["durations"], pitch=batch["pitch"], energy=batch["energy"])
+        expected = (out.mel - batch["mel"])[~out.mel_padding].abs().mean()
+        expected += (out.log_duration - (batch["durations"] + 1.0).log()).square().mean()
+        expected += (out.pitch - batch["pitch"]).square().mean() + (out.energy - batch["energy"]).square().mean()
+        assert task.loss(fast, batch).item() == pytest.approx(expected.item(), rel=1e-5)
+
+        slow = network(task, "transformer_tts")
+        torch.manual_seed(1)
+        got = task.loss(slow, batch).item()
+        torch.manual_seed(1)
+        mask = batch["frames_padding"]
+        out = slow(batch["written"], batch["written_padding"], batch["frames"], mask)
+        expected = sum(
+            (x - batch["frames"])[~mask].abs().mean() + (x - batch["frames"])[~mask].square().mean()
+            for x in (out.before, out.after)
+        )
+        stops = []
+        for row in range(2):
+            steps = int((~mask[row]).sum())
+            for step in range(steps):
+                p = out.stop_logits[row, step].sigmoid()
+                stops.append(-5.0 * p.log() if step == steps - 1 else -(1 - p).log())
+        assert got == pytest.approx((expected + torch.stack(stops).mean()).item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["fastspeech2", "transformer_tts"])
+@pytest.mark.parametrize("chosen_by", ["loss", "mcd"])
+def test_both_networks_are_scored(name: str, chosen_by: str, tmp_path: Path) -> None:
+    task = ready(write_ljspeech(tmp_path), chosen_by=chosen_by)
+    backbone = network(task, name)
+    with torch.no_grad():
+        assert math.isfinite(task.validate(backbone, in_order))
+        scores = task.evaluate(backbone, in_order)
+        task.draw(backbone, in_order, tmp_path)
+    assert scores["mcd"] > 0
+    assert (tmp_path / "spectrograms.png").stat().st_size > 10_000
+    assert len(list(tmp_path.glob("*.wav"))) == 2
+    assert task.baselines()["mean_frame"]["mcd"] > 0
+
+
+def test_without_alignments_fastspeech2_says_how_to_get_them(tmp_path: Path) -> None:
+    task = ready(write_ljspeech(tmp_path, alignments=False))
+    assert network(task, "transformer_tts") is not None
+    with pytest.raises(UserError, match="Montreal Forced Aligner"):
+        task.backbone_options("fastspeech2")
+
+
+def damage(folder: Path, name: str) -> None:
+    wave = folder / "wavs" / "LJ001-0002.wav"
+    metadata = folder / "metadata.csv"
+    if name == "corrupt":
+        wave.write_bytes(b"no wave")
+    elif name == "rate":
+        soundfile.write(wave, tone(), 16000)
+    elif name == "stereo":
+        soundfile.write(wave, np.stack([tone(), tone()], axis=1), RATE)
+    elif name == "short":
+        soundfile.write(wave, tone()[:100], RATE)
+    elif name == "no file":
+        wave.unlink()
+    elif name == "columns":
+        metadata.write_text(metadata.read_text().replace('LJ001-0003|Say "it" 3|', "LJ001-0003|"))
+    elif name == "one alignment":
+        (folder / "TextGrid" / "LJ001-0004.TextGrid").unlink()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("corrupt", r"LJ001-0002\.wav is not a wave"),
+        ("rate", r"LJ001-0002\.wav has 16000 Hz"),
+        ("stereo", r"LJ001-0002\.wav has 22050 Hz and shape"),
+        ("short", r"LJ001-0002\.wav has 100 samples"),
+        ("no file", r"metadata\.csv, line 3: there is no wavs/LJ001-0002\.wav"),
+        ("columns", r"metadata\.csv, line 4: expected id\|text"),
+        ("one alignment", "but not of LJ001-0004"),
+    ],
+)
+def test_bad_data_is_named(name: str, message: str, tmp_path: Path) -> None:
+    damage(write_ljspeech(tmp_path) / "tts", name)
+    with pytest.raises(UserError, match=message):
+        ready(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"chosen_by": "ear"}, "loss or mcd"),
+        ({"held_out": 0}, "held_out=N"),
+        ({"iterations": 0}, "at least 1"),
+        ({"dataset": "synthetic"}, "held_out is for ljspeech"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        ready(write_ljspeech(tmp_path), **options)
+
+
+def test_generated_voices_hold_to_the_end() -> None:
+    for number in range(6):
+        phonemes, durations, wave = generate_utterance(number)
+        assert np.array_equal(wave, generate_utterance(number)[2])
+        assert len(phonemes) == len(durations)
+        assert len(wave) == sum(durations) * HOP
+        _, pitch, _ = features(wave)
+        assert np.median(np.exp(pitch[-8:])) == pytest.approx(VOICES[phonemes[0]][0], rel=0.1)
+
+
+def test_real_clips(samples: Path) -> None:
+    wave = read_wave(samples / "tts" / "wavs" / "LJ001-0002.wav")
+    mel, pitch, _ = features(wave)
+    phones = read_phones(samples / "tts" / "TextGrid" / "LJSpeech" / "LJ001-0002.TextGrid")
+    given = next(line for line in (samples / "tts" / "phonemes.txt").read_text().splitlines() if "LJ001-0002" in line)
+    assert [phone.name for phone in phones] == given.split("{")[1].split("}")[0].split()
+    assert 100 < np.median(np.exp(pitch)) < 350
+    assert len(mel) == 1 + len(wave) // HOP
+    text = (samples / "tts" / "metadata.csv").read_text().splitlines()[1].split("|")[2]
+    tokens = [token for token in written_tokens(text) if token not in ("|", *PUNCTUATION)]
+    assert [t.rstrip("012") for t in tokens] == [p.name.rstrip("012") for p in phones if p.name not in ("sp", "sil")]
