@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,6 +28,7 @@ from tasks.tts.data import (
     synthetic_utterances,
 )
 from tasks.tts.distortion import distortions
+from tasks.tts.durations import aligned_tokens, attended_durations, fingerprint, focus, load_teacher
 from tasks.tts.pictures import draw_spectrograms, write_waves
 
 Batch = Mapping[str, Tensor]
@@ -42,6 +44,8 @@ class TTS(Task):
         dataset: ljspeech, or synthetic.
         held_out: of ljspeech, test on the last so many clips and validate on as many before them; 0 is the official
             split by chapters.
+        teacher: the record of a trained transformer_tts whose cross attention gives the durations of FastSpeech 2,
+            where there are no alignments.
         chosen_by: what chooses the checkpoint: ``loss`` of the dev part, or its ``mcd``, as published.
         validation_iterations, iterations: of Griffin-Lim, in validation and in the test.
         max_steps: most decoder steps of Transformer-TTS.
@@ -57,6 +61,7 @@ class TTS(Task):
         *,
         dataset: str,
         held_out: int = 0,
+        teacher: str | None = None,
         chosen_by: str = "loss",
         validation_iterations: int = 8,
         iterations: int = 32,
@@ -65,6 +70,7 @@ class TTS(Task):
         evaluation_batch_size: int = 8,
     ) -> None:
         self.dataset, self.held_out, self.chosen_by = dataset, held_out, chosen_by
+        self.teacher = None if teacher is None else Path(teacher)
         self.validation_iterations, self.iterations = validation_iterations, iterations
         self.max_steps, self.threshold = max_steps, threshold
         self.evaluation_batch_size = evaluation_batch_size
@@ -101,8 +107,19 @@ class TTS(Task):
                     "the rest train; of a sample hold some out with task.held_out=N"
                 )
         self.scale = Scale.of(parts["train"])
+        if self.teacher is not None:
+            network = load_teacher(self.teacher)
+            parts = {name: [self._listen(network, u) for u in part] for name, part in parts.items()}
+            self._about = {**self._about, "teacher": fingerprint(self.teacher)}
         self.parts = {name: Utterances(part, self.scale) for name, part in parts.items()}
-        self.has_alignments = all(utterance.aligned for utterance in utterances)
+        self.has_alignments = all(utterance.aligned for part in parts.values() for utterance in part)
+
+    def _listen(self, teacher: TransformerTTS, utterance: Utterance) -> Utterance:
+        """The utterance with durations from where the teacher looks."""
+        batch = Utterances([utterance], self.scale).__getitems__([0])
+        durations = attended_durations(focus(teacher, batch["written"], batch["frames"]), len(utterance.mel))
+        aligned = aligned_tokens(utterance.written)
+        return dataclasses.replace(utterance, aligned=aligned, durations=durations, start=0)
 
     def fingerprint(self) -> dict[str, Any]:
         return {**self._about, "parts": {name: len(part) for name, part in self.parts.items()}}
@@ -112,7 +129,8 @@ class TTS(Task):
             if not self.has_alignments:
                 raise UserError(
                     "FastSpeech 2 needs phone alignments: put TextGrid/<clip>.TextGrid beside metadata.csv (Montreal "
-                    "Forced Aligner makes them; alignments of all of LJSpeech are published), or use transformer_tts"
+                    "Forced Aligner makes them; those of all of LJSpeech are published), or derive durations from a "
+                    "trained transformer_tts with task.teacher=RECORD.json"
                 )
             ranges = self._ranges()
             return {"pitch_range": ranges["pitch"], "energy_range": ranges["energy"]}

@@ -12,9 +12,11 @@ import soundfile
 import torch
 
 from cab import UserError, build_backbone
+from cab.cli.main import main
 from tasks.tts.audio import HOP, N_FFT, RATE, features, griffin_lim, mel_filters, read_wave
 from tasks.tts.data import Scale, read_ljspeech, split_at_end, split_by_chapter
 from tasks.tts.distortion import cepstra, distortions, log_mel_power, warped_distance
+from tasks.tts.durations import aligned_tokens, attended_durations
 from tasks.tts.phonemes import ALIGNED, ARPABET, PUNCTUATION, WRITTEN, pronounce, written_tokens
 from tasks.tts.synthetic import VOICES, generate_utterance
 from tasks.tts.task import TTS
@@ -287,6 +289,35 @@ def test_without_alignments_fastspeech2_says_how_to_get_them(tmp_path: Path) -> 
     assert network(task, "transformer_tts") is not None
     with pytest.raises(UserError, match="Montreal Forced Aligner"):
         task.backbone_options("fastspeech2")
+
+
+def test_durations_of_a_teacher(tmp_path: Path) -> None:
+    """A record of a trained network gives every token its frames; the tokens are those of the text."""
+    folder = write_ljspeech(tmp_path / "data", alignments=False)
+    arguments = ["run", "task=tts", "dataset=ljspeech", "backbone=transformer_tts", "attention=abc", "pattern=NS"]
+    arguments += ["preset=smoke", "task.held_out=2", "device=cpu", f"data_root={folder}"]
+    assert main([*arguments, f"results_dir={tmp_path / 'r'}"]) == 0
+    [record] = (tmp_path / "r").glob("*.json")
+    task = ready(folder, teacher=str(record))
+    assert task.has_alignments
+    for utterance in task.training_set.utterances:
+        assert sum(utterance.durations) == len(utterance.mel)
+        assert len(utterance.durations) == len(utterance.aligned) == len(utterance.written)
+        assert min(utterance.durations) >= 0
+    assert "pitch_range" in task.backbone_options("fastspeech2")
+    assert task.fingerprint()["teacher"] == record.stem
+    for weights in (record.parent / record.stem).glob("best-*.pt"):
+        weights.unlink()
+    with pytest.raises(UserError, match="no weights beside"):
+        ready(folder, teacher=str(record))
+
+
+def test_attended_durations_by_hand() -> None:
+    weights = torch.tensor([[0.9, 0.1, 0.0], [0.6, 0.4, 0.0], [0.1, 0.2, 0.7]])
+    assert attended_durations(weights, 11) == [8, 0, 3]
+    assert aligned_tokens([WRITTEN[t] for t in ("AA1", "|", ".", "</s>")]) == [
+        ALIGNED[t] for t in ("AA1", "sp", "sp", "sp")
+    ]
 
 
 def damage(folder: Path, name: str) -> None:

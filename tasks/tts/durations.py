@@ -1,0 +1,93 @@
+"""Durations without forced alignment: where a trained Transformer-TTS looks while it speaks (Ren et al. 2019).
+
+FastSpeech's own way: of all heads of all cross attentions that one is taken whose weights are most focused, and a
+token lasts for as many steps as look at it most.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from backbones.transformer_tts import TransformerTTS
+from cab import Attention, Pattern, UserError, build_backbone
+from cab.results import read_record
+from tasks.tts.data import FRAMES_PER_STEP
+from tasks.tts.phonemes import ALIGNED, ARPABET, WRITTEN
+
+_NAMES = {number: name for name, number in WRITTEN.items()}
+
+
+def load_teacher(record_path: Path) -> TransformerTTS:
+    """The trained Transformer-TTS of a record.
+
+    Raises:
+        ValueError: no such record or weights, or a network whose cross attention has no weights to look at.
+    """
+    record = read_record(record_path)
+    config = record["config"]
+    if record["status"] != "finished" or config["backbone"]["name"] != "transformer_tts":
+        raise UserError(f"{record_path} is not the record of a finished transformer_tts run")
+    spec, pattern = config["attention"], config["pattern"]
+    elsewhere = config["elsewhere"] if isinstance(config["elsewhere"], str) else config["elsewhere"].get("CC")
+    cross = spec["name"] if pattern == "CC" else elsewhere
+    if cross not in ("vanilla", "eager", "flash"):
+        raise UserError(f"{record_path}: the cross attention '{cross}' is not softmax attention; take one that is")
+    weights = sorted((record_path.parent / record["hash"]).glob("best-*.pt"))
+    if not weights:
+        raise UserError(f"{record_path}: there are no weights beside the record")
+    options = {name: value for name, value in config["backbone"].items() if name != "name"}
+    backbone = build_backbone(
+        "transformer_tts", attention=spec, pattern=pattern, elsewhere=config["elsewhere"], **options
+    )
+    backbone.load_state_dict(torch.load(weights[-1], map_location="cpu", weights_only=True))
+    assert isinstance(backbone, TransformerTTS)
+    return backbone.eval()
+
+
+@torch.no_grad()
+def focus(teacher: TransformerTTS, written: Tensor, frames: Tensor) -> Tensor:
+    """Weights [S, T] of the most focused cross attention head while the teacher speaks ``frames`` [1, S, 320]."""
+    seen: list[tuple[Attention, Tensor, Tensor]] = []
+
+    def remember(module: Any, inputs: tuple[Tensor, ...]) -> None:
+        seen.append((module, inputs[0], inputs[1]))
+
+    slots = [m for m in teacher.modules() if isinstance(m, Attention) and m.pattern is Pattern.CC]
+    hooks = [slot.register_forward_pre_hook(remember) for slot in slots]
+    try:
+        teacher(written, None, frames)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    heads = []
+    for slot, query, key in seen:
+        q = slot.q_proj(query).unflatten(-1, (slot.num_heads, -1)).transpose(1, 2)
+        k = slot.k_proj(key).unflatten(-1, (slot.num_heads, -1)).transpose(1, 2)
+        heads.append((q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5).softmax(dim=-1)[0])
+    weights = torch.cat(heads)
+    return weights[weights.amax(dim=2).mean(dim=1).argmax()]
+
+
+def attended_durations(weights: Tensor, num_frames: int) -> list[int]:
+    """Frames of each token, from weights [S, T] of steps of four frames; they sum to ``num_frames``."""
+    counts = torch.bincount(weights.argmax(dim=1), minlength=weights.shape[1]) * FRAMES_PER_STEP
+    surplus = int(counts.sum()) - num_frames
+    last = int(weights[-1].argmax())
+    counts[last] -= surplus  # the last step is only part full
+    return counts.tolist()
+
+
+def aligned_tokens(written: list[int]) -> list[int]:
+    """Written tokens as those of alignments: spaces and punctuation are pauses."""
+    names = [_NAMES[token] for token in written]
+    return [ALIGNED[name] if name in ARPABET else ALIGNED["sp"] for name in names]
+
+
+def fingerprint(record_path: Path) -> str:
+    """The hash of the teacher's record."""
+    return str(json.loads(record_path.read_text())["hash"])
