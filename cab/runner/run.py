@@ -53,13 +53,13 @@ def run_cell(config: Mapping[str, Any], *, command: str = "") -> Outcome:
         ValueError: a mistake in the configuration or in the data; nothing has been written then.
         Preempted: a signal asked to stop; the checkpoint is on disk.
     """
-    from cab.runner.processes import find_processes
-
     cell = Cell.from_config(config)
     found = _found(cell)
     if found is not None:
         return Outcome(cell.title, "found", found)
     _check(cell)
+    from cab.runner.processes import find_processes
+
     processes = find_processes()
     if not processes.is_first:
         _record(cell, cell.results_dir / cell.hash, command, processes)
