@@ -39,6 +39,7 @@ class TransformerTTS(Backbone):
         dropout: of embeddings, branches and inside the feed-forward maps.
         attention_dropout: of attention weights.
         prenet_dim: width of the decoder's prenet, whose dropout of 0.5 is on in evaluation as well.
+        postnet_dim: width of the postnet.
         encoder_convs: convolutions before the encoder.
         checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
     """
@@ -58,6 +59,7 @@ class TransformerTTS(Backbone):
         dropout: float = 0.1,
         attention_dropout: float = 0.1,
         prenet_dim: int = 256,
+        postnet_dim: int = 512,
         encoder_convs: int = 3,
         checkpoint_activations: bool = False,
     ) -> None:
@@ -97,7 +99,7 @@ class TransformerTTS(Backbone):
         self.dropout = nn.Dropout(dropout)
         self.output = nn.Linear(embed_dim, width)
         self.stop = nn.Linear(embed_dim, 1)
-        self.postnet = Postnet(width)
+        self.postnet = Postnet(width, hidden=postnet_dim)
 
     def forward(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ from tasks.sum.synthetic import generate_pair
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+log = logging.getLogger(__name__)
 
 PARTS = ("train", "val", "test")
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -44,13 +47,18 @@ class Pairs(ABC):
 class FolderPairs(Pairs):
     """``{train,val,test}.src.cleaned`` (or ``.src``) and ``.tgt``, one example a line.
 
+    Args:
+        empty: what an example without a document or a summary does: ``stop``, or ``skip``, which leaves it out and
+            warns with the number of those left out.
+
     Raises:
         ValueError: a file that is missing, files of different length, or an empty line, with file and line.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, empty: str = "stop") -> None:
+        self.empty = empty
         self.files = {part: self._find(folder, part) for part in PARTS}
-        self.key = checksums([path for pair in self.files.values() for path in pair])
+        self.key = {**checksums([path for pair in self.files.values() for path in pair]), "empty": empty}
 
     @staticmethod
     def _find(folder: Path, part: str) -> tuple[Path, Path]:
@@ -67,16 +75,25 @@ class FolderPairs(Pairs):
 
     def read(self, part: str) -> Iterator[tuple[str, str]]:
         source, target = self.files[part]
+        left_out = 0
         with (
-            source.open(encoding="utf-8", newline="\n") as sources,
-            target.open(encoding="utf-8", newline="\n") as targets,
+            source.open(encoding="utf-8", newline="
+") as sources,
+            target.open(encoding="utf-8", newline="
+") as targets,
         ):
-            for line, (text, summary) in enumerate(_in_step(source, sources, target, targets), start=1):
-                for path, content in ((source, clean(text)), (target, clean(summary))):
-                    if not content.replace(SEPARATOR, "").strip():
-                        what = "document" if path is source else "summary"
-                        raise UserError(f"{path}, line {line}: the {what} is empty")
-                yield clean(text), clean(summary)
+            for line, pair in enumerate(_in_step(source, sources, target, targets), start=1):
+                text, summary = clean(pair[0]), clean(pair[1])
+                lacking = source if not text.replace(SEPARATOR, "").strip() else target if not summary else None
+                if lacking is None:
+                    yield text, summary
+                    continue
+                left_out += 1
+                if self.empty == "stop":
+                    what = "document" if lacking is source else "summary"
+                    raise UserError(f"{lacking}, line {line}: the {what} is empty; task.empty=skip leaves such lines out")
+        if left_out:
+            log.warning("left out %d examples of %s without a document or a summary", left_out, part)
 
 
 def _in_step(source: Path, sources: Iterator[str], target: Path, targets: Iterator[str]) -> Iterator[tuple[str, str]]:
@@ -125,7 +142,7 @@ class SyntheticPairs(Pairs):
             yield generate_pair(first + number)
 
 
-def find_pairs(dataset: str, source: str | None, data_root: Path | None) -> Pairs:
+def find_pairs(dataset: str, source: str | None, data_root: Path | None, *, empty: str = "stop") -> Pairs:
     """The pairs of a data set: generated, of the hub where ``source`` names one, else under ``data_root``.
 
     Raises:
@@ -141,7 +158,7 @@ def find_pairs(dataset: str, source: str | None, data_root: Path | None) -> Pair
             "sum/train.src.cleaned and so on, or use dataset=synthetic"
         )
     folders = [data_root / name for name in ("sum", "sum/data", "multi_news", "multi_news/data")]
-    return FolderPairs(next((folder for folder in folders if (folder / "train.tgt").is_file()), folders[0]))
+    return FolderPairs(next((folder for folder in folders if (folder / "train.tgt").is_file()), folders[0]), empty=empty)
 
 
 class EncodedPairs(Dataset[dict[str, Tensor | None]]):

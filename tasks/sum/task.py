@@ -32,6 +32,8 @@ class Sum(Task):
         tokenizer: a tokenizer.json, or a folder with one, with BART's special tokens; without one, a byte-level BPE
             of ``vocab_size`` entries is trained on the training part.
         vocab_size: of the tokenizer that is trained.
+        empty: what an example without a document or a summary does: ``stop`` or ``skip``; the official training part
+            has a few.
         source_len, target_len: most tokens of the documents, and of a summary with its end token.
         label_smoothing: of the training loss.
         search: ``greedy``, as published, or ``beam``.
@@ -51,6 +53,7 @@ class Sum(Task):
         source: str | None = None,
         tokenizer: str | None = None,
         vocab_size: int = 50265,
+        empty: str = "stop",
         source_len: int = 4096,
         target_len: int = 400,
         label_smoothing: float = 0.1,
@@ -64,7 +67,7 @@ class Sum(Task):
     ) -> None:
         self.dataset, self.source, self.tokenizer_path = dataset, source, tokenizer
         self.vocab_size, self.source_len, self.target_len = vocab_size, source_len, target_len
-        self.label_smoothing = label_smoothing
+        self.empty, self.label_smoothing = empty, label_smoothing
         self.search, self.num_beams, self.length_penalty = search, num_beams, length_penalty
         self.min_length, self.max_length, self.blocked_ngram = min_length, max_length, blocked_ngram
         self.evaluation_batch_size = evaluation_batch_size
@@ -76,6 +79,8 @@ class Sum(Task):
     def check(self) -> None:
         if self.search not in ("greedy", "beam"):
             raise UserError(f"task.search must be greedy or beam, got '{self.search}'")
+        if self.empty not in ("stop", "skip"):
+            raise UserError(f"task.empty must be stop or skip, got '{self.empty}'")
         if min(self.source_len, self.evaluation_batch_size, self.num_beams) < 1 or self.target_len < 2:
             raise UserError(
                 "task.source_len, evaluation_batch_size and num_beams must be at least 1, target_len at least 2"
@@ -83,7 +88,7 @@ class Sum(Task):
         Limits(self.max_length, min_length=self.min_length, blocked_ngram=self.blocked_ngram)
 
     def setup(self, data_root: Path | None) -> None:
-        pairs = find_pairs(self.dataset, self.source, data_root)
+        pairs = find_pairs(self.dataset, self.source, data_root, empty=self.empty)
         if self.tokenizer_path is None:
 
             def texts() -> Iterator[str]:

@@ -178,9 +178,19 @@ def test_bad_files_are_named(name: str, tmp_path: Path) -> None:
         ready(tmp_path)
 
 
+def test_empty_examples_can_be_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = write_pairs(tmp_path)
+    (folder / "sum" / "train.src.cleaned").write_text("a\n ||||| \nc\nd\n\nf\n")
+    (folder / "sum" / "train.tgt").write_text("a\nb\nc\n\ne\nf\n")
+    task = ready(folder, empty="skip")
+    assert [summary for _, summary in task.training_set.read_texts()] == ["a", "c", "f"]
+    assert "left out 3 examples of train" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"empty": "keep"}, "stop or skip"),
         ({"search": "random"}, "greedy or beam"),
         ({"target_len": 1}, "at least 2"),
         ({"min_length": 9}, "min_length"),
