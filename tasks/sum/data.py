@@ -76,12 +76,7 @@ class FolderPairs(Pairs):
     def read(self, part: str) -> Iterator[tuple[str, str]]:
         source, target = self.files[part]
         left_out = 0
-        with (
-            source.open(encoding="utf-8", newline="
-") as sources,
-            target.open(encoding="utf-8", newline="
-") as targets,
-        ):
+        with source.open(encoding="utf-8") as sources, target.open(encoding="utf-8") as targets:
             for line, pair in enumerate(_in_step(source, sources, target, targets), start=1):
                 text, summary = clean(pair[0]), clean(pair[1])
                 lacking = source if not text.replace(SEPARATOR, "").strip() else target if not summary else None
@@ -91,7 +86,7 @@ class FolderPairs(Pairs):
                 left_out += 1
                 if self.empty == "stop":
                     what = "document" if lacking is source else "summary"
-                    raise UserError(f"{lacking}, line {line}: the {what} is empty; task.empty=skip leaves such lines out")
+                    raise UserError(f"{lacking}, line {line}: the {what} is empty; task.empty=skip leaves it out")
         if left_out:
             log.warning("left out %d examples of %s without a document or a summary", left_out, part)
 
@@ -158,7 +153,8 @@ def find_pairs(dataset: str, source: str | None, data_root: Path | None, *, empt
             "sum/train.src.cleaned and so on, or use dataset=synthetic"
         )
     folders = [data_root / name for name in ("sum", "sum/data", "multi_news", "multi_news/data")]
-    return FolderPairs(next((folder for folder in folders if (folder / "train.tgt").is_file()), folders[0]), empty=empty)
+    folder = next((folder for folder in folders if (folder / "train.tgt").is_file()), folders[0])
+    return FolderPairs(folder, empty=empty)
 
 
 class EncodedPairs(Dataset[dict[str, Tensor | None]]):
