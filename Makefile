@@ -22,7 +22,7 @@ lint: setup
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
 
 bench: setup
-	$(BIN)/cab efficiency --out results/bench/costs.csv --plot results/bench
+	$(BIN)/cab efficiency --pattern NS CS NC CC --phase forward forward+backward decode --lengths 256 512 1024 2048 4096 8192 16384 --batch-size 1 --peers --out results/bench/costs.csv --plot results/bench
 
 clean:
 	rm -rf .venv build dist results/demo results/bench
