@@ -63,8 +63,8 @@ def record_path(results_dir: Path, digest: str) -> Path:
 
 def write_record(record: Mapping[str, Any], results_dir: Path) -> Path:
     """Write a record whole or not at all; it replaces an earlier one of the same hash."""
-    if not re.fullmatch(r"[0-9a-f]{16}", record["hash"]):
-        raise UserError(f"'{record['hash']}' is not the hash of a cell: 16 hexadecimal digits")
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", record["hash"]):
+        raise UserError(f"'{record['hash']}' is not the hash of a cell: letters and digits")
     path = record_path(results_dir, record["hash"])
     results_dir.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=results_dir, prefix=f".{path.stem}-", suffix=".tmp")

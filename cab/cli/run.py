@@ -172,7 +172,7 @@ def _sweep_table(records: list[Any]) -> str:
                 *(str(cell[key]) for key in header[:6]),
                 *(_number(metrics.get(name)) for name in names),
                 *(_number(record["baselines"].get(b, {}).get(names[0])) for b in baselines),
-                f"{record['cost']['params']:,}",
+                "-" if record["cost"]["params"] is None else f"{record['cost']['params']:,}",
                 f"{record['cost']['wall_seconds']:.0f}",
             ]
         )

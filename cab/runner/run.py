@@ -127,6 +127,7 @@ def _check(cell: Cell) -> None:
     choose_device(cell.config["device"])
     trainer_config(cell)
     check_logger(cell.config["logger"]["name"])
+    check_packages(cell)
     cell.task.setup(cell.data_root)
     make_backbone(cell, "meta")
 
@@ -256,6 +257,15 @@ def check_logger(name: str) -> None:
         raise UserError(f"unknown logger '{name}': choose csv or wandb")
     if name == "wandb" and importlib.util.find_spec("wandb") is None:
         raise UserError("logger=wandb needs the extra: pip install 'cab-benchmark[wandb]'")
+
+
+def check_packages(cell: Cell) -> None:
+    """UserError for a package that the task needs and that is not installed."""
+    missing = [extra for module, extra in cell.task.packages.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        extras = ",".join(sorted(set(missing)))
+        name = cell.config["task"]["name"]
+        raise UserError(f"task '{name}' needs an extra: pip install 'cab-benchmark[{extras}]'")
 
 
 def draw_loss(history: list[dict[str, float | None]], title: str, path: Path) -> None:

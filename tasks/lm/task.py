@@ -44,6 +44,7 @@ class LM(Task):
 
     datasets: ClassVar[tuple[str, ...]] = ("pg19", "synthetic")
     backbones: ClassVar[Mapping[str, str]] = {"gpt2": "CS"}
+    packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
 
     def __init__(
         self,

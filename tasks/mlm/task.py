@@ -37,6 +37,7 @@ class MLM(Task):
 
     datasets: ClassVar[tuple[str, ...]] = ("pg19", "synthetic")
     backbones: ClassVar[Mapping[str, str]] = {"roberta": "NS"}
+    packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
 
     def __init__(
         self,

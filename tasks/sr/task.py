@@ -38,6 +38,7 @@ class SR(Task):
 
     datasets: ClassVar[tuple[str, ...]] = ("ffhq", "synthetic")
     backbones: ClassVar[Mapping[str, str]] = {"sr3": "NS"}
+    packages: ClassVar[Mapping[str, str]] = {"skimage": "vision", "PIL": "vision"}
 
     def __init__(
         self,

@@ -45,6 +45,7 @@ class Sum(Task):
 
     datasets: ClassVar[tuple[str, ...]] = ("multi_news", "synthetic")
     backbones: ClassVar[Mapping[str, str]] = {"transformer": "NS CS CC"}
+    packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text", "rouge_score": "text"}
 
     def __init__(
         self,

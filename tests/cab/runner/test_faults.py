@@ -139,6 +139,29 @@ def test_outside_training_a_signal_stops_at_once() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+def test_a_missing_package_is_named_with_its_extra(
+    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Troubled, "packages", {"torch": "core", "no_such_module": "text"})
+    with pytest.raises(UserError, match=r"task 'troubled' needs an extra: pip install 'cab-benchmark\[text\]'"):
+        run_cell(troubled())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_sweep_with_a_failure_prints_its_table_and_goes_on(
+    troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    troubled(trouble="crash")
+    arguments = ["task=troubled", "dataset=synthetic", "backbone=gpt2", "attention=vanilla", "pattern=CS"]
+    arguments += ["preset=smoke", "device=cpu", f"results_dir={tmp_path}", "trainer.max_steps=4", "seed=1,2"]
+    assert main(["run", "-m", *arguments, "task.at=3,99"]) == 1
+    lines = capsys.readouterr().out.strip().splitlines()
+    assert len(lines) == 5
+    assert (
+        sorted("finished" if " - " not in line else "failed" for line in lines[1:]) == ["failed"] * 2 + ["finished"] * 2
+    )
+
+
 class Hostile:
     """Makes a file when it is unpickled."""
 

@@ -69,6 +69,7 @@ def test_duplicate_cells_say_what_differs(tmp_path: Path) -> None:
         cell |= {"attention": "abc", "preset": "mini", "seed": 0}
         record = {
             "schema": 1,
+            "status": "finished",
             "hash": f"{number:016x}",
             "cell": cell,
             "task_version": 1,

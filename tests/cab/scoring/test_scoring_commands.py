@@ -29,6 +29,7 @@ def records(tmp_path: Path) -> Path:
                 cell |= {"attention": name, "preset": "mini", "seed": seed}
                 record = {
                     "schema": 1,
+                    "status": "finished",
                     "hash": f"{name}{place}{seed}".ljust(16, "0"),
                     "cell": cell,
                     "task_version": 1,

@@ -99,9 +99,9 @@ BROKEN = {
     "other fields": ((HEADER.format(n=1).replace("x y z", "x y rgb") + "DATA ascii\n1 2 3\n").encode(), "x y rgb"),
     "compressed": ((HEADER.format(n=1) + "DATA binary_compressed\n").encode(), "binary_compressed"),
     "cut binary": ((HEADER.format(n=5) + "DATA binary\n").encode() + b"\0" * 25, "cut short: 2 of 5"),
-    "cut ascii": ((HEADER.format(n=3) + "DATA ascii\n1 2 3\n").encode(), "line 11: expected three|cut short"),
-    "text": ((HEADER.format(n=2) + "DATA ascii\n1 2 3\n1 two 3\n").encode(), "line 11: expected three numbers"),
-    "nan": ((HEADER.format(n=2) + "DATA ascii\n1 2 3\n1 nan 3\n").encode(), "line 11: the point is no number"),
+    "cut ascii": ((HEADER.format(n=3) + "DATA ascii\n1 2 3\n").encode(), "line 12: expected three|cut short"),
+    "text": ((HEADER.format(n=2) + "DATA ascii\n1 2 3\n1 two 3\n").encode(), "line 12: expected three numbers"),
+    "nan": ((HEADER.format(n=2) + "DATA ascii\n1 2 3\n1 nan 3\n").encode(), "line 12: the point is no number"),
     "empty": ((HEADER.format(n=0) + "DATA binary\n").encode(), "no points"),
 }
 
