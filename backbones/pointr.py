@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from backbones.layers.points import PointProxies, edge_features, farthest_points, nearest_points, take
-from backbones.layers.transformer import run_layer
+from backbones.layers.transformer import FeedForward, run_layer
 from cab import Attention, Backbone, Pattern, UserError, register_backbone
 from cab.backbone import SlotFiller
 
@@ -167,18 +167,6 @@ class Neighbourhood(nn.Module):
         return self.merge(torch.cat([attended, edges], dim=-1))
 
 
-class Mlp(nn.Module):
-    """Feed-forward map with GELU."""
-
-    def __init__(self, embed_dim: int, ffn_dim: int) -> None:
-        super().__init__()
-        self.expand = nn.Linear(embed_dim, ffn_dim)
-        self.reduce = nn.Linear(ffn_dim, embed_dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.reduce(F.gelu(self.expand(x)))
-
-
 class EncoderBlock(nn.Module):
     """Self attention (NS) with a neighbourhood, and feed-forward; layer norm before each branch."""
 
@@ -188,7 +176,7 @@ class EncoderBlock(nn.Module):
         self.attention = slots(Pattern.NS, embed_dim=embed_dim, num_heads=num_heads)
         self.neighbourhood = Neighbourhood(embed_dim)
         self.mlp_norm = nn.LayerNorm(embed_dim)
-        self.mlp = Mlp(embed_dim, ffn_dim)
+        self.mlp = FeedForward(embed_dim, ffn_dim, activation="gelu")
 
     def forward(self, x: Tensor, neighbours: Tensor | None) -> Tensor:
         y = self.norm(x)
@@ -209,7 +197,7 @@ class DecoderBlock(nn.Module):
         self.cross_attention: Attention = slots(Pattern.NC, embed_dim=embed_dim, num_heads=num_heads)
         self.cross_neighbourhood = Neighbourhood(embed_dim)
         self.mlp_norm = nn.LayerNorm(embed_dim)
-        self.mlp = Mlp(embed_dim, ffn_dim)
+        self.mlp = FeedForward(embed_dim, ffn_dim, activation="gelu")
 
     def forward(self, q: Tensor, memory: Tensor, near_self: Tensor | None, near_cross: Tensor | None) -> Tensor:
         y = self.norm(q)

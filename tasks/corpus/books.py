@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from cab import UserError
 from cab.cache import checksums
 from tasks.corpus.synthetic import generate_book
+from tasks.hub import stream
 
 log = logging.getLogger(__name__)
 
@@ -81,16 +82,8 @@ class HubBooks(Books):
     """A data set on the hub with a column ``text``, streamed; its revision is part of the key."""
 
     def __init__(self, name: str) -> None:
-        from datasets import load_dataset
-
         self.name = name
-        try:
-            self._parts = {part: load_dataset(name, split=part, streaming=True) for part in PARTS}
-        except Exception as error:  # the library raises many kinds, of which most are the network's
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UserError(f"cannot read data set '{name}' from the hub: {reason}") from None
-        checks = {part: rows.info.download_checksums for part, rows in self._parts.items()}
-        self.key = {"hub": name, "checksums": repr(checks)}
+        self._parts, self.key = stream(name, {part: part for part in PARTS})
 
     def __str__(self) -> str:
         return self.name

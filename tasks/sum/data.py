@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 
 from cab import UserError
 from cab.cache import checksums, prepared, progress
+from tasks.hub import stream
 from tasks.sum.synthetic import generate_pair
 
 if TYPE_CHECKING:
@@ -104,16 +105,8 @@ class HubPairs(Pairs):
     """A data set on the hub with columns ``document`` and ``summary``, as Multi-News has them, streamed."""
 
     def __init__(self, name: str) -> None:
-        from datasets import load_dataset
-
         self.name = name
-        splits = {"train": "train", "val": "validation", "test": "test"}
-        try:
-            self._parts = {part: load_dataset(name, split=split, streaming=True) for part, split in splits.items()}
-        except Exception as error:  # the library raises many kinds, of which most are the network's
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UserError(f"cannot read data set '{name}' from the hub: {reason}") from None
-        self.key = {"hub": name}
+        self._parts, self.key = stream(name, {"train": "train", "val": "validation", "test": "test"})
 
     def read(self, part: str) -> Iterator[tuple[str, str]]:
         for number, row in enumerate(self._parts[part], start=1):
