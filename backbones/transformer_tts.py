@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from backbones.layers.decoder import DecodingState
-from backbones.layers.speech import ConvNorm, Postnet, ScaledPositions
+from backbones.layers.speech import ConvNorm, Postnet, ScaledPositions, hide
 from backbones.layers.tokens import check_padding, check_tokens, number_positions
 from backbones.layers.transformer import TransformerLayer, run_layer
 from cab import Backbone, Pattern, UserError, register_backbone
@@ -114,15 +114,15 @@ class TransformerTTS(Backbone):
             tokens: [B, T] ids.
             padding_mask: [B, T], True = padding.
             frames: [B, S, r * bins] the true groups of frames; the decoder sees them one step later.
-            frame_padding: [B, S], True = padding, at the right end.
+            frame_padding: [B, S], True = padding, on either side.
 
         Raises:
             ValueError: tokens, frames or masks that do not fit, a row without a token or a frame.
         """
-        self._check_frames(tokens, frames, frame_padding)
         memory = self.encode(tokens, padding_mask)
-        before = F.pad(frames[:, :-1], (0, 0, 1, 0))
-        index = torch.arange(frames.shape[1], device=frames.device).unsqueeze(0)
+        self._check_frames(len(tokens), frames, frame_padding)
+        before = F.pad(hide(frames, frame_padding)[:, :-1], (0, 0, 1, 0))
+        index = number_positions(frames, frame_padding)
         x = self.dropout(self.decoder_positions(self.prenet(before), index))
         for layer in self.decoder_layers:
             x = self._run(layer, x, frame_padding, memory, padding_mask)
@@ -130,12 +130,13 @@ class TransformerTTS(Backbone):
         predicted = self.output(x)
         return TransformerTTSOutput(predicted, self.postnet(predicted, frame_padding), self.stop(x).squeeze(-1))
 
-    def _check_frames(self, tokens: Tensor, frames: Tensor, frame_padding: Tensor | None) -> None:
+    def _check_frames(self, batch_size: int, frames: Tensor, frame_padding: Tensor | None) -> None:
         width = self.num_mels * self.frames_per_step
-        if frames.dim() != 3 or len(frames) != len(tokens) or frames.shape[1] < 1 or frames.shape[2] != width:
+        fits = frames.dim() == 3 and frames.shape[1] > 0 and frames.shape[::2] == (batch_size, width)
+        if not fits or not frames.is_floating_point():
             raise UserError(
-                f"frames must be [{len(tokens)}, steps, {width}] ({self.frames_per_step} frames of {self.num_mels} "
-                f"bins a step), got {list(frames.shape)}"
+                f"frames must be floating point [{batch_size}, steps, {width}] ({self.frames_per_step} frames of "
+                f"{self.num_mels} bins a step), got {frames.dtype} {list(frames.shape)}"
             )
         check_padding("frame_padding", frame_padding, frames)
 
@@ -162,6 +163,9 @@ class TransformerTTS(Backbone):
 
     def step(self, frames: Tensor, state: DecodingState) -> tuple[Tensor, Tensor, DecodingState]:
         """The next group of frames [B, r * bins] and its stop logit [B], from the group before it, zeros at first."""
+        expected = (len(state.lengths), self.num_mels * self.frames_per_step)
+        if frames.shape != expected:
+            raise UserError(f"step reads one group of frames a row, {list(expected)}, got {list(frames.shape)}")
         x = self.dropout(self.decoder_positions(self.prenet(frames.unsqueeze(1)), state.lengths.unsqueeze(1)))
         layers = []
         for layer, slots in zip(self._typed_layers(), state.layers, strict=True):
@@ -187,9 +191,14 @@ class TransformerTTS(Backbone):
 
         Returns:
             Frames [B, S * r, bins], zeros after a row's end, and the number of frames of each row [B].
+
+        Raises:
+            ValueError: tokens or a mask that do not fit, no step, a threshold that is no probability.
         """
-        if max_steps < 1:
-            raise UserError(f"max_steps must be at least 1, got {max_steps}")
+        if max_steps < 1 or not 0.0 <= threshold <= 1.0:
+            raise UserError(
+                f"synthesis needs max_steps of at least 1 and a threshold from 0 to 1, got {max_steps} and {threshold}"
+            )
         state = self.init_state(tokens, padding_mask)
         batch_size, width = len(tokens), self.num_mels * self.frames_per_step
         previous = self.output.weight.new_zeros(batch_size, width)
@@ -208,10 +217,9 @@ class TransformerTTS(Backbone):
                 rows, previous, state = rows[going], previous[going], state.select(going)
         length = int(num_steps.max())
         padding = torch.arange(length, device=tokens.device) >= num_steps.unsqueeze(1)
-        frames = self.postnet(output[:, :length], padding).masked_fill(padding.unsqueeze(-1), 0.0)
-        return frames.unflatten(-1, (self.frames_per_step, self.num_mels)).flatten(
-            1, 2
-        ), num_steps * self.frames_per_step
+        frames = hide(self.postnet(output[:, :length], padding), padding)
+        frames = frames.unflatten(-1, (self.frames_per_step, self.num_mels)).flatten(1, 2)
+        return frames, num_steps * self.frames_per_step
 
     def _typed_layers(self) -> list[TransformerLayer]:
         return cast(list[TransformerLayer], list(self.decoder_layers))

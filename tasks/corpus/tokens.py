@@ -1,4 +1,4 @@
-"""Books to token files on disk: encoded once, book by book, and read through a memory map."""
+"""Books to token files on disk: encoded once, book by book, and read piece by piece."""
 
 from __future__ import annotations
 
@@ -24,6 +24,22 @@ CHUNK = 1 << 20  # tokens looked at together
 
 
 @dataclass(frozen=True)
+class TokenFile:
+    """Raw tokens on disk. Read, not mapped: mapped pages would count as memory of the process as it goes on."""
+
+    path: Path
+    dtype: str
+
+    def __len__(self) -> int:
+        return self.path.stat().st_size // np.dtype(self.dtype).itemsize
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Tokens ``start`` to ``stop``, fewer where the file ends."""
+        size = np.dtype(self.dtype).itemsize
+        return np.fromfile(self.path, self.dtype, count=max(0, stop - start), offset=start * size)
+
+
+@dataclass(frozen=True)
 class Corpus:
     """Token files of the three parts, and the dictionary: the tokens that occur in training, as fairseq counts them.
 
@@ -35,7 +51,7 @@ class Corpus:
         unknown: tokens of each part that the dictionary lacks.
     """
 
-    files: dict[str, np.memmap]
+    files: dict[str, TokenFile]
     end_of_line: int
     dictionary: np.ndarray
     counts: np.ndarray
@@ -51,7 +67,7 @@ class Corpus:
 
     def read(self, part: str, start: int, stop: int) -> np.ndarray:
         """Entries ``start`` to ``stop`` of a part, int64."""
-        return self.dictionary[self.files[part][start:stop]]
+        return self.dictionary[self.files[part].read(start, stop)]
 
     def chunks(self, part: str) -> Iterator[np.ndarray]:
         """All entries of a part, in pieces."""
@@ -89,7 +105,7 @@ def read_corpus(books: Books, *, tokenizer: str | None, vocab_size: int) -> Corp
     key = {"books": books.key, "tokenizer": bpe.to_str(), "version": 1}
     folder = prepared("corpus", key, lambda folder: _encode(books, bpe, folder))
     about = json.loads((folder / "about.json").read_text())
-    files = {part: np.memmap(folder / f"{part}.bin", dtype=about["dtype"], mode="r") for part in PARTS}
+    files = {part: TokenFile(folder / f"{part}.bin", about["dtype"]) for part in PARTS}
     raw_counts = np.load(folder / "counts.npy")
     end_of_line = bpe.get_vocab_size()
     dictionary = np.full(end_of_line + 1, UNKNOWN, dtype=np.int64)
@@ -133,8 +149,10 @@ def _encode(books: Books, tokenizer: Tokenizer, folder: Path) -> None:
     (folder / "about.json").write_text(json.dumps({"dtype": dtype, "words": words}))
 
 
-def _count_unknown(file: np.memmap, dictionary: np.ndarray) -> int:
-    return sum(int((dictionary[file[start : start + CHUNK]] == UNKNOWN).sum()) for start in range(0, len(file), CHUNK))
+def _count_unknown(file: TokenFile, dictionary: np.ndarray) -> int:
+    return sum(
+        int((dictionary[file.read(start, start + CHUNK)] == UNKNOWN).sum()) for start in range(0, len(file), CHUNK)
+    )
 
 
 def unigram_loss(corpus: Corpus, part: str) -> float:

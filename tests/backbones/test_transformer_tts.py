@@ -91,18 +91,47 @@ def test_synthesis_step_by_step_is_teacher_forcing(attention: str, pattern: str)
 
 @pytest.mark.usefixtures("_no_dropout_in_the_prenet")
 @pytest.mark.parametrize(("attention", "pattern"), [("vanilla", "NS"), ("lara", "NS"), *CAUSAL[:3], *CROSS[:3]])
-def test_a_padded_sentence_is_read_as_alone(attention: str, pattern: str) -> None:
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_padded_sentence_is_read_as_alone(attention: str, pattern: str, side: str) -> None:
+    """Outputs and the gradients of all parameters."""
     backbone = tts(attention, pattern).double().eval()
     for norm in backbone.modules():
         if isinstance(norm, torch.nn.BatchNorm1d):
+            assert norm.running_mean is not None
             torch.nn.init.normal_(norm.running_mean)
     tokens, mask, frames, frame_padding = batch()
-    frames = frames.double().masked_fill(frame_padding.unsqueeze(-1), 1e3)
-    together = backbone(tokens, mask, frames, frame_padding)
-    for row, (source, steps) in enumerate(zip(SOURCE, STEPS, strict=True)):
-        alone = backbone(tokens[row : row + 1, :source], None, frames[row : row + 1, :steps])
-        for a, b in zip(together, alone, strict=True):
-            torch.testing.assert_close(a[row, :steps], b[0], atol=1e-6, rtol=1e-5)
+    if side == "left":
+        mask, frame_padding = mask.flip(1), frame_padding.flip(1)
+    frames = frames.double()
+    padded = frames.masked_fill(frame_padding.unsqueeze(-1), 1e3)
+    together = backbone(tokens, mask, padded, frame_padding)
+    alone = [
+        backbone(tokens[row][~mask[row]][None], None, frames[row][~frame_padding[row]][None])
+        for row in range(len(tokens))
+    ]
+    for name in together._fields:
+        a = getattr(together, name)[~frame_padding]
+        torch.testing.assert_close(a, torch.cat([getattr(b, name)[0] for b in alone]), atol=1e-6, rtol=1e-5)
+
+    parameters = list(backbone.parameters())
+    found = torch.autograd.grad(sum(x[~frame_padding].sin().sum() for x in together), parameters)
+    expected = torch.autograd.grad(sum(x.sin().sum() for output in alone for x in output), parameters)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ["vanilla", "abc", "performer"])
+def test_synthesis_projects_the_encoded_phonemes_once(attention: str) -> None:
+    backbone = tts(attention, "CC").eval()
+    torch.nn.init.constant_(backbone.stop.bias, -100.0)
+    tokens, mask, *_ = batch()
+    read: list[int] = []
+    for path, pattern in backbone.attention_slots():
+        if pattern == "CC":
+            backbone.get_submodule(f"{path}.k_proj").register_forward_hook(lambda *_: read.append(1))
+    frames, _ = backbone.synthesize(tokens, mask, max_steps=5)
+    assert frames.shape == (3, 10, 3)
+    assert len(read) == 2
 
 
 def test_padding_does_not_enter_the_statistics_of_batch_norm() -> None:
@@ -121,8 +150,11 @@ def test_padding_does_not_enter_the_statistics_of_batch_norm() -> None:
 
 
 @pytest.mark.usefixtures("_no_dropout_in_the_prenet")
-def test_a_frame_is_predicted_from_those_before_it() -> None:
-    backbone = tts().double().eval()
+@pytest.mark.parametrize(
+    ("attention", "pattern"), [("vanilla", "CS"), ("abc", "CS"), ("s4d", "CS"), ("abc", "CC"), ("performer", "CC")]
+)
+def test_a_frame_is_predicted_from_those_before_it(attention: str, pattern: str) -> None:
+    backbone = tts(attention, pattern).double().eval()
     tokens, mask, frames, _ = batch()
     frames = frames.double().requires_grad_()
     for step in (0, 3, 8):
@@ -166,11 +198,20 @@ def test_recomputed_activations_give_the_same_gradients() -> None:
     ("index", "value", "message"),
     [
         (0, torch.full((3, 8), 19), "the vocabulary has 0 to 18"),
+        (0, torch.full((3, 8), -1), "ids from -1 to -1"),
         (0, torch.zeros(3, 0, dtype=torch.long), r"\(3, 0\)"),
+        (0, torch.zeros(0, 8, dtype=torch.long), r"\(0, 8\)"),
+        (0, torch.zeros(8, dtype=torch.long), r"tokens must be \[batch, length\].*\(8,\)"),
+        (0, torch.zeros(3, 8), "token ids.*float32"),
+        (1, torch.zeros(3, 8), r"bool \[3, 8\].*got torch.float32"),
+        (1, torch.zeros(3, 7, dtype=torch.bool), r"got torch.bool \[3, 7\]"),
         (1, torch.ones(3, 8, dtype=torch.bool), "length zero"),
-        (2, torch.zeros(3, 9, 5), r"frames must be \[3, steps, 6\].*got \[3, 9, 5\]"),
-        (2, torch.zeros(2, 9, 6), r"got \[2, 9, 6\]"),
+        (2, torch.zeros(3, 9, 5), r"\[3, steps, 6\].*got torch.float32 \[3, 9, 5\]"),
+        (2, torch.zeros(2, 9, 6), r"got torch.float32 \[2, 9, 6\]"),
+        (2, torch.zeros(3, 0, 6), r"got torch.float32 \[3, 0, 6\]"),
+        (2, torch.zeros(3, 9, 6, dtype=torch.long), "floating point"),
         (3, torch.zeros(3, 8, dtype=torch.bool), "frame_padding"),
+        (3, torch.zeros(3, 9), r"bool \[3, 9\].*got torch.float32"),
         (3, torch.ones(3, 9, dtype=torch.bool), "length zero"),
     ],
 )
@@ -181,6 +222,14 @@ def test_mistakes_are_named(index: int, value: Tensor, message: str) -> None:
         tts()(*inputs)
 
 
-def test_synthesis_needs_a_step() -> None:
-    with pytest.raises(UserError, match="max_steps"):
-        tts().eval().synthesize(torch.ones(1, 3, dtype=torch.long), max_steps=0)
+@pytest.mark.parametrize(("max_steps", "threshold"), [(0, 0.5), (3, 1.5), (3, -0.1), (3, float("nan"))])
+def test_synthesis_needs_a_step_and_a_probability(max_steps: int, threshold: float) -> None:
+    with pytest.raises(UserError, match="max_steps of at least 1 and a threshold from 0 to 1"):
+        tts().eval().synthesize(torch.ones(1, 3, dtype=torch.long), max_steps=max_steps, threshold=threshold)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (2, 6), (3, 1, 6)])
+def test_a_step_needs_a_group_of_frames_a_row(shape: tuple[int, ...]) -> None:
+    backbone = tts().eval()
+    with pytest.raises(UserError, match=r"\[3, 6\]"):
+        backbone.step(torch.zeros(shape), backbone.init_state(batch()[0]))
