@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -126,9 +127,12 @@ class FastSpeech2(Backbone):
         for name, x in (("durations", durations), ("pitch", pitch), ("energy", energy)):
             if x is not None and x.shape != tokens.shape:
                 raise UserError(f"{name} must be {list(tokens.shape)} like tokens, got {list(x.shape)}")
+        if durations is not None and durations.dtype not in (torch.int64, torch.int32):
+            raise UserError(f"durations must be whole numbers of frames, int64 or int32, got {durations.dtype}")
         x = self.encoder_positions(self.embedding(tokens), number_positions(tokens, padding_mask))
         x = self._run(self.encoder, self.dropout(x), padding_mask)
-        frames, mel_padding, predicted = self.adaptor(x, padding_mask, durations, pitch, energy)
+        x, durations, predicted = self.adaptor(x, padding_mask, durations, pitch, energy)
+        frames, mel_padding = regulate_length(x, durations, most_frames(durations, self.adaptor.max_frames))
         index = torch.arange(frames.shape[1], device=frames.device).unsqueeze(0)
         frames = self._run(self.decoder, self.decoder_positions(frames, index), mel_padding)
         mel = self.output(frames)
@@ -188,9 +192,9 @@ class VarianceAdaptor(nn.Module):
         max_frames: int,
     ) -> None:
         super().__init__()
-        for name, (low, high) in (("pitch_range", pitch_range), ("energy_range", energy_range)):
-            if not low < high:
-                raise UserError(f"{name} must be [least, largest], got [{low}, {high}]")
+        for name, limits in (("pitch_range", pitch_range), ("energy_range", energy_range)):
+            if len(limits) != 2 or not -math.inf < limits[0] < limits[1] < math.inf:
+                raise UserError(f"{name} must be [least, largest], got {list(limits)}")
         self.max_frames = max_frames
         self.duration = Predictor(embed_dim, dropout)
         self.pitch = Predictor(embed_dim, dropout)
@@ -210,7 +214,7 @@ class VarianceAdaptor(nn.Module):
         pitch: Tensor | None,
         energy: Tensor | None,
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
-        """Frames [B, F, D] and their padding [B, F]; predicted log(duration + 1), pitch and energy [B, T]."""
+        """Tokens [B, T, D] with pitch and energy; their durations; predicted log(duration + 1), pitch and energy."""
         log_duration = self.duration(x, padding_mask)
         predicted_pitch = self.pitch(x, padding_mask)
         x = x + self.pitch_embedding(torch.bucketize(_given(pitch, predicted_pitch), self.pitch_bounds))
@@ -218,26 +222,9 @@ class VarianceAdaptor(nn.Module):
         x = x + self.energy_embedding(torch.bucketize(_given(energy, predicted_energy), self.energy_bounds))
         if durations is None:
             durations = predicted_durations(log_duration, padding_mask, self.max_frames)
-        else:
-            durations = hide(durations.unsqueeze(-1), padding_mask).squeeze(-1)
-            self._check(durations)
-        frames, mel_padding = regulate_length(x, durations)
-        return frames, mel_padding, (log_duration, predicted_pitch, predicted_energy)
-
-    def _check(self, durations: Tensor) -> None:
-        if durations.is_floating_point():
-            raise UserError(f"durations must be whole numbers of frames, got {durations.dtype}")
-        totals = durations.sum(dim=1)
-        if durations.device.type == "cpu" and (int(durations.min()) < 0 or int(totals.min()) < 1):
-            raise UserError(
-                f"durations {list(durations.shape)} must not be negative and have a frame in each row, "
-                f"got totals {totals.tolist()} and a least of {int(durations.min())}"
-            )
-        if int(totals.max()) > self.max_frames:
-            raise UserError(
-                f"durations make {int(totals.max())} frames, more than the {self.max_frames} of max_frames: "
-                "shorten the utterance, or build the backbone with more"
-            )
+        elif padding_mask is not None:
+            durations = durations.masked_fill(padding_mask, 0)
+        return x, durations, (log_duration, predicted_pitch, predicted_energy)
 
 
 def _given(target: Tensor | None, predicted: Tensor) -> Tensor:
@@ -261,20 +248,44 @@ class Predictor(nn.Module):
 
 
 def predicted_durations(log_duration: Tensor, padding_mask: Tensor | None, max_frames: int) -> Tensor:
-    """round(exp(x) - 1), at least 0, cut off where a row reaches ``max_frames``; a row of none gets one frame."""
-    durations = torch.round(log_duration.float().clamp(max=10.0).exp() - 1.0).clamp(min=0.0).long()
-    durations = hide(durations.unsqueeze(-1), padding_mask).squeeze(-1)
-    ends = durations.cumsum(dim=1).clamp(max=max_frames)
-    durations = ends.diff(dim=1, prepend=ends.new_zeros(len(ends), 1))
+    """round(exp(x) - 1), at least 0, cut off where a row reaches ``max_frames``; a row of none gets one frame.
+
+    What is not a number, of a network that has diverged, is 0.
+    """
+    durations = log_duration.float().expm1().nan_to_num().round().clamp(0, max_frames).long()
     real = torch.ones_like(durations, dtype=torch.bool) if padding_mask is None else ~padding_mask
+    ends = (durations * real).cumsum(dim=1).clamp(max=max_frames)
+    durations = ends.diff(dim=1, prepend=ends.new_zeros(len(ends), 1))
     is_first = real & (real.cumsum(dim=1) == 1)
     return durations + (is_first & (ends[:, -1:] == 0)).long()
 
 
-def regulate_length(x: Tensor, durations: Tensor) -> tuple[Tensor, Tensor]:
-    """Each token as often as it has frames: [B, T, D] and [B, T] to [B, F, D], and the padding [B, F]."""
+@torch.compiler.disable
+def most_frames(durations: Tensor, max_frames: int) -> int:
+    """Frames of the longest row of ``durations`` [B, T]: the one number that the shapes depend on.
+
+    Raises:
+        ValueError: a duration below zero, a row without a frame, more frames than ``max_frames``.
+    """
+    totals = durations.sum(dim=1)
+    least, fewest, most = torch.stack([durations.min().long(), totals.min(), totals.max()]).tolist()
+    if least < 0 or fewest < 1:
+        raise UserError(
+            f"durations {list(durations.shape)} must not be negative and have a frame in each row, "
+            f"got totals {totals.tolist()} and a least of {least}"
+        )
+    if most > max_frames:
+        raise UserError(
+            f"durations {list(durations.shape)} make {most} frames, more than the {max_frames} of max_frames: "
+            "shorten the utterance, or build the backbone with more"
+        )
+    return most
+
+
+def regulate_length(x: Tensor, durations: Tensor, num_frames: int) -> tuple[Tensor, Tensor]:
+    """Each token as often as it has frames: [B, T, D] and [B, T] to [B, num_frames, D], and the padding of those."""
     ends = durations.cumsum(dim=1)
-    frames = torch.arange(int(ends[:, -1].max()), device=x.device).expand(len(x), -1)
+    frames = torch.arange(num_frames, device=x.device).expand(len(x), -1)
     token = torch.searchsorted(ends, frames.contiguous(), right=True)
     padding = frames >= ends[:, -1:]
     token = token.clamp(max=x.shape[1] - 1).unsqueeze(-1).expand(-1, -1, x.shape[-1])

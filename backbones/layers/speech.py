@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from backbones.layers.tokens import SinusoidalPositions
+from cab import UserError
 
 Gain = Literal["linear", "relu", "tanh"]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"linear": lambda x: x, "relu": F.relu, "tanh": torch.tanh}
@@ -25,6 +26,8 @@ class SameConv(nn.Conv1d):
     """A convolution along N of [B, N, C] that keeps the length; padding must be hidden. Xavier uniform."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, *, gain: Gain = "linear") -> None:
+        if kernel_size % 2 == 0:
+            raise UserError(f"a convolution that keeps the length needs an odd kernel_size, got {kernel_size}")
         super().__init__(in_channels, out_channels, kernel_size, padding=kernel_size // 2)
         nn.init.xavier_uniform_(self.weight, gain=nn.init.calculate_gain(gain))
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.fx import GraphModule
 from torch.nn import functional as F
 
-from backbones.fastspeech2 import FastSpeech2, predicted_durations, regulate_length
-from cab import UserError, build_backbone
-from tests.backbones.learning import losses, same_gradients
+from backbones.fastspeech2 import FastSpeech2, FastSpeech2Output, most_frames, predicted_durations, regulate_length
+from cab import Pattern, UserError, build_backbone
+from tests.backbones.learning import gradients, losses, same_gradients
 
 SMALL = {"num_tokens": 19, "embed_dim": 16, "num_heads": 2, "ffn_dim": 24, "kernel_size": 5}
 SMALL |= {"num_mels": 7, "encoder_layers": 2, "decoder_layers": 1, "num_bins": 12}
@@ -24,6 +26,7 @@ def fastspeech2(attention: str = "vanilla", **options: Any) -> FastSpeech2:
 
 
 LENGTHS = (9, 4, 7)
+PREDICTED = ("log_duration", "pitch", "energy")
 
 
 def batch() -> dict[str, Tensor]:
@@ -40,15 +43,17 @@ def batch() -> dict[str, Tensor]:
 
 
 def test_lengths_against_a_plain_loop() -> None:
-    x = torch.randn(3, 5, 2)
+    x = torch.randn(3, 5, 2, requires_grad=True)
     durations = torch.tensor([[2, 0, 3, 1, 0], [0, 0, 0, 0, 1], [4, 4, 0, 4, 4]])
-    frames, padding = regulate_length(x, durations)
+    frames, padding = regulate_length(x, durations, most_frames(durations, 16))
     assert frames.shape == (3, 16, 2)
     for row in range(3):
         expected = [x[row, token] for token in range(5) for _ in range(int(durations[row, token]))]
         assert torch.equal(frames[row, : len(expected)], torch.stack(expected))
         assert padding[row].tolist() == [False] * len(expected) + [True] * (16 - len(expected))
         assert not frames[row, len(expected) :].any()
+    (gradient,) = torch.autograd.grad(frames.sum(), x)
+    assert torch.equal(gradient, durations.unsqueeze(-1).expand_as(x).float())
 
 
 def test_predicted_durations_are_rounded_cut_and_never_nothing() -> None:
@@ -57,41 +62,150 @@ def test_predicted_durations_are_rounded_cut_and_never_nothing() -> None:
     durations = predicted_durations(log_duration, mask, max_frames=20)
     # exp(1) - 1 = 1.7, exp(2) - 1 = 6.4, exp(5) - 1 = 147
     assert durations.tolist() == [[0, 2, 6, 12], [1, 0, 0, 0], [0, 1, 0, 0]]
+    lost = torch.tensor([[torch.nan, torch.nan], [torch.nan, torch.inf], [1e30, 0.9]])
+    assert predicted_durations(lost, None, max_frames=7).tolist() == [[1, 0], [0, 7], [7, 0]]
 
 
-@pytest.mark.parametrize("attention", ["vanilla", "local", "abc", "lara"])
 @pytest.mark.parametrize("postnet", [False, True])
+@pytest.mark.parametrize("attention", ["vanilla", "local", "abc", "lara", "s4d"])
 def test_a_padded_sentence_is_spoken_as_alone(attention: str, postnet: bool) -> None:
     backbone = fastspeech2(attention, postnet=postnet).double().eval()
     inputs = {k: v.double() if v.is_floating_point() else v for k, v in batch().items()}
     together = backbone(**inputs)
+    outputs = []
     for row, length in enumerate(LENGTHS):
         alone = backbone(**{k: v[row : row + 1, :length] for k, v in inputs.items() if k != "padding_mask"})
         frames = alone.mel.shape[1]
         torch.testing.assert_close(together.mel[row, :frames], alone.mel[0], atol=1e-6, rtol=1e-5)
-        assert together.mel_padding[row].sum() == together.mel.shape[1] - frames
-        torch.testing.assert_close(together.log_duration[row, :length], alone.log_duration[0], atol=1e-6, rtol=1e-5)
-        torch.testing.assert_close(together.energy[row, :length], alone.energy[0], atol=1e-6, rtol=1e-5)
+        assert together.mel_padding[row].tolist() == [False] * frames + [True] * (together.mel.shape[1] - frames)
+        for name in PREDICTED:
+            found, expected = getattr(together, name)[row], getattr(alone, name)[0]
+            torch.testing.assert_close(found[:length], expected, atol=1e-6, rtol=1e-5)
+        outputs.append(alone)
+
+    def gradients(outputs: list[FastSpeech2Output], masks: list[tuple[Tensor | None, Tensor]]) -> list[Tensor]:
+        total = torch.zeros((), dtype=torch.double)
+        for output, (padding, mel_padding) in zip(outputs, masks, strict=True):
+            total = total + output.mel[~mel_padding].sin().sum()
+            for name in PREDICTED:
+                values = getattr(output, name)
+                total = total + (values if padding is None else values[~padding]).sin().sum()
+        return list(torch.autograd.grad(total, list(backbone.parameters())))
+
+    both = gradients([together], [(inputs["padding_mask"], together.mel_padding)])
+    for found, expected in zip(both, gradients(outputs, [(None, o.mel_padding) for o in outputs]), strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
 
 
-def test_given_pitch_moves_frames_by_its_bucket() -> None:
-    backbone = fastspeech2(pitch_range=(-1.0, 1.0)).eval()
+@pytest.mark.parametrize("attention", ["vanilla", "local", "abc"])
+def test_padding_before_a_sentence_changes_nothing(attention: str) -> None:
+    backbone = fastspeech2(attention).eval()
+    inputs = {name: value[1:2, :4] for name, value in batch().items()}
+    padded = {name: F.pad(value, (3, 0), value=1) for name, value in inputs.items()}
+    expected, found = backbone(**inputs), backbone(**padded)
+    torch.testing.assert_close(found.mel, expected.mel, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(found.pitch[:, 3:], expected.pitch, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["pitch", "energy"])
+def test_buckets_are_equal_parts_of_the_range(name: str) -> None:
+    """12 buckets are 10 parts of the range, its least value in the one below it, and what lies above it."""
+    adaptor = fastspeech2("vanilla", **{f"{name}_range": (-1.0, 1.5)}).eval().adaptor
+    bounds = [-1.0 + 0.25 * i for i in range(11)]
+    values = torch.tensor([[-50.0, -1.0, -0.99, -0.75, -0.74, 0.1, 1.49, 1.5, 1.51, 50.0]])
+    buckets = [sum(bound < value for bound in bounds) for value in values[0].tolist()]
+    assert buckets == [0, 0, 1, 1, 2, 5, 10, 10, 11, 11]
+    x, ones, low = torch.randn(1, 10, 16), torch.ones(1, 10, dtype=torch.long), torch.full((1, 10), -3.0)
+    given = {"pitch": low, "energy": low, name: values}
+    other = {"pitch": adaptor.energy_embedding, "energy": adaptor.pitch_embedding}[name]
+    table = {"pitch": adaptor.pitch_embedding, "energy": adaptor.energy_embedding}[name]
+    found, _, _ = adaptor(x, None, ones, given["pitch"], given["energy"])
+    # of the other's bounds -4, -3.2, -2.4 and so on, two are below -3
+    torch.testing.assert_close(found, x + table.weight[buckets] + other.weight[2])
+
+
+def test_each_prediction_reads_what_comes_before_it() -> None:
+    """Durations and pitch are predicted from the tokens, energy also from the given pitch."""
+    backbone, inputs = fastspeech2().eval(), batch()
+    output = backbone(**inputs)
+    high = backbone(**{**inputs, "pitch": inputs["pitch"] + 5, "energy": inputs["energy"] - 5})
+    assert torch.equal(output.log_duration, high.log_duration)
+    assert torch.equal(output.pitch, high.pitch)
+    assert not torch.allclose(output.energy, high.energy)
+    loud = backbone(**{**inputs, "energy": inputs["energy"] - 5})
+    assert all(torch.equal(getattr(output, name), getattr(loud, name)) for name in PREDICTED)
+    assert not torch.allclose(output.mel, loud.mel)
+
+
+def test_positions_are_scaled_sinusoids_of_phonemes_and_of_frames() -> None:
+    backbone, inputs = fastspeech2().eval(), batch()
+    seen: dict[str, Tensor] = {}
+    for name in ("encoder", "decoder"):
+        getattr(backbone, f"{name}_positions").alpha.data.fill_({"encoder": 0.7, "decoder": -1.3}[name])
+        block = getattr(backbone, name)[0]
+        block.register_forward_pre_hook(lambda _, args, name=name: seen.update({name: args[0]}))
+    mel_padding = backbone(**inputs).mel_padding
+
+    def sinusoid(position: int) -> Tensor:
+        angles = [(position + 2) / 10000 ** (k / 7) for k in range(8)]
+        return torch.tensor([math.sin(a) for a in angles] + [math.cos(a) for a in angles])
+
+    table = torch.stack([sinusoid(i) for i in range(mel_padding.shape[1])])
+    expected = backbone.embedding(inputs["tokens"]) + 0.7 * table[:9]
+    real = ~inputs["padding_mask"]
+    torch.testing.assert_close(seen["encoder"][real], expected[real], atol=1e-5, rtol=1e-4)
+    # frames of one token differ by their positions alone
+    plain = seen["decoder"] + 1.3 * table
+    first = int(inputs["durations"][0, 0])
+    torch.testing.assert_close(plain[0, :first], plain[0, :1].expand(first, -1), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(plain[mel_padding], torch.zeros_like(plain[mel_padding]), atol=1e-5, rtol=0)
+
+
+def test_without_targets_it_speaks_what_it_predicts() -> None:
     inputs = batch()
-    bounds = backbone.adaptor.pitch_bounds
-    assert torch.allclose(bounds, torch.linspace(-1, 1, 11))
-    same = backbone(**{**inputs, "pitch": torch.full((3, 9), 0.05)}).mel
-    assert torch.equal(same, backbone(**{**inputs, "pitch": torch.full((3, 9), 0.15)}).mel)
-    assert not torch.equal(same, backbone(**{**inputs, "pitch": torch.full((3, 9), 0.25)}).mel)
-    below = backbone(**{**inputs, "pitch": torch.full((3, 9), -50.0)}).mel
-    assert torch.equal(below, backbone(**{**inputs, "pitch": torch.full((3, 9), -1.01)}).mel)
+    tokens, mask = inputs["tokens"], inputs["padding_mask"]
+    backbone = fastspeech2(max_frames=40).eval()
+    backbone.adaptor.duration.output.bias.data.fill_(1.3)
+    output = backbone(tokens, mask)
+    durations = (output.log_duration.double().exp() - 1).round().long().clamp(min=0).masked_fill(mask, 0)
+    assert len(durations[~mask].unique()) > 1
+    assert (~output.mel_padding).sum(dim=1).tolist() == durations.sum(dim=1).tolist()
+    given = backbone(tokens, mask, durations=durations, pitch=output.pitch, energy=output.energy)
+    assert torch.equal(output.mel, given.mel)
+    backbone.adaptor.duration.output.bias.data.fill_(30.0)
+    assert backbone(tokens, mask).mel.shape == (3, 40, 7)
 
 
-def test_without_targets_it_predicts_them() -> None:
+@pytest.mark.parametrize("name", ["dropout", "attention_dropout", "predictor_dropout"])
+def test_each_dropout_drops_its_own(name: str) -> None:
+    off = {"dropout": 0.0, "attention_dropout": 0.0, "predictor_dropout": 0.0}
     inputs = batch()
-    output = fastspeech2().eval()(inputs["tokens"], inputs["padding_mask"])
-    assert output.mel.shape[:2] == output.mel_padding.shape
-    assert (~output.mel_padding).sum(dim=1).min() >= 1
-    assert output.mel.isfinite().all()
+    still = fastspeech2("vanilla", **off)
+    first = still(**inputs)
+    assert torch.equal(first.mel, still(**inputs).mel)
+    moving = fastspeech2("vanilla", **{**off, name: 0.5})
+    one, two = moving(**inputs), moving(**inputs)
+    assert not torch.equal(one.pitch, two.pitch)
+    assert torch.equal(one.mel, two.mel) == (name == "predictor_dropout")
+    moving.eval()
+    assert torch.equal(moving(**inputs).mel, moving(**inputs).mel)
+
+
+def test_weights_begin_as_in_fairseq() -> None:
+    backbone = fastspeech2(embed_dim=64, ffn_dim=96, num_tokens=400)
+    for conv in (m for m in backbone.modules() if isinstance(m, nn.Conv1d)):
+        fan = conv.kernel_size[0] * (conv.in_channels + conv.out_channels)
+        bound = math.sqrt(2) * math.sqrt(6 / fan)
+        assert 0.99 * bound < conv.weight.abs().max() <= bound
+    adaptor = backbone.adaptor
+    for table in (backbone.embedding, adaptor.pitch_embedding, adaptor.energy_embedding):
+        assert table.weight.std().item() == pytest.approx(64**-0.5, rel=0.1)
+
+
+def test_slots_are_those_of_the_encoder_then_of_the_decoder() -> None:
+    with torch.device("meta"):
+        slots = build_backbone("fastspeech2", attention="vanilla", pattern="NS").attention_slots()
+    assert slots == [(f"{part}.{i}.attention", Pattern.NS) for part in ("encoder", "decoder") for i in range(4)]
 
 
 def loss(backbone: Any) -> Tensor:
@@ -114,8 +228,67 @@ def test_it_learns_a_batch(attention: str) -> None:
     assert found[-1] < 0.7 * found[0]
 
 
-def test_recomputed_activations_give_the_same_gradients() -> None:
-    assert same_gradients(fastspeech2(postnet=True), loss) < 1e-5
+@pytest.mark.parametrize("attention", ["vanilla", "performer"])
+def test_recomputed_activations_give_the_same_gradients(attention: str) -> None:
+    backbone = fastspeech2(attention, postnet=True)
+    assert same_gradients(backbone, loss) < 1e-5
+    calls: list[nn.Module] = []
+    for path, _ in backbone.attention_slots():
+        backbone.get_submodule(path).register_forward_hook(lambda module, *_: calls.append(module))
+    gradients(backbone, loss)
+    assert len(calls) == 2 * len(backbone.attention_slots())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("targets", ["given", "predicted"])
+def test_mixed_precision(dtype: torch.dtype, targets: str) -> None:
+    backbone, inputs = fastspeech2(), batch()
+    if targets == "predicted":
+        inputs = {name: inputs[name] for name in ("tokens", "padding_mask")}
+        backbone.adaptor.duration.output.bias.data.fill_(1.0)
+    backbone.eval()
+    exact = backbone(**inputs)
+    with torch.autocast("cpu", dtype):
+        output = backbone(**inputs)
+    for name in PREDICTED:
+        torch.testing.assert_close(getattr(output, name).float(), getattr(exact, name), atol=0.1, rtol=0.1)
+    if targets == "given":
+        torch.testing.assert_close(output.mel.float(), exact.mel, atol=0.1, rtol=0.1)
+        backbone.train()
+        with torch.autocast("cpu", dtype):
+            value = loss(backbone)
+        value.backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in backbone.parameters())
+
+
+@pytest.mark.parametrize("checkpoint_activations", [False, True])
+@pytest.mark.parametrize("targets", ["given", "predicted"])
+def test_compiles_to_a_graph_before_the_lengths_and_one_after(targets: str, checkpoint_activations: bool) -> None:
+    torch.compiler.reset()
+    backbone = fastspeech2(checkpoint_activations=checkpoint_activations, dropout=0.0, attention_dropout=0.0)
+    backbone.adaptor.duration.output.bias.data.fill_(1.0)
+    backbone.train(targets == "given")
+    backbone.adaptor.eval()
+    graphs: list[GraphModule] = []
+
+    def count(graph: GraphModule, _inputs: list[Tensor]) -> Any:
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(backbone, backend=count)
+    for _ in range(3):  # three batches, each of other lengths of frames
+        inputs = batch()
+        if targets == "predicted":
+            inputs = {name: inputs[name] for name in ("tokens", "padding_mask")}
+        found, expected = compiled(**inputs), backbone(**inputs)
+        torch.testing.assert_close(found.mel, expected.mel, atol=1e-5, rtol=1e-4)
+        assert torch.equal(found.mel_padding, expected.mel_padding)
+        wanted = [torch.autograd.grad(o.mel.sin().sum(), backbone.output.weight)[0] for o in (found, expected)]
+        torch.testing.assert_close(*wanted, atol=1e-4, rtol=1e-4)
+    # once for the first number of frames, once more for any number
+    assert len(graphs) <= 3, len(graphs)
+    with pytest.raises(UserError, match="max_frames"):
+        compiled(**{**batch(), "durations": torch.full((3, 9), 500)})
 
 
 @pytest.mark.parametrize(
@@ -126,11 +299,16 @@ def test_recomputed_activations_give_the_same_gradients() -> None:
         ({"padding_mask": torch.ones(3, 9, dtype=torch.bool)}, "length zero"),
         ({"padding_mask": torch.zeros(3, 9)}, "must be bool"),
         ({"padding_mask": torch.zeros(3, 8, dtype=torch.bool)}, r"\[3, 8\]"),
-        ({"durations": torch.zeros(3, 9, dtype=torch.long)}, "a frame in each row"),
-        ({"durations": torch.full((3, 9), -1)}, "negative"),
-        ({"durations": torch.ones(3, 9)}, "whole numbers"),
-        ({"durations": torch.full((3, 9), 500)}, "max_frames"),
+        ({"tokens": torch.randint(-1, 0, (3, 9))}, "ids from -1 to -1"),
+        ({"tokens": torch.zeros(3, 9)}, "int64 or int32"),
+        ({"tokens": torch.zeros(9, dtype=torch.long)}, r"\(9,\)"),
+        ({"durations": torch.tensor([[1] * 9, [0] * 4 + [5] * 5, [1] * 9])}, r"\[3, 9\].* a frame.* \[9, 0, 7\]"),
+        ({"durations": torch.tensor([[9] * 3 + [-1] + [9] * 5] * 3)}, "negative.* a least of -1"),
+        ({"durations": torch.ones(3, 9)}, "whole numbers.*float32"),
+        ({"durations": torch.full((3, 9), 134)}, r"\[3, 9\] make 1206 frames, more than the 1200 of max_frames"),
+        ({"durations": torch.ones(3, 8, dtype=torch.long)}, r"durations must be \[3, 9\] like tokens, got \[3, 8\]"),
         ({"pitch": torch.zeros(3, 8)}, r"pitch must be \[3, 9\]"),
+        ({"energy": torch.zeros(3, 9, 1)}, r"energy must be \[3, 9\] like tokens, got \[3, 9, 1\]"),
     ],
 )
 def test_mistakes_are_named(change: dict[str, Tensor], message: str) -> None:
@@ -138,6 +316,25 @@ def test_mistakes_are_named(change: dict[str, Tensor], message: str) -> None:
         fastspeech2()(**{**batch(), **change})
 
 
-def test_ranges_must_be_ranges() -> None:
-    with pytest.raises(UserError, match="pitch_range"):
-        fastspeech2(pitch_range=(1.0, 1.0))
+def test_as_many_frames_as_fit_are_spoken() -> None:
+    inputs = batch()
+    totals = inputs["durations"].masked_fill(inputs["padding_mask"], 0).sum(dim=1)
+    assert fastspeech2(max_frames=int(totals.max()))(**inputs).mel.shape[1] == totals.max()
+    with pytest.raises(UserError, match="max_frames"):
+        fastspeech2(max_frames=int(totals.max()) - 1)(**inputs)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("pitch_range", (1.0, 1.0)),
+        ("energy_range", (2.0, -1.0)),
+        ("pitch_range", (0.0, 1.0, 2.0)),
+        ("energy_range", (-math.inf, 1.0)),
+        ("pitch_range", (math.nan, 1.0)),
+        ("kernel_size", 4),
+    ],
+)
+def test_options_that_do_not_fit_are_named(option: str, value: Any) -> None:
+    with pytest.raises(UserError, match=option):
+        fastspeech2("vanilla", **{option: value})
