@@ -21,6 +21,7 @@ from cab.registry import ATTENTIONS, BACKBONES, TASKS, Entry
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 PRESETS = ("paper", "mini", "smoke")
+CLUSTERS = ("none", "local", "slurm")
 GROUPS = ("task", "dataset", "backbone", "attention", "preset")
 
 
@@ -73,8 +74,17 @@ def tuned_options(task: str, backbone: str, pattern: str, attention: str) -> dic
     return options
 
 
-def check_overrides(arguments: Iterable[str]) -> list[str]:
+def group_entry(group: str, name: str) -> Entry:
+    """What is registered as ``name`` in the group: attention, backbone or task."""
+    registries = {"attention": ATTENTIONS, "backbone": BACKBONES, "task": TASKS}
+    return registries[group].get(name)  # type: ignore[attr-defined]
+
+
+def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[str]:
     """Check names before Hydra composes anything, and fill what has one possible value.
+
+    Args:
+        sweep: a group that is not named means all of it.
 
     Returns:
         The overrides, with the backbone of a task that has only one.
@@ -89,38 +99,38 @@ def check_overrides(arguments: Iterable[str]) -> list[str]:
     except HydraException as error:
         raise UserError(f"cannot read the overrides: {_first_line(error)}") from None
     chosen = {override.key_or_group: _choices(override) for override in parsed}
-    _check_names("task", chosen.get("task"), TASKS.names())
-    tasks = [TASKS.get(name).cls for name in chosen["task"]]
+    _check_names("task", chosen.get("task"), TASKS.names(), needed=not sweep)
+    tasks = [TASKS.get(name).cls for name in chosen.get("task", TASKS.names())]
     datasets = sorted({name for task in tasks for name in task.datasets})  # type: ignore[attr-defined]
     backbones = sorted({name for task in tasks for name in task.backbones})  # type: ignore[attr-defined]
     if "backbone" not in chosen and len(backbones) == 1:
         chosen["backbone"] = backbones
         arguments.append(f"backbone={backbones[0]}")
-    _check_names("dataset", chosen.get("dataset"), datasets)
-    _check_names("backbone", chosen.get("backbone"), BACKBONES.names())
-    _check_names("attention", chosen.get("attention"), ATTENTIONS.names())
-    _check_names("pattern", chosen.get("pattern"), [str(pattern) for pattern in Pattern])
-    if "preset" in chosen:
-        _check_names("preset", chosen["preset"], PRESETS)
+    _check_names("dataset", chosen.get("dataset"), datasets, needed=not sweep)
+    _check_names("backbone", chosen.get("backbone"), BACKBONES.names(), needed=not sweep)
+    _check_names("attention", chosen.get("attention"), ATTENTIONS.names(), needed=not sweep)
+    _check_names("pattern", chosen.get("pattern"), [str(pattern) for pattern in Pattern], needed=not sweep)
+    _check_names("preset", chosen.get("preset"), PRESETS, needed=False)
+    _check_names("cluster", chosen.get("cluster"), CLUSTERS, needed=False)
     _check_options(chosen, parsed)
     return arguments
 
 
-def _check_names(kind: str, names: list[str] | None, known: Iterable[str]) -> None:
-    if not names:
+def _check_names(kind: str, names: list[str] | None, known: Iterable[str], *, needed: bool) -> None:
+    if not names and needed:
         raise UserError(f"name a {kind}: {kind}=NAME, one of {', '.join(known)}")
-    for name in names:
+    for name in names or ():
         if name not in known:
             raise unknown_name(kind, name, known)
 
 
 def _check_options(chosen: Mapping[str, list[str]], parsed: list[Override]) -> None:
     """An option like ``attention.num_landmarks`` must exist in one of the attentions that are named."""
-    registries = {"attention": ATTENTIONS, "backbone": BACKBONES, "task": TASKS}
+    everything = {"attention": ATTENTIONS, "backbone": BACKBONES, "task": TASKS}
     for override in parsed:
         group, _, option = override.key_or_group.partition(".")
-        if option and group in registries:
-            entries: list[Entry] = [registries[group].get(name) for name in chosen[group]]  # type: ignore[attr-defined]
+        if option and group in everything:
+            entries = [group_entry(group, name) for name in chosen.get(group, everything[group].names())]  # type: ignore[attr-defined]
             if not any(option.partition(".")[0] in {*entry.options} - {"dataset"} for entry in entries):
                 entries[0].check_options({option: None}, group)
 

@@ -10,6 +10,7 @@ import sys
 import traceback
 
 from cab.errors import UserError, unknown_name
+from cab.runner.faults import Preempted
 
 COMMANDS = {
     "run": "train and evaluate one cell, or a sweep of cells with -m",
@@ -39,6 +40,9 @@ def main(argv: list[str] | None = None) -> int:
             traceback.print_exc()
         print(f"cab: error: {error}", file=sys.stderr)
         return 2
+    except Preempted as stop:
+        print(f"cab: {stop}", file=sys.stderr)
+        return 128 + stop.signal
     except KeyboardInterrupt:
         print("cab: interrupted", file=sys.stderr)
         return 130

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-import shlex
 import sys
-import traceback
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from cab.errors import Unsupported, UserError
+from cab.cli.text_table import text_table
+from cab.errors import UserError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from cab.runner.run import Outcome
 
 log = logging.getLogger("cab")
 
-_outcomes: list[Outcome] = []
-_left_out: list[str] = []
-_failures: list[str] = []
 _raised: list[Exception] = []  # of a single cell; kept from Hydra, which would print its own lines about it
 
 HELP = """\
 usage: cab run task=TASK dataset=DATASET attention=ATTENTION pattern=PATTERN [KEY=VALUE ...]
-       cab run -m task=TASK dataset=DATASET attention=A,B,C pattern=NS,NC [KEY=VALUE ...]
+       cab run -m [task=T,U] [attention=A,B] [pattern=NS,NC] [cluster=local|slurm] [--dry-run] [KEY=VALUE ...]
 
 Trains and evaluates one cell and writes its record; with -m every runnable combination of the values
-separated by commas. A cell whose record exists is not run again; a cell that was cut goes on.
+separated by commas, where a group that is not named means all of it (of the data sets, all real ones).
+A cell whose record exists is not run again; a cell that was cut goes on.
 
   task       {tasks}
   dataset    {datasets}
@@ -38,8 +36,12 @@ separated by commas. A cell whose record exists is not run again; a cell that wa
   preset     paper, mini (default), smoke
 
   seed=1  elsewhere=vanilla  results_dir=results/local  data_root=FOLDER (or CAB_DATA)
-  device=auto|cpu|cuda  force=true  logger=csv|wandb
+  device=auto|cpu|cuda  force=true  logger=csv|tensorboard|wandb
   --retry failed,oom,diverged   run cells again whose record has one of these statuses
+  --dry-run                     print the cells, their GPU hours and their commands, and run nothing
+  cluster=local                 worker processes of this machine, one a GPU (cluster.workers=4)
+  cluster=slurm                 jobs of Slurm arrays: cluster.partition= time= (minutes) gpus= cpus= memory= (GB)
+                                constraint= account= qos= parallel= requeues= wait=false setup= extra=
 
 Options of an attention, backbone or task are set by name, as attention.num_landmarks=32; those of training
 as trainer.max_steps=100. --cfg job prints the whole configuration and runs nothing.
@@ -53,14 +55,24 @@ def run(arguments: list[str]) -> int:
         print(_help())
         return 0
     from cab import config
+    from cab.runner.launch import run_sweep
+    from cab.runner.sweep import REPORT
 
     arguments = _retry_as_override(arguments)
-    flags = [a for a in arguments if a.startswith("-")]
-    overrides = config.check_overrides(a for a in arguments if not a.startswith("-"))
+    plan = "--dry-run" in arguments
+    flags = [a for a in arguments if a.startswith("-") and a != "--dry-run"]
+    named_to_sweep = "-m" in flags or "--multirun" in flags
+    overrides = config.check_overrides((a for a in arguments if not a.startswith("-")), sweep=named_to_sweep)
+    sweep = named_to_sweep or plan or not {"cluster=local", "cluster=slurm"}.isdisjoint(overrides)
     config.register_configs()
-    _compose_and_run([*flags, *overrides])
-    _report(sweep=any(flag in ("-m", "--multirun") for flag in flags), printed="--cfg" in " ".join(flags))
-    return 1 if _failures else 0
+    REPORT.clear()
+    if sweep:
+        with _readable_errors():
+            run_sweep(overrides, only_plan=plan)
+    else:
+        _compose_and_run([*flags, *overrides])
+    _report(sweep=sweep, printed=plan or "--cfg" in " ".join(flags))
+    return 1 if REPORT.failures else 0
 
 
 def _retry_as_override(arguments: list[str]) -> list[str]:
@@ -77,22 +89,32 @@ def _retry_as_override(arguments: list[str]) -> list[str]:
     return [*arguments[:place], *arguments[place + 2 :], f"retry=[{','.join(wanted)}]"]
 
 
-def _compose_and_run(arguments: list[str]) -> None:
-    import hydra
+@contextlib.contextmanager
+def _readable_errors() -> Iterator[None]:
+    """Hydra's complaints about the overrides are the user's to fix."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
+
+    from cab.runner.sweep import first_line
+
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(first_line(error)) from error
+
+
+def _compose_and_run(arguments: list[str]) -> None:
+    import hydra
 
     from cab.config import CONFIGS
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come back to us, not to the terminal
     before = sys.argv
     sys.argv = ["cab run", *arguments]
-    for collected in (_outcomes, _left_out, _failures, _raised):
-        collected.clear()
+    _raised.clear()
     try:
-        hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="run")(run_composed)()
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(_one_line(error)) from error
+        with _readable_errors():
+            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="run")(run_composed)()
     finally:
         sys.argv = before
     if _raised:
@@ -100,52 +122,39 @@ def _compose_and_run(arguments: list[str]) -> None:
 
 
 def run_composed(composed: DictConfig) -> None:
-    """One job of Hydra's: also called in other processes by launchers."""
+    """The one cell of a command without -m; the cells of a sweep go to the launchers."""
     from hydra.core.hydra_config import HydraConfig
-    from hydra.types import RunMode
 
     from cab.config import resolve
     from cab.runner.run import run_cell
+    from cab.runner.sweep import REPORT, command_of
 
-    in_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
     try:
-        outcome = run_cell(resolve(composed), command=_command())
+        outcome = run_cell(resolve(composed), command=command_of(HydraConfig.get().overrides.task))
     except Exception as error:
-        if not in_sweep:
-            _raised.append(error)
-        elif isinstance(error, Unsupported):
-            _left_out.append(str(error))
-        else:
-            log.error("%s", error if isinstance(error, UserError) else traceback.format_exc())
-            _failures.append(f"{' '.join(HydraConfig.get().overrides.task)}: {_one_line(error)}")
+        _raised.append(error)
         return
-    log.info("%s: %s", _words(outcome), outcome.title)
-    if outcome.record is not None and outcome.record["status"] == "failed":
-        _failures.append(f"{outcome.title}: {outcome.record['error']}")
-    _outcomes.append(outcome)
-
-
-def _words(outcome: Outcome) -> str:
-    """What became of the cell, in words."""
-    status = "finished" if outcome.record is None else outcome.record["status"]
-    if outcome.status == "found":
-        again = "" if status == "finished" else f" ({status}; --retry {status} runs it again)"
-        return "already there" + again
-    if outcome.record is None:
-        return outcome.status
-    return status if status == "finished" else f"{status} ({outcome.record['error']})"
+    REPORT.add(outcome)
 
 
 def _report(*, sweep: bool, printed: bool) -> None:
-    for reason in dict.fromkeys(_left_out):
+    from cab.runner.sweep import REPORT
+
+    for reason in dict.fromkeys(REPORT.left_out):
         log.warning("left out: %s", reason)
-    for failure in _failures:
+    for failure in REPORT.failures:
         log.error("failed: %s", failure)
-    records = [outcome.record for outcome in _outcomes if outcome.record is not None]
+    records = [outcome.record for outcome in REPORT.outcomes if outcome.record is not None]
+    if REPORT.plan:
+        from cab.runner.plan import COLUMNS
+
+        print(text_table(COLUMNS, REPORT.plan, align="rll"))
+    if printed:
+        return
     if records:
         print(_sweep_table(records) if sweep else _cell_table(records[0]))
-    elif not printed and not _failures and not _outcomes:
-        raise UserError(f"no cell can run: {'; '.join(dict.fromkeys(_left_out)) or 'nothing was composed'}")
+    elif not REPORT.failures and not REPORT.outcomes:
+        raise UserError(f"no cell can run: {'; '.join(dict.fromkeys(REPORT.left_out)) or 'nothing was composed'}")
 
 
 def _cell_table(record: Any) -> str:
@@ -198,14 +207,3 @@ def _help() -> str:
         backbones=", ".join(BACKBONES.names()),
         attentions=", ".join(ATTENTIONS.names()),
     )
-
-
-def _command() -> str:
-    from hydra.core.hydra_config import HydraConfig
-
-    return "cab run " + shlex.join(HydraConfig.get().overrides.task)
-
-
-def _one_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -18,7 +18,9 @@ from cab.registry import ATTENTIONS, BACKBONES, TASKS
 from cab.results import cell_hash
 from cab.task import Task
 
-RUN_KEYS = ("results_dir", "data_root", "device", "force", "retry", "logger")
+GROUPS = ("task", "dataset", "backbone", "pattern", "attention")
+"""What is chosen by name, in the order of :func:`runnable_cells`."""
+RUN_KEYS = ("results_dir", "data_root", "device", "force", "retry", "logger", "cluster")
 """Where and how a cell runs; all other keys say what it is, and make its hash."""
 TRAINER_RUN_KEYS = ("checkpoint_every", "micro_batch_size", "num_workers", "strategy")
 """Keys of the trainer that suit a machine and are not part of what is measured."""
@@ -43,10 +45,7 @@ class Cell:
         task_entry = TASKS.get(task_name)
         task_entry.check_options(task_options, "task")
         dataset = config["dataset"]["name"]
-        if dataset not in task_entry.cls.datasets:  # type: ignore[attr-defined]
-            raise Unsupported(
-                f"task '{task_name}' has no dataset '{dataset}'; it has {', '.join(task_entry.cls.datasets)}"  # type: ignore[attr-defined]
-            )
+        check_dataset(task_name, dataset)
         backbone, backbone_options = _split(config["backbone"])
         BACKBONES.get(backbone).check_options(backbone_options, "backbone")
         attention = AttentionSpec(*_split(config["attention"]))
@@ -105,12 +104,21 @@ class Cell:
         return " ".join(str(value) for value in self.key.values() if value != "")
 
 
-def check_task_backbone(task: str, backbone: str, pattern: Pattern) -> None:
+def check_dataset(task: str, dataset: str) -> None:
+    """UserError when the task has no such data."""
+    datasets: tuple[str, ...] = TASKS.get(task).cls.datasets  # type: ignore[attr-defined]
+    if dataset not in datasets:
+        raise Unsupported(f"task '{task}' has no dataset '{dataset}'; it has {', '.join(datasets)}")
+
+
+def check_task_backbone(task: str, backbone: str, pattern: Pattern | None = None) -> None:
     """UserError when the task is not defined for the backbone, or the backbone has no slot of the pattern."""
     defined: Mapping[str, str] = TASKS.get(task).cls.backbones  # type: ignore[attr-defined]
     BACKBONES.get(backbone)
     if backbone not in defined:
         raise Unsupported(f"task '{task}' is not defined for backbone '{backbone}'; choose {', '.join(defined)}")
+    if pattern is None:
+        return
     check_slot(backbone, pattern, set(backbone_patterns(backbone)))
     if pattern not in Pattern.parse_many(defined[backbone]):
         raise Unsupported(
@@ -130,6 +138,21 @@ def runnable_cells() -> list[tuple[str, str, str, str, str]]:
         for attention in ATTENTIONS
         if pattern in attention.patterns
     ]
+
+
+def why_not_runnable(named: Mapping[str, str]) -> str:
+    """The reason that no runnable cell has these names of :data:`GROUPS`."""
+    pattern = Pattern.parse(named["pattern"]) if "pattern" in named else None
+    try:
+        if {"task", "dataset"} <= named.keys():
+            check_dataset(named["task"], named["dataset"])
+        if {"task", "backbone"} <= named.keys():
+            check_task_backbone(named["task"], named["backbone"], pattern)
+        if pattern is not None and "attention" in named:
+            check_attention(AttentionSpec(named["attention"]), pattern)
+    except Unsupported as error:
+        return str(error)
+    return f"no cell has {', '.join(f'{group}={name}' for group, name in named.items())}; see cab list cells"
 
 
 def _split(group: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -15,6 +15,9 @@ STATUSES = ("finished", "oom", "diverged", "failed")
 """What a record says of its run: a score, out of memory, a loss that is no number, or an error."""
 
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
 class Diverged(Exception):
     """The training loss stopped being a number."""
 
@@ -23,8 +26,11 @@ class Diverged(Exception):
         self.step = step
 
 
-class Preempted(Exception):
-    """The run was told to stop and has saved itself; the same command goes on from there."""
+class Preempted(BaseException):
+    """The run was told to stop and has saved itself; the same command goes on from there.
+
+    Like KeyboardInterrupt it is no error of the cell, and ends a whole sweep.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}; the same command goes on from the last checkpoint")
@@ -69,7 +75,7 @@ def disk_errors(folder: Path) -> Iterator[None]:
 
 
 class StopSignals:
-    """SIGTERM and SIGUSR1 ask a run to stop: at once, or while it trains after the step and its checkpoint."""
+    """SIGTERM, SIGUSR1 and SIGUSR2 ask a run to stop: at once, or while it trains after the step and its checkpoint."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -80,7 +86,7 @@ class StopSignals:
         """Handle the signals inside the block, as far as this thread may."""
         before = {}
         with contextlib.suppress(ValueError):  # only the main thread can
-            for number in (signal.SIGTERM, signal.SIGUSR1):
+            for number in STOP_SIGNALS:
                 before[number] = signal.signal(number, self._handle)
         try:
             yield

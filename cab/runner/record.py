@@ -13,8 +13,8 @@ from cab.runner.provenance import hardware, revision, versions
 from cab.task import Task
 
 
-def base_record(cell: Cell, command: str, device: Any) -> dict[str, Any]:
-    """All that is known of a run whatever becomes of it."""
+def base_record(cell: Cell, command: str, device: Any | None) -> dict[str, Any]:
+    """All that is known of a run whatever becomes of it; without a device, of one whose machine is not known."""
     return {
         "schema": SCHEMA,
         "hash": cell.hash,
@@ -24,8 +24,8 @@ def base_record(cell: Cell, command: str, device: Any) -> dict[str, Any]:
         "command": command,
         "versions": versions(),
         "revision": revision(),
-        "hardware": hardware(device),
-        "data": cell.task.fingerprint(),
+        "hardware": hardware(device) if device else {},
+        "data": cell.task.fingerprint() if device else {},
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from cab.errors import UserError
 from cab.results import read_record, record_path, write_record
 from cab.runner.cell import Cell
-from cab.runner.faults import Preempted, StopSignals, disk_errors, is_full_disk, status_of
+from cab.runner.faults import StopSignals, disk_errors, is_full_disk, status_of
 
 if TYPE_CHECKING:
     from cab.backbone import Backbone
@@ -54,7 +54,7 @@ def run_cell(config: Mapping[str, Any], *, command: str = "") -> Outcome:
         Preempted: a signal asked to stop; the checkpoint is on disk.
     """
     cell = Cell.from_config(config)
-    found = _found(cell)
+    found = existing_record(cell)
     if found is not None:
         return Outcome(cell.title, "found", found)
     _check(cell)
@@ -70,7 +70,7 @@ def run_cell(config: Mapping[str, Any], *, command: str = "") -> Outcome:
         if folder is None:
             log.warning("another process is running %s", cell.title)
             return Outcome(cell.title, "busy", None)
-        found = _found(cell)  # by a process that held the folder until now
+        found = existing_record(cell)  # by a process that held the folder until now
         if found is not None:
             return Outcome(cell.title, "found", found)
         with disk_errors(cell.results_dir):
@@ -80,7 +80,7 @@ def run_cell(config: Mapping[str, Any], *, command: str = "") -> Outcome:
     return Outcome(cell.title, "trained", record)
 
 
-def _found(cell: Cell) -> dict[str, Any] | None:
+def existing_record(cell: Cell) -> dict[str, Any] | None:
     """The record of an earlier run that need not be repeated."""
     path = record_path(cell.results_dir, cell.hash)
     if cell.config["force"] or not path.exists():
@@ -100,7 +100,7 @@ def _record(cell: Cell, folder: Path, command: str, processes: Processes) -> dic
     base = base_record(cell, command, choose_device(cell.config["device"]))
     try:
         return {**base, **_train_and_evaluate(cell, folder, processes)}
-    except (UserError, Preempted):
+    except UserError:
         raise
     except Exception as error:
         if is_full_disk(error) or not processes.is_first:

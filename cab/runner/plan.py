@@ -1,0 +1,54 @@
+"""What a sweep would run: its cells, what they cost, and the command of each."""
+
+from __future__ import annotations
+
+import csv
+import functools
+from collections.abc import Iterable
+
+from cab.config import CONFIGS
+from cab.results import record_path
+from cab.runner.cell import Cell
+from cab.runner.sweep import REPORT, Job
+
+COLUMNS = ("gpu_hours", "record", "command")
+
+
+def plan(jobs: Iterable[Job]) -> list[list[str]]:
+    """A row a cell: estimated GPU hours, the status of its record (empty: to be run), and its command; then the sum.
+
+    The hours of preset ``paper`` are Table 15's, those of the others were measured (configs/costs.csv); a cell
+    without a figure has ``-``. Cells whose record is there cost nothing more and are not in the sum.
+    """
+    rows, total = [], 0.0
+    for config, command in jobs:
+        try:
+            cell = Cell.from_config(config)
+        except ValueError as error:
+            REPORT.add_error(error, command)
+            continue
+        hours = gpu_hours(cell)
+        recorded = record_path(cell.results_dir, cell.hash).exists()
+        total += hours or 0.0 if not recorded else 0.0
+        rows.append(["-" if hours is None else f"{hours:g}", "there" if recorded else "", command])
+    return [*rows, [f"{total:g}", "", f"in all, of {sum(not row[1] for row in rows)} cells to be run"]]
+
+
+def gpu_hours(cell: Cell) -> float | None:
+    """Estimated hours of one GPU for the cell; None without a figure."""
+    wanted = {key: str(cell.key[key]) for key in ("preset", "task", "dataset", "backbone")}
+    for row in _costs():
+        if all(row[key] in ("", value) for key, value in wanted.items()) and _is_real(row, wanted):
+            return float(row["gpu_hours"])
+    return None
+
+
+def _is_real(row: dict[str, str], wanted: dict[str, str]) -> bool:
+    """The paper's hours are not those of generated data."""
+    return row["preset"] != "paper" or wanted["dataset"] != "synthetic"
+
+
+@functools.cache
+def _costs() -> tuple[dict[str, str], ...]:
+    with (CONFIGS / "costs.csv").open(newline="") as file:
+        return tuple(csv.DictReader(file))

@@ -1,0 +1,154 @@
+"""Cells in a pool of worker processes on this machine, one a GPU; a worker that is killed is started again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from cab.errors import UserError
+from cab.runner.cell import Cell
+from cab.runner.faults import Preempted, StopSignals
+from cab.runner.sweep import REPORT, Job, collect, to_do
+
+log = logging.getLogger("cab")
+
+STARTS = 2
+"""How often a cell is started whose worker dies: once more than once, since it may not be the cell's fault."""
+
+
+def run_in_pool(jobs: Iterable[Job], *, workers: int | None) -> None:
+    """Run every cell that has no record yet.
+
+    Args:
+        workers: how many processes; None is one a GPU, or one where there is none.
+
+    Raises:
+        ValueError: fewer than one worker.
+        Preempted: a signal asked to stop; the workers have saved what they were at.
+    """
+    if workers is not None and (not isinstance(workers, int) or workers < 1):
+        raise UserError(f"cluster.workers must be a whole number from 1, got {workers!r}")
+    gpus = _visible_gpus()
+    count = workers or max(1, len(gpus))
+    waiting: queue.SimpleQueue[tuple[Cell, Job]] = queue.SimpleQueue()
+    for item in to_do(jobs):
+        waiting.put(item)
+    pool = [_Worker(waiting, _environment(i, count, gpus)) for i in range(min(count, waiting.qsize()))]
+    signals = StopSignals()
+    try:
+        with signals.watched():
+            for worker in pool:
+                worker.start()
+            for worker in pool:
+                while worker.is_alive():  # a signal must be able to come between
+                    worker.join(timeout=0.2)
+    except (Preempted, KeyboardInterrupt):
+        log.warning("stopping: the workers save what they are at")
+        for worker in pool:
+            worker.stop()
+        for worker in pool:
+            worker.join()
+        raise
+
+
+def _visible_gpus() -> list[str]:
+    """The GPUs this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    import torch
+
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name for name in named.split(",") if name]
+    return [str(index) for index in range(torch.cuda.device_count())]
+
+
+def _environment(index: int, count: int, gpus: list[str]) -> dict[str, str]:
+    """Of worker ``index``: its own GPU, and its share of the cores."""
+    environment = dict(os.environ)
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // count)))
+    if gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = gpus[index % len(gpus)]
+    return environment
+
+
+class _Worker(threading.Thread):
+    """Feeds one worker process from the common queue, and starts another when it dies."""
+
+    def __init__(self, waiting: queue.SimpleQueue[tuple[Cell, Job]], environment: dict[str, str]) -> None:
+        super().__init__(daemon=True)
+        self.waiting = waiting
+        self.environment = environment
+        self.process: subprocess.Popen[str] | None = None
+        self.stopped = False
+
+    def run(self) -> None:
+        while not self.stopped:
+            try:
+                cell, job = self.waiting.get_nowait()
+            except queue.Empty:
+                break
+            self._run_cell(cell, job)
+        if self.process is not None:
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+            self.process.wait()
+
+    def stop(self) -> None:
+        """Ask the process to save what it is at and end; no further cell is started."""
+        self.stopped = True
+        if self.process is not None:
+            self.process.terminate()
+
+    def _run_cell(self, cell: Cell, job: Job) -> None:
+        died = ""
+        for _ in range(STARTS):
+            answer = self._ask(job)
+            if answer is not None:
+                _report(cell, job, answer)
+                return
+            if self.stopped:
+                return
+            died = self._last_words()
+            log.warning("the worker at %s was %s", cell.title, died)
+        collect(cell, otherwise=f"its worker was {died} {STARTS} times; the same command goes on from its checkpoint")
+
+    def _ask(self, job: Job) -> dict[str, Any] | None:
+        """The worker's answer; None when it dies over it."""
+        process = self._living()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps({"config": job[0], "command": job[1]}) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except OSError:
+            return None
+        return json.loads(line) if line.endswith("\n") else None
+
+    def _living(self) -> subprocess.Popen[str]:
+        if self.process is None or self.process.poll() is not None:
+            command = [sys.executable, "-m", "cab.runner.worker"]
+            pipe = subprocess.PIPE
+            self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=self.environment, text=True)
+        return self.process
+
+    def _last_words(self) -> str:
+        assert self.process is not None
+        status = self.process.wait()
+        return f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+
+def _report(cell: Cell, job: Job, answer: dict[str, Any]) -> None:
+    if answer["error"]:
+        REPORT.add_error(UserError(answer["error"]), job[1])
+    elif answer["outcome"] == "busy":
+        log.warning("another process is running %s", cell.title)
+    else:
+        collect(cell, otherwise="its record is gone")

@@ -1,0 +1,178 @@
+"""Cells as arrays of Slurm jobs, submitted through submitit.
+
+The record on disk says whether a cell is done, not the state of its job. One party puts a job back in the queue:
+submitit when its time is up (or a warning signal comes), Slurm itself when it preempts or a machine fails; either
+way the cell goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from cab.errors import UserError
+from cab.results import record_path, write_record
+from cab.runner.cell import Cell
+from cab.runner.faults import Preempted
+from cab.runner.sweep import Job, collect, to_do
+
+log = logging.getLogger("cab")
+
+ARRAY = 1000
+"""Jobs of one array: Slurm's usual limit is 1,001."""
+POLL_SECONDS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmOptions:
+    """``cluster=slurm``; configs/cluster/slurm.yaml says what each is."""
+
+    partition: str | None = None
+    time: int = 1440
+    gpus: int = 1
+    processes: int | None = None
+    cpus: int = 8
+    memory: float = 64
+    constraint: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    parallel: int = 256
+    requeues: int = 20
+    wait: bool = True
+    setup: list[str] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("time", "cpus", "memory", "parallel"):
+            if getattr(self, name) <= 0:
+                raise UserError(f"cluster.{name} must be more than 0, got {getattr(self, name)}")
+
+    def for_submitit(self) -> dict[str, Any]:
+        """The parameters of a submitit executor."""
+        processes = self.processes or max(1, self.gpus)
+        named = {"partition": self.partition, "constraint": self.constraint, "account": self.account, "qos": self.qos}
+        return {
+            "name": "cab",
+            "timeout_min": self.time,
+            "nodes": 1,
+            "tasks_per_node": processes,
+            "cpus_per_task": self.cpus,
+            "mem_gb": self.memory,
+            **({"gpus_per_node": self.gpus} if self.gpus else {}),
+            **{f"slurm_{name}": value for name, value in named.items() if value is not None},
+            "slurm_array_parallelism": self.parallel,
+            "slurm_setup": self.setup,
+            "slurm_additional_parameters": self.extra,
+        }
+
+
+class CellJob:
+    """What a job runs; submitit pickles it, and asks ``checkpoint`` what to run when the job is put back."""
+
+    def __call__(self, config: dict[str, Any], command: str) -> str:
+        from cab.runner.run import run_cell
+
+        logging.basicConfig(level=logging.INFO, format="%(message)s")
+        try:
+            return run_cell(config, command=command).status
+        except Preempted as stop:
+            put_back = signal.getsignal(stop.signal)  # submitit's handler, which waited until the cell had saved itself
+            if callable(put_back):
+                put_back(stop.signal, None)
+            raise
+
+    def checkpoint(self, *arguments: Any) -> Any:
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self, *arguments)
+
+
+def run_on_slurm(jobs: Iterable[Job], options: SlurmOptions) -> None:
+    """Submit every cell that has no record yet, and wait for the jobs to end if ``options.wait``.
+
+    Raises:
+        ValueError: submitit is not installed, there is no Slurm here, or Slurm refuses the options.
+    """
+    cells = list(to_do(jobs))
+    if not cells:
+        return
+    submitted = _submit(cells, options)
+    arrays = sorted({job.split("_")[0] for job in submitted})
+    log.info("%d cells submitted to Slurm as %s; cab list cells --status shows them", len(cells), ", ".join(arrays))
+    if not options.wait:
+        return
+    _wait(arrays)
+    states = job_states(arrays)
+    for (cell, (_, command)), job in zip(cells, submitted, strict=True):
+        state = states.get(job, "ended")
+        if state == "OUT_OF_MEMORY":
+            _record_out_of_memory(cell, command, job)
+        collect(cell, otherwise=f"no record; its job {job} is {state}; the same command goes on from its checkpoint")
+
+
+def _submit(cells: list[tuple[Cell, Job]], options: SlurmOptions) -> list[str]:
+    """The jobs' numbers, as 12_0."""
+    try:
+        import submitit
+    except ImportError:
+        raise UserError("cluster=slurm needs an extra: pip install 'cab-benchmark[cluster]'") from None
+    folder = cells[0][0].results_dir.resolve() / "slurm"
+    try:
+        executor = submitit.AutoExecutor(folder=folder / "%j", cluster="slurm", slurm_max_num_timeout=options.requeues)
+        executor.update_parameters(**options.for_submitit())
+        numbers: list[str] = []
+        for start in range(0, len(cells), ARRAY):
+            configs, commands = zip(*(job for _, job in cells[start : start + ARRAY]), strict=True)
+            numbers += [job.job_id for job in executor.map_array(CellJob(), configs, commands)]
+    except (RuntimeError, submitit.core.utils.FailedJobError) as error:
+        raise UserError(f"Slurm did not take the jobs: {_last_line(error)}") from error
+    return numbers
+
+
+def _last_line(error: Exception) -> str:
+    text = getattr(error, "stderr", None) or str(error)
+    return [line for line in str(text).splitlines() if line.strip()][-1].strip()
+
+
+def _wait(arrays: list[str]) -> None:
+    """Until squeue lists none of the jobs. It needs no accounting, unlike sacct, and one call is for all."""
+    warned = False
+    while True:
+        found = _slurm("squeue", "--noheader", "--format=%i", f"--jobs={','.join(arrays)}")
+        unknown = "Invalid job id" in found.stderr
+        if unknown or (found.returncode == 0 and not found.stdout.strip()):
+            return
+        if found.returncode and not warned:
+            log.warning("squeue: %s; asking again", found.stderr.strip())
+            warned = True
+        time.sleep(POLL_SECONDS)
+
+
+def job_states(arrays: list[str]) -> dict[str, str]:
+    """The state of every job of the arrays that Slurm still remembers, as {"12_0": "COMPLETED"}."""
+    states = {}
+    for array in arrays:
+        for line in _slurm("scontrol", "--oneliner", "show", "job", array).stdout.splitlines():
+            facts = dict(word.split("=", 1) for word in line.split() if "=" in word)
+            states[f"{facts.get('ArrayJobId', array)}_{facts.get('ArrayTaskId', '0')}"] = facts["JobState"]
+    return states
+
+
+def _slurm(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def _record_out_of_memory(cell: Cell, command: str, job: str) -> None:
+    """The record of a cell that Slurm has killed for want of memory: it could not write one itself."""
+    from cab.runner.record import base_record, without_score
+
+    if record_path(cell.results_dir, cell.hash).exists():
+        return
+    error = MemoryError(f"Slurm killed job {job} for want of memory; ask for more with cluster.memory")
+    base = base_record(cell, command, None)
+    write_record(without_score(base, cell.task, status="oom", error=error, seconds=0.0), cell.results_dir)
