@@ -220,7 +220,8 @@ def _train_and_evaluate(cell: Cell, folder: Path, processes: Processes) -> dict[
         with torch.no_grad():
             scores = cell.task.evaluate(backbone, batches)
             cell.task.draw(backbone, batches, folder)
-        draw_loss(watch.history, cell.title, folder / "loss.png")
+        if watch.history:
+            draw_loss(watch.history, cell.title, folder / "loss.png")
         baselines = cell.task.baselines()
     return {
         "status": "finished",
@@ -272,14 +273,13 @@ def draw_loss(history: list[dict[str, float | None]], title: str, path: Path) ->
     """Training loss and validation score over the steps, as a picture."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(7, 4), layout="tight")
     axis = figure.subplots()
     for name, label in (("loss", "training loss"), ("validation", "validation")):
         points = [(entry["step"], value) for entry in history if (value := entry[name]) is not None]
         if points:
             axis.plot(*zip(*points, strict=True), marker="o", label=label)
     axis.set_xlabel("step")
-    if history:
-        axis.legend(frameon=False)
+    axis.legend(frameon=False)
     axis.set_title(title, fontsize="medium")
     figure.savefig(path, dpi=110)

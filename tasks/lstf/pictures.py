@@ -11,7 +11,7 @@ def draw_forecasts(past: np.ndarray, future: np.ndarray, forecast: np.ndarray, *
     """One panel a window, the last channel of [windows, steps, channels] arrays: past, truth and forecast."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 2.1 * len(past)), layout="constrained")
+    figure = Figure(figsize=(9, 2.1 * len(past)), layout="tight")
     axes = figure.subplots(len(past), 1, squeeze=False)[:, 0]
     for axis, before, after, guess in zip(axes, past[..., -1], future[..., -1], forecast[..., -1], strict=True):
         shown = before[-3 * len(after) :]
