@@ -9,7 +9,7 @@ setup: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0 -e '.[dev,cluster,text,audio,vision]' && touch $@
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0 -e '.[dev,cluster,text,audio,vision,tensorboard,wandb]' && touch $@
 
 demo: setup
 	$(BIN)/cab run -m task=lstf dataset=synthetic attention=vanilla,abc,performer,cosformer,none pattern=NC,NS preset=mini results_dir=$(RESULTS)

@@ -62,7 +62,7 @@ JobRequeue=1
 KillWait=30
 MinJobAge=600
 NodeName=$host NodeAddr=127.0.0.1 CPUs=$cpus RealMemory=$memory State=UNKNOWN
-PartitionName=low Nodes=$host Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=20 DefMemPerCPU=2000
+PartitionName=low Nodes=$host Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=10 DefMemPerCPU=2000
 PartitionName=high Nodes=$host MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF DefMemPerCPU=2000
 CONF
 export SLURM_CONF=$folder/slurm.conf

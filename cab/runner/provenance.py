@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import platform
+import re
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -53,8 +54,17 @@ def hardware(device: torch.device) -> dict[str, Any]:
         "platform": platform.platform(),
     }
     if device.type == "cuda":
-        facts |= {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
+        facts |= {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda, "driver": nvidia_driver()}
     return facts
+
+
+def nvidia_driver(path: Path = Path("/proc/driver/nvidia/version")) -> str:
+    """The driver's version as its kernel module says; empty where there is none."""
+    try:
+        found = re.search(r"Kernel Module.*?(\d+\.\d+(?:\.\d+)?)", path.read_text())
+    except OSError:
+        return ""
+    return found.group(1) if found else ""
 
 
 def _cpu_model() -> str:

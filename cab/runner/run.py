@@ -124,6 +124,8 @@ def _clean(folder: Path, record: Mapping[str, Any]) -> None:
 
 def _check(cell: Cell) -> None:
     """Everything that can be wrong, before anything is written: device, training, data, network."""
+    from cab.runner.loggers import check_logger
+
     choose_device(cell.config["device"])
     trainer_config(cell)
     check_logger(cell.config["logger"]["name"])
@@ -183,7 +185,7 @@ def _train_and_evaluate(cell: Cell, folder: Path, processes: Processes) -> dict[
     import lightning as L
     import torch
 
-    from cab.runner.loggers import make_loggers
+    from cab.runner.loggers import open_loggers
     from cab.runner.order import mix_seed
     from cab.runner.provenance import PeakMemory
     from cab.runner.record import metric_rows
@@ -197,7 +199,7 @@ def _train_and_evaluate(cell: Cell, folder: Path, processes: Processes) -> dict[
     config = trainer_config(cell)
     memory = PeakMemory(device)
     signals = StopSignals()
-    with signals.watched():
+    with signals.watched(), open_loggers(cell, folder) as loggers:
         L.seed_everything(cell.config["seed"], verbose=False)
         backbone = make_backbone(cell)
         watch = train(
@@ -208,7 +210,7 @@ def _train_and_evaluate(cell: Cell, folder: Path, processes: Processes) -> dict[
             device=device,
             folder=folder,
             title=cell.title,
-            loggers=make_loggers(cell, folder),
+            loggers=loggers,
             signals=signals,
             processes=processes,
         )
@@ -250,14 +252,6 @@ def choose_device(name: str) -> Any:
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("device=cuda, but torch sees no GPU; use device=cpu")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def check_logger(name: str) -> None:
-    """UserError for a logger that is not there."""
-    if name not in ("csv", "wandb"):
-        raise UserError(f"unknown logger '{name}': choose csv or wandb")
-    if name == "wandb" and importlib.util.find_spec("wandb") is None:
-        raise UserError("logger=wandb needs the extra: pip install 'cab-benchmark[wandb]'")
 
 
 def check_packages(cell: Cell) -> None:

@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from cab.errors import UserError
@@ -26,6 +27,15 @@ log = logging.getLogger("cab")
 ARRAY = 1000
 """Jobs of one array: Slurm's usual limit is 1,001."""
 POLL_SECONDS = 5.0
+STAY_WHILE_PREEMPTED = """\
+stay_while_preempted() {
+    local job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+    while scontrol --oneliner show job "${job:-$SLURM_JOB_ID}" | grep JobState=RUNNING | grep -qv PreemptTime=None; do
+        sleep 2
+    done
+}
+trap stay_while_preempted EXIT"""
+"""Of the batch script: Slurm puts a job back that it preempts, but not one that ends in its time of grace."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +76,7 @@ class SlurmOptions:
             **({"gpus_per_node": self.gpus} if self.gpus else {}),
             **{f"slurm_{name}": value for name, value in named.items() if value is not None},
             "slurm_array_parallelism": self.parallel,
-            "slurm_setup": self.setup,
+            "slurm_setup": [STAY_WHILE_PREEMPTED, *self.setup],
             "slurm_additional_parameters": self.extra,
         }
 
@@ -81,8 +91,9 @@ class CellJob:
         try:
             return run_cell(config, command=command).status
         except Preempted as stop:
-            put_back = signal.getsignal(stop.signal)  # submitit's handler, which waited until the cell had saved itself
-            if callable(put_back):
+            if stop.signal != signal.SIGTERM:
+                put_back = signal.getsignal(stop.signal)  # submitit's handler, now that the cell has saved itself
+                assert callable(put_back)
                 put_back(stop.signal, None)
             raise
 
@@ -101,7 +112,8 @@ def run_on_slurm(jobs: Iterable[Job], options: SlurmOptions) -> None:
     cells = list(to_do(jobs))
     if not cells:
         return
-    submitted = _submit(cells, options)
+    folder = cells[0][0].results_dir.resolve() / "slurm"
+    submitted = _submit(cells, options, folder)
     arrays = sorted({job.split("_")[0] for job in submitted})
     log.info("%d cells submitted to Slurm as %s; cab list cells --status shows them", len(cells), ", ".join(arrays))
     if not options.wait:
@@ -110,18 +122,17 @@ def run_on_slurm(jobs: Iterable[Job], options: SlurmOptions) -> None:
     states = job_states(arrays)
     for (cell, (_, command)), job in zip(cells, submitted, strict=True):
         state = states.get(job, "ended")
-        if state == "OUT_OF_MEMORY":
+        if state == "OUT_OF_MEMORY" or (state == "FAILED" and _had_no_memory(folder / job)):
             _record_out_of_memory(cell, command, job)
         collect(cell, otherwise=f"no record; its job {job} is {state}; the same command goes on from its checkpoint")
 
 
-def _submit(cells: list[tuple[Cell, Job]], options: SlurmOptions) -> list[str]:
+def _submit(cells: list[tuple[Cell, Job]], options: SlurmOptions, folder: Path) -> list[str]:
     """The jobs' numbers, as 12_0."""
     try:
         import submitit
     except ImportError:
         raise UserError("cluster=slurm needs an extra: pip install 'cab-benchmark[cluster]'") from None
-    folder = cells[0][0].results_dir.resolve() / "slurm"
     try:
         executor = submitit.AutoExecutor(folder=folder / "%j", cluster="slurm", slurm_max_num_timeout=options.requeues)
         executor.update_parameters(**options.for_submitit())
@@ -158,13 +169,23 @@ def job_states(arrays: list[str]) -> dict[str, str]:
     states = {}
     for array in arrays:
         for line in _slurm("scontrol", "--oneliner", "show", "job", array).stdout.splitlines():
-            facts = dict(word.split("=", 1) for word in line.split() if "=" in word)
+            facts = job_facts(line)
             states[f"{facts.get('ArrayJobId', array)}_{facts.get('ArrayTaskId', '0')}"] = facts["JobState"]
     return states
 
 
+def job_facts(line: str) -> dict[str, str]:
+    """A line of scontrol as {"JobState": "RUNNING", ...}."""
+    return dict(word.split("=", 1) for word in line.split() if "=" in word)
+
+
 def _slurm(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def _had_no_memory(logs: Path) -> bool:
+    """Whether the cell's process died for want of memory: Slurm says so in its log, and calls the job FAILED."""
+    return any("oom-kill event" in path.read_text(errors="replace") for path in logs.glob("*_log.err"))
 
 
 def _record_out_of_memory(cell: Cell, command: str, job: str) -> None:

@@ -157,9 +157,9 @@ class Watch(L.Callback):
         self.history.append(entry)
         if not trainer.is_global_zero:
             return
-        trainer.logger.log_metrics(  # type: ignore[union-attr]
-            {name: value for name, value in entry.items() if value is not None and name != "step"}, step=step
-        )
+        metrics = {name: value for name, value in entry.items() if value is not None and name != "step"}
+        for logger in trainer.loggers:
+            logger.log_metrics(metrics, step=step)
         log.info(
             "step %s", ", ".join(f"{n} {v:.4f}" if n != "step" else f"{v}" for n, v in entry.items() if v is not None)
         )

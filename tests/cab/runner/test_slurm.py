@@ -1,0 +1,149 @@
+"""A sweep on a real Slurm, with what happens on clusters. Start one with `scripts/start_slurm.sh FOLDER`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from cab.runner.slurm import job_facts
+from tests.cab.cli.command import ROOT
+
+pytestmark = pytest.mark.skipif(
+    "SLURM_CONF" not in os.environ, reason="no Slurm: run scripts/start_slurm.sh FOLDER and export its SLURM_CONF"
+)
+
+CELLS = ["run", "-m", "task=lstf", "dataset=synthetic", "pattern=NC", "attention=vanilla,abc,performer,none"]
+CELLS += ["seed=range(1,6)", "preset=smoke", "device=cpu", "trainer.max_steps=100", "trainer.validate_every=20"]
+CLUSTER = ["cluster=slurm", "cluster.partition=low", "cluster.gpus=0", "cluster.cpus=1", "cluster.memory=2"]
+
+
+def cab(*arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "cab.cli.main", *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def slurm(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def jobs() -> dict[str, str]:
+    """The state of each job of the sweep in the queue, by its place in the array."""
+    lines = slurm("squeue", "--noheader", "--array", "--partition=low", "--format=%i %T").split("\n")
+    found = dict(line.split() for line in lines if line)
+    return {name.rpartition("_")[2]: state for name, state in found.items()}
+
+
+def eventually(what: Callable[[], Any], seconds: float = 240.0) -> Any:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := what():
+            return found
+        time.sleep(0.2)
+    raise AssertionError(f"waited {seconds:.0f} s in vain; the queue: {jobs()}")
+
+
+def array() -> str:
+    """The number of the sweep's array."""
+    lines = slurm("squeue", "--noheader", "--partition=low", "--format=%F").split()
+    return lines[0] if lines else ""
+
+
+def running(place: int) -> bool:
+    return jobs().get(str(place)) == "RUNNING"
+
+
+def kill(place: int) -> bool:
+    """SIGKILL for the Python process of a job; whether there was one."""
+    for entry in Path("/proc").iterdir():
+        try:
+            command, environment = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        program, *arguments = command.split(b"\0")
+        is_job = b"submitit.core._submit" in arguments and not program.endswith(b"srun")
+        if is_job and f"SLURM_ARRAY_TASK_ID={place}".encode() in environment.split(b"\0"):
+            os.kill(int(entry.name), signal.SIGKILL)
+            return True
+    return False
+
+
+def take_memory(number: str, place: int) -> bool:
+    """Leave a job's cgroup less memory than torch alone takes; whether it could be done."""
+    job = job_facts(slurm("scontrol", "--oneliner", "show", "job", f"{number}_{place}"))["JobId"]
+    for limit in Path("/sys/fs/cgroup/memory").glob(f"slurm*/uid_*/job_{job}/step_0/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError):  # too late for this little: the next step of the loop asks for more
+            limit.write_text("150M")
+            return True
+    return False
+
+
+def has_checkpoint(folder: Path, **wanted: Any) -> bool:
+    for about in folder.glob("*/cell.json"):
+        cell = json.loads(about.read_text())["cell"]
+        if all(cell[key] == value for key, value in wanted.items()):
+            return any(about.parent.glob("step-*.ckpt"))
+    return False
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+
+
+def leaderboard(folder: Path) -> str:
+    """Its tables, without what was measured of the machine."""
+    process = cab("leaderboard", str(folder), "--out", str(folder / "board"))
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    table = pd.read_csv(folder / "board" / "leaderboard.csv")
+    return table.drop(columns=table.filter(regex="train_seconds|peak_memory_bytes").columns).to_csv()
+
+
+def test_a_sweep_with_faults_ends_as_one_without(tmp_path: Path) -> None:
+    faulty, calm = tmp_path / "faulty", tmp_path / "calm"
+    sweep = cab(*CELLS, *CLUSTER, f"results_dir={faulty}")
+    number = eventually(array)
+    eventually(lambda: running(1))
+    slurm("scancel", f"{number}_1")
+    eventually(lambda: has_checkpoint(faulty, attention="vanilla", seed=4) and kill(3))
+    confined = "task/cgroup" in slurm("scontrol", "show", "config")
+    assert not confined or eventually(lambda: running(7) and take_memory(number, 7))
+    eventually(lambda: running(10) and has_checkpoint(faulty, attention="performer", seed=1))
+    before = jobs()
+    slurm("sbatch", "--partition=high", "--exclusive", "--output=/dev/null", "--wrap=sleep 1")
+    started = [place for place, state in before.items() if state == "RUNNING"]
+    preempted = eventually(lambda: [place for place in started if jobs().get(place) == "PENDING"], seconds=60)
+    for place in preempted:  # Slurm would let it wait for two minutes
+        slurm("scontrol", "update", f"JobId={number}_{place}", "StartTime=now")
+    _, errors = sweep.communicate(timeout=600)
+    assert sweep.returncode == 1, errors
+    assert f"its job {number}_1 is CANCELLED" in errors
+    assert f"its job {number}_3 is FAILED" in errors
+    found = records(faulty)
+    assert len(found) == 18, errors
+    assert [record["status"] for record in found].count("oom") == (1 if confined else 0)
+
+    again = cab(*CELLS, *CLUSTER, f"results_dir={faulty}", "--retry", "oom")
+    uncut = cab(*CELLS, f"results_dir={calm}")
+    for process in (uncut, again):
+        _, errors = process.communicate(timeout=600)
+        assert process.returncode == 0, errors
+    assert errors.count("already there") == (17 if confined else 18)
+    found = records(faulty)
+    assert len(found) == 20
+    assert {record["status"] for record in found} == {"finished"}
+    assert len({json.dumps(record["cell"]) for record in found}) == 20
+    assert [r["metrics"] for r in found] == [r["metrics"] for r in records(calm)]
+    assert leaderboard(faulty) == leaderboard(calm)

@@ -1,0 +1,138 @@
+"""Which cells a sweep has, what a dry run says of them, and what it may not do."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from cab.cli.main import main
+from cab.results import read_record
+from cab.runner.cell import runnable_cells
+from cab.runner.run import run_cell
+from cab.runner.statuses import cell_statuses
+from cab.runner.sweep import expand
+
+Cell = Callable[..., dict[str, Any]]
+
+
+def cells(*overrides: str) -> tuple[list[dict[str, str]], list[str]]:
+    jobs, left_out = expand(OverridesParser.create().parse_overrides(list(overrides)))
+    return [dict(override.split("=", 1) for override in job) for job in jobs], left_out
+
+
+def test_what_is_not_named_means_all_that_can_run() -> None:
+    jobs, left_out = cells("pattern=CC")
+    expected = {cell for cell in runnable_cells() if cell[3] == "CC" and cell[1] != "synthetic"}
+    assert {(j["task"], j["dataset"], j["backbone"], j["pattern"], j["attention"]) for j in jobs} == expected
+    assert len(jobs) == len(expected)
+    assert left_out == []
+
+
+def test_named_combinations_that_cannot_run_are_left_out_with_the_reason() -> None:
+    jobs, left_out = cells("task=lstf,lm", "dataset=synthetic", "attention=probsparse,vanilla", "pattern=NS,CS,CC")
+    assert {(j["task"], j["pattern"], j["attention"]) for j in jobs} == {
+        ("lstf", "NS", "probsparse"),
+        ("lstf", "NS", "vanilla"),
+        ("lstf", "CS", "vanilla"),
+        ("lm", "CS", "vanilla"),
+    }
+    assert sum("'probsparse' does not support pattern CS" in reason for reason in left_out) == 1
+    assert any("pattern=CC" in reason for reason in left_out)
+
+
+def test_an_option_goes_to_those_that_have_it() -> None:
+    jobs, _ = cells(
+        "task=lstf", "dataset=synthetic", "pattern=NC", "attention=abc,vanilla", "attention.num_landmarks=4,8"
+    )
+    assert [(j["attention"], j.get("attention.num_landmarks")) for j in jobs] == [
+        ("abc", "4"),
+        ("abc", "8"),
+        ("vanilla", None),
+    ]
+
+
+def test_other_overrides_multiply() -> None:
+    jobs, _ = cells(
+        "task=lstf", "dataset=synthetic", "pattern=NC", "attention=abc", "seed=range(1,4)", "trainer.clip_norm=0,1"
+    )
+    assert sorted((j["seed"], j["trainer.clip_norm"]) for j in jobs) == [(s, c) for s in "123" for c in "01"]
+
+
+def test_a_dry_run_prints_hours_and_commands_and_runs_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "run",
+        "-m",
+        "--dry-run",
+        "task=lm,mlm",
+        "preset=paper",
+        "attention=vanilla",
+        f"results_dir={tmp_path}",
+    ]
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["gpu_hours", "384", "880", "1264"]
+    assert "cab run task=lm dataset=pg19 backbone=gpt2 pattern=CS attention=vanilla preset=paper" in lines[1]
+    assert not any(tmp_path.iterdir())
+
+
+def test_every_cell_of_the_paper_has_its_hours(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "-m", "--dry-run", "preset=paper", "attention=vanilla"]) == 0
+    *rows, _ = capsys.readouterr().out.splitlines()[1:]
+    assert len(rows) >= 20
+    assert not [row for row in rows if row.split()[0] == "-"]
+
+
+def test_finished_cells_cost_nothing_more(troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    troubled()
+    arguments = ["run", "-m", "task=troubled", "dataset=synthetic", "attention=vanilla", "preset=smoke", "seed=1,2"]
+    arguments += ["device=cpu", f"results_dir={tmp_path}", "trainer.max_steps=4"]
+    assert main(arguments) == 0
+    capsys.readouterr()
+    assert main([*arguments, "--dry-run"]) == 0
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[1:3]] == ["there", "there"]
+
+
+def test_hundred_kills_lose_nothing(troubled: Cell, tmp_path: Path) -> None:
+    """A process that is killed at any moment leaves whole records or none, and the next goes on."""
+    configs = [troubled(f"seed={seed}", "trainer.max_steps=200", "trainer.checkpoint_every=5") for seed in range(1, 9)]
+    chance = random.Random(4)
+    finished: dict[str, bytes] = {}
+    kills = rounds = 0
+    while kills < 100:
+        child = os.fork()
+        if child == 0:
+            for config in configs if kills % 2 else reversed(configs):
+                run_cell(config)
+            os._exit(0)
+        time.sleep(chance.uniform(0.05, 0.9))
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        kills += os.WIFSIGNALED(status)
+        now = {path.name: path.read_bytes() for path in tmp_path.glob("*.json")}
+        assert finished.items() <= now.items()
+        for path in tmp_path.glob("*.json"):
+            assert read_record(path)["status"] == "finished"
+        if len(now) == len(configs):  # all done: kill on, over fresh ones
+            for path in tmp_path.glob("*.json"):
+                path.unlink()
+            now, rounds = {}, rounds + 1
+        finished = now
+    assert rounds, "no sweep ever ended: the kills came too early to show anything"
+    for config in configs:
+        run_cell(config)
+    assert [found.status for found in cell_statuses(tmp_path)] == ["finished"] * len(configs)
+
+
+def test_attention_names_are_checked_before_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "-m", "attention=vanila", "task=lstf"]) == 2
+    assert "vanilla" in capsys.readouterr().err
