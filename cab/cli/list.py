@@ -113,7 +113,10 @@ def _run_again(results_dir: Path, wanted: list[str]) -> None:
     logging.getLogger().setLevel(logging.INFO)
     for found in cell_statuses(results_dir):
         if found.status in wanted:
-            run_cell({**found.config, "results_dir": str(results_dir), "retry": wanted, "force": False})
+            try:
+                run_cell({**found.config, "results_dir": str(results_dir), "retry": wanted, "force": False})
+            except UserError as error:  # of this cell: the others can run
+                logging.getLogger("cab").error("%s", error)
 
 
 def _words(patterns: tuple[Pattern, ...]) -> str:

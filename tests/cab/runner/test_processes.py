@@ -35,8 +35,23 @@ def start(*module: str | Path, processes: int) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def record(folder: Path, *overrides: str, processes: int) -> dict[str, Any]:
-    start("cab.cli.main", "run", *CELL, *overrides, f"results_dir={folder}", processes=processes)
+LM = [
+    "task=lm",
+    "dataset=synthetic",
+    "attention=vanilla",
+    "pattern=CS",
+    "preset=smoke",
+    "device=cpu",
+    "backbone.dropout=0",
+    "backbone.attention_dropout=0",
+    "trainer.max_steps=20",
+    "trainer.batch_size=8",
+    "trainer.validate_every=5",
+]
+
+
+def record(folder: Path, *overrides: str, processes: int, cell: list[str] = CELL) -> dict[str, Any]:
+    start("cab.cli.main", "run", *cell, *overrides, f"results_dir={folder}", processes=processes)
     [path] = folder.glob("*.json")
     return json.loads(path.read_text())
 
@@ -66,3 +81,25 @@ def test_two_processes_train_as_one(overrides: tuple[str, ...], alone: dict[str,
         assert both["metrics"][0]["value"] == pytest.approx(alone["metrics"][0]["value"], abs=1e-3)
     else:
         assert both["history"][-1]["loss"] == pytest.approx(alone["history"][-1]["loss"], abs=0.05)
+
+
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return record(tmp_path_factory.mktemp("alone"), processes=1, cell=LM)
+
+
+@pytest.mark.parametrize("overrides", [("ddp", "trainer.micro_batch_size=2"), ("fsdp",)])
+def test_two_processes_train_a_language_model_as_one(
+    overrides: tuple[str, ...], language_model: dict[str, Any], tmp_path: Path
+) -> None:
+    """No batch norm here: micro-batches change nothing either."""
+    strategy, *more = overrides
+    alone = language_model
+    both = record(tmp_path, f"trainer.strategy={strategy}", *more, processes=2, cell=LM)
+    assert both["hash"] == alone["hash"]
+    losses = [[entry["loss"] for entry in run["history"]] for run in (alone, both)]
+    assert len(losses[0]) == 4
+    assert losses[0][-1] < losses[0][0]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-4)
+    [one], [two] = ([m["value"] for m in run["metrics"] if m["primary"]] for run in (alone, both))
+    assert two == pytest.approx(one, rel=1e-4)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ from cab.runner.cell import runnable_cells
 from cab.runner.run import run_cell
 from cab.runner.statuses import cell_statuses
 from cab.runner.sweep import expand
+from tests.cab.cli.command import ROOT
 
 Cell = Callable[..., dict[str, Any]]
 
@@ -136,3 +139,16 @@ def test_hundred_kills_lose_nothing(troubled: Cell, tmp_path: Path) -> None:
 def test_attention_names_are_checked_before_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "-m", "attention=vanila", "task=lstf"]) == 2
     assert "vanilla" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("pattern", ["CS", "all"])
+def test_the_recipe_is_the_whole_benchmark(pattern: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    command = [str(ROOT / "scripts/benchmark.sh"), "paper", pattern, "--dry-run"]
+    process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    lines = process.stdout.splitlines()
+    expected = [cell for cell in runnable_cells() if cell[1] != "synthetic" and pattern in ("all", cell[3])]
+    assert len(lines) == len(expected) + 2
+    assert "results_dir=results/paper" in lines[1]
+    assert f"of {len(expected)} cells" in lines[-1]

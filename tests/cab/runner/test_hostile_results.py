@@ -1,0 +1,96 @@
+"""A results folder that somebody else has written: reading it, and running its cells again, executes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cab.cli.main import main
+from cab.errors import UserError
+from cab.results import write_record
+from cab.runner.run import run_cell
+
+Cell = Callable[..., dict[str, Any]]
+
+
+class Payload:
+    """Pickled, it makes a file when it is loaded."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.system, (f"touch {self.mark}",)
+
+
+@pytest.fixture
+def hostile(troubled: Cell, tmp_path: Path) -> Path:
+    """Results of a real cell beside records whose every name and file is made to do harm."""
+    folder = tmp_path / "results"
+    mark = tmp_path / "executed"
+    genuine = run_cell(troubled(f"results_dir={folder}")).record
+    assert genuine is not None
+    tag = f"!!python/object/apply:os.system ['touch {mark}']"
+    evil = f"${{oc.env:HOME}}/../../{tmp_path}/escaped"
+    for number, name in enumerate([tag, evil, "../../escaped", "/tmp/../" + str(tmp_path / "escaped"), "<script>"]):
+        record = json.loads(json.dumps(genuine))
+        record |= {"hash": f"{number:016x}", "status": "failed", "command": f"cab run; touch {mark}"}
+        record["cell"] |= {"attention": name, "dataset": name, "task": name}
+        record["config"] |= {"results_dir": evil, "task": {"name": name}, "attention": {"name": name}}
+        (folder / f"{number:016x}.json").write_text(json.dumps(record))
+        started = folder / f"started{number}"
+        started.mkdir()
+        about = {"cell": record["cell"], "command": record["command"], "config": record["config"]}
+        (started / "cell.json").write_text(json.dumps(about))
+    (folder / "run.yaml").write_text(tag)
+    (folder / "pickled.json").write_bytes(pickle.dumps(Payload(mark)))
+    for path in folder.glob("*/"):
+        for name in ("step-00000009.ckpt", "best-00000009.pt", "last.pt"):
+            (path / name).write_bytes(pickle.dumps(Payload(mark)))
+    return folder
+
+
+def nothing_happened(folder: Path) -> bool:
+    return sorted(path.name for path in folder.parent.iterdir()) in (["results"], ["board", "results"])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["list", "cells", "--status", "RESULTS"],
+        ["list", "cells", "--status", "RESULTS", "--retry", "failed,cut"],
+        ["leaderboard", "RESULTS", "--out", "BOARD"],
+        ["score", "RESULTS"],
+        ["reproduce", "RESULTS/0000000000000000.json"],
+        ["reproduce", "RESULTS/pickled.json"],
+    ],
+    ids=lambda command: " ".join(command[:2]) + command[-1][-8:],
+)
+def test_no_command_executes_what_it_reads(command: list[str], hostile: Path) -> None:
+    names = {"RESULTS": str(hostile), "BOARD": str(hostile.parent / "board")}
+    for name, path in names.items():
+        command = [argument.replace(name, path) for argument in command]
+    assert main(command) in (0, 1, 2)
+    assert nothing_happened(hostile)
+
+
+def test_a_run_passes_over_hostile_checkpoints(hostile: Path, troubled: Cell, caplog: pytest.LogCaptureFixture) -> None:
+    config = troubled(f"results_dir={hostile}", "retry=[finished]")
+    outcome = run_cell(config)
+    assert outcome.record is not None
+    assert outcome.record["status"] == "finished"
+    assert "skipped the broken checkpoint" in caplog.text
+    assert nothing_happened(hostile)
+
+
+@pytest.mark.parametrize("name", ["../escaped", "a/b", "", "a b", "x\0y"])
+def test_a_record_is_written_into_its_folder_alone(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not the hash of a cell"):
+        write_record({"hash": name}, tmp_path / "results")
+    assert not any(tmp_path.iterdir())
