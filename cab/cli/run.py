@@ -38,7 +38,7 @@ separated by commas. A cell whose record exists is not run again; a cell that wa
   preset     paper, mini (default), smoke
 
   seed=1  elsewhere=vanilla  results_dir=results/local  data_root=FOLDER (or CAB_DATA)
-  device=auto|cpu|cuda  force=true  logger=csv|wandb
+  device=auto|cpu|cuda  force=true  logger=csv|wandb  engine=lightning|fairseq
   --retry failed,oom,diverged   run cells again whose record has one of these statuses
 
 Options of an attention, backbone or task are set by name, as attention.num_landmarks=32; those of training

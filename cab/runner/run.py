@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from cab.errors import UserError
 from cab.results import read_record, record_path, write_record
 from cab.runner.cell import Cell
+from cab.runner.engines import OWN, Trained, find_engine
 from cab.runner.faults import Preempted, StopSignals, disk_errors, is_full_disk, status_of
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def _clean(folder: Path, record: Mapping[str, Any]) -> None:
     if record["status"] != "finished":
         return
     best = f"best-{record['cost']['best_step']:08d}.pt"
-    for pattern in ("step-*.ckpt", "*.tmp", "best-*.pt", "average-*.pt", "last.pt"):
+    for pattern in ("step-*.ckpt", "*.tmp", "best-*.pt", "average-*.pt", "last.pt", "*/checkpoint_*_*.pt"):
         for file in folder.glob(pattern):
             if file.name != best:
                 file.unlink()
@@ -128,6 +129,8 @@ def _check(cell: Cell) -> None:
     trainer_config(cell)
     check_logger(cell.config["logger"]["name"])
     check_packages(cell)
+    if cell.engine != OWN:
+        find_engine(cell.engine).check(cell, trainer_config(cell))
     cell.task.setup(cell.data_root)
     make_backbone(cell, "meta")
 
@@ -183,11 +186,9 @@ def _train_and_evaluate(cell: Cell, folder: Path, processes: Processes) -> dict[
     import lightning as L
     import torch
 
-    from cab.runner.loggers import make_loggers
     from cab.runner.order import mix_seed
     from cab.runner.provenance import PeakMemory
     from cab.runner.record import metric_rows
-    from cab.runner.training import train
     from cab.runner.watch import DeviceBatches
 
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
@@ -200,18 +201,10 @@ def _train_and_evaluate(cell: Cell, folder: Path, processes: Processes) -> dict[
     with signals.watched():
         L.seed_everything(cell.config["seed"], verbose=False)
         backbone = make_backbone(cell)
-        watch = train(
-            cell.task,
-            backbone,
-            config,
-            seed=cell.config["seed"],
-            device=device,
-            folder=folder,
-            title=cell.title,
-            loggers=make_loggers(cell, folder),
-            signals=signals,
-            processes=processes,
-        )
+        if cell.engine == OWN:
+            run = _train(cell, backbone, config, device, folder, signals, processes)
+        else:
+            run = find_engine(cell.engine).train(cell, backbone, config, device=device, folder=folder)
         if not processes.is_first:
             return {}
         trained = time.perf_counter()
@@ -220,24 +213,54 @@ def _train_and_evaluate(cell: Cell, folder: Path, processes: Processes) -> dict[
         with torch.no_grad():
             scores = cell.task.evaluate(backbone, batches)
             cell.task.draw(backbone, batches, folder)
-        draw_loss(watch.history, cell.title, folder / "loss.png")
+        draw_loss(run.history, cell.title, folder / "loss.png")
         baselines = cell.task.baselines()
     return {
         "status": "finished",
         "metrics": metric_rows(cell.task, scores),
         "baselines": baselines,
-        "history": watch.history,
+        "history": run.history,
         "cost": {
             "params": sum(parameter.numel() for parameter in backbone.parameters()),
-            "steps": watch.steps,
+            "steps": run.steps,
             "processes": processes.count,
-            "best_step": watch.best_step,
+            "best_step": run.best_step,
             "train_seconds": trained - started,
             "wall_seconds": time.perf_counter() - started,
             "peak_memory_bytes": memory.read(),
             "peak_memory_kind": memory.kind,
+            **run.cost,
         },
+        **({cell.engine: run.facts} if run.facts else {}),
     }
+
+
+def _train(
+    cell: Cell,
+    backbone: Backbone,
+    config: TrainerConfig,
+    device: Any,
+    folder: Path,
+    signals: StopSignals,
+    processes: Processes,
+) -> Trained:
+    """Train by our own loop."""
+    from cab.runner.loggers import make_loggers
+    from cab.runner.training import train
+
+    watch = train(
+        cell.task,
+        backbone,
+        config,
+        seed=cell.config["seed"],
+        device=device,
+        folder=folder,
+        title=cell.title,
+        loggers=make_loggers(cell, folder),
+        signals=signals,
+        processes=processes,
+    )
+    return Trained(watch.history, watch.steps, watch.best_step)
 
 
 def choose_device(name: str) -> Any:
