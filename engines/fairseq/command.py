@@ -71,7 +71,7 @@ def task_arguments(cell: Cell) -> list[str]:
     """fairseq's task and criterion, for training and for its own score of the result."""
     task = cell.task
     if isinstance(task, LM):
-        name, rest = "language_modeling", ["--criterion", "cross_entropy", "--sample-break-mode", "none"]
+        name, criterion, rest = "language_modeling", "cross_entropy", ["--sample-break-mode", "none"]
     elif isinstance(task, MLM):
         name, criterion = "masked_lm", "masked_lm"
         rest = ["--sample-break-mode", "complete", "--mask-prob", str(task.mask_share)]

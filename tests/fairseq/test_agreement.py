@@ -1,0 +1,84 @@
+"""Our networks and fairseq's with the same attention: same logits, same losses, same training, same decoding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from engines.fairseq.weights import fairseq_weights, load_weights
+from tests.fairseq.cells import STEPS, Ours, ask_fairseq
+
+CELLS = {
+    ("lm", "vanilla"): (),
+    ("lm", "abc"): ("attention.num_landmarks=8",),
+    ("lm", "local"): ("attention.window_size=16",),
+    ("lm", "performer"): ("attention.num_features=16",),
+    ("lm", "s4d"): (),
+    ("mlm", "vanilla"): (),
+    ("mlm", "abc"): ("attention.num_landmarks=8",),
+    ("mlm", "local"): ("attention.window_size=16",),
+    ("mlm", "performer"): ("attention.num_features=16",),
+    ("mlm", "s4d"): (),
+}
+DECODED = 256
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tuple[Ours, dict[str, Any]]]:
+    """Each cell with fairseq's answers to it, all by one process of fairseq's."""
+    folder = tmp_path_factory.mktemp("agreement")
+    ours = {key: Ours.make(*key, *overrides) for key, overrides in CELLS.items()}
+    cases = [
+        {
+            "arguments": cell.arguments(folder / key[0]),
+            "weights": fairseq_weights(cell.backbone),
+            "batches": cell.batches,
+            "decode": DECODED if key[0] == "lm" else 0,
+        }
+        for key, cell in ours.items()
+    ]
+    return {key: (ours[key], answer) for key, answer in zip(ours, ask_fairseq(cases, folder), strict=True)}
+
+
+@pytest.mark.parametrize("key", CELLS, ids=" ".join)
+def test_agreement(both: Any, key: tuple[str, str]) -> None:
+    """The issue's bounds: logits 1e-4, loss 1e-5, loss after ten steps 1e-3."""
+    cell, theirs = both[key]
+    seen, _ = cell.batches[0]
+    real = seen != 1
+    logits = (cell.logits() - theirs["logits"])[real].abs().max()
+    with torch.no_grad():
+        loss = abs(float(cell.loss()) - theirs["loss"])
+    cell.train()
+    with torch.no_grad():
+        after = [float(cell.loss(number)) for number in range(STEPS)]
+    trained = max(abs(a - b) for a, b in zip(after, theirs["trained"], strict=True))
+    print(f"\n{' '.join(key)}: logits {logits:.1e}, loss {loss:.1e}, after {STEPS} steps {trained:.1e} ({theirs['loss']:.4f} -> {after[0]:.4f})")
+    assert logits < 1e-4
+    assert loss < 1e-5
+    assert trained < 1e-3
+    assert after[0] < theirs["loss"] - 0.1  # there was something to agree about
+
+
+@pytest.mark.parametrize("attention", ["vanilla", "abc", "local", "performer", "s4d"])
+def test_decoding_through_the_incremental_state_is_that_of_the_whole_prefix(both: Any, attention: str) -> None:
+    _, theirs = both["lm", attention]
+    assert theirs["step_tokens"].shape == (2, 1 + DECODED)
+    assert theirs["step_tokens"].unique().numel() > 20
+    assert torch.equal(theirs["step_tokens"], theirs["whole_tokens"])
+    torch.testing.assert_close(theirs["step_logits"], theirs["whole_logits"], rtol=0, atol=1e-4)
+
+
+def test_weights_come_back_as_they_went(both: Any) -> None:
+    """Through fairseq's own state dict, into a network of other weights."""
+    for key, overrides in CELLS.items():
+        _, theirs = both[key]
+        other = Ours.make(*key, *overrides)
+        with torch.no_grad():
+            for parameter in other.backbone.parameters():
+                parameter.zero_()
+        load_weights(other.backbone, theirs["weights"])
+        seen, _ = other.batches[0]
+        assert (other.logits() - theirs["logits"])[seen != 1].abs().max() < 1e-4, key
