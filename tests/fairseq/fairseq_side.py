@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.sequence_generator import SequenceGenerator
 from fairseq.trainer import Trainer
 from torch import Tensor
 
@@ -49,7 +50,7 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
         loss, size, _ = criterion(model, first)
         result["loss"] = float(loss / size)
         if case.get("decode"):
-            result |= decode(model, case["decode"])
+            result |= decode(model, case["decode"]) | beams(model, first["net_input"]["src_tokens"][:2, :6])
     trainer = Trainer(config, task, model, criterion)
     for seen, target in case["batches"]:
         trainer.train_step([sample(seen, target)])
@@ -72,6 +73,17 @@ def decode(model: Any, length: int) -> dict[str, Tensor]:
             logits.append(model(tokens, incremental_state=state)[0][:, -1])
             tokens = torch.cat([tokens, (logits[-1] + noise[t]).argmax(dim=-1, keepdim=True)], dim=1)
         answers |= {f"{name}_tokens": tokens, f"{name}_logits": torch.stack(logits, dim=1)}
+    return answers
+
+
+def beams(model: Any, prefix: Tensor) -> dict[str, Any]:
+    """What fairseq's beam search makes of the prefix, with the incremental state and without."""
+    generator = SequenceGenerator([model], model.decoder.dictionary, beam_size=3, max_len_a=0, max_len_b=24)
+    answers = {}
+    for name, has_state in (("step_beams", True), ("whole_beams", False)):
+        generator.model.has_incremental = has_state
+        found = generator.generate([model], sample(prefix, prefix), prefix_tokens=prefix[:, 1:], bos_token=2)
+        answers[name] = [[hypothesis["tokens"].tolist() for hypothesis in row] for row in found]
     return answers
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,6 +72,18 @@ def test_decoding_through_the_incremental_state_is_that_of_the_whole_prefix(both
     torch.testing.assert_close(theirs["step_logits"], theirs["whole_logits"], rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("attention", ["vanilla", "abc", "local", "performer", "s4d"])
+def test_beam_search_reorders_the_incremental_state(both: Any, attention: str) -> None:
+    _, theirs = both["lm", attention]
+    assert [len(row) for row in theirs["step_beams"]] == [3, 3]
+    assert theirs["step_beams"] == theirs["whole_beams"]
+
+
+def test_padding_was_among_the_tokens(both: Any) -> None:
+    cell, _ = both["mlm", "vanilla"]
+    assert any(bool((seen == 1).any()) for seen, _ in cell.batches)
+
+
 def test_weights_come_back_as_they_went(both: Any) -> None:
     """Through fairseq's own state dict, into a network of other weights."""
     for key, overrides in CELLS.items():
@@ -82,3 +95,35 @@ def test_weights_come_back_as_they_went(both: Any) -> None:
         load_weights(other.backbone, theirs["weights"])
         seen, _ = other.batches[0]
         assert (other.logits() - theirs["logits"])[seen != 1].abs().max() < 1e-4, key
+
+
+STOCK = {
+    ("lm",): ("--arch transformer_lm_gpt --share-decoder-input-output-embed", ()),
+    ("lm", "learned"): (
+        "--arch transformer_lm_gpt --share-decoder-input-output-embed",
+        ("backbone.positions=learned", "backbone.max_length=128", "backbone.scale_embedding=false")
+        + ("backbone.activation=gelu_tanh",),
+    ),
+    ("mlm",): ("--arch roberta_base", ()),
+}
+"""fairseq's own networks with its own attention, and what ours is to be like."""
+
+
+def test_fairseqs_own_networks(tmp_path: Path) -> None:
+    """Our weights open in them, and theirs, as fairseq drew them, in ours."""
+    ours = {key: Ours.make(key[0], "vanilla", *overrides) for key, (_, overrides) in STOCK.items()}
+    cases = []
+    for key, cell in ours.items():
+        arguments = cell.arguments(tmp_path / key[0])
+        place = arguments.index("--arch")
+        arguments[place : place + 2] = STOCK[key][0].split()
+        place = arguments.index("--attention")
+        del arguments[place : place + 4]
+        case = {"arguments": arguments, "batches": cell.batches}
+        cases += [case | {"weights": fairseq_weights(cell.backbone)}, case]
+    answers = ask_fairseq(cases, tmp_path)
+    for cell, given, drawn in zip(ours.values(), answers[::2], answers[1::2], strict=True):
+        real = cell.batches[0][0] != 1
+        assert (cell.logits() - given["logits"])[real].abs().max() < 1e-4
+        load_weights(cell.backbone, drawn["weights"])
+        assert (cell.logits() - drawn["logits"])[real].abs().max() < 1e-4
