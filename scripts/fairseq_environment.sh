@@ -10,7 +10,7 @@ packages="${CAB_CACHE:-$HOME/.cache/cab}/fairseq-$key"
 mkdir -p "$packages"
 exec 9>"$packages.lock" && flock 9
 if [ ! -e "$packages/complete" ]; then
-    echo "building fairseq in $packages: about ten minutes, once" >&2
+    echo "building fairseq in $packages: minutes, once" >&2
     "$python" -m venv --clear "$packages"
     install() { "$packages/bin/pip" install -q --disable-pip-version-check -c constraints-fairseq.txt "$@"; }
     install torch setuptools wheel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from cab import UserError
 from cab.errors import Unsupported
@@ -20,7 +20,12 @@ ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_accurate"}
 
 def training_arguments(cell: Cell, config: TrainerConfig) -> list[str]:
     """What `fairseq-train DATA` is given for the cell, folders and the device apart."""
-    return [*network_arguments(cell), *task_arguments(cell), *trainer_arguments(config, seed=cell.config["seed"])]
+    return [
+        *network_arguments(cell),
+        *task_arguments(cell),
+        *trainer_arguments(config, seed=cell.config["seed"]),
+        *("--batch-size-valid", str(cast(LM | MLM, cell.task).evaluation_batch_size)),
+    ]
 
 
 def network_arguments(cell: Cell) -> list[str]:
@@ -86,6 +91,7 @@ def check_trainer(config: TrainerConfig) -> None:
         "optimizer=adam with a weight_decay: its decay is adamw's": config.optimizer == "adam" and config.weight_decay,
         "decay_vectors=false": not config.decay_vectors and config.weight_decay,
         "schedule=exponential": config.schedule == "exponential",
+        "schedule=linear without max_steps": config.schedule == "linear" and not config.max_steps,
         "keep=average": config.keep == "average",
         "stop_when_diverged=false": not config.stop_when_diverged,
         f"precision={config.precision}": config.precision != "32-true",
@@ -114,6 +120,10 @@ def trainer_arguments(config: TrainerConfig, *, seed: int) -> list[str]:
         "--weight-decay": config.weight_decay,
         "--clip-norm": config.clip_norm,
         "--lr": config.learning_rate,
+        "--lr-scheduler": "cab",
+        "--schedule": config.schedule,
+        "--warmup-updates": config.warmup_steps,
+        "--total-num-update": config.max_steps or 0,
         "--save-interval-updates": config.checkpoint_every,
         "--keep-interval-updates": 1,
         "--patience": config.patience or -1,
@@ -123,27 +133,4 @@ def trainer_arguments(config: TrainerConfig, *, seed: int) -> list[str]:
     if isinstance(config.validate_every, int):
         options["--validate-interval-updates"] = config.validate_every
     flags = ["--no-epoch-checkpoints", *(["--disable-validation"] if config.validate_every is None else [])]
-    return [*_flat(options), *_schedule(config), *flags]
-
-
-def _schedule(config: TrainerConfig) -> list[str]:
-    """fairseq's schedule of the same form. In the warm-up, all but its constant one run one step behind ours."""
-    warmup = config.warmup_steps
-    if config.schedule == "linear":
-        if config.max_steps is None:
-            raise UserError("engine=fairseq needs trainer.max_steps for schedule=linear")
-        return _flat(
-            {
-                "--lr-scheduler": "polynomial_decay",
-                "--warmup-updates": warmup,
-                "--total-num-update": config.max_steps,
-            }
-        )
-    if config.schedule == "inverse_sqrt":
-        start = config.learning_rate if warmup <= 1 else 0.0
-        return _flat({"--lr-scheduler": "inverse_sqrt", "--warmup-updates": max(1, warmup), "--warmup-init-lr": start})
-    return _flat({"--lr-scheduler": "fixed", "--warmup-updates": warmup})
-
-
-def _flat(options: Mapping[str, Any]) -> list[str]:
-    return [str(word) for pair in options.items() for word in pair]
+    return [*(str(word) for option in options.items() for word in option), *flags]

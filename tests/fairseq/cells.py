@@ -31,7 +31,8 @@ def make_cell(task: str, attention: str, *overrides: str) -> Cell:
     backbone, pattern = PATTERNS[task]
     chosen = [f"task={task}", "dataset=synthetic", f"backbone={backbone}", f"attention={attention}", "preset=smoke"]
     chosen += [f"pattern={pattern}", "device=cpu", "backbone.dropout=0.0", "backbone.attention_dropout=0.0"]
-    chosen += [f"trainer.max_steps={STEPS}", "trainer.clip_norm=1.0", "trainer.weight_decay=0.01", *overrides]
+    chosen += [f"trainer.max_steps={STEPS}", "trainer.clip_norm=1.0", "trainer.weight_decay=0.01"]
+    chosen += ["trainer.schedule=linear", "trainer.warmup_steps=4", *overrides]
     register_configs()
     with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
         cell = Cell.from_config(resolve(compose("run", overrides=chosen)))
@@ -72,6 +73,7 @@ class Ours:
     def train(self) -> None:
         """A step on each batch, with the seeds of fairseq's."""
         optimizer = self.config.make_optimizer(self.backbone)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.config.rate(steps_per_epoch=STEPS))
         self.backbone.train()
         for number in range(STEPS):
             torch.manual_seed(int(self.cell.config["seed"]) + number)
@@ -79,6 +81,7 @@ class Ours:
             self.loss(number).backward()
             torch.nn.utils.clip_grad_norm_(self.backbone.parameters(), self.config.clip_norm)
             optimizer.step()
+            schedule.step()
         self.backbone.eval()
 
     def arguments(self, folder: Path) -> list[str]:

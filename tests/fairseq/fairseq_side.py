@@ -33,9 +33,12 @@ def sample(seen: Tensor, target: Tensor) -> dict[str, Any]:
     """A batch as fairseq's data sets make it."""
     lengths = torch.full((len(seen),), seen.shape[1])
     name = {"src_tokens": seen, "src_lengths": lengths}
-    return {"id": torch.arange(len(seen)), "net_input": name, "target": target.contiguous(), "nsentences": len(seen)} | {
-        "ntokens": int(seen.ne(1).sum())
-    }
+    return {
+        "id": torch.arange(len(seen)),
+        "net_input": name,
+        "target": target.contiguous(),
+        "nsentences": len(seen),
+    } | {"ntokens": int(seen.ne(1).sum())}
 
 
 def answer(case: dict[str, Any]) -> dict[str, Any]:
@@ -56,7 +59,9 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
         trainer.train_step([sample(seen, target)])
     model.eval()
     with torch.no_grad():
-        result["trained"] = [float(loss / size) for loss, size, _ in (criterion(model, sample(*b)) for b in case["batches"])]
+        result["trained"] = [
+            float(loss / size) for loss, size, _ in (criterion(model, sample(*b)) for b in case["batches"])
+        ]
     return result
 
 
