@@ -117,7 +117,7 @@ def _clean(folder: Path, record: Mapping[str, Any]) -> None:
     if record["status"] != "finished":
         return
     best = f"best-{record['cost']['best_step']:08d}.pt"
-    for pattern in ("step-*.ckpt", "*.tmp", "best-*.pt", "average-*.pt", "last.pt", "*/checkpoint_*_*.pt"):
+    for pattern in ("step-*.ckpt", "*.tmp", "best-*.pt", "average-*.pt", "last.pt"):
         for file in folder.glob(pattern):
             if file.name != best:
                 file.unlink()

@@ -55,6 +55,7 @@ def train(cell: Cell, backbone: Backbone, config: TrainerConfig, *, device: torc
     data = fairseq_data(cast(LM | MLM, cell.task).corpus)
     common = [str(data), "--user-dir", str(environment.PLUGIN), *(["--cpu"] if device.type == "cpu" else [])]
     arguments = [*common, *training_arguments(cell, config), "--save-dir", str(home)]
+    kept = home / f"checkpoint_{config.keep}.pt"
     peak = None
     if not (home / "trained").exists():
         start = home / "initial.pt"
@@ -62,7 +63,8 @@ def train(cell: Cell, backbone: Backbone, config: TrainerConfig, *, device: torc
             write_checkpoint(backbone, start, arguments)
         peak = _train(cell, config, [*arguments, "--finetune-from-model", str(start)], home / "train.log")
         (home / "trained").touch()
-    kept = home / f"checkpoint_{config.keep}.pt"
+    for checkpoint in set(home.glob("*.pt")) - {kept}:
+        checkpoint.unlink()
     load_weights(backbone, read_checkpoint(kept))
     backbone.to(device).eval()
     history = read_history(home / "train.log")

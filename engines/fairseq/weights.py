@@ -19,11 +19,11 @@ from engines.fairseq import environment
 
 def write_checkpoint(backbone: Backbone, path: Path, arguments: Sequence[str]) -> None:
     """The weights of ``backbone`` as a checkpoint of fairseq; ``arguments`` are those of `fairseq-train`."""
-    weights = path.with_suffix(".weights")
+    weights, unfinished = path.with_suffix(".weights"), path.with_suffix(".unfinished")
     torch.save(fairseq_weights(backbone), weights)
-    environment.run(
-        "python", ["-m", "cab_fairseq.checkpoint", str(weights), str(path), *arguments], log=path.with_suffix(".log")
-    )
+    command = ["-m", "cab_fairseq.checkpoint", str(weights), str(unfinished), *arguments]
+    environment.run("python", command, log=path.with_suffix(".log"))
+    unfinished.replace(path)
     weights.unlink()
 
 

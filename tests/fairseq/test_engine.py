@@ -40,6 +40,7 @@ def test_a_cell_leaves_the_usual_record(cell: list[str], tmp_path: Path) -> None
     # The same weights and tokens; of masked tokens each masks its own, and fairseq's pages begin with a mark.
     assert record["fairseq"]["perplexity"] == pytest.approx(ppl, rel=1e-3 if cell is LM else 0.05)
     assert record["fairseq"]["versions"]["fairseq-fixed"]
+    assert [path.name for path in tmp_path.glob("*/fairseq/*.pt")] == ["checkpoint_best.pt"]
 
 
 def test_a_cut_run_goes_on_and_ends_where_it_would_have(tmp_path: Path) -> None:
