@@ -3,13 +3,18 @@ PYTHON ?= python3
 BIN := .venv/bin
 RESULTS ?= results/demo
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup fairseq demo test lint bench clean
 
 setup: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check torch==2.13.0
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0 -e '.[dev,cluster,text,audio,vision,tensorboard,wandb]' && touch $@
+
+fairseq: .venv-fairseq/ready
+
+.venv-fairseq/ready: pyproject.toml constraints-fairseq.txt scripts/fairseq_environment.sh
+	PYTHON=$(PYTHON) scripts/fairseq_environment.sh && touch $@
 
 demo: setup
 	$(BIN)/cab run -m task=lstf dataset=synthetic attention=vanilla,abc,performer,cosformer,none pattern=NC,NS preset=mini results_dir=$(RESULTS)
@@ -25,4 +30,4 @@ bench: setup
 	$(BIN)/cab efficiency --pattern NS CS NC CC --phase forward forward+backward decode --lengths 256 512 1024 2048 4096 8192 16384 --batch-size 1 --peers --out results/bench/costs.csv --plot results/bench
 
 clean:
-	rm -rf .venv build dist results/demo results/bench
+	rm -rf .venv .venv-fairseq build dist results/demo results/bench

@@ -30,16 +30,30 @@ HUGGINGFACE_GPT2 = (
     (r"lm_head\.weight", ""),  # the embedding table again
 )
 
+FAIRSEQ_LAYER = (
+    (r"(layers\.\d+)\.self_attn\.in_proj_(weight|bias)", r"\1.self_attention.qkv.\2"),
+    (r"(layers\.\d+)\.self_attn\.", r"\1.self_attention."),
+    (r"(layers\.\d+)\.self_attn_layer_norm\.", r"\1.self_residual.norm."),
+    (r"(layers\.\d+)\.fc1\.", r"\1.feed_forward.expand."),
+    (r"(layers\.\d+)\.fc2\.", r"\1.feed_forward.reduce."),
+    (r"(layers\.\d+)\.final_layer_norm\.", r"\1.feed_forward_residual.norm."),
+)
+FAIRSEQ_OFFSET = 2
+"""Rows of fairseq's tables of learned positions before the first position."""
+
+FAIRSEQ_GPT2 = (
+    (r"embed_tokens\.weight", "decoder_embedding.tokens.weight"),
+    (r"embed_positions\.weight", "decoder_embedding.positions.table.weight"),
+    *((old, f"decoder_{new}") for old, new in FAIRSEQ_LAYER),
+    (r"layer_norm\.", "final_norm."),
+    (r"output_projection\.weight|version|embed_positions\._float_tensor", ""),
+)
+
 FAIRSEQ_ROBERTA = (
     (r"embed_tokens\.weight", "embedding.tokens.weight"),
     (r"embed_positions\.weight", "embedding.positions.table.weight"),
     (r"(?:emb_layer_norm|layernorm_embedding)\.", "embedding.norm."),
-    (r"layers\.(\d+)\.self_attn\.in_proj_(weight|bias)", r"layers.\1.self_attention.qkv.\2"),
-    (r"layers\.(\d+)\.self_attn\.([qkv]|out)_proj\.", r"layers.\1.self_attention.\2_proj."),
-    (r"layers\.(\d+)\.self_attn_layer_norm\.", r"layers.\1.self_residual.norm."),
-    (r"layers\.(\d+)\.fc1\.", r"layers.\1.feed_forward.expand."),
-    (r"layers\.(\d+)\.fc2\.", r"layers.\1.feed_forward.reduce."),
-    (r"layers\.(\d+)\.final_layer_norm\.", r"layers.\1.feed_forward_residual.norm."),
+    *FAIRSEQ_LAYER,
     (r"lm_head\.dense\.", "head."),
     (r"lm_head\.layer_norm\.", "head_norm."),
     (r"lm_head\.bias", "output_bias"),
@@ -77,10 +91,25 @@ def load_huggingface_gpt2(backbone: GPT2, weights: Mapping[str, Tensor]) -> list
     Raises:
         ValueError: a name or shape that does not fit the backbone, or a weight that is missing.
     """
-    renamed = _rename(weights, HUGGINGFACE_GPT2, prefix=r"(?:transformer\.)?")
+    renamed = rename(weights, HUGGINGFACE_GPT2, prefix=r"(?:transformer\.)?")
     maps = re.compile(r"self_attention\.\w+\.weight|feed_forward\.\w+\.weight")
     # Its maps are stored as [inputs, outputs].
     return _load(backbone, {name: w.t() if maps.search(name) else w for name, w in renamed.items()})
+
+
+def load_fairseq_gpt2(backbone: GPT2, weights: Mapping[str, Tensor]) -> list[str]:
+    """Give ``backbone`` the weights of a fairseq language model (``transformer_lm_gpt`` with a shared table).
+
+    ``weights`` is the entry ``model`` of a checkpoint. The backbone needs the release's sizes; fairseq's scaled
+    embeddings and sinusoidal positions are its defaults.
+
+    Returns, Raises: as :func:`load_huggingface_gpt2`.
+    """
+    renamed = rename(weights, FAIRSEQ_GPT2, prefix=r"decoder\.")
+    positions = "decoder_embedding.positions.table.weight"
+    if positions in renamed:
+        renamed[positions] = renamed[positions][FAIRSEQ_OFFSET:]
+    return _load(backbone, renamed)
 
 
 def load_fairseq_roberta(backbone: RoBERTa, weights: Mapping[str, Tensor]) -> list[str]:
@@ -92,7 +121,7 @@ def load_fairseq_roberta(backbone: RoBERTa, weights: Mapping[str, Tensor]) -> li
     Returns, Raises: as :func:`load_huggingface_gpt2`.
     """
     prefix = r"(?:(?:encoder|decoder)\.)?(?:sentence_encoder\.)?"
-    return _load(backbone, _rename(weights, FAIRSEQ_ROBERTA, prefix=prefix))
+    return _load(backbone, rename(weights, FAIRSEQ_ROBERTA, prefix=prefix))
 
 
 def load_huggingface_roberta(backbone: RoBERTa, weights: Mapping[str, Tensor]) -> list[str]:
@@ -105,22 +134,22 @@ def load_huggingface_roberta(backbone: RoBERTa, weights: Mapping[str, Tensor]) -
     weights = dict(weights)
     types = [name for name in weights if name.endswith("embeddings.token_type_embeddings.weight")]
     token_type = weights.pop(types[0])[0] if types else 0.0
-    renamed = _rename(weights, HUGGINGFACE_ROBERTA, prefix=r"(?:roberta\.)?")
+    renamed = rename(weights, HUGGINGFACE_ROBERTA, prefix=r"(?:roberta\.)?")
     positions = "embedding.positions.table.weight"
     if positions in renamed:
         renamed[positions] = renamed[positions] + token_type
     return _load(backbone, renamed)
 
 
-def _rename(weights: Mapping[str, Tensor], rules: Iterable[tuple[str, str]], *, prefix: str) -> dict[str, Tensor]:
-    """The weights under our names; a rule without a new name drops what it matches."""
+def rename(weights: Mapping[str, Tensor], rules: Iterable[tuple[str, str]], *, prefix: str = "") -> dict[str, Tensor]:
+    """The weights under other names; a rule without a new name drops what it matches."""
     renamed = {}
     compiled = [(re.compile(f"{prefix}(?:{old})"), new) for old, new in rules]
     for name, weight in weights.items():
         matches = ((match, new) for old, new in compiled if (match := old.match(name)))
         match, new = next(matches, (None, ""))
         if match is None:
-            raise UserError(f"the released weights have '{name}' {list(weight.shape)}, which has no place in ours")
+            raise UserError(f"the weights have '{name}' {list(weight.shape)}, which has no place in the other network")
         if new:
             renamed[match.expand(new) + name[match.end() :]] = weight
     return renamed

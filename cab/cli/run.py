@@ -36,7 +36,7 @@ A cell whose record exists is not run again; a cell that was cut goes on.
   preset     paper, mini (default), smoke
 
   seed=1  elsewhere=vanilla  results_dir=results/local  data_root=FOLDER (or CAB_DATA)
-  device=auto|cpu|cuda  force=true  logger=csv|tensorboard|wandb
+  device=auto|cpu|cuda  force=true  logger=csv|tensorboard|wandb  engine=lightning|fairseq
   --retry failed,oom,diverged   run cells again whose record has one of these statuses
   --dry-run                     print the cells, their GPU hours and their commands, and run nothing
   cluster=local                 worker processes of this machine, one a GPU (cluster.workers=4)

@@ -16,6 +16,7 @@ from cab.errors import Unsupported, UserError
 from cab.patterns import Pattern
 from cab.registry import ATTENTIONS, BACKBONES, TASKS
 from cab.results import cell_hash
+from cab.runner.engines import OWN
 from cab.task import Task
 
 GROUPS = ("task", "dataset", "backbone", "pattern", "attention")
@@ -63,7 +64,14 @@ class Cell:
         """The configuration that makes the cell what it is: all but where and how it runs."""
         what = {key: value for key, value in self.config.items() if key not in RUN_KEYS}
         what["trainer"] = {key: value for key, value in what["trainer"].items() if key not in TRAINER_RUN_KEYS}
+        if self.engine == OWN:  # records from before there were others keep their hash
+            what.pop("engine", None)
         return {**what, "task_version": self.task.version}
+
+    @property
+    def engine(self) -> str:
+        """What trains: our own loop, or the name of another (:mod:`cab.runner.engines`)."""
+        return str(self.config.get("engine", OWN))
 
     @functools.cached_property
     def hash(self) -> str:
@@ -91,7 +99,7 @@ class Cell:
         return {
             "task": self.config["task"]["name"],
             "dataset": self.config["dataset"]["name"],
-            "variant": self.task.variant,
+            "variant": " ".join(filter(None, (self.task.variant, "" if self.engine == OWN else self.engine))),
             "backbone": self.backbone,
             "pattern": str(self.pattern),
             "attention": self.label,

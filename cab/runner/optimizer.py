@@ -90,17 +90,22 @@ class TrainerConfig:
 
     def rate(self, steps_per_epoch: int) -> Callable[[int], float]:
         """The learning rate after ``step`` steps, as a factor of the peak rate."""
-        total, warmup = self.num_steps(steps_per_epoch), self.warmup_steps
+        total = self.num_steps(steps_per_epoch)
 
         def factor(step: int) -> float:
-            if step < warmup:
-                return (step + 1) / warmup
-            if self.schedule == "linear":
-                return max(0.0, (total - step) / max(1, total - warmup))
-            if self.schedule == "inverse_sqrt":
-                return math.sqrt(max(1, warmup) / max(1, step))
-            if self.schedule == "exponential":
+            if self.schedule == "exponential" and step >= self.warmup_steps:
                 return max(self.floor, self.decay ** (step // steps_per_epoch / self.decay_epochs))
-            return 1.0
+            return rate_factor(step, schedule=self.schedule, warmup=self.warmup_steps, total=total)
 
         return factor
+
+
+def rate_factor(step: int, *, schedule: str, warmup: int, total: int) -> float:
+    """The learning rate after ``step`` of ``total`` steps, as a factor of the peak rate, where epochs do not matter."""
+    if step < warmup:
+        return (step + 1) / warmup
+    if schedule == "linear":
+        return max(0.0, (total - step) / max(1, total - warmup))
+    if schedule == "inverse_sqrt":
+        return math.sqrt(max(1, warmup) / max(1, step))
+    return 1.0

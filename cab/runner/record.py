@@ -21,6 +21,7 @@ def base_record(cell: Cell, command: str, device: Any | None) -> dict[str, Any]:
         "cell": cell.key,
         "task_version": cell.task.version,
         "config": dict(cell.config),
+        "engine": cell.engine,
         "command": command,
         "versions": versions(),
         "revision": revision(),

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from cab.errors import UserError
 from cab.results import read_record, record_path, write_record
 from cab.runner.cell import Cell
+from cab.runner.engines import OWN, Trained, find_engine
 from cab.runner.faults import StopSignals, disk_errors, is_full_disk, status_of
 
 if TYPE_CHECKING:
@@ -130,6 +131,8 @@ def _check(cell: Cell) -> None:
     trainer_config(cell)
     check_logger(cell.config["logger"]["name"])
     check_packages(cell)
+    if cell.engine != OWN:
+        find_engine(cell.engine).check(cell, trainer_config(cell))
     cell.task.setup(cell.data_root)
     make_backbone(cell, "meta")
 
@@ -189,7 +192,6 @@ def _train_and_evaluate(cell: Cell, folder: Path, processes: Processes) -> dict[
     from cab.runner.order import mix_seed
     from cab.runner.provenance import PeakMemory
     from cab.runner.record import metric_rows
-    from cab.runner.training import train
     from cab.runner.watch import DeviceBatches
 
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
@@ -202,18 +204,10 @@ def _train_and_evaluate(cell: Cell, folder: Path, processes: Processes) -> dict[
     with signals.watched(), open_loggers(cell, folder) as loggers:
         L.seed_everything(cell.config["seed"], verbose=False)
         backbone = make_backbone(cell)
-        watch = train(
-            cell.task,
-            backbone,
-            config,
-            seed=cell.config["seed"],
-            device=device,
-            folder=folder,
-            title=cell.title,
-            loggers=loggers,
-            signals=signals,
-            processes=processes,
-        )
+        if cell.engine == OWN:
+            run = _train(cell, backbone, config, device, folder, signals, processes, loggers)
+        else:
+            run = find_engine(cell.engine).train(cell, backbone, config, device=device, folder=folder)
         if not processes.is_first:
             return {}
         trained = time.perf_counter()
@@ -222,25 +216,55 @@ def _train_and_evaluate(cell: Cell, folder: Path, processes: Processes) -> dict[
         with torch.no_grad():
             scores = cell.task.evaluate(backbone, batches)
             cell.task.draw(backbone, batches, folder)
-        if watch.history:
-            draw_loss(watch.history, cell.title, folder / "loss.png")
+        if run.history:
+            draw_loss(run.history, cell.title, folder / "loss.png")
         baselines = cell.task.baselines()
     return {
         "status": "finished",
         "metrics": metric_rows(cell.task, scores),
         "baselines": baselines,
-        "history": watch.history,
+        "history": run.history,
         "cost": {
             "params": sum(parameter.numel() for parameter in backbone.parameters()),
-            "steps": watch.steps,
+            "steps": run.steps,
             "processes": processes.count,
-            "best_step": watch.best_step,
+            "best_step": run.best_step,
             "train_seconds": trained - started,
             "wall_seconds": time.perf_counter() - started,
             "peak_memory_bytes": memory.read(),
             "peak_memory_kind": memory.kind,
+            **run.cost,
         },
+        **({cell.engine: run.facts} if run.facts else {}),
     }
+
+
+def _train(
+    cell: Cell,
+    backbone: Backbone,
+    config: TrainerConfig,
+    device: Any,
+    folder: Path,
+    signals: StopSignals,
+    processes: Processes,
+    loggers: list[Any],
+) -> Trained:
+    """Train by our own loop."""
+    from cab.runner.training import train
+
+    watch = train(
+        cell.task,
+        backbone,
+        config,
+        seed=cell.config["seed"],
+        device=device,
+        folder=folder,
+        title=cell.title,
+        loggers=loggers,
+        signals=signals,
+        processes=processes,
+    )
+    return Trained(watch.history, watch.steps, watch.best_step)
 
 
 def choose_device(name: str) -> Any:

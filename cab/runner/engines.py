@@ -1,0 +1,57 @@
+"""Training loops beside our own: ``engine=NAME`` is a module that an entry point of ``cab.engines`` names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cab.errors import unknown_name
+
+if TYPE_CHECKING:
+    import torch
+
+    from cab.backbone import Backbone
+    from cab.runner.cell import Cell
+    from cab.runner.optimizer import TrainerConfig
+
+OWN = "lightning"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a record says of a training; the weights to evaluate are in the backbone.
+
+    Attributes:
+        history: entries of ``step``, ``loss`` and ``validation``, in nats.
+        best_step: the step of the weights that were kept; 0 when none was better than another.
+        cost: entries of the record's cost that this process cannot measure.
+        facts: what else there is to say of the engine, under its name in the record.
+    """
+
+    history: list[dict[str, float | None]]
+    steps: int
+    best_step: int
+    cost: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    def check(self, cell: Cell, config: TrainerConfig) -> None:
+        """UserError for a cell or a training that the engine does not have; called before anything is written."""
+
+    def train(
+        self, cell: Cell, backbone: Backbone, config: TrainerConfig, *, device: torch.device, folder: Path
+    ) -> Trained:
+        """Train ``backbone``, from the weights it has or the engine's newest checkpoint in ``folder``."""
+
+
+def find_engine(name: str) -> Engine:
+    """The engine called ``name``, imported; UserError lists what exists when there is none."""
+    points = {point.name: point for point in entry_points(group="cab.engines")}
+    if name not in points:
+        raise unknown_name("engine", name, [OWN, *points])
+    engine: Engine = points[name].load()
+    return engine

@@ -1,0 +1,106 @@
+"""fairseq's own language model and RoBERTa with an attention of ours in every layer.
+
+``--arch cab_gpt2`` and ``--arch cab_roberta_base`` are the networks of CAB's LM and MLM; every other argument of
+``transformer_lm_gpt`` and ``roberta_base`` works as it does there.
+"""
+
+# No `from __future__ import annotations`: fairseq reads the types of the configuration's fields.
+
+import argparse
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.roberta import RobertaModel
+from fairseq.models.roberta.model import roberta_base_architecture
+from fairseq.models.transformer_lm import (
+    TransformerLanguageModel,
+    TransformerLanguageModelConfig,
+    transformer_lm_gpt,
+)
+from fairseq.utils import safe_getattr
+from omegaconf import OmegaConf
+
+from cab import Pattern, UserError, build_attention
+from cab_fairseq.slots import FairseqAttention
+
+ATTENTION_HELP = "one of CAB's attentions, your own included; `cab list attentions` names them"
+OPTIONS_HELP = "options of the attention, separated by spaces: 'num_landmarks=64 window=16'"
+
+
+@dataclass
+class LanguageModelConfig(TransformerLanguageModelConfig):
+    attention: str = field(default="vanilla", metadata={"help": ATTENTION_HELP})
+    attention_options: str = field(default="", metadata={"help": OPTIONS_HELP})
+
+
+@register_model("cab_lm", dataclass=LanguageModelConfig)
+class LanguageModel(TransformerLanguageModel):
+    """fairseq's causal language model; slots CS."""
+
+    @classmethod
+    def build_model(cls, args: Any, task: Any) -> "LanguageModel":
+        model = super().build_model(args, task)
+        fill_slots(model.decoder.layers, Pattern.CS, args)
+        return model
+
+
+@register_model("cab_mlm")
+class MaskedLanguageModel(RobertaModel):
+    """fairseq's RoBERTa; slots NS."""
+
+    @staticmethod
+    def add_args(parser: argparse.ArgumentParser) -> None:
+        RobertaModel.add_args(parser)
+        parser.add_argument("--attention", default="vanilla", metavar="NAME", help=ATTENTION_HELP)
+        parser.add_argument("--attention-options", default="", metavar="OPTIONS", help=OPTIONS_HELP)
+
+    @classmethod
+    def build_model(cls, args: Any, task: Any) -> "MaskedLanguageModel":
+        model = super().build_model(args, task)
+        fill_slots(model.encoder.sentence_encoder.layers, Pattern.NS, args)
+        return model
+
+
+def fill_slots(layers: Iterable[Any], pattern: Pattern, args: Any) -> None:
+    """Put the attention that ``args`` names in the place of fairseq's, layer by layer.
+
+    Raises:
+        ValueError: an attention, pattern or option that there is not.
+    """
+    options = parse_options(args.attention_options)
+    for layer in layers:
+        attention = build_attention(
+            args.attention,
+            pattern=pattern,
+            embed_dim=layer.embed_dim,
+            num_heads=layer.self_attn.num_heads,
+            dropout=args.attention_dropout,
+            **options,
+        )
+        layer.self_attn = FairseqAttention(attention)
+
+
+def parse_options(text: str) -> dict[str, Any]:
+    """``"num_landmarks=64 causal=true"`` as a mapping, values as in YAML."""
+    words = text.split()
+    for word in words:
+        if "=" not in word:
+            raise UserError(f"--attention-options takes name=value, got '{word}'")
+    options = OmegaConf.to_container(OmegaConf.from_dotlist(words))
+    assert isinstance(options, dict)
+    return {str(name): value for name, value in options.items()}
+
+
+@register_model_architecture("cab_lm", "cab_gpt2")
+def cab_gpt2(args: Any) -> None:
+    """GPT-2 of 12 layers of width 768, input and output table shared (CAB, Table 14)."""
+    args.share_decoder_input_output_embed = True
+    args.dropout = safe_getattr(args, "dropout", 0.0)
+    transformer_lm_gpt(args)
+
+
+@register_model_architecture("cab_mlm", "cab_roberta_base")
+def cab_roberta_base(args: Any) -> None:
+    roberta_base_architecture(args)

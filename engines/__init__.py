@@ -1,0 +1,1 @@
+"""Training loops of other frameworks, which run the cells of the benchmark beside our own."""

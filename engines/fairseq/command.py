@@ -1,0 +1,136 @@
+"""A cell as fairseq's command line: the network, the task and the training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+from cab import UserError
+from cab.errors import Unsupported
+from cab.registry import BACKBONES
+from cab.runner.cell import Cell
+from cab.runner.optimizer import TrainerConfig
+from tasks.lm.task import LM
+from tasks.mlm.task import MLM
+
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_accurate"}
+"""Ours, and fairseq's names for them."""
+
+
+def training_arguments(cell: Cell, config: TrainerConfig) -> list[str]:
+    """What `fairseq-train DATA` is given for the cell, folders and the device apart."""
+    return [
+        *network_arguments(cell),
+        *task_arguments(cell),
+        *trainer_arguments(config, seed=cell.config["seed"]),
+        *("--batch-size-valid", str(cast(LM | MLM, cell.task).evaluation_batch_size)),
+    ]
+
+
+def network_arguments(cell: Cell) -> list[str]:
+    """The architecture of the plug-in, its dimensions, and the attention in its slots.
+
+    Raises:
+        ValueError: a backbone without a form in fairseq.
+    """
+    task_options = cell.task.backbone_options(cell.backbone)
+    options = {**BACKBONES.get(cell.backbone).options, **cell.backbone_options, **task_options}
+    if cell.backbone == "gpt2":
+        arguments = _gpt2(options)
+    elif cell.backbone == "roberta":
+        arguments = ["--arch", "cab_roberta_base", "--max-positions", str(options["max_length"])]
+    else:
+        raise Unsupported(f"engine=fairseq has no backbone '{cell.backbone}'; it has gpt2, roberta")
+    side = "decoder" if cell.backbone == "gpt2" else "encoder"
+    if options["checkpoint_activations"]:
+        arguments += ["--checkpoint-activations"]
+    return [
+        *arguments,
+        *(f"--{side}-embed-dim", str(options["embed_dim"])),
+        *(f"--{side}-attention-heads", str(options["num_heads"])),
+        *(f"--{side}-ffn-embed-dim", str(options["ffn_dim"])),
+        *(f"--{side}-layers", str(options["num_layers"])),
+        *("--dropout", str(options["dropout"])),
+        *("--attention-dropout", str(options["attention_dropout"])),
+        *("--attention", cell.attention.name),
+        *("--attention-options", attention_options(cell.attention.options)),
+    ]
+
+
+def _gpt2(options: Mapping[str, Any]) -> list[str]:
+    arguments = ["--arch", "cab_gpt2", "--activation-fn", ACTIVATIONS[options["activation"]]]
+    if options["positions"] == "learned":
+        arguments += ["--decoder-learned-pos", "--max-target-positions", str(options["max_length"])]
+    if not options["scale_embedding"]:
+        arguments += ["--no-scale-embedding"]
+    return arguments
+
+
+def attention_options(options: Mapping[str, Any]) -> str:
+    """Options as the plug-in reads them: ``name=value`` separated by spaces."""
+    return " ".join(f"{name}={json.dumps(value, separators=(',', ':'))}" for name, value in options.items())
+
+
+def task_arguments(cell: Cell) -> list[str]:
+    """fairseq's task and criterion, for training and for its own score of the result."""
+    task = cell.task
+    if isinstance(task, LM):
+        name, criterion, rest = "language_modeling", "cross_entropy", ["--sample-break-mode", "none"]
+    elif isinstance(task, MLM):
+        name, criterion = "masked_lm", "masked_lm"
+        rest = ["--sample-break-mode", "complete", "--mask-prob", str(task.mask_share)]
+    else:
+        raise Unsupported(f"engine=fairseq has no task '{cell.config['task']['name']}'; it has lm, mlm")
+    return ["--task", name, "--criterion", criterion, "--tokens-per-sample", str(task.block_len), *rest]
+
+
+def check_trainer(config: TrainerConfig) -> None:
+    """UserError for what our training loop has and fairseq's has not."""
+    lacking = {
+        "optimizer=adam with a weight_decay: its decay is adamw's": config.optimizer == "adam" and config.weight_decay,
+        "decay_vectors=false": not config.decay_vectors and config.weight_decay,
+        "schedule=exponential": config.schedule == "exponential",
+        "schedule=linear without max_steps": config.schedule == "linear" and not config.max_steps,
+        "keep=average": config.keep == "average",
+        "stop_when_diverged=false": not config.stop_when_diverged,
+        f"precision={config.precision}": config.precision != "32-true",
+        "compile=true": config.compile,
+        "max_steps=0": (config.max_steps or config.max_epochs) == 0,
+    }
+    for setting, is_asked in lacking.items():
+        if is_asked:
+            raise UserError(f"engine=fairseq has no trainer.{setting}; change it, or use engine=lightning")
+
+
+def trainer_arguments(config: TrainerConfig, *, seed: int) -> list[str]:
+    """Batches, optimiser, learning rate, validation and checkpoints."""
+    micro = min(config.micro_batch_size or config.batch_size, config.batch_size)
+    length = ("--max-update", config.max_steps) if config.max_steps else ("--max-epoch", config.max_epochs)
+    options: dict[str, Any] = {
+        "--seed": seed,
+        "--batch-size": micro,
+        "--update-freq": config.batch_size // micro,
+        "--required-batch-size-multiple": 1,
+        "--num-workers": config.num_workers,
+        length[0]: length[1],
+        "--optimizer": "adam",
+        "--adam-betas": str(config.betas),
+        "--adam-eps": config.eps,
+        "--weight-decay": config.weight_decay,
+        "--clip-norm": config.clip_norm,
+        "--lr": config.learning_rate,
+        "--lr-scheduler": "cab",
+        "--schedule": config.schedule,
+        "--warmup-updates": config.warmup_steps,
+        "--total-num-update": config.max_steps or 0,
+        "--save-interval-updates": config.checkpoint_every,
+        "--keep-interval-updates": 1,
+        "--patience": config.patience or -1,
+        "--log-format": "json",
+        "--log-interval": max(1, (config.max_steps or 10_000) // 100),
+    }
+    if isinstance(config.validate_every, int):
+        options["--validate-interval-updates"] = config.validate_every
+    flags = ["--no-epoch-checkpoints", *(["--disable-validation"] if config.validate_every is None else [])]
+    return [*(str(word) for option in options.items() for word in option), *flags]

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# The environment of engine=fairseq, in .venv-fairseq: fairseq and its packages are built once for each set of pins,
+# in the cache, and any number of checkouts lie over them, each with its own code and plug-ins.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python="${PYTHON:-python3}"
+key=$({ "$python" -VV; cat constraints-fairseq.txt; } | sha256sum | cut -c1-16)
+packages="${CAB_CACHE:-$HOME/.cache/cab}/fairseq-$key"
+
+mkdir -p "$packages"
+exec 9>"$packages.lock" && flock 9
+if [ ! -e "$packages/complete" ]; then
+    echo "building fairseq in $packages: minutes, once" >&2
+    "$python" -m venv --clear "$packages"
+    install() { "$packages/bin/pip" install -q --disable-pip-version-check -c constraints-fairseq.txt "$@"; }
+    install torch setuptools wheel
+    install cython numpy cffi hydra-core omegaconf regex sacrebleu tqdm bitarray scikit-learn packaging ninja hatchling editables
+    install --no-build-isolation --no-deps fairseq-fixed # it asks for versions that no longer install
+    touch "$packages/complete"
+fi
+
+"$python" -m venv --clear --without-pip .venv-fairseq
+site() { "$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
+echo "import site; site.addsitedir('$(site "$packages")')" >"$(site .venv-fairseq)/fairseq-packages.pth"
+.venv-fairseq/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+for program in "$packages"/bin/fairseq-*; do
+    sed "1s|.*|#!$PWD/.venv-fairseq/bin/python|" "$program" >".venv-fairseq/bin/${program##*/}"
+    chmod +x ".venv-fairseq/bin/${program##*/}"
+done
+.venv-fairseq/bin/python -c '
+import cab_fairseq, fairseq, torch
+from cab.registry import ATTENTIONS
+print(f"fairseq {fairseq.__version__} on torch {torch.__version__}, {len(ATTENTIONS.names())} attentions of CAB")'

@@ -1,0 +1,118 @@
+"""Cells of both language models at smoke size, without dropout, and what fairseq is given of them."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from torch import Tensor
+from torch.nn import functional as F
+
+from cab import Backbone
+from cab.config import CONFIGS, register_configs, resolve
+from cab.runner.cell import Cell
+from cab.runner.optimizer import TrainerConfig
+from cab.runner.run import make_backbone, trainer_config
+from engines.fairseq import environment
+from engines.fairseq.command import training_arguments
+from engines.fairseq.data import write_dictionary
+from tasks.corpus.tokens import PAD
+
+PATTERNS = {"lm": ("gpt2", "CS"), "mlm": ("roberta", "NS")}
+STEPS = 10
+
+
+def make_cell(task: str, attention: str, *overrides: str) -> Cell:
+    """The checked cell, its data read."""
+    backbone, pattern = PATTERNS[task]
+    chosen = [f"task={task}", "dataset=synthetic", f"backbone={backbone}", f"attention={attention}", "preset=smoke"]
+    chosen += [f"pattern={pattern}", "device=cpu", "backbone.dropout=0.0", "backbone.attention_dropout=0.0"]
+    chosen += [f"trainer.max_steps={STEPS}", "trainer.clip_norm=1.0", "trainer.weight_decay=0.01"]
+    chosen += ["trainer.schedule=linear", "trainer.warmup_steps=4", *overrides]
+    register_configs()
+    with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
+        cell = Cell.from_config(resolve(compose("run", overrides=chosen)))
+    cell.task.setup(None)
+    return cell
+
+
+@dataclass
+class Ours:
+    """A cell, its network, and batches of (tokens that the network sees, targets with PAD where there is none)."""
+
+    cell: Cell
+    config: TrainerConfig
+    backbone: Backbone
+    batches: list[tuple[Tensor, Tensor]]
+
+    @classmethod
+    def make(cls, task: str, attention: str, *overrides: str) -> Ours:
+        cell = make_cell(task, attention, *overrides)
+        torch.manual_seed(1)
+        backbone = make_backbone(cell).eval()
+        items: Any = cell.task.training_set
+        drawn = [items.__getitems__(list(range(4 * step, 4 * step + 4))) for step in range(STEPS)]
+        return cls(cell, trainer_config(cell), backbone, [_seen_and_target(cell, batch) for batch in drawn])
+
+    def logits(self) -> Tensor:
+        """Of the first batch."""
+        seen, _ = self.batches[0]
+        with torch.no_grad():
+            return self.backbone(seen, _padding(seen))
+
+    def loss(self, number: int = 0) -> Tensor:
+        """Of a batch, in nats a target."""
+        seen, target = self.batches[number]
+        logits = self.backbone(seen, _padding(seen))
+        return F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PAD)
+
+    def train(self) -> None:
+        """A step on each batch, with the seeds of fairseq's."""
+        optimizer = self.config.make_optimizer(self.backbone)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.config.rate(steps_per_epoch=STEPS))
+        self.backbone.train()
+        for number in range(STEPS):
+            torch.manual_seed(int(self.cell.config["seed"]) + number)
+            optimizer.zero_grad()
+            self.loss(number).backward()
+            torch.nn.utils.clip_grad_norm_(self.backbone.parameters(), self.config.clip_norm)
+            optimizer.step()
+            schedule.step()
+        self.backbone.eval()
+
+    def arguments(self, folder: Path) -> list[str]:
+        """What fairseq is given; ``folder`` receives the dictionary."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_dictionary(self.cell.task.corpus, folder / "dict.txt")  # type: ignore[attr-defined]
+        rest = training_arguments(self.cell, self.config)
+        return [str(folder), "--user-dir", str(environment.PLUGIN), "--cpu", *rest]
+
+
+def _seen_and_target(cell: Cell, batch: Tensor) -> tuple[Tensor, Tensor]:
+    task: Any = cell.task
+    if cell.backbone == "gpt2":
+        return batch[:, :-1], batch[:, 1:]
+    seen, places = task.hide(batch, torch.Generator().manual_seed(0))
+    target = torch.full_like(batch, PAD)
+    target.view(-1)[places] = batch.flatten()[places]
+    return seen, target
+
+
+def _padding(seen: Tensor) -> Tensor | None:
+    mask = seen == PAD
+    return mask if bool(mask.any()) else None
+
+
+def ask_fairseq(cases: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """The answers of fairseq_side.py."""
+    torch.save(cases, folder / "cases.pt")
+    program = Path(__file__).with_name("fairseq_side.py")
+    command = [str(environment.HOME / "bin" / "python"), str(program), "cases.pt", "answers.pt"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    answers: list[dict[str, Any]] = torch.load(folder / "answers.pt")
+    return answers

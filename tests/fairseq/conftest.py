@@ -1,0 +1,18 @@
+"""These tests need the environment that `make fairseq` builds; .ci/run builds it first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engines.fairseq import environment
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not (environment.HOME / "ready").exists():
+        for item in items:
+            if item.path.is_relative_to(HERE) and "without_environment" not in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="needs .venv-fairseq: make fairseq"))

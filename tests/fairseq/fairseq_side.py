@@ -1,0 +1,97 @@
+"""What fairseq makes of networks and tokens that a test has saved; run by the environment's Python.
+
+    python fairseq_side.py CASES ANSWERS
+
+CASES is a list of mappings, ANSWERS a list of as many; see the functions for what is in them.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from fairseq import options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq.trainer import Trainer
+from torch import Tensor
+
+
+def build(case: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """The configuration, task and network of a case, with its weights where it has some."""
+    parser = options.get_training_parser()
+    config = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, input_args=case["arguments"]))
+    task = tasks.setup_task(config.task)
+    model = task.build_model(config.model)
+    if "weights" in case:
+        model.load_state_dict(case["weights"], strict=True)
+    return config, task, model
+
+
+def sample(seen: Tensor, target: Tensor) -> dict[str, Any]:
+    """A batch as fairseq's data sets make it."""
+    lengths = torch.full((len(seen),), seen.shape[1])
+    name = {"src_tokens": seen, "src_lengths": lengths}
+    return {
+        "id": torch.arange(len(seen)),
+        "net_input": name,
+        "target": target.contiguous(),
+        "nsentences": len(seen),
+    } | {"ntokens": int(seen.ne(1).sum())}
+
+
+def answer(case: dict[str, Any]) -> dict[str, Any]:
+    """Logits and loss of the first batch, the losses of training on all of them, and the weights at the start."""
+    config, task, model = build(case)
+    criterion = task.build_criterion(config.criterion)
+    first = sample(*case["batches"][0])
+    result: dict[str, Any] = {"weights": {name: tensor.clone() for name, tensor in model.state_dict().items()}}
+    model.eval()
+    with torch.no_grad():
+        result["logits"] = model(**first["net_input"])[0]
+        loss, size, _ = criterion(model, first)
+        result["loss"] = float(loss / size)
+        if case.get("decode"):
+            result |= decode(model, case["decode"]) | beams(model, first["net_input"]["src_tokens"][:2, :6])
+    trainer = Trainer(config, task, model, criterion)
+    for seen, target in case["batches"]:
+        trainer.train_step([sample(seen, target)])
+    model.eval()
+    with torch.no_grad():
+        result["trained"] = [
+            float(loss / size) for loss, size, _ in (criterion(model, sample(*b)) for b in case["batches"])
+        ]
+    return result
+
+
+def decode(model: Any, length: int) -> dict[str, Tensor]:
+    """Tokens [2, length] drawn step by step: through the incremental state, and from the whole prefix each time."""
+    noise = torch.distributions.Gumbel(0.0, 1.0).sample((length, 2, len(model.decoder.dictionary)))
+    noise[..., model.decoder.padding_idx] = -torch.inf  # fairseq's generator never writes padding
+    answers = {}
+    for name in ("step", "whole"):
+        state: dict[str, Any] | None = {} if name == "step" else None
+        tokens = torch.full((2, 1), 2)
+        logits = []
+        for t in range(length):
+            logits.append(model(tokens, incremental_state=state)[0][:, -1])
+            tokens = torch.cat([tokens, (logits[-1] + noise[t]).argmax(dim=-1, keepdim=True)], dim=1)
+        answers |= {f"{name}_tokens": tokens, f"{name}_logits": torch.stack(logits, dim=1)}
+    return answers
+
+
+def beams(model: Any, prefix: Tensor) -> dict[str, Any]:
+    """What fairseq's beam search makes of the prefix, with the incremental state and without."""
+    generator = SequenceGenerator([model], model.decoder.dictionary, beam_size=3, max_len_a=0, max_len_b=24)
+    answers = {}
+    for name, has_state in (("step_beams", True), ("whole_beams", False)):
+        generator.model.has_incremental = has_state
+        found = generator.generate([model], sample(prefix, prefix), prefix_tokens=prefix[:, 1:], bos_token=2)
+        answers[name] = [[hypothesis["tokens"].tolist() for hypothesis in row] for row in found]
+    return answers
+
+
+if __name__ == "__main__":
+    cases, answers = sys.argv[1:]
+    torch.save([answer(case) for case in torch.load(cases)], answers)

@@ -1,0 +1,123 @@
+"""`cab run engine=fairseq`: the record, going on after a cut, and what is refused before anything is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cab.cli.main import main
+from engines.fairseq import environment
+from tests.cab.cli.command import ROOT, cab
+
+LM = ["task=lm", "dataset=synthetic", "pattern=CS", "preset=smoke", "engine=fairseq", "device=cpu", "attention=vanilla"]
+MLM = ["task=mlm", "dataset=synthetic", "pattern=NS", "preset=smoke", "engine=fairseq", "device=cpu", "attention=local"]
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+
+
+@pytest.mark.parametrize("cell", [LM, MLM], ids=["lm", "mlm"])
+def test_a_cell_leaves_the_usual_record(cell: list[str], tmp_path: Path) -> None:
+    assert main(["run", *cell, f"results_dir={tmp_path}"]) == 0
+    (record,) = records(tmp_path)
+    assert record["engine"] == "fairseq"
+    assert record["status"] == "finished"
+    assert record["cell"]["variant"] == "fairseq"  # a row of its own in every table
+    assert record["cost"]["steps"] == 8
+    assert record["cost"]["peak_memory_bytes"] > 1e8
+    assert [entry["step"] for entry in record["history"]] == list(range(1, 9))
+    assert record["history"][-1]["validation"] < record["history"][1]["validation"]
+    ppl = next(metric["value"] for metric in record["metrics"] if metric["name"] == "ppl")
+    # The same weights and tokens; of masked tokens each masks its own, and fairseq's pages begin with a mark.
+    assert record["fairseq"]["perplexity"] == pytest.approx(ppl, rel=1e-3 if cell is LM else 0.05)
+    assert record["fairseq"]["versions"]["fairseq-fixed"]
+    assert [path.name for path in tmp_path.glob("*/fairseq/*.pt")] == ["checkpoint_best.pt"]
+
+
+def test_a_cut_run_goes_on_and_ends_where_it_would_have(tmp_path: Path) -> None:
+    cell = [*LM, "trainer.max_steps=200", "trainer.checkpoint_every=50", "trainer.validate_every=100"]
+    assert main(["run", *cell, f"results_dir={tmp_path / 'whole'}"]) == 0
+    results = f"results_dir={tmp_path / 'cut'}"
+    command = [sys.executable, "-m", "cab.cli.main", "run", *cell, results]
+    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE)
+    for _ in range(1200):
+        if list((tmp_path / "cut").glob("*/fairseq/checkpoint_1_*.pt")):
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert b"goes on from the last checkpoint" in errors
+    assert not records(tmp_path / "cut")
+    assert main(["run", *cell, results]) == 0
+    (log,) = (tmp_path / "cut").glob("*/fairseq/train.log")
+    assert "Loaded checkpoint" in log.read_text().partition("checkpoint_last.pt")[2]
+    (first,), (second,) = records(tmp_path / "whole"), records(tmp_path / "cut")
+    assert second["cost"]["steps"] == 200
+    for one, other in zip(first["metrics"], second["metrics"], strict=True):
+        assert one["value"] == pytest.approx(other["value"], rel=1e-4), one["name"]
+
+
+def test_an_attention_of_another_package(tmp_path: Path) -> None:
+    """Unknown to fairseq's environment it is refused; where both find its entry point it runs."""
+    packages = tmp_path / "packages"
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target"]
+    subprocess.run([*install, str(packages), str(ROOT / "tests" / "plugin")], check=True, capture_output=True)
+    cell = [word for word in MLM if not word.startswith("attention")]
+    done = cab(
+        "run",
+        *cell,
+        "attention=mean",
+        "attention.gain=0.5",
+        f"results_dir={tmp_path / 'results'}",
+        cwd=ROOT,
+        PYTHONPATH=str(packages),
+    )
+    assert done.returncode == 0, done.stderr
+    (record,) = records(tmp_path / "results")
+    assert record["cell"]["attention"] == "mean(gain=0.5)"
+    assert "gain=0.5" in record["fairseq"]["arguments"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("engine=fairsek", "unknown engine 'fairsek': did you mean 'fairseq'?"),
+        ("trainer.precision=bf16-mixed", "engine=fairseq has no trainer.precision=bf16-mixed"),
+        ("trainer.schedule=exponential", "engine=fairseq has no trainer.schedule=exponential"),
+        ("trainer.keep=average", "engine=fairseq has no trainer.keep=average"),
+        (
+            "task=lstf backbone=informer pattern=NC preset=smoke",
+            "engine=fairseq has no task 'lstf'; it has lm, mlm",
+        ),
+    ],
+)
+def test_what_fairseq_does_not_have(
+    overrides: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = [word.partition("=")[0] for word in overrides.split()]
+    cell = [word for word in LM if word.partition("=")[0] not in changed]
+    assert main(["run", *cell, *overrides.split(), f"results_dir={tmp_path}"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert message in line
+    assert not records(tmp_path)
+
+
+@pytest.mark.without_environment
+def test_without_the_environment_one_line_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(environment, "HOME", tmp_path / "nowhere")
+    assert main(["run", *LM, f"results_dir={tmp_path}"]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.strip() == "cab: error: engine=fairseq needs fairseq's own environment: make fairseq"
+    assert not records(tmp_path)
