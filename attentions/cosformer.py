@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from attentions.linear import normalised
 from attentions.linearized import LinearizedAttention, Where
@@ -49,8 +51,7 @@ class CosformerAttention(LinearizedAttention):
     def query_features(self, query: Tensor, where: Where) -> Tensor:
         """relu(x) cos(angle) and relu(x) sin(angle), side by side: their products give cos of the difference."""
         angle = self.angles(query, where)
-        x = query.relu()
-        return torch.cat([x * angle.cos(), x * angle.sin()], dim=-1)
+        return Reweighted.apply(query, torch.stack([angle.cos(), angle.sin()], dim=-2))
 
     def key_features(self, key: Tensor, where: Where) -> Tensor:
         return self.query_features(key, where._replace(start=None) if self.pattern.is_cross else where)
@@ -77,3 +78,26 @@ class CosformerAttention(LinearizedAttention):
         difference = self.angles(query, where) - self.angles(key, where).transpose(-2, -1)
         weights = query.relu() @ key.relu().transpose(-2, -1) * difference.cos()
         return normalised(weights, value, self.pattern, key_padding_mask, self.smallest_denominator)
+
+
+class Reweighted(torch.autograd.Function):
+    """relu(x) times the factors [.., N, 2, 1], side by side: [.., N, E] to [.., N, 2 E].
+
+    Keeps its output alone, which is what its reader keeps as well: cos + sin is at least one up to a right angle,
+    so an output is above zero exactly where x is.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factors: Tensor) -> Tensor:
+        features = (x.relu().unsqueeze(-2) * factors).flatten(-2)
+        ctx.save_for_backward(features, factors)
+        return features
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        features, factors = ctx.saved_tensors
+        first, second = features.chunk(2, dim=-1)
+        cos, sin = factors.unbind(dim=-2)
+        first_grad, second_grad = grad.chunk(2, dim=-1)
+        return (first_grad * cos).addcmul_(second_grad, sin).mul_((first > 0) | (second > 0)), None

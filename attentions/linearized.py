@@ -1,7 +1,7 @@
 """What kernel attentions share: phi(q) (phi(k)^T v) / phi(q) phi(k)^T 1, whole or block by block.
 
-Shapes: B batch, H heads, N targets, M keys, E width of a head, r features. Values carry a column of ones, so that
-one product gives numerator and denominator: F = E + 1.
+Shapes: B batch, H heads, N targets, M keys, E width of a head, r features. In the causal form values carry a column
+of ones, so that one product gives numerator and denominator: F = E + 1.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from cab import Attention, Pattern
 from cab.attention import State, compact_rows, take_rows, without_padding
@@ -53,17 +54,21 @@ class LinearizedAttention(Attention):
     ) -> tuple[Tensor, Tensor | None]:
         """phi(k) divided by exp of a running scale [B, H, M] that never falls, and that scale; None is no scale."""
         assert scale is None
-        return _hide(self.key_features(key, where), padding), None
+        return hide(self.key_features(key, where), padding), None
 
     # --- all keys: NS, NC, CC ----------------------------------------------------------------------------
 
     def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> State:
-        """What queries read: ``sums`` [B, H, r, F], phi(k)^T [v, 1]."""
-        return {"sums": _hide(self.key_features(key, where), padding).transpose(-2, -1) @ with_ones(value)}
+        """What queries read: ``sums`` [B, H, r, E], phi(k)^T v, and ``mass`` [B, H, r], phi(k)^T 1."""
+        return summary_of(hide(self.key_features(key, where), padding), value)
 
     def read(self, query: Tensor, summary: State, where: Where) -> Tensor:
         """Attention of each query over the summarised keys."""
-        return self.divide(self.query_features(query, where) @ summary["sums"])
+        return self.read_features(self.query_features(query, where), summary)
+
+    def read_features(self, features: Tensor, summary: State) -> Tensor:
+        """phi(q) sums / phi(q) mass, [B, H, N, r] to [B, H, N, E]."""
+        return Read.apply(features, summary["sums"], summary["mass"], self.smallest_denominator)
 
     def divide(self, sums: Tensor) -> Tensor:
         """[..., F] to [..., E]: numerators by denominators, zero where there is no weight."""
@@ -165,6 +170,60 @@ class LinearizedAttention(Attention):
         return (output if order is None else take_rows(output, order.argsort(dim=1))), state
 
 
+def summary_of(features: Tensor, value: Tensor) -> State:
+    """phi(k)^T v and phi(k)^T 1."""
+    sums, mass = Summary.apply(features, value)
+    return {"sums": sums, "mass": mass}
+
+
+class Summary(torch.autograd.Function):
+    """features [.., M, r] and values [.., M, E] to features^T values and the sum of the features.
+
+    One product gives the gradient of the features; autograd would add two of their size.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(features, value)
+        return features.transpose(-2, -1) @ value, features.sum(dim=-2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, sums: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
+        features, value = ctx.saved_tensors
+        with torch.autocast(sums.device.type, enabled=False):
+            grad = value @ sums.transpose(-2, -1)
+            return grad.add_(mass.unsqueeze(-2)), features @ sums
+
+
+class Read(torch.autograd.Function):
+    """features sums / max(features mass, smallest): [.., N, r] to [.., N, E].
+
+    Neither numerators nor outputs are kept for the backward pass, which works on what is r wide: the gradient
+    of a denominator is minus the product of features and their own gradient, over the denominator.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, sums: Tensor, mass: Tensor, smallest: float) -> Tensor:
+        divisor = (features @ mass.unsqueeze(-1)).clamp_(min=smallest)
+        ctx.save_for_backward(features, sums, mass, divisor)
+        ctx.smallest = smallest
+        return (features @ sums).div_(divisor)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        features, sums, mass, divisor = ctx.saved_tensors
+        with torch.autocast(grad.device.type, enabled=False):
+            grad = grad / divisor
+            features_grad = grad @ sums.transpose(-2, -1)
+            share = (features * features_grad).sum(dim=-1, keepdim=True).div_(divisor)
+            share.masked_fill_(divisor <= ctx.smallest, 0.0)
+            sums_grad = features.transpose(-2, -1) @ grad
+            mass_grad = -(features.transpose(-2, -1) @ share).squeeze(-1)
+            return features_grad.addcmul_(share, mass.unsqueeze(-2), value=-1.0), sums_grad, mass_grad, None
+
+
 class BlockCausal(torch.autograd.Function):
     """Causal sums, block by block: output_i = sum over j <= i of exp(s_j - s_i) (q_i . k_j) v_j + those before.
 
@@ -242,7 +301,7 @@ def _times(x: Tensor, factor: Tensor | None) -> Tensor:
     return x if factor is None else x * factor
 
 
-def _hide(features: Tensor, padding: Tensor | None) -> Tensor:
+def hide(features: Tensor, padding: Tensor | None) -> Tensor:
     return features if padding is None else features.masked_fill(padding[:, None, :, None], 0.0)
 
 

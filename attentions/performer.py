@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attentions.exponential_features import FeatureMean, KeyMeans
 from attentions.linear import normalised
-from attentions.linearized import LinearizedAttention, Where, with_ones
+from attentions.linearized import LinearizedAttention, Where, hide, summary_of
 from cab import Pattern, UserError, register_attention
 from cab.attention import SoftmaxLimit, State
 
@@ -20,9 +21,8 @@ class PerformerAttention(LinearizedAttention):
     and decoding use the same features (the released code draws anew in every training step, and evaluates with
     a matrix that is not saved).
 
-    Factors that keep exponentials in range cancel in the quotient and look at nothing they must not: in NS, NC
-    and CC the largest logarithm of each feature over the row's real keys, in CS the running maximum over the
-    keys up to the target.
+    Factors that keep exponentials in range cancel in the quotient and look at nothing they must not: NS, NC and CC
+    are two softmaxes (``exponential_features``), CS has the running maximum over the keys up to the target.
 
     Args:
         num_features: random features r of each head.
@@ -69,37 +69,47 @@ class PerformerAttention(LinearizedAttention):
     # --- all keys ----------------------------------------------------------------------------------------
 
     def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> State:  # noqa: ARG002
-        """``sums`` [B, H, r, F] with each feature divided by its largest value, whose logarithm is ``peak``."""
-        logs = self.logarithms(key)
-        if padding is not None:
-            logs = logs.masked_fill(padding[:, None, :, None], LOG_OF_NOTHING)
-        peak = logs.detach().amax(dim=2)
-        if self.denominator_floor:
-            peak = peak.amax(dim=-1, keepdim=True).expand_as(peak)
-        features = (logs - peak.unsqueeze(2)).exp()
-        if self.denominator_floor:
-            features = (features + RELEASED_OFFSET) * self.num_features**-0.5
-        if padding is not None:
-            features = features.masked_fill(padding[:, None, :, None], 0.0)
-        return {"sums": features.transpose(-2, -1) @ with_ones(value), "peak": peak}
+        """Of each feature the mean value ``means`` [B, H, r, E] and the logarithm of its sum, ``log_mass`` [B, H, r].
 
-    def read(self, query: Tensor, summary: State, where: Where) -> Tensor:  # noqa: ARG002
-        logs = self.logarithms(query)
-        if not self.denominator_floor:
-            logs = logs + summary["peak"].unsqueeze(2)
-        features = self._below_one(logs)
+        With a floor, sums as released, divided by the largest feature.
+        """
         if self.denominator_floor:
-            features = (features + RELEASED_OFFSET) * self.num_features**-0.5
-        return self.divide(features @ summary["sums"])
+            logs = self.logarithms(key)
+            if padding is not None:
+                logs = logs.masked_fill(padding[:, None, :, None], LOG_OF_NOTHING)
+            features = (logs - logs.detach().amax(dim=(-2, -1), keepdim=True)).exp()
+            return summary_of(hide((features + RELEASED_OFFSET) * self.num_features**-0.5, padding), value)
+        scale = self.head_dim**-0.25
+        hidden = None
+        if padding is not None:
+            hidden = torch.zeros_like(padding, dtype=key.dtype).masked_fill_(padding, LOG_OF_NOTHING)
+            hidden = hidden[:, None, None].expand(-1, self.num_heads, -1, -1).flatten(0, 1)
+        heads = ((key * scale).flatten(0, 1), value.flatten(0, 1))
+        means, log_mass = KeyMeans.apply(*heads, self._weights_of_rows(key), hidden)
+        means, log_mass = (x.unflatten(0, key.shape[:2]) for x in (means, log_mass))
+        if padding is not None:
+            means = means.masked_fill(padding.all(dim=1)[:, None, None, None], 0.0)
+        return {"means": means, "log_mass": log_mass}
 
-    @staticmethod
-    def _below_one(logs: Tensor) -> Tensor:
-        return (logs - logs.detach().amax(dim=-1, keepdim=True)).exp()
+    def read(self, query: Tensor, summary: State, where: Where) -> Tensor:
+        if self.denominator_floor:
+            return super().read(query, summary, where)
+        memory = [summary[name].flatten(0, 1) for name in ("means", "log_mass")]
+        heads = (query * self.head_dim**-0.25).flatten(0, 1)
+        return FeatureMean.apply(heads, self._weights_of_rows(query), *memory).unflatten(0, query.shape[:2])
+
+    def _weights_of_rows(self, x: Tensor) -> Tensor:
+        """[B H, r, E]."""
+        return self.weights.to(x.dtype).expand(x.shape[0], -1, -1, -1).flatten(0, 1)
 
     # --- keys up to the query ----------------------------------------------------------------------------
 
     def query_features(self, query: Tensor, where: Where) -> Tensor:  # noqa: ARG002
-        return self._below_one(self.logarithms(query))
+        logs = self.logarithms(query)
+        features = (logs - logs.detach().amax(dim=-1, keepdim=True)).exp()
+        if self.denominator_floor and self.pattern is not Pattern.CS:
+            features = (features + RELEASED_OFFSET) * self.num_features**-0.5
+        return features
 
     def causal_key_features(
         self,

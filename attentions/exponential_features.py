@@ -1,0 +1,109 @@
+"""Attention through features exp(w . x): two softmaxes, one over the keys and one over the features.
+
+With a_ir = exp(w_r . q_i) and b_jr = exp(w_r . k_j - |k_j|^2 / 2) (the factor of a query cancels),
+
+    sum_j sum_r a_ir b_jr v_j / sum_j sum_r a_ir b_jr = sum_r softmax_r(w_r . q_i + log sum_j b_jr) mean_r,
+    mean_r = sum_j softmax_j(w_r . k_j - |k_j|^2 / 2) v_j,
+
+so nothing over- or underflows and no scale has to be chosen. Tokens are taken some at a time, whose features stay in
+the processor's cache; the backward pass forms them anew, so no feature of a token is ever kept.
+
+Shapes: G rows times heads, N queries, M keys, E width of a head, r features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+TOKENS = 512
+"""Tokens whose features are in memory at once."""
+
+
+def _pieces(length: int) -> Iterator[slice]:
+    return (slice(start, start + TOKENS) for start in range(0, length, TOKENS))
+
+
+def _key_logarithms(key: Tensor, weights: Tensor, hidden: Tensor | None) -> Tensor:
+    """w_r . k_j - |k_j|^2 / 2, [G, r, keys]; ``hidden`` [G, 1, keys] is added."""
+    bias = key.square().sum(dim=-1).mul_(-0.5).unsqueeze(1)
+    if hidden is not None:
+        bias = bias + hidden
+    return torch.baddbmm(bias, weights, key.transpose(1, 2))
+
+
+class KeyMeans(torch.autograd.Function):
+    """mean_r [G, r, E] and log sum_j b_jr [G, r] of keys and values [G, M, E], weights [G, r, E].
+
+    ``hidden`` [G, 1, M] or None is added to the logarithms: zero, or very negative for padding.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, key: Tensor, value: Tensor, weights: Tensor, hidden: Tensor | None) -> tuple[Tensor, Tensor]:
+        peak = weights[..., :1].new_full((*weights.shape[:2], 1), -torch.inf)
+        total, means = torch.zeros_like(peak), torch.zeros_like(weights)
+        for piece in _pieces(key.shape[1]):
+            logs = _key_logarithms(key[:, piece], weights, None if hidden is None else hidden[..., piece])
+            highest = torch.maximum(peak, logs.amax(dim=-1, keepdim=True))
+            features = logs.sub_(highest).exp_()
+            shrunk = peak.sub_(highest).exp_()
+            total = total.mul_(shrunk).add_(features.sum(dim=-1, keepdim=True))
+            means = means.mul_(shrunk).baddbmm_(features, value[:, piece])
+            peak = highest
+        means, log_mass = means.div_(total), peak + total.log()
+        ctx.save_for_backward(key, value, weights, hidden, means, log_mass)
+        return means, log_mass.squeeze(-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, means_grad: Tensor, mass_grad: Tensor) -> tuple[Tensor | None, ...]:
+        key, value, weights, hidden, means, log_mass = ctx.saved_tensors
+        with torch.autocast(means_grad.device.type, enabled=False):
+            key_grad, value_grad = torch.empty_like(key), torch.empty_like(value)
+            shift = mass_grad.unsqueeze(-1) - (means_grad * means).sum(dim=-1, keepdim=True)
+            for piece in _pieces(key.shape[1]):
+                k, v = key[:, piece], value[:, piece]
+                share = (
+                    _key_logarithms(k, weights, None if hidden is None else hidden[..., piece]).sub_(log_mass).exp_()
+                )
+                value_grad[:, piece] = torch.bmm(share.transpose(1, 2), means_grad)
+                logs_grad = torch.baddbmm(shift, means_grad, v.transpose(1, 2)).mul_(share)
+                through_norm = logs_grad.sum(dim=1).unsqueeze(-1) * k
+                key_grad[:, piece] = torch.baddbmm(through_norm, logs_grad.transpose(1, 2), weights, beta=-1.0)
+            return key_grad, value_grad, None, None
+
+
+class FeatureMean(torch.autograd.Function):
+    """sum_r softmax_r(w_r . q_i + log_mass_r) mean_r: [G, N, E] of queries [G, N, E]."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, weights: Tensor, means: Tensor, log_mass: Tensor) -> Tensor:
+        output = torch.empty_like(query)
+        for piece in _pieces(query.shape[1]):
+            output[:, piece] = torch.bmm(_feature_shares(query[:, piece], weights, log_mass), means)
+        ctx.save_for_backward(query, weights, means, log_mass)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, weights, means, log_mass = ctx.saved_tensors
+        with torch.autocast(grad.device.type, enabled=False):
+            query_grad = torch.empty_like(query)
+            means_grad, mass_grad = torch.zeros_like(means), torch.zeros_like(log_mass)
+            for piece in _pieces(query.shape[1]):
+                share, g = _feature_shares(query[:, piece], weights, log_mass), grad[:, piece]
+                means_grad.baddbmm_(share.transpose(1, 2), g)
+                share_grad = torch.bmm(g, means.transpose(1, 2))
+                logs_grad = torch.ops.aten._softmax_backward_data(share_grad, share, -1, share.dtype)
+                mass_grad.add_(logs_grad.sum(dim=1))
+                query_grad[:, piece] = torch.bmm(logs_grad, weights)
+            return query_grad, None, means_grad, mass_grad
+
+
+def _feature_shares(query: Tensor, weights: Tensor, log_mass: Tensor) -> Tensor:
+    return torch.baddbmm(log_mass.unsqueeze(1), query, weights.transpose(1, 2)).softmax(dim=-1)
