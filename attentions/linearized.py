@@ -11,12 +11,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from cab import Attention, Pattern
 from cab.attention import State, compact_rows, take_rows, without_padding
 
-BLOCK = 128
+BLOCK = 64
 """Tokens of one block of the causal form."""
+
+SPAN = 512
+"""Tokens whose features are in memory at once in the causal form."""
 
 
 class Where(NamedTuple):
@@ -109,6 +113,24 @@ class LinearizedAttention(Attention):
         self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, state: State | None
     ) -> tuple[Tensor, State]:
         """Output [B, H, N, E] and the new state, from the state that the tokens before left."""
+        pieces = [x.split(SPAN, dim=2) for x in (query, key, value)]
+        masks = [None] * len(pieces[0]) if padding is None else padding.split(SPAN, dim=1)
+        outputs = []
+        for q, k, v, mask in zip(*pieces, masks, strict=True):
+            if torch.is_grad_enabled() and len(masks) > 1:  # features are formed anew in the backward pass
+                output, state = checkpoint(
+                    self.span, q, k, v, mask, state, use_reentrant=False, preserve_rng_state=False
+                )
+            else:
+                output, state = self.span(q, k, v, mask, state)
+            outputs.append(output)
+        assert state is not None
+        return torch.cat(outputs, dim=2), state
+
+    def span(
+        self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, state: State | None
+    ) -> tuple[Tensor, State]:
+        """The same for a number of tokens whose features are in memory at once."""
         rows, heads, num_tokens, width = query.shape
         state = state or {}
         where = Where(start=state.get("length"))
