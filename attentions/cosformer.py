@@ -58,7 +58,8 @@ class CosformerAttention(LinearizedAttention):
 
     def angles(self, x: Tensor, where: Where) -> Tensor:
         """Angle of each position, counted from 1: [B or 1, 1, N, 1]."""
-        position = torch.arange(1, x.shape[2] + 1, device=x.device, dtype=x.dtype).expand(1, -1)
+        first = where.offset + 1
+        position = torch.arange(first, first + x.shape[2], device=x.device, dtype=x.dtype).expand(1, -1)
         if where.start is not None:
             position = position + where.start.unsqueeze(1)
         length = self.reweighting_length if where.length is None else where.length.clamp(min=1).unsqueeze(1)

@@ -6,6 +6,8 @@ of ones, so that one product gives numerator and denominator: F = E + 1.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -28,10 +30,12 @@ class Where(NamedTuple):
 
     start: [B] real tokens before the first one, None for none.
     length: [B] the longer of a row's two real lengths, None where it is not known yet (causal patterns).
+    offset: tokens of the sequence before the first one, beside ``start``: those of earlier spans.
     """
 
     start: Tensor | None = None
     length: Tensor | None = None
+    offset: int = 0
 
 
 class LinearizedAttention(Attention):
@@ -64,11 +68,25 @@ class LinearizedAttention(Attention):
 
     def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> State:
         """What queries read: ``sums`` [B, H, r, E], phi(k)^T v, and ``mass`` [B, H, r], phi(k)^T 1."""
-        return summary_of(hide(self.key_features(key, where), padding), value)
+
+        def of_span(key: Tensor, value: Tensor, padding: Tensor | None, offset: int) -> tuple[Tensor, Tensor]:
+            features = hide(self.key_features(key, where._replace(offset=offset)), padding)
+            return Summary.apply(features, value)
+
+        masks = _spans(padding, key.shape[2], dim=1)
+        spans = zip(_spans(key, key.shape[2], dim=2), _spans(value, key.shape[2], dim=2), masks, strict=True)
+        parts = [_anew(of_span, k, v, mask, i * SPAN) for i, (k, v, mask) in enumerate(spans)]
+        sums, mass = (functools.reduce(torch.add, part) for part in zip(*parts, strict=True))
+        return {"sums": sums, "mass": mass}
 
     def read(self, query: Tensor, summary: State, where: Where) -> Tensor:
         """Attention of each query over the summarised keys."""
-        return self.read_features(self.query_features(query, where), summary)
+
+        def of_span(query: Tensor, offset: int, summary: State) -> Tensor:
+            return self.read_features(self.query_features(query, where._replace(offset=offset)), summary)
+
+        spans = enumerate(_spans(query, query.shape[2], dim=2))
+        return torch.cat([_anew(of_span, q, i * SPAN, summary) for i, q in spans], dim=2)
 
     def read_features(self, features: Tensor, summary: State) -> Tensor:
         """phi(q) sums / phi(q) mass, [B, H, N, r] to [B, H, N, E]."""
@@ -190,6 +208,17 @@ class LinearizedAttention(Attention):
                 state = {**state, "length": state["length"] + count}
         output = without_padding(self.out_proj(self.merge_heads(output.to(heads.dtype))), mask)
         return (output if order is None else take_rows(output, order.argsort(dim=1))), state
+
+
+def _spans(x: Tensor | None, length: int, *, dim: int) -> Sequence[Tensor | None]:
+    return [None] * -(-length // SPAN) if x is None else x.split(SPAN, dim=dim)
+
+
+def _anew(function: Callable[..., Any], *arguments: Any) -> Any:
+    """``function(*arguments)``; what is in between is not kept but formed anew in the backward pass."""
+    if not torch.is_grad_enabled():
+        return function(*arguments)
+    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
 
 
 def summary_of(features: Tensor, value: Tensor) -> State:
