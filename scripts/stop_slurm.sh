@@ -3,8 +3,13 @@
 set -euo pipefail
 folder=${1:?usage: stop_slurm.sh FOLDER}
 for name in slurmd slurmctld munged; do
-    if [ -f "$folder/$name.pid" ] && kill "$(cat "$folder/$name.pid")" 2>/dev/null; then
-        while kill -0 "$(cat "$folder/$name.pid" 2>/dev/null || echo 0)" 2>/dev/null && [ -f "$folder/$name.pid" ]; do sleep 0.1; done
-    fi
+    [ -f "$folder/$name.pid" ] || continue
+    pid=$(cat "$folder/$name.pid")
+    kill "$pid" 2>/dev/null || true
+    for _ in $(seq 100); do
+        kill -0 "$pid" 2>/dev/null || break
+        sleep 0.1
+    done
+    kill -KILL "$pid" 2>/dev/null || true
     rm -f "$folder/$name.pid"
 done
