@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from attentions.linear import normalised
 from attentions.linearized import LinearizedAttention, Where
 from cab import Pattern, UserError, register_attention
+
+
+class Reweighted:
+    """relu(x) times the factors [.., N, 2, 1], side by side: [.., N, E] to [.., N, 2 E].
+
+    cos + sin is at least one up to a right angle, so a feature is above zero exactly where x is.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, factors: Tensor | None) -> Tensor:
+        assert factors is not None
+        return (x.relu().unsqueeze(-2) * factors).flatten(-2)
+
+    @staticmethod
+    def backward(features: Tensor, factors: Tensor | None, grad: Tensor) -> Tensor:
+        assert factors is not None
+        first, second = features.chunk(2, dim=-1)
+        cos, sin = factors.unbind(dim=-2)
+        first_grad, second_grad = grad.chunk(2, dim=-1)
+        return (first_grad * cos).addcmul_(second_grad, sin).mul_((first > 0) | (second > 0))
 
 
 @register_attention("cosformer", patterns="NS CS NC CC", complexity="n", paper="Qin et al. 2022")
@@ -31,6 +49,7 @@ class CosformerAttention(LinearizedAttention):
         ValueError: for ``reweighting_length`` below 1.
     """
 
+    feature_map = Reweighted
     smallest_denominator = 1e-6
     autocast_dtypes = (torch.bfloat16,)  # gradients of small denominators overflow float16 (CAB, Table 3)
 
@@ -48,18 +67,17 @@ class CosformerAttention(LinearizedAttention):
             raise UserError(f"reweighting_length must be at least 1, got {reweighting_length}")
         self.reweighting_length = reweighting_length
 
-    def query_features(self, query: Tensor, where: Where) -> Tensor:
-        """relu(x) cos(angle) and relu(x) sin(angle), side by side: their products give cos of the difference."""
+    def query_factors(self, query: Tensor, where: Where) -> Tensor:
+        """cos and sin of the angles: products of features give cos of the difference."""
         angle = self.angles(query, where)
-        return Reweighted.apply(query, torch.stack([angle.cos(), angle.sin()], dim=-2))
+        return torch.stack([angle.cos(), angle.sin()], dim=-2)  # [B or 1, 1, N, 2, 1]
 
-    def key_features(self, key: Tensor, where: Where) -> Tensor:
-        return self.query_features(key, where._replace(start=None) if self.pattern.is_cross else where)
+    def key_factors(self, key: Tensor, where: Where) -> Tensor:
+        return self.query_factors(key, where._replace(start=None) if self.pattern.is_cross else where)
 
     def angles(self, x: Tensor, where: Where) -> Tensor:
         """Angle of each position, counted from 1: [B or 1, 1, N, 1]."""
-        first = where.offset + 1
-        position = torch.arange(first, first + x.shape[2], device=x.device, dtype=x.dtype).expand(1, -1)
+        position = torch.arange(1, x.shape[2] + 1, device=x.device, dtype=x.dtype).expand(1, -1)
         if where.start is not None:
             position = position + where.start.unsqueeze(1)
         length = self.reweighting_length if where.length is None else where.length.clamp(min=1).unsqueeze(1)
@@ -79,26 +97,3 @@ class CosformerAttention(LinearizedAttention):
         difference = self.angles(query, where) - self.angles(key, where).transpose(-2, -1)
         weights = query.relu() @ key.relu().transpose(-2, -1) * difference.cos()
         return normalised(weights, value, self.pattern, key_padding_mask, self.smallest_denominator)
-
-
-class Reweighted(torch.autograd.Function):
-    """relu(x) times the factors [.., N, 2, 1], side by side: [.., N, E] to [.., N, 2 E].
-
-    Keeps its output alone, which is what its reader keeps as well: cos + sin is at least one up to a right angle,
-    so an output is above zero exactly where x is.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, factors: Tensor) -> Tensor:
-        features = (x.relu().unsqueeze(-2) * factors).flatten(-2)
-        ctx.save_for_backward(features, factors)
-        return features
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        features, factors = ctx.saved_tensors
-        first, second = features.chunk(2, dim=-1)
-        cos, sin = factors.unbind(dim=-2)
-        first_grad, second_grad = grad.chunk(2, dim=-1)
-        return (first_grad * cos).addcmul_(second_grad, sin).mul_((first > 0) | (second > 0)), None

@@ -6,15 +6,13 @@ of ones, so that one product gives numerator and denominator: F = E + 1.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from attentions.mapped_features import FeatureMap, Mapped, MeanOfQueries, SumOfKeys
 from cab import Attention, Pattern
 from cab.attention import State, compact_rows, take_rows, without_padding
 
@@ -30,12 +28,10 @@ class Where(NamedTuple):
 
     start: [B] real tokens before the first one, None for none.
     length: [B] the longer of a row's two real lengths, None where it is not known yet (causal patterns).
-    offset: tokens of the sequence before the first one, beside ``start``: those of earlier spans.
     """
 
     start: Tensor | None = None
     length: Tensor | None = None
-    offset: int = 0
 
 
 class LinearizedAttention(Attention):
@@ -49,13 +45,23 @@ class LinearizedAttention(Attention):
     compacts_padding = True
     smallest_denominator = 1e-30
 
+    feature_map: type[FeatureMap]
+
+    def query_factors(self, query: Tensor, where: Where) -> Tensor | None:  # noqa: ARG002
+        """What the features of queries [B, H, N, E] take from their positions: [B or 1, 1, N, ...] or None."""
+        return None
+
+    def key_factors(self, key: Tensor, where: Where) -> Tensor | None:  # noqa: ARG002
+        """The same for keys [B, H, M, E]."""
+        return None
+
     def query_features(self, query: Tensor, where: Where) -> Tensor:
         """phi(q), [B, H, N, E] to [B, H, N, r]."""
-        raise NotImplementedError
+        return Mapped.apply(self.feature_map, query, self.query_factors(query, where))
 
     def key_features(self, key: Tensor, where: Where) -> Tensor:
         """phi(k), [B, H, M, E] to [B, H, M, r]."""
-        raise NotImplementedError
+        return Mapped.apply(self.feature_map, key, self.key_factors(key, where))
 
     def causal_key_features(
         self, key: Tensor, padding: Tensor | None, scale: Tensor | None, where: Where
@@ -68,29 +74,13 @@ class LinearizedAttention(Attention):
 
     def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> State:
         """What queries read: ``sums`` [B, H, r, E], phi(k)^T v, and ``mass`` [B, H, r], phi(k)^T 1."""
-
-        def of_span(key: Tensor, value: Tensor, padding: Tensor | None, offset: int) -> tuple[Tensor, Tensor]:
-            features = hide(self.key_features(key, where._replace(offset=offset)), padding)
-            return Summary.apply(features, value)
-
-        masks = _spans(padding, key.shape[2], dim=1)
-        spans = zip(_spans(key, key.shape[2], dim=2), _spans(value, key.shape[2], dim=2), masks, strict=True)
-        parts = [_anew(of_span, k, v, mask, i * SPAN) for i, (k, v, mask) in enumerate(spans)]
-        sums, mass = (functools.reduce(torch.add, part) for part in zip(*parts, strict=True))
+        sums, mass = SumOfKeys.apply(self.feature_map, key, value, self.key_factors(key, where), padding)
         return {"sums": sums, "mass": mass}
 
     def read(self, query: Tensor, summary: State, where: Where) -> Tensor:
         """Attention of each query over the summarised keys."""
-
-        def of_span(query: Tensor, offset: int, summary: State) -> Tensor:
-            return self.read_features(self.query_features(query, where._replace(offset=offset)), summary)
-
-        spans = enumerate(_spans(query, query.shape[2], dim=2))
-        return torch.cat([_anew(of_span, q, i * SPAN, summary) for i, q in spans], dim=2)
-
-    def read_features(self, features: Tensor, summary: State) -> Tensor:
-        """phi(q) sums / phi(q) mass, [B, H, N, r] to [B, H, N, E]."""
-        return Read.apply(features, summary["sums"], summary["mass"], self.smallest_denominator)
+        factors, smallest = self.query_factors(query, where), self.smallest_denominator
+        return MeanOfQueries.apply(self.feature_map, query, factors, summary["sums"], summary["mass"], smallest)
 
     def divide(self, sums: Tensor) -> Tensor:
         """[..., F] to [..., E]: numerators by denominators, zero where there is no weight."""
@@ -208,71 +198,6 @@ class LinearizedAttention(Attention):
                 state = {**state, "length": state["length"] + count}
         output = without_padding(self.out_proj(self.merge_heads(output.to(heads.dtype))), mask)
         return (output if order is None else take_rows(output, order.argsort(dim=1))), state
-
-
-def _spans(x: Tensor | None, length: int, *, dim: int) -> Sequence[Tensor | None]:
-    return [None] * -(-length // SPAN) if x is None else x.split(SPAN, dim=dim)
-
-
-def _anew(function: Callable[..., Any], *arguments: Any) -> Any:
-    """``function(*arguments)``; what is in between is not kept but formed anew in the backward pass."""
-    if not torch.is_grad_enabled():
-        return function(*arguments)
-    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
-
-
-def summary_of(features: Tensor, value: Tensor) -> State:
-    """phi(k)^T v and phi(k)^T 1."""
-    sums, mass = Summary.apply(features, value)
-    return {"sums": sums, "mass": mass}
-
-
-class Summary(torch.autograd.Function):
-    """features [.., M, r] and values [.., M, E] to features^T values and the sum of the features.
-
-    One product gives the gradient of the features; autograd would add two of their size.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, features: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(features, value)
-        return features.transpose(-2, -1) @ value, features.sum(dim=-2)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, sums: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
-        features, value = ctx.saved_tensors
-        with torch.autocast(sums.device.type, enabled=False):
-            grad = value @ sums.transpose(-2, -1)
-            return grad.add_(mass.unsqueeze(-2)), features @ sums
-
-
-class Read(torch.autograd.Function):
-    """features sums / max(features mass, smallest): [.., N, r] to [.., N, E].
-
-    Neither numerators nor outputs are kept for the backward pass, which works on what is r wide: the gradient
-    of a denominator is minus the product of features and their own gradient, over the denominator.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, features: Tensor, sums: Tensor, mass: Tensor, smallest: float) -> Tensor:
-        divisor = (features @ mass.unsqueeze(-1)).clamp_(min=smallest)
-        ctx.save_for_backward(features, sums, mass, divisor)
-        ctx.smallest = smallest
-        return (features @ sums).div_(divisor)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        features, sums, mass, divisor = ctx.saved_tensors
-        with torch.autocast(grad.device.type, enabled=False):
-            grad = grad / divisor
-            features_grad = grad @ sums.transpose(-2, -1)
-            share = (features * features_grad).sum(dim=-1, keepdim=True).div_(divisor)
-            share.masked_fill_(divisor <= ctx.smallest, 0.0)
-            sums_grad = features.transpose(-2, -1) @ grad
-            mass_grad = -(features.transpose(-2, -1) @ share).squeeze(-1)
-            return features_grad.addcmul_(share, mass.unsqueeze(-2), value=-1.0), sums_grad, mass_grad, None
 
 
 class BlockCausal(torch.autograd.Function):

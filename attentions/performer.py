@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attentions.exponential_features import FeatureMean, KeyMeans
 from attentions.linear import normalised
-from attentions.linearized import LinearizedAttention, Where, hide, summary_of
+from attentions.linearized import LinearizedAttention, Where, hide
 from cab import Pattern, UserError, register_attention
 from cab.attention import SoftmaxLimit, State
 
@@ -78,7 +78,8 @@ class PerformerAttention(LinearizedAttention):
             if padding is not None:
                 logs = logs.masked_fill(padding[:, None, :, None], LOG_OF_NOTHING)
             features = (logs - logs.detach().amax(dim=(-2, -1), keepdim=True)).exp()
-            return summary_of(hide((features + RELEASED_OFFSET) * self.num_features**-0.5, padding), value)
+            features = hide((features + RELEASED_OFFSET) * self.num_features**-0.5, padding)
+            return {"sums": features.transpose(-2, -1) @ value, "mass": features.sum(dim=-2)}
         scale = self.head_dim**-0.25
         hidden = None
         if padding is not None:
@@ -93,7 +94,9 @@ class PerformerAttention(LinearizedAttention):
 
     def read(self, query: Tensor, summary: State, where: Where) -> Tensor:
         if self.denominator_floor:
-            return super().read(query, summary, where)
+            features = self.query_features(query, where)
+            mass = (features @ summary["mass"].unsqueeze(-1)).clamp(min=self.smallest_denominator)
+            return features @ summary["sums"] / mass
         memory = [summary[name].flatten(0, 1) for name in ("means", "log_mass")]
         heads = (query * self.head_dim**-0.25).flatten(0, 1)
         return FeatureMean.apply(heads, self._weights_of_rows(query), *memory).unflatten(0, query.shape[:2])
