@@ -58,9 +58,14 @@ class SlurmOptions:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("time", "cpus", "memory", "parallel"):
-            if getattr(self, name) <= 0:
-                raise UserError(f"cluster.{name} must be more than 0, got {getattr(self, name)}")
+        for name, smallest in (("time", 1), ("cpus", 1), ("parallel", 1), ("gpus", 0), ("requeues", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < smallest:
+                raise UserError(f"cluster.{name} must be a whole number from {smallest}, got {value!r}")
+        if self.processes is not None and (not isinstance(self.processes, int) or self.processes < 1):
+            raise UserError(f"cluster.processes must be a whole number from 1, or null, got {self.processes!r}")
+        if not isinstance(self.memory, (int, float)) or self.memory <= 0:
+            raise UserError(f"cluster.memory must be more than 0 GB, got {self.memory!r}")
 
     def for_submitit(self) -> dict[str, Any]:
         """The parameters of a submitit executor."""
@@ -170,8 +175,13 @@ def job_states(arrays: list[str]) -> dict[str, str]:
     for array in arrays:
         for line in _slurm("scontrol", "--oneliner", "show", "job", array).stdout.splitlines():
             facts = job_facts(line)
-            states[f"{facts.get('ArrayJobId', array)}_{facts.get('ArrayTaskId', '0')}"] = facts["JobState"]
+            states[job_name(facts)] = facts["JobState"]
     return states
+
+
+def job_name(facts: dict[str, str]) -> str:
+    """12_0 for a job of an array, 12 for one by itself, as submitit calls them."""
+    return f"{facts['ArrayJobId']}_{facts['ArrayTaskId']}" if "ArrayTaskId" in facts else facts["JobId"]
 
 
 def job_facts(line: str) -> dict[str, str]:

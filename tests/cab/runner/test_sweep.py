@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from cab.cli.main import main
+from cab.errors import UserError
 from cab.results import read_record
 from cab.runner.cell import runnable_cells
 from cab.runner.run import run_cell
+from cab.runner.slurm import SlurmOptions, job_facts, job_name
 from cab.runner.statuses import cell_statuses
 from cab.runner.sweep import expand
 from tests.cab.cli.command import ROOT
@@ -153,3 +156,17 @@ def test_the_recipe_is_the_whole_benchmark(pattern: str, tmp_path: Path) -> None
     assert len(lines) == len(expected) + 2
     assert "results_dir=results/paper" in lines[1]
     assert f"of {len(expected)} cells" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    "option", ["time=abc", "time=0", "gpus=two", "gpus=-1", "cpus=1.5", "memory=0", "memory=much", "processes=0"]
+)
+def test_options_of_slurm_are_checked_before_anything_is_submitted(option: str) -> None:
+    name, _, value = option.partition("=")
+    with pytest.raises(UserError, match=f"cluster.{name} must be"):
+        SlurmOptions(**{name: yaml.safe_load(value)})
+
+
+def test_jobs_are_called_as_submitit_calls_them() -> None:
+    array = job_facts("JobId=31 ArrayJobId=27 ArrayTaskId=3 JobState=FAILED")
+    assert (job_name(array), job_name(job_facts("JobId=31 JobState=FAILED"))) == ("27_3", "31")
