@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.depthwise import depthwise_conv
 from attentions.longshort_causal import Chunks, causal_longshort
 from attentions.windowed import Window, windowed_attention
 from cab import Attention, Pattern, register_attention
@@ -82,7 +83,11 @@ class LongShortAttention(Attention):
             segment = window_size or 15
             self.window = Window(segment // 2, segment // 2, segment)
             self.slots_per_head = num_landmarks or 16
-            self.conv = None if conv_kernel_size is None else DepthwiseConv(num_heads, conv_kernel_size)
+            self.conv = None
+            if conv_kernel_size is not None:
+                size, padding = (conv_kernel_size, 1), (conv_kernel_size // 2, 0)
+                self.conv = nn.Conv2d(num_heads, num_heads, size, padding=padding, groups=num_heads, bias=False)
+                nn.init.zeros_(self.conv.weight)
         self.score = nn.Linear(embed_dim, num_heads * self.slots_per_head)
         self.token_norm = nn.LayerNorm(embed_dim)
         self.slot_norm = nn.LayerNorm(embed_dim)
@@ -138,7 +143,7 @@ class LongShortAttention(Attention):
         )
         if self.conv is not None:
             real = value if padding_mask is None else value.masked_fill(padding_mask[:, None, :, None], 0.0)
-            output = output + self.conv(real)
+            output = output + depthwise_conv(real, self.conv.weight)
         return self.out_proj(self.merge_heads(output))
 
     def attend_chunks(self, x: Tensor) -> Tensor:
@@ -363,18 +368,6 @@ class LongShortAttention(Attention):
         for name, x in slots.items():
             state[name] = x.gather(2, index[:, None, :, None].expand(-1, self.num_heads, -1, self.head_dim))
         return state | {"length": read + count}
-
-
-class DepthwiseConv(nn.Module):
-    """Convolution over the positions of [B, H, N, E], one kernel a head, which starts at zero."""
-
-    def __init__(self, num_heads: int, kernel_size: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(num_heads, 1, kernel_size, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        num_heads, _, kernel_size, _ = self.weight.shape
-        return F.conv2d(x, self.weight, padding=(kernel_size // 2, 0), groups=num_heads)
 
 
 def weighted_sum(weights: Tensor, x: Tensor) -> Tensor:

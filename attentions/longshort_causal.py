@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.windowed import accumulate, dropout_factor, hidden_logit
+from attentions.windowed import BlockSum, dropout_factor, hidden_logit
 
 BLOCK = 64
 """Queries of one block, at most."""
@@ -209,9 +209,10 @@ def _attend_backward(
 ) -> list[Tensor]:
     """Gradients of the nine inputs that have one, summed in float32 where blocks meet."""
     biases, positions = [content_bias, position_bias], (key_position, slot_position)
-    inputs = (query, key, value, slot_key, slot_value, key_position, slot_position, content_bias, position_bias)
-    d_query, *sums = (torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for x in inputs)
-    d_key, d_value, d_slot_key, d_slot_value, d_key_position, d_slot_position, d_content_bias, d_position_bias = sums
+    d_query, d_key, d_value = torch.empty_like(query), BlockSum(key), BlockSum(value)
+    shared = (slot_key, slot_value, key_position, slot_position, content_bias, position_bias)
+    sums = [torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for x in shared]
+    d_slot_key, d_slot_value, d_key_position, d_slot_position, d_content_bias, d_position_bias = sums
     num_distances = key_position.shape[1]
     for block in _blocks(query, num_distances, Chunks(*chunks)):
         parts = _parts(block, query, key, slot_key, positions, biases)
@@ -224,8 +225,8 @@ def _attend_backward(
         used = weights
         if factor is not None:
             used, d_weights = weights * factor, d_weights * factor
-        accumulate(d_value[:, block.keys], used[..., :width].transpose(1, 2), g)
-        accumulate(d_slot_value[:, slots], used[..., width:].transpose(1, 2), g)
+        d_value.add(block.keys, torch.bmm(used[..., :width].transpose(1, 2), g))
+        d_slot_value[:, slots] += torch.bmm(used[..., width:].transpose(1, 2), g)
         d_logits = torch.ops.aten._softmax_backward_data(d_weights, weights, -1, weights.dtype)
         d_window, d_slots = d_logits[..., :width], d_logits[..., width:]
         d_distance = _by_distance(d_window, block, num_distances)
@@ -234,12 +235,13 @@ def _attend_backward(
         d_query[:, block.queries] = (d_content + d_position).baddbmm_(d_slots, parts.slot_key)
         d_content_bias += d_content.sum(dim=1, keepdim=True)
         d_position_bias += d_position.sum(dim=1, keepdim=True)
-        accumulate(d_key[:, block.keys], d_window.transpose(1, 2), parts.content_query)
-        accumulate(d_key_position, d_distance.transpose(1, 2), parts.position_query)
+        d_key.add(block.keys, torch.bmm(d_window.transpose(1, 2), parts.content_query))
+        d_key_position += torch.bmm(d_distance.transpose(1, 2), parts.position_query)
         d_slot = torch.bmm(d_slots.transpose(1, 2), parts.query)
         d_slot_key[:, slots] += d_slot
         d_slot_position[:, slot_position.shape[1] - block.slots :] += d_slot
-    return [x.to(query.dtype) for x in (d_query, *sums)]
+    dtype = query.dtype
+    return [d_query, d_key.result(dtype), d_value.result(dtype), *(x.to(dtype) for x in sums)]
 
 
 @_attend.register_fake

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.depthwise import depthwise_conv
 from attentions.landmarks import average, segment_means, segments
 from attentions.linearized import wide
 from cab import Attention, Pattern, UserError, register_attention
@@ -85,8 +86,7 @@ class NystromAttention(Attention):
             else:
                 output = self.approximate(query, key, value, key_padding_mask)
             if self.conv is not None:
-                weight = self.conv.weight.to(value.dtype)
-                output = output + F.conv2d(value, weight, padding=self.conv.padding, groups=self.num_heads)
+                output = output + depthwise_conv(value, self.conv.weight)
             return output.to(dtype)
 
     def softmax_attention(self, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None = None) -> Tensor:

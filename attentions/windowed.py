@@ -139,12 +139,25 @@ def dropout_factor(weights: Tensor, dropout: float, seed: Tensor | None, number:
     return torch.empty_like(weights).bernoulli_(1.0 - dropout, generator=generator).div_(1.0 - dropout)
 
 
-def accumulate(total: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:
-    """Add ``scale`` times the products ``a b`` to ``total``, in the precision of ``total``."""
-    if total.dtype is a.dtype:
-        total.baddbmm_(a, b, alpha=scale)
-    else:
-        total.add_(torch.bmm(a, b), alpha=scale)
+class BlockSum:
+    """A sum over blocks whose slices begin and end ever later, in float32 at least and in memory not cleared first."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.total = torch.empty_like(like, dtype=torch.promote_types(like.dtype, torch.float32))
+        self.end = 0
+        """Where the memory begins that holds nothing yet."""
+
+    def add(self, where: slice, part: Tensor) -> None:
+        """Add ``part`` at ``where`` along the second dimension."""
+        seen = max(min(self.end, where.stop) - where.start, 0)
+        self.total[:, self.end : where.start] = 0
+        self.total[:, where.start : where.start + seen] += part[:, :seen]
+        self.total[:, where.start + seen : where.stop] = part[:, seen:]
+        self.end = max(self.end, where.stop)
+
+    def result(self, dtype: torch.dtype) -> Tensor:
+        self.total[:, self.end :] = 0
+        return self.total.to(dtype)
 
 
 @torch.library.custom_op("cab::windowed_attention", mutates_args=())
@@ -184,10 +197,12 @@ def _attend_backward(
 ) -> list[Tensor]:
     """Gradients of query, key, value, and of the slots where there are any; summed in float32 where blocks meet."""
     scale = query.shape[-1] ** -0.5
-    inputs = [x for x in (query, key, value, slot_key, slot_value) if x is not None]
-    d_query, d_key, d_value, *d_slots = (
-        torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for x in inputs
-    )
+    d_query, d_key, d_value = torch.empty_like(query), BlockSum(key), BlockSum(value)
+    d_slots = [
+        torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))
+        for x in (slot_key, slot_value)
+        if x is not None
+    ]
     for block in _blocks(query, key, Window(*window)):
         keys, values = _join(key[:, block.keys], slot_key), _join(value[:, block.keys], slot_value)
         q, g, width = query[:, block.queries], grad[:, block.queries], block.mask.shape[1]
@@ -198,13 +213,15 @@ def _attend_backward(
         if factor is not None:
             used, d_weights = weights * factor, d_weights * factor
         d_logits = torch.ops.aten._softmax_backward_data(d_weights, weights, -1, weights.dtype)
-        d_query[:, block.queries] = torch.bmm(d_logits, keys).mul_(scale)
-        accumulate(d_key[:, block.keys], d_logits[..., :width].transpose(1, 2), q, scale)
-        accumulate(d_value[:, block.keys], used[..., :width].transpose(1, 2), g)
+        d_logits = d_logits.mul_(scale)
+        d_query[:, block.queries] = torch.bmm(d_logits, keys)
+        d_key.add(block.keys, torch.bmm(d_logits[..., :width].transpose(1, 2), q))
+        d_value.add(block.keys, torch.bmm(used[..., :width].transpose(1, 2), g))
         if d_slots:
-            accumulate(d_slots[0], d_logits[..., width:].transpose(1, 2), q, scale)
-            accumulate(d_slots[1], used[..., width:].transpose(1, 2), g)
-    return [x.to(query.dtype) for x in (d_query, d_key, d_value, *d_slots)]
+            d_slots[0] += torch.bmm(d_logits[..., width:].transpose(1, 2), q)
+            d_slots[1] += torch.bmm(used[..., width:].transpose(1, 2), g)
+    dtype = query.dtype
+    return [d_query, d_key.result(dtype), d_value.result(dtype), *(x.to(dtype) for x in d_slots)]
 
 
 @_attend.register_fake

@@ -1,0 +1,95 @@
+"""A depthwise convolution over positions with one kernel a head, as products with banded matrices.
+
+On a CPU ``conv2d`` copies its input and keeps several times its size for the backward pass; here a block of
+positions is one matrix product, and what is kept is the input. Two operators, opaque to ``torch.compile``.
+
+Shapes: G rows times heads, N positions, E width of a head, K taps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attentions.windowed import BlockSum
+
+BLOCK = 64
+"""Positions of one block."""
+
+
+def depthwise_conv(x: Tensor, weight: Tensor) -> Tensor:
+    """y_i = sum_t weight_t x_(i + t - K // 2) for each head, zeros beyond both ends: [B, H, N, E] to the same.
+
+    Args:
+        x: [B, H, N, E].
+        weight: [H, 1, K, 1], as ``nn.Conv2d`` holds it; K is odd.
+    """
+    weight = weight.to(x.dtype)
+    if x.is_cuda:
+        return F.conv2d(x, weight, padding=(weight.shape[2] // 2, 0), groups=len(weight))
+    taps = weight.flatten(1).repeat(len(x), 1)
+    return _convolve(x.flatten(0, 1), taps).unflatten(0, x.shape[:2])
+
+
+def _blocks(num_positions: int, num_taps: int) -> Iterator[tuple[slice, slice, slice]]:
+    """Positions of a block, those that they see, and the columns of these in the band."""
+    half = num_taps // 2
+    for begin in range(0, num_positions, BLOCK):
+        end, start = min(begin + BLOCK, num_positions), begin - half
+        low, high = max(0, start), min(num_positions, end + half)
+        yield slice(begin, end), slice(low, high), slice(low - start, high - start)
+
+
+def _band(taps: Tensor) -> Tensor:
+    """Taps [G, K] to [G, BLOCK, BLOCK + K - 1]: row i holds them from column i on."""
+    num_groups, num_taps = taps.shape
+    rows = F.pad(taps.unsqueeze(1).expand(-1, BLOCK, -1), (0, BLOCK)).flatten(1)
+    return rows[:, : BLOCK * (BLOCK + num_taps - 1)].unflatten(1, (BLOCK, -1))
+
+
+@torch.library.custom_op("cab::depthwise_conv", mutates_args=())
+def _convolve(x: Tensor, taps: Tensor) -> Tensor:
+    band, output = _band(taps), torch.empty_like(x)
+    with torch.autocast(x.device.type, enabled=False):
+        for here, seen, columns in _blocks(x.shape[1], taps.shape[1]):
+            output[:, here] = torch.bmm(band[:, : here.stop - here.start, columns], x[:, seen])
+    return output
+
+
+@torch.library.custom_op("cab::depthwise_conv_backward", mutates_args=())
+def _convolve_backward(grad: Tensor, x: Tensor, taps: Tensor) -> list[Tensor]:
+    """Gradients of input and taps; those of the band's entries are summed before its diagonals are."""
+    band, d_x = _band(taps), BlockSum(x)
+    d_band = torch.zeros_like(band, dtype=torch.promote_types(band.dtype, torch.float32))
+    for here, seen, columns in _blocks(x.shape[1], taps.shape[1]):
+        size = here.stop - here.start
+        d_x.add(seen, torch.bmm(band[:, :size, columns].transpose(1, 2), grad[:, here]))
+        d_band[:, :size, columns] += torch.bmm(grad[:, here], x[:, seen].transpose(1, 2))
+    diagonals = F.pad(d_band.flatten(1), (0, BLOCK)).unflatten(1, (BLOCK, -1))[..., : taps.shape[1]]
+    return [d_x.result(x.dtype), diagonals.sum(dim=1).to(taps.dtype)]
+
+
+@_convolve.register_fake
+def _(x: Tensor, taps: Tensor) -> Tensor:  # noqa: ARG001
+    return torch.empty_like(x)
+
+
+@_convolve_backward.register_fake
+def _(grad: Tensor, x: Tensor, taps: Tensor) -> list[Tensor]:  # noqa: ARG001
+    return [torch.empty_like(x), torch.empty_like(taps)]
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG001
+    ctx.save_for_backward(*inputs)
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    d_x, d_taps = _convolve_backward(grad, *ctx.saved_tensors)
+    return d_x, d_taps
+
+
+_convolve.register_autograd(_differentiate, setup_context=_save)
