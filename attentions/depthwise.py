@@ -46,7 +46,7 @@ def _blocks(num_positions: int, num_taps: int) -> Iterator[tuple[slice, slice, s
 
 def _band(taps: Tensor) -> Tensor:
     """Taps [G, K] to [G, BLOCK, BLOCK + K - 1]: row i holds them from column i on."""
-    num_groups, num_taps = taps.shape
+    num_taps = taps.shape[1]
     rows = F.pad(taps.unsqueeze(1).expand(-1, BLOCK, -1), (0, BLOCK)).flatten(1)
     return rows[:, : BLOCK * (BLOCK + num_taps - 1)].unflatten(1, (BLOCK, -1))
 

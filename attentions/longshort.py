@@ -85,8 +85,8 @@ class LongShortAttention(Attention):
             self.slots_per_head = num_landmarks or 16
             self.conv = None
             if conv_kernel_size is not None:
-                size, padding = (conv_kernel_size, 1), (conv_kernel_size // 2, 0)
-                self.conv = nn.Conv2d(num_heads, num_heads, size, padding=padding, groups=num_heads, bias=False)
+                kernel, padding = (conv_kernel_size, 1), (conv_kernel_size // 2, 0)
+                self.conv = nn.Conv2d(num_heads, num_heads, kernel, padding=padding, groups=num_heads, bias=False)
                 nn.init.zeros_(self.conv.weight)
         self.score = nn.Linear(embed_dim, num_heads * self.slots_per_head)
         self.token_norm = nn.LayerNorm(embed_dim)

@@ -6,15 +6,13 @@ Shapes: B batch, L length, D width, c channels, M = state_size / 2 complex modes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
+from attentions.s4d_readout import read_blocks
 from cab import Attention, Pattern, register_attention
 from cab.attention import State, compact_rows, take_rows, without_padding
 from cab.errors import UserError
@@ -24,9 +22,6 @@ MIN_BLOCK = 16
 
 GROUP = 16
 """Blocks whose states are formed one after the other; groups of them are joined by the same rule."""
-
-READOUT = 2**21
-"""Numbers of [c, D, tokens] that are in memory at once; the backward pass computes them anew."""
 
 DT_MIN, DT_MAX = 1e-3, 1e-1
 """Range of the initial step sizes."""
@@ -151,19 +146,23 @@ class S4DAttention(Attention):
             within, factor = powers[..., :block], powers[..., block]
             tokens = self.blocks(x, block)
             first = within.new_zeros(*tokens.shape[:2], within.shape[1]) if state is None else state.transpose(0, 1)
-            before = Scan.apply(self.summaries(tokens, within.flip(-1)), factor, first)
-            known = [tokens.flatten(1, 2), _as_pairs(before)]
+            before = Scan.apply(self.summaries(tokens, within.flip(-1)), factor, first, False)
+            after = None
             if self.bidirectional:
-                after = Scan.apply(self.summaries(tokens, within).flip(2), factor, first)
-                known.append(_as_pairs(after.flip(2)))
+                after = _as_pairs(Scan.apply(self.summaries(tokens, within), factor, first, True))
             matrix = self.block_matrix(powers, readout)
-        size = max(1, READOUT // (self.channels * self.embed_dim * block))
-        pieces = list(zip(*(part.split(size, dim=1) for part in known), strict=True))
-        read: Callable[..., Tensor] = self.read
-        if torch.is_grad_enabled() and len(pieces) > 1:
-            read = partial(checkpoint, self.read, use_reentrant=False, preserve_rng_state=self.dropout > 0)
-        outputs = [read(x.dtype, matrix, *piece) for piece in pieces]
-        output = torch.cat(outputs, dim=1).transpose(0, 1)  # [B J, T, D]
+        weight, bias = self.out_proj.weight.unflatten(1, (self.channels, self.embed_dim)), self.out_proj.bias
+        device = x.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+        output = read_blocks(
+            tokens.flatten(1, 2),
+            _as_pairs(before),
+            after,
+            matrix,
+            weight.transpose(1, 2).flatten(1).to(dtype),
+            bias.to(dtype),
+            dropout=self.dropout if self.training else 0.0,
+        )
         return output.reshape(batch, -1, self.embed_dim)[:, :length]
 
     def block_size(self, length: int) -> int:
@@ -198,16 +197,6 @@ class S4DAttention(Attention):
             product = 2 * torch.einsum("cdm,dml->dclm", weights, step).conj().resolve_conj()
             parts.append(torch.view_as_real(product).flatten(-2))
         return torch.cat(parts, dim=-1).flatten(1, 2)
-
-    def read(self, dtype: torch.dtype, matrix: Tensor, *known: Tensor) -> Tensor:
-        """Outputs [T, blocks, D] of blocks, from their tokens [D, blocks, T] and states [D, blocks, 2 M]."""
-        with torch.autocast(matrix.device.type, enabled=False):
-            columns = torch.cat(known, dim=-1).transpose(1, 2)
-            y = (matrix @ columns).unflatten(1, (self.channels, -1))  # [D, c, T, blocks]
-            y = F.dropout(F.gelu(y), self.dropout, self.training)
-        weight = self.out_proj.weight.unflatten(1, (self.channels, self.embed_dim)).transpose(1, 2).flatten(1)
-        output = F.linear(y.flatten(2).flatten(0, 1).T.to(dtype), weight, self.out_proj.bias)
-        return output.unflatten(0, y.shape[2:])
 
     # --- decoding ----------------------------------------------------------------------------------------
 
@@ -274,31 +263,36 @@ class S4DAttention(Attention):
 
 
 class Scan(torch.autograd.Function):
-    """States before each input, s_{j+1} = factor s_j + inputs_j: complex [D, B, J, M].
+    """States before each input, s_{j+1} = factor s_j + inputs_j, forwards or from the end: complex [D, B, J, M].
 
-    Its gradient is the same recurrence run backwards, so no step of it is recorded.
+    Its gradient is the same recurrence in the other direction, so no step of it is recorded.
 
     Args:
         inputs: [D, B, J, M].
         factor: [D, M].
-        first: the state before the first input, [D, B, M].
+        first: the state before the first input that is read, [D, B, M].
+        backwards: begin with the last input.
     """
 
     @staticmethod
-    def forward(inputs: Tensor, factor: Tensor, first: Tensor) -> Tensor:
+    def forward(inputs: Tensor, factor: Tensor, first: Tensor, backwards: bool) -> Tensor:
+        if backwards:
+            return _states(inputs.flip(2), factor[:, None], first).flip(2)
         return _states(inputs, factor[:, None], first)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1], output)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, factor, _, ctx.backwards = inputs
+        ctx.save_for_backward(factor, output)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         factor, states = ctx.saved_tensors
-        back = factor.conj().resolve_conj()
-        grad_inputs = Scan.apply(grad.flip(2), back, torch.zeros_like(grad[:, :, 0])).flip(2)
+        back, start = factor.conj().resolve_conj(), -1 if ctx.backwards else 0
+        grad_inputs = Scan.apply(grad, back, torch.zeros_like(grad[:, :, 0]), not ctx.backwards)
         grad_factor = torch.einsum("dbjm,dbjm->dm", grad_inputs, states.conj())
-        return grad_inputs, grad_factor, torch.addcmul(grad[:, :, 0], back.unsqueeze(1), grad_inputs[:, :, 0])
+        grad_first = torch.addcmul(grad[:, :, start], back.unsqueeze(1), grad_inputs[:, :, start])
+        return grad_inputs, grad_factor, grad_first, None
 
 
 def _states(inputs: Tensor, factor: Tensor, first: Tensor) -> Tensor:

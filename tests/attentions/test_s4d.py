@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import attentions.s4d as s4d
+from attentions import s4d, s4d_readout
 from attentions.s4d import S4DAttention
 from cab import build_attention
 from cab.attention import reorder_state
@@ -97,13 +97,13 @@ def test_padding_changes_nothing_whatever_stands_in_it(form: str, kind: str) -> 
 def test_output_in_many_pieces_is_the_same(form: str, channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     attention = build(form, channels=channels, dropout=0.0)
     whole = run(attention, tokens(113), None, reference=False)
-    monkeypatch.setattr(s4d, "READOUT", 3 * channels * 10 * s4d.MIN_BLOCK)
+    monkeypatch.setattr(s4d_readout, "READOUT", 3 * channels * 10 * s4d.MIN_BLOCK)
     for piece, one in zip(run(attention, tokens(113), None, reference=False), whole, strict=True):
         torch.testing.assert_close(piece, one, rtol=1e-10, atol=1e-12)
 
 
 def test_dropout_in_pieces_has_the_gradient_of_what_was_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s4d, "READOUT", 2 * 2 * 10 * s4d.MIN_BLOCK)
+    monkeypatch.setattr(s4d_readout, "READOUT", 2 * 2 * 10 * s4d.MIN_BLOCK)
     attention, x, shift = build("CS", dropout=0.4), tokens(100), 1e-6 * torch.randn(3, 100, 10, dtype=torch.float64)
 
     def total(x: Tensor) -> Tensor:
@@ -253,3 +253,16 @@ def test_initial_modes_are_s4d_inv_and_outputs_are_of_size_one() -> None:
 def test_wrong_options_are_refused(options: dict) -> None:
     with pytest.raises(ValueError, match="must be"):
         build("NS", **options)
+
+
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_operators_of_the_readout_are_well_formed(after: bool, dropout: float) -> None:
+    torch.manual_seed(0)
+    d, blocks, block, state = 3, 5, 4, 6
+    width = block + (2 if after else 1) * state
+    shapes = [(d, blocks, block), (d, blocks, state), (d, blocks, state), (d, 2 * block, width), (7, 2 * d), (7,)]
+    inputs: list[Tensor | None] = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    inputs[2] = inputs[2] if after else None
+    seed = torch.tensor(5) if dropout else None
+    torch.library.opcheck(torch.ops.cab.s4d_read.default, (*inputs, dropout, seed))
