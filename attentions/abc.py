@@ -5,29 +5,17 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, r memory slots.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
+from attentions.abc_causal import EMPTY, causal_abc
 from cab import Attention, Pattern, register_attention
 from cab.attention import State, compact_rows, take_rows, without_padding
 from cab.errors import UserError
-
-BLOCK = 32
-"""Tokens of the causal form whose products with each other are formed; before them stands one memory."""
-
-SPAN = 512
-"""Tokens of the causal form that are in memory at once; the backward pass computes a span anew."""
-
-EMPTY = -1e30
-"""Logarithm of the weight of nothing: finite, so that differences of two of them are numbers."""
-
-LARGEST = 600.0
-"""Logarithm of the largest weight within a block, in units of what came before: e^600 is a float64."""
 
 
 @register_attention("abc", patterns="NS CS NC CC", complexity="n", paper="Peng et al. 2022")
@@ -125,46 +113,17 @@ class ABCAttention(Attention):
     def attend_causally(
         self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, state: State | None
     ) -> tuple[Tensor, State]:
-        """Span by span, each from the memory that the spans before it left: output and the new state."""
+        """Output and the new state."""
         state = state or self.empty_state(query.shape[0], query.device)
-        memory = [state[name] for name in MEMORY]
-        pieces = [x.split(SPAN, dim=2) for x in (query, key, value)]
-        masks = [None] * len(pieces[0]) if padding is None else padding.split(SPAN, dim=1)
-        outputs = []
-        for q, k, v, mask in zip(*pieces, masks, strict=True):
-            arguments = (q, k, v, mask, *memory)
-            if torch.is_grad_enabled() and len(masks) > 1:
-                output, *memory = checkpoint(self.span, *arguments, use_reentrant=False, preserve_rng_state=False)
-            else:
-                output, *memory = self.span(*arguments)
-            outputs.append(output)
-        return torch.cat(outputs, dim=2), dict(zip(MEMORY, memory, strict=True))
-
-    def span(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        padding: Tensor | None,
-        key_mass: Tensor,
-        key_mean: Tensor,
-        value_mass: Tensor,
-        value_mean: Tensor,
-    ) -> tuple[Tensor, ...]:
-        """Output [B, H, T, E] of one span, and the masses [B, H, r] and means [B, H, r, E] after it."""
-        dtype, length = query.dtype, query.shape[2]
-        with torch.autocast(query.device.type, enabled=False):
-            q, k, v = (_blocks(wide(x), padding) for x in (query, key, value))
-            empty = _blocks_of_nothing(query, padding)
-            keys, *key_memory = running_means(k, wide(self.compress_k), empty, key_mass, key_mean)
-            values, *value_memory = running_means(v, wide(self.compress_v), empty, value_mass, value_mean)
-            # q_t K~_t^T: the memory before the block, and the block's tokens through their products with q_t.
-            past = keys.before * (q @ keys.mean.transpose(-2, -1))
-            logits = (past + (q @ k.transpose(-2, -1)).tril().double() @ keys.weight) / keys.total
-            slots = (logits * self.scale).softmax(dim=-1) / values.total
-            past = (slots * values.before).to(v.dtype) @ values.mean
-            output = past + (slots @ values.weight.transpose(-2, -1)).tril().to(v.dtype) @ v
-        return output.flatten(2, 3)[:, :, :length].to(dtype), *key_memory, *value_memory
+        mass, mean = (torch.stack([state[f"{name}_{what}"] for name in ("key", "value")]) for what in ("mass", "mean"))
+        compress = torch.stack([self.compress_k, self.compress_v])
+        output, masses, means = causal_abc(query, key, value, compress, padding, mass, mean)
+        return output, {
+            "key_mass": masses[0],
+            "key_mean": means[0],
+            "value_mass": masses[1],
+            "value_mean": means[1],
+        }
 
     # --- decoding ----------------------------------------------------------------------------------------
 
@@ -208,9 +167,6 @@ class ABCAttention(Attention):
         return (output if order is None else take_rows(output, order.argsort(dim=1))), state
 
 
-MEMORY = ("key_mass", "key_mean", "value_mass", "value_mean")
-
-
 class WeightedMeans(torch.autograd.Function):
     """softmax over positions of (x weight), transposed, times x: [B, H, M, E] to [B, H, r, E].
 
@@ -244,75 +200,6 @@ class WeightedMeans(torch.autograd.Function):
         logits_grad.sub_((grad * mean).sum(dim=-1, keepdim=True)).mul_(weights)
         x_grad = both.transpose(-2, -1) @ torch.cat([grad, columns], dim=-2)
         return x_grad, (logits_grad @ x).sum(dim=(0, 1)).T, None
-
-
-class RunningMeans(NamedTuple):
-    """The mean of each slot up to token t of a block: (before * mean + sum over i <= t of weight_i x_i) / total_t.
-
-    weight, total: [B, H, blocks, block, r]; before: [B, H, blocks, 1, r]; all three in float64, in units in
-    which the first token and all before it weigh about one. mean: of all before the block, [B, H, blocks, r, E].
-    """
-
-    weight: Tensor
-    total: Tensor
-    before: Tensor
-    mean: Tensor
-
-
-def running_means(
-    x: Tensor, weight: Tensor, empty: Tensor | None, mass: Tensor, mean: Tensor
-) -> tuple[RunningMeans, Tensor, Tensor]:
-    """Weighted means up to each token, without forming them: logits x weight, block by block.
-
-    Args:
-        x: [B, H, blocks, block, E].
-        weight: [E, r].
-        empty: which tokens are none, [B or 1, 1, blocks, block, 1].
-        mass, mean: total weight (its logarithm) and mean of all that came before, [B, H, r] and [B, H, r, E].
-
-    Returns:
-        the means, and mass and mean after the last block.
-    """
-    logits = x @ weight
-    if empty is not None:
-        logits = logits.masked_fill(empty, EMPTY)
-    # Before each block, and after the last: weights of the memory and of the blocks, [B, H, after, blocks, r].
-    means = torch.cat([mean.unsqueeze(2), logits.softmax(dim=-2).transpose(-2, -1) @ x], dim=2)
-    logits = logits.double()
-    masses = torch.cat([mass.unsqueeze(2), logits.logsumexp(dim=-2)], dim=2)
-    future = torch.ones(means.shape[2], means.shape[2], dtype=torch.bool, device=x.device).triu(1)
-    pairs = masses.unsqueeze(2).masked_fill(future.unsqueeze(-1), -torch.inf)
-    means = torch.einsum("bhtir,bhire->bhtre", pairs.softmax(dim=-2).to(x.dtype), means)
-    masses = pairs.logsumexp(dim=-2)
-    # Within a block: every weight in units of what there is at its first token.
-    before = masses[:, :, :-1].unsqueeze(-2)
-    unit = torch.maximum(before, logits[..., :1, :]).detach()
-    before = (before - unit).exp()
-    weights = (logits - unit).clamp(max=LARGEST).exp()
-    running = RunningMeans(weights, before + weights.cumsum(dim=-2), before, means[:, :, :-1])
-    return running, masses[:, :, -1], means[:, :, -1]
-
-
-def _blocks(x: Tensor, padding: Tensor | None) -> Tensor:
-    """[B, H, T, E] to [B, H, blocks, block, E]; zeros at padding and after the end."""
-    if padding is not None:
-        x = x.masked_fill(padding[:, None, :, None], 0.0)
-    length = x.shape[2]
-    block = min(BLOCK, length)
-    if length % block:
-        x = F.pad(x, (0, 0, 0, -length % block))
-    return x.unflatten(2, (-1, block))
-
-
-def _blocks_of_nothing(x: Tensor, padding: Tensor | None) -> Tensor | None:
-    """Which tokens of the blocks are padding or after the end: [B or 1, 1, blocks, block, 1]; None for none."""
-    length = x.shape[2]
-    block = min(BLOCK, length)
-    if padding is None:
-        if length % block == 0:
-            return None
-        padding = torch.zeros(1, length, dtype=torch.bool, device=x.device)
-    return F.pad(padding, (0, -length % block), value=True).view(len(padding), 1, -1, block, 1)
 
 
 def wide(x: Tensor) -> Tensor:

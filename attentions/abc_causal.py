@@ -1,0 +1,310 @@
+"""ABC's causal form: the memory of target t holds running means of the keys and values up to t  (CAB, Eq. 20).
+
+Blocks of tokens, and spans of blocks. Within a block every token weighs exp(logit), in units of what there was at
+the block's first token; a target reads its block's tokens through their products with it, so its own memory is
+never formed. Before a block stands one memory. A span's activations are formed anew in the backward pass: what is
+kept is query, key, value and the memory before each span. Two operators, opaque to ``torch.compile``.
+
+Shapes: B batch, H heads, N tokens, E width of a head, r slots; G rows times heads, J blocks of a span, c tokens of
+a block. A leading 2 stands for keys and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+BLOCK = 32
+"""Tokens whose products with each other are formed; before them stands one memory."""
+
+SPAN = 256
+"""Tokens that are in memory at once: a multiple of BLOCK."""
+
+EMPTY = -1e30
+"""Logarithm of the weight of nothing: finite, so that differences of two of them are numbers."""
+
+LARGEST = 600.0
+"""Logarithm of the largest weight within a block, in units of what came before: e^600 is a float64."""
+
+
+def causal_abc(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    compress: Tensor,
+    padding: Tensor | None,
+    mass: Tensor,
+    mean: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """softmax(q_t K~_t^T / sqrt(E)) V~_t, and the memory after the last token.
+
+    Args:
+        query, key, value: [B, H, N, E].
+        compress: C_k and C_v, [2, E, r].
+        padding: bool [B, N], True = no token.
+        mass, mean: the memory before the first token: logarithms of its weights, float64 [2, B, H, r], and its
+            means [2, B, H, r, E], in float32 at least.
+
+    Returns:
+        output [B, H, N, E], mass and mean.
+    """
+    rows, num_heads = query.shape[:2]
+    heads = [x.flatten(0, 1) for x in (query, key.to(query.dtype), value.to(query.dtype))]
+    empty = None if padding is None else padding.repeat_interleave(num_heads, dim=0)
+    output, masses, means = _attend(*heads, compress.to(mean.dtype), empty, mass.flatten(1, 2), mean.flatten(1, 2))
+    after = [x[-1].unflatten(1, (rows, num_heads)) for x in (masses, means)]
+    return output.unflatten(0, (rows, num_heads)), after[0], after[1]
+
+
+class _Span(NamedTuple):
+    """What is formed of one span; tokens after the end are padding."""
+
+    query: Tensor
+    """[G, J, c, E]."""
+    tokens: Tensor
+    """Keys and values, [2, G, J, c, E]."""
+    empty: Tensor | None
+    """Which of them are none, [G or 1, J, c, 1]."""
+    share: Tensor
+    """Weight of a token within its block's mean, [2, G, J, c, r]."""
+    block_mean: Tensor
+    """[2, G, J, r, E]."""
+    old: Tensor
+    new: Tensor
+    """Parts of the memory before a block, and of the block, in the memory after it: [2, G, J, r]."""
+    masses: Tensor
+    means: Tensor
+    """Before each block and after the last, [2, G, J + 1, r] and [2, G, J + 1, r, E]."""
+    before: Tensor
+    weight: Tensor
+    total: Tensor
+    """Of a block's memory, of its tokens, of all up to a token: [2, G, J, 1, r] and twice [2, G, J, c, r], float64."""
+    products: Tensor
+    """q_t k_i for i <= t, [G, J, c, c]."""
+    past: Tensor
+    """q_t and the means before its block, [G, J, c, r]."""
+    logits: Tensor
+    """q_t and its own memory's means, [G, J, c, r], float64."""
+    weights: Tensor
+    """softmax(logits / sqrt(E)) / total: what a slot's weights are multiplied by, [G, J, c, r], float64."""
+    mixed: Tensor
+    """Weight of value i in output t, [G, J, c, c]."""
+
+
+def _spans(length: int) -> Iterator[tuple[int, slice]]:
+    for number, begin in enumerate(range(0, length, SPAN)):
+        yield number, slice(begin, min(begin + SPAN, length))
+
+
+def _in_blocks(part: slice, dtype: torch.dtype, *tensors: Tensor) -> Tensor:
+    """A span of each [G, N, E], in blocks that zeros fill up: [tensors, G, J, c, E]."""
+    num_groups, _, width = tensors[0].shape
+    length = part.stop - part.start
+    block = min(BLOCK, length)
+    blocks = tensors[0].new_zeros(len(tensors), num_groups, length + -length % block, width, dtype=dtype)
+    for into, x in zip(blocks, tensors, strict=True):
+        into[:, :length] = x[:, part]
+    return blocks.unflatten(2, (-1, block))
+
+
+def _none(empty: Tensor | None, part: slice, blocks: Tensor) -> Tensor | None:
+    """Which tokens of ``blocks`` are padding or after the end; None for none of them."""
+    num_blocks, block = blocks.shape[2:4]
+    if empty is None:
+        if part.stop - part.start == num_blocks * block:
+            return None
+        empty = torch.zeros(1, part.stop, dtype=torch.bool, device=blocks.device)
+    fill = num_blocks * block - (part.stop - part.start)
+    return F.pad(empty[:, part], (0, fill), value=True).view(len(empty), num_blocks, block, 1)
+
+
+def _form(
+    part: slice,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    compress: Tensor,
+    padding: Tensor | None,
+    mass: Tensor,
+    mean: Tensor,
+) -> _Span:
+    """Everything of one span, from the memory [2, G, r] and [2, G, r, E] before it."""
+    blocks = _in_blocks(part, mean.dtype, query, key, value)
+    empty = _none(padding, part, blocks)
+    if empty is not None:
+        blocks.masked_fill_(empty, 0.0)
+    q, tokens = blocks[0], blocks[1:]
+    logits = torch.bmm(tokens.flatten(1, 3), compress).view(*tokens.shape[:-1], -1)
+    if empty is not None:
+        logits.masked_fill_(empty, EMPTY)
+    share = logits.softmax(dim=-2)
+    block_mean = share.mT @ tokens
+    logits = logits.double()
+
+    block_mass = logits.logsumexp(dim=-2)
+    masses = torch.cat([mass.unsqueeze(2), block_mass], dim=2).logcumsumexp(dim=2)
+    old = (masses[:, :, :-1] - masses[:, :, 1:]).exp_()
+    new = (block_mass - masses[:, :, 1:]).exp_()
+    means = _recur(mean, old.to(mean.dtype), new.to(mean.dtype).unsqueeze(-1) * block_mean)
+
+    before = masses[:, :, :-1].unsqueeze(-2)
+    unit = torch.maximum(before, logits[..., :1, :])
+    before = (before - unit).exp_()
+    weight = logits.sub_(unit).clamp_(max=LARGEST).exp_()
+    total = weight.cumsum(dim=-2).add_(before)
+
+    products = (q @ tokens[0].mT).tril_()
+    past = q @ means[0, :, :-1].mT
+    logits = torch.addcmul(products.double() @ weight[0], before[0], past.double()).div_(total[0])
+    weights = (logits * q.shape[-1] ** -0.5).softmax(dim=-1).div_(total[1])
+    mixed = (weights @ weight[1].mT).tril_().to(mean.dtype)
+    return _Span(
+        q, tokens, empty, share, block_mean, old, new, masses, means, before, weight, total,
+        products, past, logits, weights, mixed,
+    )  # fmt: skip
+
+
+def _recur(first: Tensor, factor: Tensor, added: Tensor) -> Tensor:
+    """s_0 = first, s_{j+1} = factor_j s_j + added_j, all of them: [2, G, J + 1, r, E]."""
+    series = [first]
+    for j in range(added.shape[2]):
+        series.append(torch.addcmul(added[:, :, j], factor[:, :, j].unsqueeze(-1), series[-1]))
+    return torch.stack(series, dim=2)
+
+
+def _output(span: _Span) -> Tensor:
+    """[G, J c, E]."""
+    read = (span.weights * span.before[1]).to(span.mixed.dtype)
+    return (read @ span.means[1, :, :-1]).add_(span.mixed @ span.tokens[1]).flatten(1, 2)
+
+
+@torch.library.custom_op("cab::causal_abc", mutates_args=())
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, compress: Tensor, padding: Tensor | None, mass: Tensor, mean: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output [G, N, E], and the memory before each span and after the last."""
+    output, masses, means = torch.empty_like(query), [mass], [mean]
+    with torch.autocast(query.device.type, enabled=False):
+        for _, part in _spans(query.shape[1]):
+            span = _form(part, query, key, value, compress, padding, masses[-1], means[-1])
+            output[:, part] = _output(span)[:, : part.stop - part.start]
+            masses.append(span.masses[:, :, -1])
+            means.append(span.means[:, :, -1])
+    return output, torch.stack(masses), torch.stack(means)
+
+
+@torch.library.custom_op("cab::causal_abc_backward", mutates_args=())
+def _attend_backward(
+    grad: Tensor,
+    d_masses: Tensor,
+    d_means: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    compress: Tensor,
+    padding: Tensor | None,
+    masses: Tensor,
+    means: Tensor,
+) -> list[Tensor]:
+    """Gradients of query, key, value, compress, and the memory before the first token."""
+    d_inputs = [torch.empty_like(x) for x in (query, key, value)]
+    d_compress, d_mass, d_mean = torch.zeros_like(compress), d_masses[-1], d_means[-1]
+    with torch.autocast(query.device.type, enabled=False):
+        for number, part in reversed(list(_spans(query.shape[1]))):
+            span = _form(part, query, key, value, compress, padding, masses[number], means[number])
+            g = _in_blocks(part, means.dtype, grad)[0]
+            d_blocks, d_logits, d_mass, d_mean = _span_backward(span, g, d_mass, d_mean)
+            flat = d_logits.to(means.dtype).flatten(1, 3)
+            d_blocks[1:].flatten(1, 3).baddbmm_(flat, compress.mT)
+            d_compress.baddbmm_(span.tokens.flatten(1, 3).mT, flat)
+            if span.empty is not None:
+                d_blocks.masked_fill_(span.empty, 0.0)
+            for into, d_block in zip(d_inputs, d_blocks, strict=True):
+                into[:, part] = d_block.flatten(1, 2)[:, : part.stop - part.start]
+            d_mass, d_mean = d_mass + d_masses[number], d_mean + d_means[number]
+    return [*d_inputs, d_compress, d_mass, d_mean]
+
+
+def _span_backward(span: _Span, grad: Tensor, d_mass: Tensor, d_mean: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of [query; tokens] but for what passes through their logits, of the logits, and of the memory."""
+    dtype, (key, value), y = grad.dtype, span.tokens, span.weights
+    d_blocks = span.query.new_empty(3, *span.query.shape)
+    d_means = torch.empty_like(span.block_mean)
+    # output = (y before_v) means_v + tril(y weight_v^T) value
+    d_read = (grad @ span.means[1, :, :-1].mT).double()
+    d_mixed = (grad @ value.mT).tril_().double()
+    d_means[1] = (y * span.before[1]).to(dtype).mT @ grad
+    d_blocks[2] = span.mixed.mT @ grad
+    d_y = torch.addcmul(d_mixed @ span.weight[1], d_read, span.before[1]).div_(span.total[1])
+    # y = softmax(logits / sqrt(E)) / total_v
+    softmax = y * span.total[1]
+    d_logits = torch.ops.aten._softmax_backward_data(d_y, softmax, -1, softmax.dtype) * key.shape[-1] ** -0.5
+    # logits = (before_k past + tril(query key^T) weight_k) / total_k
+    d_sum = d_logits.div_(span.total[0])
+    d_past = (d_sum * span.before[0]).to(dtype)
+    d_products = (d_sum @ span.weight[0].mT).tril_().to(dtype)
+    d_means[0] = d_past.mT @ span.query
+    d_blocks[0] = (d_past @ span.means[0, :, :-1]).add_(d_products @ key)
+    d_blocks[1] = d_products.mT @ span.query
+    # total = before + running sum of weight
+    d_total = torch.stack([d_sum * span.logits, d_y * softmax / span.total[1]]).neg_()
+    d_before = torch.stack([d_sum * span.past, d_read * y]).add_(d_total).sum(dim=-2)
+    d_weight = torch.stack([span.products.double().mT @ d_sum, d_mixed.mT @ y])
+    d_weight += d_total.flip(-2).cumsum(dim=-2).flip(-2)
+    direct = d_before * span.before.squeeze(-2)
+
+    d_block_mean, d_block_mass, d_mass, d_mean = _memory_backward(span, d_means, direct, d_mass, d_mean)
+    d_share = span.tokens @ d_block_mean.mT
+    d_blocks[1:] += span.share @ d_block_mean
+    d_logits = d_weight.mul_(span.weight).addcmul_(span.share.double(), d_block_mass.unsqueeze(-2))
+    d_logits += torch.ops.aten._softmax_backward_data(d_share, span.share, -2, d_share.dtype)
+    return d_blocks, d_logits, d_mass, d_mean
+
+
+def _memory_backward(
+    span: _Span, d_means: Tensor, direct: Tensor, d_mass: Tensor, d_mean: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """From gradients of the memory before each block, and after the last, to those of the blocks' and of the first.
+
+    The memory after a block: mass' = logaddexp(mass, block_mass), mean' = old mean + new block_mean, with
+    old = exp(mass - mass') and new = exp(block_mass - mass').
+    """
+    old, new = span.old.to(d_mean.dtype), span.new.to(d_mean.dtype)
+    after = _recur(d_mean, old.flip(2), d_means.flip(2)).flip(2)  # of the memory before each block, then after the last
+    d_mean, after = after[:, :, 0], after[:, :, 1:]
+    d_old = (after * span.means[:, :, :-1]).sum(dim=-1).mul_(old).double()
+    d_new = (after * span.block_mean).sum(dim=-1).mul_(new).double()
+    d_block_mass = torch.empty_like(direct)
+    for j in reversed(range(direct.shape[2])):
+        rest = d_mass - d_new[:, :, j] - d_old[:, :, j]
+        d_block_mass[:, :, j] = d_new[:, :, j] + span.new[:, :, j] * rest
+        d_mass = direct[:, :, j] + d_old[:, :, j] + span.old[:, :, j] * rest
+    return new.unsqueeze(-1) * after, d_block_mass, d_mass, d_mean
+
+
+@_attend.register_fake
+def _(query: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    mass, mean = inputs[-2:]
+    count = (query.shape[1] + SPAN - 1) // SPAN + 1
+    return torch.empty_like(query), mass.new_empty(count, *mass.shape), mean.new_empty(count, *mean.shape)
+
+
+@_attend_backward.register_fake
+def _(grad: Tensor, d_masses: Tensor, d_means: Tensor, *inputs: Any) -> list[Tensor]:  # noqa: ARG001
+    return [*(torch.empty_like(x) for x in inputs[:4]), torch.empty_like(d_masses[-1]), torch.empty_like(d_means[-1])]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs[:5], *output[1:])
+
+
+def _differentiate(ctx: Any, grad: Tensor, d_masses: Tensor, d_means: Tensor) -> tuple[Tensor | None, ...]:
+    *d_inputs, d_mass, d_mean = _attend_backward(grad, d_masses, d_means, *ctx.saved_tensors)
+    return (*d_inputs, None, d_mass, d_mean)
+
+
+_attend.register_autograd(_differentiate, setup_context=_save)
