@@ -11,12 +11,13 @@ a block. A leading 2 stands for keys and values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from attentions.pieces import groups_at_once
 
 BLOCK = 32
 """Tokens whose products with each other are formed; before them stands one memory."""
@@ -52,12 +53,9 @@ def causal_abc(
     Returns:
         output [B, H, N, E], mass and mean.
     """
-    rows, num_heads = query.shape[:2]
-    heads = [x.flatten(0, 1) for x in (query, key.to(query.dtype), value.to(query.dtype))]
-    empty = None if padding is None else padding.repeat_interleave(num_heads, dim=0)
-    output, masses, means = _attend(*heads, compress.to(mean.dtype), empty, mass.flatten(1, 2), mean.flatten(1, 2))
-    after = [x[-1].unflatten(1, (rows, num_heads)) for x in (masses, means)]
-    return output.unflatten(0, (rows, num_heads)), after[0], after[1]
+    key, value = key.to(query.dtype), value.to(query.dtype)
+    output, masses, means = _attend(query, key, value, compress.to(mean.dtype), padding, mass, mean)
+    return output, masses[-1], means[-1]
 
 
 class _Span(NamedTuple):
@@ -95,45 +93,78 @@ class _Span(NamedTuple):
     """Weight of value i in output t, [G, J, c, c]."""
 
 
-def _spans(length: int) -> Iterator[tuple[int, slice]]:
-    for number, begin in enumerate(range(0, length, SPAN)):
-        yield number, slice(begin, min(begin + SPAN, length))
+class _Part(NamedTuple):
+    """The tokens of a span, in a few rows."""
+
+    number: int
+    """Of the span."""
+    rows: slice
+    tokens: slice
+
+    @property
+    def length(self) -> int:
+        return self.tokens.stop - self.tokens.start
+
+    def of(self, x: Tensor) -> Tensor:
+        """Of [B, H, N, E]."""
+        return x[self.rows, :, self.tokens]
+
+    def memory(self, x: Tensor, after: bool = False) -> Tensor:
+        """Of [spans + 1, 2, B, H, ...], the memory before the span or after it: [2, G, ...]."""
+        return x[self.number + after, :, self.rows].flatten(1, 2)
 
 
-def _in_blocks(part: slice, dtype: torch.dtype, *tensors: Tensor) -> Tensor:
-    """A span of each [G, N, E], in blocks that zeros fill up: [tensors, G, J, c, E]."""
-    num_groups, _, width = tensors[0].shape
-    length = part.stop - part.start
+def _parts(query: Tensor) -> list[_Part]:
+    num_rows, num_heads, length, _ = query.shape
+    size = groups_at_once(num_heads * min(SPAN, length), query.device)
+    rows = [slice(begin, min(begin + size, num_rows)) for begin in range(0, num_rows, size)]
+    spans = [slice(begin, min(begin + SPAN, length)) for begin in range(0, length, SPAN)]
+    return [_Part(number, some, span) for number, span in enumerate(spans) for some in rows]
+
+
+def _in_blocks(part: _Part, dtype: torch.dtype, *tensors: Tensor) -> Tensor:
+    """That part of each [B, H, N, E], in blocks that zeros fill up: [tensors, G, J, c, E]."""
+    num_rows, num_heads, length, width = part.of(tensors[0]).shape
     block = min(BLOCK, length)
-    blocks = tensors[0].new_zeros(len(tensors), num_groups, length + -length % block, width, dtype=dtype)
+    shape = (len(tensors), num_rows, num_heads, length + -length % block, width)
+    blocks = tensors[0].new_zeros(shape, dtype=dtype)
     for into, x in zip(blocks, tensors, strict=True):
-        into[:, :length] = x[:, part]
-    return blocks.unflatten(2, (-1, block))
+        into[:, :, :length] = part.of(x)
+    return blocks.flatten(1, 2).unflatten(2, (-1, block))
 
 
-def _none(empty: Tensor | None, part: slice, blocks: Tensor) -> Tensor | None:
-    """Which tokens of ``blocks`` are padding or after the end; None for none of them."""
-    num_blocks, block = blocks.shape[2:4]
-    if empty is None:
-        if part.stop - part.start == num_blocks * block:
-            return None
-        empty = torch.zeros(1, part.stop, dtype=torch.bool, device=blocks.device)
-    fill = num_blocks * block - (part.stop - part.start)
-    return F.pad(empty[:, part], (0, fill), value=True).view(len(empty), num_blocks, block, 1)
+def _from_blocks(part: _Part, into: Tensor, blocks: Tensor) -> None:
+    """The way back of :func:`_in_blocks`, into that part of one tensor."""
+    target = part.of(into)
+    target.copy_(blocks.flatten(1, 2)[:, : part.length].view(target.shape))
+
+
+def _none(padding: Tensor | None, part: _Part, blocks: Tensor) -> Tensor | None:
+    """Which tokens of ``blocks`` are padding or after the end, [G or 1, J, c, 1]; None for none of them."""
+    num_groups, num_blocks, block = blocks.shape[1:4]
+    fill = num_blocks * block - part.length
+    if padding is not None:
+        empty = padding[part.rows, part.tokens]
+        empty = empty.repeat_interleave(num_groups // len(empty), dim=0)
+    elif fill:
+        empty = torch.zeros(1, part.length, dtype=torch.bool, device=blocks.device)
+    else:
+        return None
+    return F.pad(empty, (0, fill), value=True).view(len(empty), num_blocks, block, 1)
 
 
 def _form(
-    part: slice,
+    part: _Part,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     compress: Tensor,
     padding: Tensor | None,
-    mass: Tensor,
-    mean: Tensor,
+    masses: Tensor,
+    means: Tensor,
 ) -> _Span:
-    """Everything of one span, from the memory [2, G, r] and [2, G, r, E] before it."""
-    blocks = _in_blocks(part, mean.dtype, query, key, value)
+    """Everything of one part, from the memory before it."""
+    blocks, mass, mean = _in_blocks(part, means.dtype, query, key, value), part.memory(masses), part.memory(means)
     empty = _none(padding, part, blocks)
     if empty is not None:
         blocks.masked_fill_(empty, 0.0)
@@ -177,24 +208,28 @@ def _recur(first: Tensor, factor: Tensor, added: Tensor) -> Tensor:
 
 
 def _output(span: _Span) -> Tensor:
-    """[G, J c, E]."""
+    """[G, J, c, E]."""
     read = (span.weights * span.before[1]).to(span.mixed.dtype)
-    return (read @ span.means[1, :, :-1]).add_(span.mixed @ span.tokens[1]).flatten(1, 2)
+    return (read @ span.means[1, :, :-1]).add_(span.mixed @ span.tokens[1])
 
 
 @torch.library.custom_op("cab::causal_abc", mutates_args=())
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, compress: Tensor, padding: Tensor | None, mass: Tensor, mean: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Output [G, N, E], and the memory before each span and after the last."""
-    output, masses, means = torch.empty_like(query), [mass], [mean]
+    """Output [B, H, N, E], and the memory before each span and after the last, [spans + 1, 2, B, H, ...]."""
+    output, parts = torch.empty_like(query), _parts(query)
+    count = parts[-1].number + 2
+    masses, means = mass.new_empty(count, *mass.shape), mean.new_empty(count, *mean.shape)
+    masses[0], means[0] = mass, mean
     with torch.autocast(query.device.type, enabled=False):
-        for _, part in _spans(query.shape[1]):
-            span = _form(part, query, key, value, compress, padding, masses[-1], means[-1])
-            output[:, part] = _output(span)[:, : part.stop - part.start]
-            masses.append(span.masses[:, :, -1])
-            means.append(span.means[:, :, -1])
-    return output, torch.stack(masses), torch.stack(means)
+        for part in parts:
+            span = _form(part, query, key, value, compress, padding, masses, means)
+            _from_blocks(part, output, _output(span))
+            for memory, blocks in ((masses, span.masses), (means, span.means)):
+                after = memory[part.number + 1, :, part.rows]
+                after.copy_(blocks[:, :, -1].view(after.shape))
+    return output, masses, means
 
 
 @torch.library.custom_op("cab::causal_abc_backward", mutates_args=())
@@ -212,21 +247,24 @@ def _attend_backward(
 ) -> list[Tensor]:
     """Gradients of query, key, value, compress, and the memory before the first token."""
     d_inputs = [torch.empty_like(x) for x in (query, key, value)]
-    d_compress, d_mass, d_mean = torch.zeros_like(compress), d_masses[-1], d_means[-1]
+    d_compress, d_masses, d_means = torch.zeros_like(compress), d_masses.clone(), d_means.clone()
     with torch.autocast(query.device.type, enabled=False):
-        for number, part in reversed(list(_spans(query.shape[1]))):
-            span = _form(part, query, key, value, compress, padding, masses[number], means[number])
+        for part in reversed(_parts(query)):
+            span = _form(part, query, key, value, compress, padding, masses, means)
+            after = (part.memory(x, after=True) for x in (d_masses, d_means))
             g = _in_blocks(part, means.dtype, grad)[0]
-            d_blocks, d_logits, d_mass, d_mean = _span_backward(span, g, d_mass, d_mean)
+            d_blocks, d_logits, d_mass, d_mean = _span_backward(span, g, *after)
             flat = d_logits.to(means.dtype).flatten(1, 3)
             d_blocks[1:].flatten(1, 3).baddbmm_(flat, compress.mT)
             d_compress.baddbmm_(span.tokens.flatten(1, 3).mT, flat)
             if span.empty is not None:
                 d_blocks.masked_fill_(span.empty, 0.0)
             for into, d_block in zip(d_inputs, d_blocks, strict=True):
-                into[:, part] = d_block.flatten(1, 2)[:, : part.stop - part.start]
-            d_mass, d_mean = d_mass + d_masses[number], d_mean + d_means[number]
-    return [*d_inputs, d_compress, d_mass, d_mean]
+                _from_blocks(part, into, d_block)
+            for memory, d_before in ((d_masses, d_mass), (d_means, d_mean)):
+                before = memory[part.number, :, part.rows]
+                before += d_before.view(before.shape)
+    return [*d_inputs, d_compress, d_masses[0].clone(), d_means[0].clone()]
 
 
 def _span_backward(span: _Span, grad: Tensor, d_mass: Tensor, d_mean: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -289,7 +327,7 @@ def _memory_backward(
 @_attend.register_fake
 def _(query: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     mass, mean = inputs[-2:]
-    count = (query.shape[1] + SPAN - 1) // SPAN + 1
+    count = (query.shape[2] + SPAN - 1) // SPAN + 1
     return torch.empty_like(query), mass.new_empty(count, *mass.shape), mean.new_empty(count, *mean.shape)
 
 

@@ -3,7 +3,7 @@
 On a CPU ``conv2d`` copies its input and keeps several times its size for the backward pass; here a block of
 positions is one matrix product, and what is kept is the input. Two operators, opaque to ``torch.compile``.
 
-Shapes: G rows times heads, N positions, E width of a head, K taps.
+Shapes: B rows, H heads, G rows times heads, N positions, E width of a head, K taps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.windowed import BlockSum
+from attentions.windowed import BlockSum, of_block
 
 BLOCK = 64
 """Positions of one block."""
@@ -32,7 +32,7 @@ def depthwise_conv(x: Tensor, weight: Tensor) -> Tensor:
     if x.is_cuda:
         return F.conv2d(x, weight, padding=(weight.shape[2] // 2, 0), groups=len(weight))
     taps = weight.flatten(1).repeat(len(x), 1)
-    return _convolve(x.flatten(0, 1), taps).unflatten(0, x.shape[:2])
+    return _convolve(x, taps)
 
 
 def _blocks(num_positions: int, num_taps: int) -> Iterator[tuple[slice, slice, slice]]:
@@ -55,8 +55,9 @@ def _band(taps: Tensor) -> Tensor:
 def _convolve(x: Tensor, taps: Tensor) -> Tensor:
     band, output = _band(taps), torch.empty_like(x)
     with torch.autocast(x.device.type, enabled=False):
-        for here, seen, columns in _blocks(x.shape[1], taps.shape[1]):
-            output[:, here] = torch.bmm(band[:, : here.stop - here.start, columns], x[:, seen])
+        for here, seen, columns in _blocks(x.shape[2], taps.shape[1]):
+            mixed = torch.bmm(band[:, : here.stop - here.start, columns], of_block(x, seen))
+            output[:, :, here] = mixed.unflatten(0, x.shape[:2])
     return output
 
 
@@ -65,10 +66,11 @@ def _convolve_backward(grad: Tensor, x: Tensor, taps: Tensor) -> list[Tensor]:
     """Gradients of input and taps; those of the band's entries are summed before its diagonals are."""
     band, d_x = _band(taps), BlockSum(x)
     d_band = torch.zeros_like(band, dtype=torch.promote_types(band.dtype, torch.float32))
-    for here, seen, columns in _blocks(x.shape[1], taps.shape[1]):
+    for here, seen, columns in _blocks(x.shape[2], taps.shape[1]):
         size = here.stop - here.start
-        d_x.add(seen, torch.bmm(band[:, :size, columns].transpose(1, 2), grad[:, here]))
-        d_band[:, :size, columns] += torch.bmm(grad[:, here], x[:, seen].transpose(1, 2))
+        g = of_block(grad, here)
+        d_x.add(seen, torch.bmm(band[:, :size, columns].transpose(1, 2), g))
+        d_band[:, :size, columns] += torch.bmm(g, of_block(x, seen).transpose(1, 2))
     diagonals = F.pad(d_band.flatten(1), (0, BLOCK)).unflatten(1, (BLOCK, -1))[..., : taps.shape[1]]
     return [d_x.result(x.dtype), diagonals.sum(dim=1).to(taps.dtype)]
 

@@ -13,19 +13,13 @@ Shapes: G rows times heads, N queries, M keys, E width of a head, r features.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-TOKENS = 512
-"""Tokens whose features are in memory at once."""
-
-
-def _pieces(length: int) -> Iterator[slice]:
-    return (slice(start, start + TOKENS) for start in range(0, length, TOKENS))
+from attentions.pieces import pieces
 
 
 def _key_logarithms(key: Tensor, weights: Tensor, hidden: Tensor | None) -> Tensor:
@@ -46,7 +40,7 @@ class KeyMeans(torch.autograd.Function):
     def forward(ctx: Any, key: Tensor, value: Tensor, weights: Tensor, hidden: Tensor | None) -> tuple[Tensor, Tensor]:
         peak = weights[..., :1].new_full((*weights.shape[:2], 1), -torch.inf)
         total, means = torch.zeros_like(peak), torch.zeros_like(weights)
-        for piece in _pieces(key.shape[1]):
+        for piece in pieces(key):
             logs = _key_logarithms(key[:, piece], weights, None if hidden is None else hidden[..., piece])
             highest = torch.maximum(peak, logs.amax(dim=-1, keepdim=True))
             features = logs.sub_(highest).exp_()
@@ -65,7 +59,7 @@ class KeyMeans(torch.autograd.Function):
         with torch.autocast(means_grad.device.type, enabled=False):
             key_grad, value_grad = torch.empty_like(key), torch.empty_like(value)
             shift = mass_grad.unsqueeze(-1) - (means_grad * means).sum(dim=-1, keepdim=True)
-            for piece in _pieces(key.shape[1]):
+            for piece in pieces(key):
                 k, v = key[:, piece], value[:, piece]
                 share = (
                     _key_logarithms(k, weights, None if hidden is None else hidden[..., piece]).sub_(log_mass).exp_()
@@ -83,7 +77,7 @@ class FeatureMean(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, weights: Tensor, means: Tensor, log_mass: Tensor) -> Tensor:
         output = torch.empty_like(query)
-        for piece in _pieces(query.shape[1]):
+        for piece in pieces(query):
             output[:, piece] = torch.bmm(_feature_shares(query[:, piece], weights, log_mass), means)
         ctx.save_for_backward(query, weights, means, log_mass)
         return output
@@ -95,7 +89,7 @@ class FeatureMean(torch.autograd.Function):
         with torch.autocast(grad.device.type, enabled=False):
             query_grad = torch.empty_like(query)
             means_grad, mass_grad = torch.zeros_like(means), torch.zeros_like(log_mass)
-            for piece in _pieces(query.shape[1]):
+            for piece in pieces(query):
                 share, g = _feature_shares(query[:, piece], weights, log_mass), grad[:, piece]
                 means_grad.baddbmm_(share.transpose(1, 2), g)
                 share_grad = torch.bmm(g, means.transpose(1, 2))

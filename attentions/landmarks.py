@@ -24,13 +24,14 @@ def segment_means(num_landmarks: int, lengths: Tensor, num_tokens: int, dtype: t
     count = length.clamp(max=num_landmarks)
     size = length // count.clamp(min=1)
     short = (size + 1) * count - length  # segments of ``size`` tokens; the others have one more
-    position = torch.arange(num_tokens, device=lengths.device).unsqueeze(0)
-    late = short + (position - short * size).clamp(min=0) // (size + 1)
-    segment = torch.where(position < short * size, position // size.clamp(min=1), late)
-    segment = segment.masked_fill(position >= length, num_landmarks)
-    landmark = torch.arange(num_landmarks, device=lengths.device)
-    member = (segment.unsqueeze(1) == landmark.view(1, -1, 1)).to(dtype)
-    return member / member.sum(dim=2, keepdim=True).clamp(min=1.0), landmark >= count
+    landmark = torch.arange(num_landmarks, device=lengths.device).unsqueeze(0)
+    absent = landmark >= count
+    begin = landmark * size + (landmark - short).clamp(min=0)
+    end = begin + size + (landmark >= short)
+    position = torch.arange(num_tokens, device=lengths.device)
+    member = (position >= begin.unsqueeze(-1)) & (position < end.unsqueeze(-1)) & ~absent.unsqueeze(-1)
+    weights = member.to(dtype)
+    return weights / weights.sum(dim=2, keepdim=True).clamp(min=1.0), absent
 
 
 def average(weights: Tensor, x: Tensor) -> Tensor:

@@ -13,14 +13,12 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from attentions.mapped_features import FeatureMap, Mapped, MeanOfQueries, SumOfKeys
+from attentions.pieces import tokens_at_once
 from cab import Attention, Pattern
 from cab.attention import State, compact_rows, take_rows, without_padding
 
 BLOCK = 64
 """Tokens of one block of the causal form."""
-
-SPAN = 512
-"""Tokens whose features are in memory at once in the causal form."""
 
 
 class Where(NamedTuple):
@@ -121,10 +119,11 @@ class LinearizedAttention(Attention):
         self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, state: State | None
     ) -> tuple[Tensor, State]:
         """Output [B, H, N, E] and the new state, from the state that the tokens before left."""
-        pieces = [x.split(SPAN, dim=2) for x in (query, key, value)]
-        masks = [None] * len(pieces[0]) if padding is None else padding.split(SPAN, dim=1)
+        size = tokens_at_once(query.shape[:2].numel(), query.device)
+        spans = [x.split(size, dim=2) for x in (query, key, value)]
+        masks = [None] * len(spans[0]) if padding is None else padding.split(size, dim=1)
         outputs = []
-        for q, k, v, mask in zip(*pieces, masks, strict=True):
+        for q, k, v, mask in zip(*spans, masks, strict=True):
             if torch.is_grad_enabled() and len(masks) > 1:  # features are formed anew in the backward pass
                 output, state = checkpoint(
                     self.span, q, k, v, mask, state, use_reentrant=False, preserve_rng_state=False

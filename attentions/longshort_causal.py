@@ -3,7 +3,7 @@
 As in :mod:`attentions.windowed`, blocks of queries, weights formed anew in the backward pass, and two operators
 opaque to ``torch.compile``; here a block lies in one chunk, so that its queries see the same slots.
 
-Shapes: G rows times heads, N queries, M keys, E width of a head, S slots, W distances in the window.
+Shapes: B rows, H heads, G rows times heads, N queries, M keys, E width of a head, S slots, W distances in the window.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.windowed import BlockSum, dropout_factor, hidden_logit
+from attentions.windowed import BlockSum, dropout_factor, hidden_logit, of_block
 
 BLOCK = 64
 """Queries of one block, at most."""
@@ -76,18 +76,19 @@ def causal_longshort(
         key_padding_mask, slot_padding_mask: bool [B, M] and [B, S], True = hidden.
         dropout: probability of dropping a weight.
     """
-    dtype, (batch, num_heads) = query.dtype, query.shape[:2]
-    rows = [x.to(dtype).flatten(0, 1) for x in (query, key, value, slot_key, slot_value)]
+    dtype, batch = query.dtype, len(query)
+    rows = [x.to(dtype) for x in (query, key, value)]
+    slots = [x.to(dtype).flatten(0, 1) for x in (slot_key, slot_value)]
     shared = [x.to(dtype).repeat(batch, *[1] * (x.dim() - 1)) for x in (key_position, slot_position)]
     biases = [x.to(dtype).unsqueeze(1).repeat(batch, 1, 1) for x in (content_bias, position_bias)]
     masks = [None if x is None else x.to(dtype) * hidden_logit(dtype) for x in (key_padding_mask, slot_padding_mask)]
     seed = torch.randint(2**62, ()) if dropout else None
-    return _attend(*rows, *shared, *biases, *masks, list(chunks), dropout, seed).unflatten(0, (batch, num_heads))
+    return _attend(*rows, *slots, *shared, *biases, *masks, list(chunks), dropout, seed)
 
 
 def _blocks(query: Tensor, num_distances: int, chunks: Chunks) -> Iterator[_Block]:
     window, size, rank, offset, slots = chunks
-    length = query.shape[1]
+    length = query.shape[2]
     begins = (begin for chunk in range(0, length, size) for begin in range(chunk, min(chunk + size, length), BLOCK))
     for number, begin in enumerate(begins):
         chunk = begin // size * size
@@ -134,9 +135,9 @@ class _Parts(NamedTuple):
 def _parts(
     block: _Block, query: Tensor, key: Tensor, slot_key: Tensor, positions: tuple[Tensor, Tensor], biases: list[Tensor]
 ) -> _Parts:
-    q, (key_position, slot_position) = query[:, block.queries], positions
+    q, (key_position, slot_position) = of_block(query, block.queries), positions
     slots = slot_key[:, : block.slots] + slot_position[:, slot_position.shape[1] - block.slots :]
-    return _Parts(q + biases[0], q + biases[1], q, key[:, block.keys], key_position, slots)
+    return _Parts(q + biases[0], q + biases[1], q, of_block(key, block.keys), key_position, slots)
 
 
 def _weights(parts: _Parts, block: _Block, key_mask: Tensor | None, slot_mask: Tensor | None) -> Tensor:
@@ -184,8 +185,9 @@ def _attend(
             factor = dropout_factor(weights, dropout, seed, block.number)
             weights = weights if factor is None else weights * factor
             width = parts.key.shape[1]
-            mean = torch.bmm(weights[..., :width], value[:, block.keys])
-            output[:, block.queries] = mean.baddbmm_(weights[..., width:], slot_value[:, : block.slots])
+            mean = torch.bmm(weights[..., :width], of_block(value, block.keys))
+            mean.baddbmm_(weights[..., width:], slot_value[:, : block.slots])
+            output[:, :, block.queries] = mean.unflatten(0, output.shape[:2])
     return output
 
 
@@ -217,9 +219,9 @@ def _attend_backward(
     for block in _blocks(query, num_distances, Chunks(*chunks)):
         parts = _parts(block, query, key, slot_key, positions, biases)
         weights = _weights(parts, block, key_mask, slot_mask)
-        g, width, slots = grad[:, block.queries], parts.key.shape[1], slice(0, block.slots)
+        g, width, slots = of_block(grad, block.queries), parts.key.shape[1], slice(0, block.slots)
         d_weights = torch.empty_like(weights)
-        d_weights[..., :width] = torch.bmm(g, value[:, block.keys].transpose(1, 2))
+        d_weights[..., :width] = torch.bmm(g, of_block(value, block.keys).transpose(1, 2))
         d_weights[..., width:] = torch.bmm(g, slot_value[:, slots].transpose(1, 2))
         factor = dropout_factor(weights, dropout, seed, block.number)
         used = weights
@@ -232,7 +234,8 @@ def _attend_backward(
         d_distance = _by_distance(d_window, block, num_distances)
         d_content = torch.bmm(d_window, parts.key)
         d_position = torch.bmm(d_distance, key_position)
-        d_query[:, block.queries] = (d_content + d_position).baddbmm_(d_slots, parts.slot_key)
+        d_block = (d_content + d_position).baddbmm_(d_slots, parts.slot_key)
+        d_query[:, :, block.queries] = d_block.unflatten(0, query.shape[:2])
         d_content_bias += d_content.sum(dim=1, keepdim=True)
         d_position_bias += d_position.sum(dim=1, keepdim=True)
         d_key.add(block.keys, torch.bmm(d_window.transpose(1, 2), parts.content_query))

@@ -9,15 +9,13 @@ Shapes: B batch, H heads, N queries, M keys, E width of a head, r features.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-TOKENS = 512
-"""Tokens whose features are in memory at once."""
+from attentions.pieces import pieces
 
 
 class FeatureMap(Protocol):
@@ -26,10 +24,6 @@ class FeatureMap(Protocol):
 
     @staticmethod
     def backward(features: Tensor, factors: Tensor | None, grad: Tensor) -> Tensor: ...
-
-
-def _pieces(length: int) -> Iterator[slice]:
-    return (slice(start, start + TOKENS) for start in range(0, length, TOKENS))
 
 
 def _cut(x: Tensor | None, piece: slice) -> Tensor | None:
@@ -69,7 +63,7 @@ class SumOfKeys(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         sums: list[Tensor] = []
         mass: list[Tensor] = []
-        for piece in _pieces(key.shape[2]):
+        for piece in pieces(key):
             features = _key_features(kind, key, factors, padding, piece)
             sums.append(features.transpose(-2, -1) @ value[:, :, piece])
             mass.append(features.sum(dim=-2))
@@ -83,7 +77,7 @@ class SumOfKeys(torch.autograd.Function):
         key, value, factors, padding = ctx.saved_tensors
         key_grad, value_grad = torch.empty_like(key), torch.empty_like(value)
         with torch.autocast(key.device.type, enabled=False):
-            for piece in _pieces(key.shape[2]):
+            for piece in pieces(key):
                 features = _key_features(ctx.kind, key, factors, padding, piece)
                 value_grad[:, :, piece] = features @ sums_grad
                 grad = (value[:, :, piece] @ sums_grad.transpose(-2, -1)).add_(mass_grad.unsqueeze(-2))
@@ -110,7 +104,7 @@ class MeanOfQueries(torch.autograd.Function):
         smallest: float,
     ) -> Tensor:
         output = query.new_empty(*query.shape[:3], sums.shape[-1])
-        for piece in _pieces(query.shape[2]):
+        for piece in pieces(query):
             features = kind.forward(query[:, :, piece], _cut(factors, piece))
             divisor = (features @ mass.unsqueeze(-1)).clamp_(min=smallest)
             output[:, :, piece] = (features @ sums).div_(divisor)
@@ -125,7 +119,7 @@ class MeanOfQueries(torch.autograd.Function):
         query_grad = torch.empty_like(query)
         sums_grad, mass_grad = torch.zeros_like(sums), torch.zeros_like(mass)
         with torch.autocast(query.device.type, enabled=False):
-            for piece in _pieces(query.shape[2]):
+            for piece in pieces(query):
                 features = ctx.kind.forward(query[:, :, piece], _cut(factors, piece))
                 divisor = (features @ mass.unsqueeze(-1)).clamp_(min=ctx.smallest)
                 g = grad[:, :, piece] / divisor

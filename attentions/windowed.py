@@ -5,7 +5,7 @@ nor a window gathered for each query is ever formed. Weights are computed anew i
 is query, key and value. The two passes are operators of their own, opaque to ``torch.compile``. On CUDA the same
 function runs as FlexAttention, where that works.
 
-Shapes: G rows times heads, N queries, M keys, E width of a head, r slots.
+Shapes: B rows, H heads, G rows times heads, N queries, M keys, E width of a head, r slots.
 """
 
 from __future__ import annotations
@@ -80,10 +80,7 @@ def by_blocks(
     """:func:`windowed_attention` on any device."""
     mask = None if key_padding_mask is None else key_padding_mask.to(query.dtype) * hidden_logit(query.dtype)
     seed = torch.randint(2**62, ()) if dropout else None
-    heads = [x.flatten(0, 1) for x in (query, key, value)]
-    slot_key, slot_value = (None, None) if slots is None else (x.flatten(0, 1) for x in slots)
-    output = _attend(*heads, slot_key, slot_value, mask, list(window), dropout, seed)
-    return output.unflatten(0, query.shape[:2])
+    return _attend(query, key, value, *(slots or (None, None)), mask, list(window), dropout, seed)
 
 
 def hidden_logit(dtype: torch.dtype) -> float:
@@ -101,7 +98,7 @@ class _Block(NamedTuple):
 
 def _blocks(query: Tensor, key: Tensor, window: Window) -> Iterator[_Block]:
     left, right, segment, offset = window
-    length, num_keys = query.shape[1], key.shape[1]
+    length, num_keys = query.shape[2], key.shape[2]
     size = segment * max(1, BLOCK // segment)
     first = torch.arange(size, device=query.device).unsqueeze(1) // segment * segment - left
     position = torch.arange(-left, size + right, device=query.device)
@@ -116,8 +113,14 @@ def _blocks(query: Tensor, key: Tensor, window: Window) -> Iterator[_Block]:
         yield _Block(number, slice(begin, end), slice(low, high), mask[: end - begin, low - start : high - start])
 
 
-def _join(window: Tensor, slots: Tensor | None) -> Tensor:
-    return window if slots is None else torch.cat([window, slots], dim=1)
+def of_block(x: Tensor, block: slice) -> Tensor:
+    """Some tokens of [B, H, N, E] as [G, tokens, E]."""
+    return x[:, :, block].flatten(0, 1)
+
+
+def _join(x: Tensor, block: slice, slots: Tensor | None) -> Tensor:
+    window = of_block(x, block)
+    return window if slots is None else torch.cat([window, slots.flatten(0, 1)], dim=1)
 
 
 def _weights(query: Tensor, keys: Tensor, block: _Block, padding: Tensor | None) -> Tensor:
@@ -148,15 +151,16 @@ class BlockSum:
         """Where the memory begins that holds nothing yet."""
 
     def add(self, where: slice, part: Tensor) -> None:
-        """Add ``part`` at ``where`` along the second dimension."""
+        """Add ``part`` [G, tokens, E] at ``where`` in [B, H, N, E]."""
+        part = part.unflatten(0, self.total.shape[:2])
         seen = max(min(self.end, where.stop) - where.start, 0)
-        self.total[:, self.end : where.start] = 0
-        self.total[:, where.start : where.start + seen] += part[:, :seen]
-        self.total[:, where.start + seen : where.stop] = part[:, seen:]
+        self.total[:, :, self.end : where.start] = 0
+        self.total[:, :, where.start : where.start + seen] += part[:, :, :seen]
+        self.total[:, :, where.start + seen : where.stop] = part[:, :, seen:]
         self.end = max(self.end, where.stop)
 
     def result(self, dtype: torch.dtype) -> Tensor:
-        self.total[:, self.end :] = 0
+        self.total[:, :, self.end :] = 0
         return self.total.to(dtype)
 
 
@@ -175,10 +179,11 @@ def _attend(
     output = torch.empty_like(query)
     with torch.autocast(query.device.type, enabled=False):
         for block in _blocks(query, key, Window(*window)):
-            keys, values = _join(key[:, block.keys], slot_key), _join(value[:, block.keys], slot_value)
-            weights = _weights(query[:, block.queries], keys, block, padding)
+            keys, values = _join(key, block.keys, slot_key), _join(value, block.keys, slot_value)
+            weights = _weights(of_block(query, block.queries), keys, block, padding)
             factor = dropout_factor(weights, dropout, seed, block.number)
-            output[:, block.queries] = torch.bmm(weights if factor is None else weights * factor, values)
+            mean = torch.bmm(weights if factor is None else weights * factor, values)
+            output[:, :, block.queries] = mean.unflatten(0, output.shape[:2])
     return output
 
 
@@ -204,8 +209,8 @@ def _attend_backward(
         if x is not None
     ]
     for block in _blocks(query, key, Window(*window)):
-        keys, values = _join(key[:, block.keys], slot_key), _join(value[:, block.keys], slot_value)
-        q, g, width = query[:, block.queries], grad[:, block.queries], block.mask.shape[1]
+        keys, values = _join(key, block.keys, slot_key), _join(value, block.keys, slot_value)
+        q, g, width = of_block(query, block.queries), of_block(grad, block.queries), block.mask.shape[1]
         weights = _weights(q, keys, block, padding)
         d_weights = torch.bmm(g, values.transpose(1, 2))
         factor = dropout_factor(weights, dropout, seed, block.number)
@@ -214,12 +219,12 @@ def _attend_backward(
             used, d_weights = weights * factor, d_weights * factor
         d_logits = torch.ops.aten._softmax_backward_data(d_weights, weights, -1, weights.dtype)
         d_logits = d_logits.mul_(scale)
-        d_query[:, block.queries] = torch.bmm(d_logits, keys)
+        d_query[:, :, block.queries] = torch.bmm(d_logits, keys).unflatten(0, query.shape[:2])
         d_key.add(block.keys, torch.bmm(d_logits[..., :width].transpose(1, 2), q))
         d_value.add(block.keys, torch.bmm(used[..., :width].transpose(1, 2), g))
         if d_slots:
-            d_slots[0] += torch.bmm(d_logits[..., width:].transpose(1, 2), q)
-            d_slots[1] += torch.bmm(used[..., width:].transpose(1, 2), g)
+            d_slots[0] += torch.bmm(d_logits[..., width:].transpose(1, 2), q).view_as(d_slots[0])
+            d_slots[1] += torch.bmm(used[..., width:].transpose(1, 2), g).view_as(d_slots[1])
     dtype = query.dtype
     return [d_query, d_key.result(dtype), d_value.result(dtype), *(x.to(dtype) for x in d_slots)]
 

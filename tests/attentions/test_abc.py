@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentions import abc_causal
+from attentions import abc_causal, pieces
 from attentions.abc import ABCAttention
 from attentions.abc_causal import BLOCK, causal_abc
 
@@ -34,6 +34,7 @@ def test_spans_equal_the_readable_form(
     length: int, padded: bool, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(abc_causal, "SPAN", 2 * BLOCK)
+    monkeypatch.setattr(pieces, "ON_CPU", 8 * BLOCK)  # two of three rows at once
     attention = build(scale)
     x = 2 * torch.randn(3, length, 8, dtype=torch.float64)
     padding = None
@@ -93,9 +94,9 @@ def test_gradients_of_the_memory_itself(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("padded", [False, True])
 def test_operators_are_well_formed(padded: bool) -> None:
     torch.manual_seed(0)
-    heads = [torch.randn(2, 40, 4, requires_grad=True) for _ in range(3)]
+    heads = [torch.randn(2, 1, 40, 4, requires_grad=True) for _ in range(3)]
     compress = torch.randn(2, 4, 3, requires_grad=True)
     padding = torch.rand(2, 40) < 0.3 if padded else None
-    mass = torch.full((2, 2, 3), abc_causal.EMPTY, dtype=torch.float64)
-    mean = torch.zeros(2, 2, 3, 4)
+    mass = torch.full((2, 2, 1, 3), abc_causal.EMPTY, dtype=torch.float64)
+    mean = torch.zeros(2, 2, 1, 3, 4)
     torch.library.opcheck(torch.ops.cab.causal_abc.default, (*heads, compress, padding, mass, mean))

@@ -33,6 +33,6 @@ def test_half_precision_sums_wide() -> None:
 
 
 def test_operators_are_well_formed() -> None:
-    x = torch.randn(1, 4, 70, 3).flatten(0, 1).requires_grad_()
+    x = torch.randn(2, 2, 70, 3, requires_grad=True)
     taps = torch.randn(4, 5, requires_grad=True)
     torch.library.opcheck(torch.ops.cab.depthwise_conv.default, (x, taps))

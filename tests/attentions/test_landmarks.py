@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from attentions.landmarks import segment_means, segments
+from attentions.landmarks import average, segment_means, segments
 from attentions.nystromformer import pseudo_inverse
 from cab import UserError, build_attention
 from tests.attentions.agreement import assert_forms_agree, assert_padding_is_nothing, make
@@ -84,3 +84,16 @@ def test_short_rows_get_softmax_attention() -> None:
 def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(options))):
         build_attention(name, pattern="NS", embed_dim=24, num_heads=3, **options)
+
+
+def test_segments_compile() -> None:
+    """By the default compiler: it had failed on divisions of positions."""
+    lengths = torch.tensor([70, 3])
+    compiled = torch.compile(segment_means, fullgraph=True)
+    for got, expected in zip(
+        compiled(16, lengths, 70, torch.float32), segment_means(16, lengths, 70, torch.float32), strict=True
+    ):
+        torch.testing.assert_close(got, expected)
+    fixed = torch.compile(lambda x: average(segment_means(16, torch.full((2,), 70), 70, x.dtype)[0], x))
+    x = torch.randn(2, 2, 70, 4)
+    torch.testing.assert_close(fixed(x), average(segment_means(16, torch.full((2,), 70), 70, x.dtype)[0], x))
