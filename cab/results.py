@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -47,7 +48,12 @@ COLUMNS = (
     "revision",
     "hash",
     "file",
+    "settings",
 )
+"""``settings``: JSON of task, backbone and trainer as the record has them; empty for what is no record."""
+
+MACHINE_KEYS = ("checkpoint_every", "micro_batch_size", "num_workers", "strategy")
+"""Keys of the trainer that suit a machine and are not part of what is measured."""
 
 
 def cell_hash(config: Mapping[str, Any]) -> str:
@@ -148,6 +154,7 @@ def _record_rows(path: Path) -> list[dict[str, Any]]:
             "revision": record["revision"]["commit"],
             "hash": record["hash"],
             "file": str(path),
+            "settings": _settings(record.get("config", {})),
         }
         return [
             shared
@@ -164,6 +171,13 @@ def _record_rows(path: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path} holds text that is not Unicode; run the cell again") from None
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is not a whole result record ({error!r}); run the cell again") from None
+
+
+def _settings(config: Mapping[str, Any]) -> str:
+    groups: dict[str, Any] = {name: config[name] for name in ("task", "backbone", "trainer") if name in config}
+    if "trainer" in groups:
+        groups["trainer"] = {name: value for name, value in groups["trainer"].items() if name not in MACHINE_KEYS}
+    return sys.intern(json.dumps(groups, sort_keys=True))
 
 
 def _published_rows(path: Path) -> list[dict[str, Any]]:
@@ -191,6 +205,7 @@ def _published_row(path: Path, line: int, row: Mapping[str, str | None]) -> dict
             "hash": "",
             "revision": "",
             "file": str(path),
+            "settings": "",
         }
     except ValueError:
         raise UserError(f"{path}, line {line}: value '{row['value']}' or seed is not a number") from None

@@ -26,7 +26,7 @@ from cab import Pattern, UserError, build_attention
 from cab_fairseq.slots import FairseqAttention
 
 ATTENTION_HELP = "one of CAB's attentions, your own included; `cab list attentions` names them"
-OPTIONS_HELP = "options of the attention, separated by spaces: 'num_landmarks=64 window=16'"
+OPTIONS_HELP = "options of the attention, separated by spaces: 'window_size=16 extent=per_side'"
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Shared test set-up: two threads, and a warning-free, seeded start for every test."""
+"""Shared test set-up: every test begins with the same seed."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from cab.config import tuned_options
 from cab.errors import Unsupported, UserError
 from cab.patterns import Pattern
 from cab.registry import ATTENTIONS, BACKBONES, TASKS
-from cab.results import cell_hash
+from cab.results import MACHINE_KEYS, cell_hash
 from cab.runner.engines import OWN
 from cab.task import Task
 
@@ -23,8 +23,6 @@ GROUPS = ("task", "dataset", "backbone", "pattern", "attention")
 """What is chosen by name, in the order of :func:`runnable_cells`."""
 RUN_KEYS = ("results_dir", "data_root", "device", "force", "retry", "logger", "cluster")
 """Where and how a cell runs; all other keys say what it is, and make its hash."""
-TRAINER_RUN_KEYS = ("checkpoint_every", "micro_batch_size", "num_workers", "strategy")
-"""Keys of the trainer that suit a machine and are not part of what is measured."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ class Cell:
     def identity(self) -> dict[str, Any]:
         """The configuration that makes the cell what it is: all but where and how it runs."""
         what = {key: value for key, value in self.config.items() if key not in RUN_KEYS}
-        what["trainer"] = {key: value for key, value in what["trainer"].items() if key not in TRAINER_RUN_KEYS}
+        what["trainer"] = {key: value for key, value in what["trainer"].items() if key not in MACHINE_KEYS}
         if self.engine == OWN:  # records from before there were others keep their hash
             what.pop("engine", None)
         return {**what, "task_version": self.task.version}

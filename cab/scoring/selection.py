@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +13,8 @@ from cab.results import CELL, read_record
 
 if TYPE_CHECKING:
     import pandas as pd
+
+log = logging.getLogger(__name__)
 
 SYNTHETIC = "synthetic"
 _NAMES = ["task", "dataset", "variant", "backbone", "metric"]
@@ -51,7 +55,8 @@ def select(
 def comparable(results: pd.DataFrame) -> pd.DataFrame:
     """The primary metrics of ``results``, one row a cell, metric and seed, ready to be scored together.
 
-    Names that differ in case alone are spelt as the first of them, and values that are infinite are NaN.
+    Names that differ in case alone are spelt as the first of them, and values that are infinite are NaN. Attentions
+    that were not trained under the same settings are warned about.
 
     Raises:
         ValueError: nothing to score; more than one preset; real and synthetic data; two versions of a task; two
@@ -71,7 +76,23 @@ def comparable(results: pd.DataFrame) -> pd.DataFrame:
     if (directions > 1).any():
         names = " ".join(directions.index[directions > 1][0])
         raise UserError(f"'{names}' is better high in some results and better low in others: correct the records")
-    return _without_duplicates(table)
+    table = _without_duplicates(table)
+    _tell_of_settings(table)
+    return table
+
+
+def _tell_of_settings(table: pd.DataFrame) -> None:
+    """Say so when attentions that are compared differ in more than the attention."""
+    for names, rows in table[table["settings"] != ""].groupby(["task", "dataset", "variant", "backbone", "pattern"]):
+        settings = rows.drop_duplicates("settings")
+        if len(settings) > 1:
+            configs = [_flat(json.loads(text)) for text in settings["settings"]]
+            differing = [name for name in configs[0] if any(c.get(name) != configs[0][name] for c in configs)]
+            shown = "; ".join(
+                f"{attention}: {', '.join(f'{name}={config.get(name)}' for name in differing[:4])}"
+                for attention, config in zip(settings["attention"], configs, strict=True)
+            )
+            log.warning("%s: compared under different settings, %s", " ".join(filter(None, names)), shown)
 
 
 def _spelt_alike(names: pd.Series) -> pd.Series:

@@ -98,6 +98,12 @@ def check_trainer(config: TrainerConfig) -> None:
         "compile=true": config.compile,
         "max_steps=0": (config.max_steps or config.max_epochs) == 0,
     }
+    micro = config.micro_batch_size or config.batch_size
+    if config.batch_size % min(micro, config.batch_size):
+        raise UserError(
+            f"trainer.batch_size={config.batch_size} is no multiple of trainer.micro_batch_size={micro}, "
+            "as engine=fairseq needs it"
+        )
     for setting, is_asked in lacking.items():
         if is_asked:
             raise UserError(f"engine=fairseq has no trainer.{setting}; change it, or use engine=lightning")

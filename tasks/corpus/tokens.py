@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,6 +154,11 @@ def _count_unknown(file: TokenFile, dictionary: np.ndarray) -> int:
     return sum(
         int((dictionary[file.read(start, start + CHUNK)] == UNKNOWN).sum()) for start in range(0, len(file), CHUNK)
     )
+
+
+def perplexity(mean: float) -> float:
+    """exp of a mean loss in nats, infinite where that is too large to write down."""
+    return math.exp(mean) if mean < 700 else math.inf
 
 
 def unigram_loss(corpus: Corpus, part: str) -> float:

@@ -18,7 +18,7 @@ from cab import Backbone, Task, UserError, register_task
 from cab.task import Batches, Metric
 from tasks.corpus.blocks import Blocks
 from tasks.corpus.books import find_books
-from tasks.corpus.tokens import read_corpus, unigram_loss
+from tasks.corpus.tokens import perplexity, read_corpus, unigram_loss
 from tasks.lm.pictures import draw_contexts, write_samples
 
 log = logging.getLogger(__name__)
@@ -116,15 +116,15 @@ class LM(Task):
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         mean, count = self.mean_loss(backbone, batches, "test", self.block_len)
-        scores = {"ppl": math.exp(mean), "word_ppl": perplexity(mean * count / self.corpus.words["test"])}
+        scores = {"ppl": perplexity(mean), "word_ppl": perplexity(mean * count / self.corpus.words["test"])}
         for length in self.context_lengths:
             try:
                 mean, _ = self.mean_loss(backbone, batches, "test", length, self.context_tokens)
-            except UserError as error:
+            except (UserError, torch.OutOfMemoryError) as error:  # a length beside the score must not cost it
                 log.warning("perplexity at context length %d is not possible: %s", length, error)
                 scores[f"ppl_{length}"] = math.nan
                 continue
-            scores[f"ppl_{length}"] = math.exp(mean)
+            scores[f"ppl_{length}"] = perplexity(mean)
         self._contexts = {length: scores[f"ppl_{length}"] for length in self.context_lengths}
         return scores
 
@@ -132,7 +132,7 @@ class LM(Task):
         """Each token by its share of the training part."""
         mean = unigram_loss(self.corpus, "test")
         words = perplexity(mean * len(self.corpus.files["test"]) / self.corpus.words["test"])
-        return {"unigram": {"ppl": math.exp(mean), "word_ppl": words}}
+        return {"unigram": {"ppl": perplexity(mean), "word_ppl": words}}
 
     def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         draw_contexts(self._contexts, self.block_len, f"LM {self.dataset}", folder / "contexts.png")
@@ -145,8 +145,3 @@ class LM(Task):
             [(self.corpus.text(a), self.corpus.text(b)) for a, b in zip(prompts.tolist(), texts.tolist(), strict=True)],
             folder / "samples.txt",
         )
-
-
-def perplexity(mean: float) -> float:
-    """exp(mean), infinite where that is too large to write down."""
-    return math.exp(mean) if mean < 700 else math.inf

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +14,7 @@ from cab import Backbone, Task, UserError, register_task
 from cab.task import Batches, Metric
 from tasks.corpus.blocks import PackedLines
 from tasks.corpus.books import find_books
-from tasks.corpus.tokens import NUM_SPECIAL, PAD, read_corpus, unigram_loss
+from tasks.corpus.tokens import NUM_SPECIAL, PAD, perplexity, read_corpus, unigram_loss
 
 MASKED, REPLACED, KEPT = 0.8, 0.1, 0.1  # of the chosen tokens (Devlin et al. 2019, section 3.1)
 
@@ -133,16 +132,16 @@ class MLM(Task):
         return self.mean_loss(backbone, batches, "validation")
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        test = math.exp(self.mean_loss(backbone, batches, "test"))
+        test = perplexity(self.mean_loss(backbone, batches, "test"))
         if self.scored_part == "test":
             return {"ppl": test}
-        return {"ppl": math.exp(self.mean_loss(backbone, batches, "validation")), "ppl_test": test}
+        return {"ppl": perplexity(self.mean_loss(backbone, batches, "validation")), "ppl_test": test}
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Each token of the scored part by its share of the training part."""
-        scores = {"ppl": math.exp(unigram_loss(self.corpus, self.scored_part))}
+        scores = {"ppl": perplexity(unigram_loss(self.corpus, self.scored_part))}
         if self.scored_part == "validation":
-            scores["ppl_test"] = math.exp(unigram_loss(self.corpus, "test"))
+            scores["ppl_test"] = perplexity(unigram_loss(self.corpus, "test"))
         return {"unigram": scores}
 
     def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:

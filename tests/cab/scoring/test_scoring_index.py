@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import tracemalloc
 
@@ -13,6 +14,7 @@ from made_results import index_of, result, table
 
 from cab.results import PUBLISHED, load_results
 from cab.scoring import score, score_table
+from cab.scoring.selection import comparable
 
 COLUMNS = ["pattern", "task", "attention", "ci", "low", "high", "seeds"]
 
@@ -240,3 +242,13 @@ def test_nine_thousand_metrics_take_little_memory() -> None:
     tracemalloc.stop()
     assert scores["low"].notna().all()
     assert peak < 60e6
+
+
+def test_attentions_trained_differently_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    short, long = (json.dumps({"trainer": {"max_steps": steps, "lr": 0.1}}) for steps in (200, 2000))
+    alike = [result(0.4, settings=short), result(0.5, attention="abc", settings=short)]
+    comparable(table(*alike))
+    assert not caplog.text
+    comparable(table(*alike, result(0.3, attention="local", settings=long)))
+    assert "lstf etth1 M informer NC" in caplog.text
+    assert "vanilla: trainer.max_steps=200; local: trainer.max_steps=2000" in caplog.text
