@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from attentions.abc_causal import EMPTY, causal_abc
+from attentions.precision import wide
 from cab import Attention, Pattern, register_attention
 from cab.attention import State, compact_rows, take_rows, without_padding
 from cab.errors import UserError
@@ -200,8 +201,3 @@ class WeightedMeans(torch.autograd.Function):
         logits_grad.sub_((grad * mean).sum(dim=-1, keepdim=True)).mul_(weights)
         x_grad = both.transpose(-2, -1) @ torch.cat([grad, columns], dim=-2)
         return x_grad, (logits_grad @ x).sum(dim=(0, 1)).T, None
-
-
-def wide(x: Tensor) -> Tensor:
-    """In float32 at least."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))

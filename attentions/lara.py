@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.landmarks import average, segment_means, segments
-from attentions.linearized import wide
+from attentions.precision import wide
 from cab import Attention, Pattern, UserError, register_attention
 from cab.attention import SoftmaxLimit
 

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from attentions.mapped_features import FeatureMap, Mapped, MeanOfQueries, SumOfKeys
 from attentions.pieces import tokens_at_once
+from attentions.precision import wide
 from cab import Attention, Pattern
 from cab.attention import State, compact_rows, take_rows, without_padding
 
@@ -283,8 +284,3 @@ def hide(features: Tensor, padding: Tensor | None) -> Tensor:
 def with_ones(value: Tensor) -> Tensor:
     """[..., E] to [..., E + 1]."""
     return torch.cat([value, torch.ones_like(value[..., :1])], dim=-1)
-
-
-def wide(x: Tensor) -> Tensor:
-    """In float32 at least."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from attentions.depthwise import depthwise_conv
 from attentions.longshort_causal import Chunks, causal_longshort
+from attentions.precision import wide
 from attentions.windowed import Window, windowed_attention
 from cab import Attention, Pattern, register_attention
 from cab.attention import State, compact_rows, take_rows, without_padding
@@ -124,7 +125,7 @@ class LongShortAttention(Attention):
         query = self.split_heads(self.q_proj(x))
         key = self.split_heads(self.token_norm(self.k_proj(x)))
         value = self.split_heads(self.token_norm(self.v_proj(x)))
-        scores = upcast(self.score(x))
+        scores = wide(self.score(x))
         if padding_mask is not None:
             scores = scores.masked_fill(padding_mask.unsqueeze(-1), torch.finfo(scores.dtype).min)
         weights = scores.softmax(dim=1).unflatten(-1, (self.num_heads, self.slots_per_head)).permute(0, 2, 3, 1)
@@ -186,7 +187,7 @@ class LongShortAttention(Attention):
     def compress(self, x: Tensor, scores: Tensor, num_chunks: int) -> Tensor:
         """Slots of the first chunks of ``x`` [B, N, D], scored [B, N, H r]: [B, H, num_chunks r, E]."""
         length = num_chunks * self.chunks.size
-        weights = upcast(scores[:, :length]).unflatten(1, (num_chunks, self.chunks.size)).softmax(dim=2)
+        weights = wide(scores[:, :length]).unflatten(1, (num_chunks, self.chunks.size)).softmax(dim=2)
         weights = weights.unflatten(-1, (self.num_heads, self.chunks.rank)).permute(0, 3, 1, 4, 2)
         chunks = self.split_heads(x[:, :length]).unflatten(2, (num_chunks, self.chunks.size))
         return self.normalise_slots(weighted_sum(weights, chunks).flatten(2, 3))
@@ -374,8 +375,3 @@ def weighted_sum(weights: Tensor, x: Tensor) -> Tensor:
     """``weights x``, summed in the precision of ``weights`` whatever autocast says, in the type of ``x``."""
     with torch.autocast(x.device.type, enabled=False):
         return (weights @ x.to(weights.dtype)).to(x.dtype)
-
-
-def upcast(x: Tensor) -> Tensor:
-    """``x`` in float32 at least."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))

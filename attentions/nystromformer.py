@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from attentions.depthwise import depthwise_conv
 from attentions.landmarks import average, segment_means, segments
-from attentions.linearized import wide
+from attentions.precision import wide
 from cab import Attention, Pattern, UserError, register_attention
 from cab.attention import SoftmaxLimit
 
