@@ -25,6 +25,8 @@ class FlashAttention(VanillaAttention):
         ValueError: when called where no flash kernel is: on a CPU with dropout, on CUDA in float32, elsewhere.
     """
 
+    float32_devices = ("cpu",)
+
     def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
         dropout = self.dropout if self.training else 0.0
         if dropout and query.device.type == "cpu":

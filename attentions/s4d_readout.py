@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from attentions.windowed import dropout_factor
 
-READOUT = 2**20
-"""Numbers of the widest tensor of a piece."""
+ON_CPU, ELSEWHERE = 2**20, 2**26
+"""Numbers of the widest tensor of a piece; elsewhere a launch costs more than memory."""
 
 
 def read_blocks(
@@ -48,7 +48,8 @@ def read_blocks(
 
 def _pieces(tokens: Tensor, matrix: Tensor) -> Iterator[tuple[int, slice]]:
     num_features, num_blocks, _ = tokens.shape
-    size = max(1, READOUT // (num_features * max(matrix.shape[1:])))
+    limit = ON_CPU if tokens.device.type == "cpu" else ELSEWHERE
+    size = max(1, limit // (num_features * max(matrix.shape[1:])))
     for number, begin in enumerate(range(0, num_blocks, size)):
         yield number, slice(begin, min(begin + size, num_blocks))
 

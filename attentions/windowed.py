@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # importing it loads the compiler, which takes longer than to
 
 log = logging.getLogger(__name__)
 
-BLOCK = 64
-"""Queries of one block."""
+BLOCK, ELSEWHERE = 64, 512
+"""Queries of one block on a CPU; elsewhere a launch costs more than keys that are computed in vain."""
 
 
 class Window(NamedTuple):
@@ -63,7 +63,9 @@ def windowed_attention(
     key, value = key.to(dtype), value.to(dtype)
     if slots is not None:
         slots = slots[0].to(dtype), slots[1].to(dtype)
-    if query.is_cuda and not dropout and flex_works(query.device, dtype, query.shape[-1]):
+    # Below a tile of queries, as in decoding, FlexAttention takes another kernel, which flex_works does not try.
+    long = query.shape[2] >= FLEX_BLOCK
+    if query.is_cuda and not dropout and long and flex_works(query.device, dtype, query.shape[-1]):
         return by_flex(query, key, value, window, slots, key_padding_mask)
     return by_blocks(query, key, value, window, slots, key_padding_mask, dropout)
 
@@ -78,7 +80,10 @@ def by_blocks(
     dropout: float = 0.0,
 ) -> Tensor:
     """:func:`windowed_attention` on any device."""
-    mask = None if key_padding_mask is None else key_padding_mask.to(query.dtype) * hidden_logit(query.dtype)
+    mask = None
+    if key_padding_mask is not None:
+        accurate = torch.promote_types(query.dtype, torch.float32)
+        mask = key_padding_mask.to(accurate) * hidden_logit(accurate)
     seed = torch.randint(2**62, ()) if dropout else None
     return _attend(query, key, value, *(slots or (None, None)), mask, list(window), dropout, seed)
 
@@ -99,13 +104,12 @@ class _Block(NamedTuple):
 def _blocks(query: Tensor, key: Tensor, window: Window) -> Iterator[_Block]:
     left, right, segment, offset = window
     length, num_keys = query.shape[2], key.shape[2]
-    size = segment * max(1, BLOCK // segment)
+    size = segment * max(1, (BLOCK if query.device.type == "cpu" else ELSEWHERE) // segment)
     first = torch.arange(size, device=query.device).unsqueeze(1) // segment * segment - left
     position = torch.arange(-left, size + right, device=query.device)
     outside = (position < first) | (position >= first + left + segment + right)
-    mask = torch.zeros(outside.shape, dtype=query.dtype, device=query.device).masked_fill_(
-        outside, hidden_logit(query.dtype)
-    )
+    mask = torch.zeros(outside.shape, dtype=torch.promote_types(query.dtype, torch.float32), device=query.device)
+    mask.masked_fill_(outside, hidden_logit(mask.dtype))
     for number, begin in enumerate(range(0, length, size)):
         start = begin + offset - left
         low, high = max(0, start), min(num_keys, start + len(position))
@@ -124,9 +128,10 @@ def _join(x: Tensor, block: slice, slots: Tensor | None) -> Tensor:
 
 
 def _weights(query: Tensor, keys: Tensor, block: _Block, padding: Tensor | None) -> Tensor:
-    """Softmax of one block of queries over its joined keys, [G, queries, keys + r]."""
+    """Softmax of one block of queries over its joined keys, [G, queries, keys + r], in float32 at least."""
     num_groups, width, wide = keys.shape[0], block.mask.shape[1], keys.shape[1]
     mask = torch.nn.functional.pad(block.mask, (0, wide - width)).expand(num_groups, -1, -1)
+    query, keys = query.to(mask.dtype), keys.to(mask.dtype)
     logits = torch.baddbmm(mask, query, keys.transpose(1, 2), alpha=query.shape[-1] ** -0.5)
     if padding is not None:
         rows = logits.unflatten(0, (padding.shape[0], -1))
@@ -182,7 +187,8 @@ def _attend(
             keys, values = _join(key, block.keys, slot_key), _join(value, block.keys, slot_value)
             weights = _weights(of_block(query, block.queries), keys, block, padding)
             factor = dropout_factor(weights, dropout, seed, block.number)
-            mean = torch.bmm(weights if factor is None else weights * factor, values)
+            weights = weights if factor is None else weights * factor
+            mean = torch.bmm(weights.to(values.dtype), values)
             output[:, :, block.queries] = mean.unflatten(0, output.shape[:2])
     return output
 
@@ -212,13 +218,13 @@ def _attend_backward(
         keys, values = _join(key, block.keys, slot_key), _join(value, block.keys, slot_value)
         q, g, width = of_block(query, block.queries), of_block(grad, block.queries), block.mask.shape[1]
         weights = _weights(q, keys, block, padding)
-        d_weights = torch.bmm(g, values.transpose(1, 2))
+        d_weights = torch.bmm(g, values.transpose(1, 2)).to(weights.dtype)
         factor = dropout_factor(weights, dropout, seed, block.number)
         used = weights
         if factor is not None:
             used, d_weights = weights * factor, d_weights * factor
         d_logits = torch.ops.aten._softmax_backward_data(d_weights, weights, -1, weights.dtype)
-        d_logits = d_logits.mul_(scale)
+        d_logits, used = d_logits.mul_(scale).to(q.dtype), used.to(g.dtype)
         d_query[:, :, block.queries] = torch.bmm(d_logits, keys).unflatten(0, query.shape[:2])
         d_key.add(block.keys, torch.bmm(d_logits[..., :width].transpose(1, 2), q))
         d_value.add(block.keys, torch.bmm(used[..., :width].transpose(1, 2), g))
@@ -314,37 +320,50 @@ def compiled_flex() -> Any:
     return flex_attention if torch.compiler.is_compiling() else _compile(flex_attention)
 
 
-_compile = functools.cache(torch.compile)
+@functools.cache
+def _compile(function: Any) -> Any:
+    """Beyond the limit of variants it raises, where otherwise it would go on with all N x M logits in memory."""
+    return torch.compile(function, fullgraph=True, recompile_limit=128)  # type: ignore[call-overload]
+
+
+_answers: dict[tuple[torch.device, torch.dtype, int], bool] = {}
 
 
 def flex_works(device: torch.device, dtype: torch.dtype, width: int) -> bool:
-    """Whether FlexAttention compiles here and agrees with the block form."""
-    return _flex_agrees(device, dtype, width)
+    """Whether FlexAttention compiles here and agrees with the block form; no, while a model that asks is compiled."""
+    case = (device, dtype, width)
+    if case not in _answers:
+        if torch.compiler.is_compiling():
+            return False  # what would be tried now is not the compiled kernel
+        _answers[case] = _flex_agrees(device, dtype, width)
+    return _answers[case]
 
 
 # What torch.compiler.assume_constant_result does, without loading the compiler when this module is imported.
 flex_works._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-@functools.cache
 def _flex_agrees(device: torch.device, dtype: torch.dtype, width: int) -> bool:
-    """The answer, from outputs and gradients of one small case."""
+    """The answer, from outputs and gradients of one small case with slots and padding."""
     generator = torch.Generator(device).manual_seed(0)
-    shape = (1, 1, 200, width)
-    query, key, value = (torch.randn(shape, generator=generator, device=device, dtype=dtype) for _ in range(3))
+    lengths, padding = (200, 200, 200, 5, 5), torch.zeros(2, 200, dtype=torch.bool, device=device)
+    padding[1, 150:] = True
+    shapes = [(2, 1, length, width) for length in lengths]
+    inputs = [torch.randn(shape, generator=generator, device=device, dtype=dtype) for shape in shapes]
+    real = ~padding[:, None, :, None]
     try:
         with torch.enable_grad():
-            inputs = [x.requires_grad_() for x in (query, key, value)]
+            query, key, value, *slots = (x.requires_grad_() for x in inputs)
             results = []
             for form in (by_flex, by_blocks):
-                output = form(query, key, value, Window(20, 3))
-                results.append(
-                    torch.stack([output, *torch.autograd.grad(output.square().sum(), inputs)]).detach().float()
-                )
+                output = form(query, key, value, Window(20, 3), (slots[0], slots[1]), padding).where(real, 0.0)
+                gradients = torch.autograd.grad(output.square().sum(), [query, key, value, *slots])
+                results.append(torch.cat([x.detach().float().flatten() for x in (output, *gradients)]))
         error = float((results[0] - results[1]).norm() / results[1].norm())
     except Exception as reason:  # a compiler that fails here, in whatever way, is no reason to fail
         log.warning("FlexAttention is not used for %s on %s: %s", dtype, device, reason)
         return False
-    if error > 0.05:
+    limit = 1e-3 if dtype in (torch.float32, torch.float64) else 0.05
+    if error > limit:
         log.warning("FlexAttention is not used for %s on %s: it is wrong by %.2g", dtype, device, error)
-    return error <= 0.05
+    return error <= limit

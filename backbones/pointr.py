@@ -71,7 +71,7 @@ class PoinTr(Backbone):
         self.first_samples, self.num_queries, self.num_neighbours = first_samples, num_queries, num_neighbours
         self.checkpoint_activations = checkpoint_activations
         ffn_dim = int(embed_dim * mlp_ratio)
-        self.proxies = PointProxies([first_samples, num_proxies], num_proxy_neighbours)
+        self.proxies = PointProxies(num_proxies, num_proxy_neighbours)
         self.position = Pointwise(3, 128, embed_dim)
         self.input = Pointwise(PointProxies.channels, embed_dim, embed_dim)
         self.encoder = nn.ModuleList(EncoderBlock(slots, embed_dim, num_heads, ffn_dim) for _ in range(encoder_layers))
@@ -99,7 +99,8 @@ class PoinTr(Backbone):
                 numbers.
         """
         self._check(partial)
-        positions, features = self.proxies(partial)
+        order = farthest_points(partial, min(max(self.first_samples, self.num_queries), partial.shape[1]))
+        positions, features = self.proxies(partial, order[:, : self.first_samples])
         x = self.input(features)
         position = self.position(positions)
         neighbours = nearest_points(positions, positions, self.num_neighbours)
@@ -113,7 +114,7 @@ class PoinTr(Backbone):
         for i, block in enumerate(self.decoder):
             q = self._run(block, q, x, *((near_self, near_cross) if i == 0 else (None, None)))
         fine = self._unfold(q, coarse)
-        kept = take(partial, farthest_points(partial, min(self.num_queries, partial.shape[1])))
+        kept = take(partial, order[:, : self.num_queries])
         return PoinTrOutput(torch.cat([coarse, kept], dim=1), torch.cat([fine, partial], dim=1))
 
     def _unfold(self, q: Tensor, coarse: Tensor) -> Tensor:

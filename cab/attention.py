@@ -45,6 +45,7 @@ class Attention(nn.Module):
       handed over with their padding moved to the right end, so a row with padding inside or on the left
       gives exactly what it gives alone.
     * ``autocast_dtypes``: lower precisions in which it works under ``torch.autocast``.
+    * ``float32_devices``: where it works in float32 too, in which `cab verify` runs it.
     * ``parameter_budget``: what it may add to a backbone, as a part of it. CAB's rule is a tenth; a method that
       was published with more says how much.
 
@@ -60,6 +61,7 @@ class Attention(nn.Module):
 
     compacts_padding: bool = False
     autocast_dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.bfloat16, torch.float16)
+    float32_devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     parameter_budget: ClassVar[float] = 0.1
 
     q_proj: nn.Linear

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -72,31 +70,31 @@ class PointProxies(nn.Module):
     """A few points with features of their surroundings (Yu et al. 2021, section 3.1): [B, P, 3] to proxies.
 
     Args:
-        samples: points kept by the first and by the second farthest point sampling.
+        num_kept: points that the second sampling keeps of those of the first.
         num_neighbours: of each edge convolution.
     """
 
     channels = 128
 
-    def __init__(self, samples: Sequence[int], num_neighbours: int) -> None:
+    def __init__(self, num_kept: int, num_neighbours: int) -> None:
         super().__init__()
-        self.samples = tuple(samples)
+        self.num_kept = num_kept
         self.num_neighbours = num_neighbours
         self.input = nn.Linear(3, 8)
         self.convs = nn.ModuleList(EdgeConv(a, b) for a, b in ((8, 32), (32, 64), (64, 64), (64, 128)))
 
-    def forward(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Positions [B, n, 3] and features [B, n, 128] of the proxies."""
+    def forward(self, points: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions [B, n, 3] and features [B, n, 128] of the proxies.
+
+        Args:
+            points: [B, P, 3].
+            chosen: their first sampling, by :func:`farthest_points`: [B, m], m at least n. The second one, of what
+                the first chose, would choose its first n in their order, so it is not run.
+        """
         x = self.input(points)
         x = self.convs[0](x, nearest_points(points, points, self.num_neighbours), x)
-        for sample, (reduce, refine) in zip(
-            self.samples, ((self.convs[1], None), (self.convs[2], self.convs[3])), strict=True
-        ):
-            if refine is not None:
-                x = reduce(x, nearest_points(points, points, self.num_neighbours), x)
-            index = farthest_points(points, sample)
-            kept, centre = take(points, index), take(x, index)
-            neighbours = nearest_points(kept, points, self.num_neighbours)
-            x = (reduce if refine is None else refine)(x, neighbours, centre)
-            points = kept
-        return points, x
+        kept, centre = take(points, chosen), take(x, chosen)
+        x = self.convs[1](x, nearest_points(kept, points, self.num_neighbours), centre)
+        x = self.convs[2](x, nearest_points(kept, kept, self.num_neighbours), x)
+        fewer, centre = kept[:, : self.num_kept], x[:, : self.num_kept]
+        return fewer, self.convs[3](x, nearest_points(fewer, kept, self.num_neighbours), centre)

@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         progress(note)
 
     with contextlib.ExitStack() as files:
-        costs = measure(plan, refuse=never if args.no_verify else verification(progress), report=progress)
+        costs = measure(plan, refuse=never if args.no_verify else verification(device, progress), report=progress)
         if args.out:
             args.out.parent.mkdir(parents=True, exist_ok=True)
             costs = write_costs(costs, files.enter_context(args.out.open("w", newline="")))
@@ -110,16 +110,21 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def verification(report: Callable[[str], None]) -> Callable[[AttentionSubject, Pattern], str]:
-    """Runs the conformance suite, but for the growth of time, which is what this command is about."""
+def verification(device: str, report: Callable[[str], None]) -> Callable[[AttentionSubject, Pattern], str]:
+    """Runs the conformance suite, but for the growth of time, which is what this command is about.
+
+    On ``device``, or on a CPU what does not work in float32 there.
+    """
+    from cab.registry import ATTENTIONS
     from cab.verification import verify_attention
-    from cab.verification.suite import GROUPS, ON_DEMAND
+    from cab.verification.suite import GROUPS, ON_DEMAND, runs_in_float32
 
     groups = [group for group in GROUPS if group not in (*ON_DEMAND, "growth")]
 
     def reason(subject: AttentionSubject, pattern: Pattern) -> str:
         report(f"verifying {subject.label} {pattern}")
-        results = verify_attention(subject.name, pattern, options=subject.options, checks=groups)
+        where = device if runs_in_float32(ATTENTIONS.get(subject.name).cls, device) else "cpu"
+        results = verify_attention(subject.name, pattern, options=subject.options, checks=groups, device=where)
         failed = [result for result in results if not result.passed]
         return f"fails {', '.join(result.check for result in failed)}" if failed else ""
 

@@ -79,7 +79,7 @@ def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator
     from cab.registry import ATTENTIONS
     from cab.verification import subject_of
     from cab.verification.files import is_file, load_class
-    from cab.verification.suite import registered
+    from cab.verification.suite import registered, runs_in_float32
 
     _check_device(args.device)
     for target in args.attentions or ATTENTIONS.names():
@@ -87,6 +87,9 @@ def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator
         entry = ATTENTIONS.get(attention) if isinstance(attention, str) else registered(attention)
         if entry is None and not patterns:
             raise UserError(f"{target} is not registered: say which pattern it is for, --pattern NS, CS, NC or CC")
+        if entry is not None and not args.attentions and not runs_in_float32(entry.cls, args.device):
+            print(f"{target} is not verified on {args.device}: it does not run in float32 there", file=sys.stderr)
+            continue
         claimed = entry.patterns if entry is not None else tuple(patterns)
         # Without names, --pattern chooses among what each attention claims; with a name it must be claimed.
         chosen = [p for p in patterns if p in claimed] if patterns and not args.attentions else patterns or claimed

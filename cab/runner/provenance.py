@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import platform
 import re
 import subprocess
@@ -83,6 +84,8 @@ class PeakMemory:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         if device.type == "cuda":
+            gc.collect()  # what the cell before left in cycles is not this one's
+            torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
         else:
             _reset_peak_resident()

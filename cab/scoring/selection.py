@@ -92,7 +92,8 @@ def _tell_of_settings(table: pd.DataFrame) -> None:
                 f"{attention}: {', '.join(f'{name}={config.get(name)}' for name in differing[:4])}"
                 for attention, config in zip(settings["attention"], configs, strict=True)
             )
-            log.warning("%s: compared under different settings, %s", " ".join(filter(None, names)), shown)
+            where = " ".join(str(name) for name in names if name)
+            log.warning("%s: compared under different settings, %s", where, shown)
 
 
 def _spelt_alike(names: pd.Series) -> pd.Series:

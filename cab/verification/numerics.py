@@ -100,6 +100,7 @@ def fast_is_reference(subject: Subject) -> Worst:
         (33, 32, 4, "inside", 1.0),
         (67, 16, 2, "", 1.0),
         (21, 12, 1, "left", 4.0),
+        (150, 32, 2, "inside", 1.0),  # heads and lengths of kernels that need 16 and 128
     ):
         module = subject.build(embed_dim=embed_dim, num_heads=num_heads)
         inputs = subject.draw(module, length, scale=scale)

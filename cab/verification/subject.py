@@ -138,6 +138,11 @@ class _Precision(TorchDispatchMode):
         super().__init__()
         self.epsilon = 0.0
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Kernels that are compiled (FlexAttention) run as they do without this mode."""
+        return True
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
         for x in tree_leaves(output):

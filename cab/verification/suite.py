@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from cab.attention import Attention
 from cab.errors import UserError, unknown_name
 from cab.patterns import Pattern
 from cab.registry import ATTENTIONS, AttentionEntry
@@ -135,7 +136,7 @@ def subject_of(
     complexity: str | None = None,
     device: str = "cpu",
 ) -> Subject:
-    """What to verify; UserError when the pattern is not claimed or an option does not exist."""
+    """What to verify; UserError when the pattern is not claimed, an option does not exist, or not in float32 there."""
     pattern = Pattern.parse(pattern)
     entry = ATTENTIONS.get(attention) if isinstance(attention, str) else registered(attention)
     if entry is None:
@@ -144,7 +145,17 @@ def subject_of(
     if pattern not in entry.patterns:
         raise UserError(f"attention '{entry.name}' does not claim pattern {pattern}; it has {_join(entry.patterns)}")
     entry.check_options(options, "attention")
+    if not runs_in_float32(entry.cls, device):
+        raise UserError(
+            f"attention '{entry.name}' does not run in float32 on {device}, as the checks do: verify it on a CPU, "
+            "where it computes the same"
+        )
     return Subject(entry.name, entry.cls, pattern, options, complexity or entry.complexity, True, device)
+
+
+def runs_in_float32(cls: type[nn.Module], device: str) -> bool:
+    """Whether the checks, which are in float32, can run ``cls`` on ``device``."""
+    return device.partition(":")[0] in getattr(cls, "float32_devices", Attention.float32_devices)
 
 
 def registered(cls: type[nn.Module]) -> AttentionEntry | None:

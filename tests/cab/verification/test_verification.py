@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from cab import Pattern, UserError
+from cab.cli.main import main
 from cab.memory import peak_bytes
+from cab.registry import ATTENTIONS
 from cab.verification import select_checks, verify_attention
 from cab.verification.causality import cuts
 from cab.verification.check import CHECKS, Worst
@@ -171,3 +173,15 @@ def test_peak_memory_is_exact():
         return (a * b).sum()
 
     assert peak_bytes(call) == pytest.approx(3 * 1000 * 256 * 4, abs=100)
+
+
+def test_devices_without_float32_are_refused(monkeypatch, capsys):
+    """As flash attention on CUDA: by name an error, among all of them left out and named."""
+    entry = ATTENTIONS.get("flash")
+    monkeypatch.setattr(entry.cls, "float32_devices", ())
+    with pytest.raises(UserError, match="'flash' does not run in float32 on cpu"):
+        verify_attention("flash", "NS")
+    assert main(["verify", "--pattern", "CC", "--checks", "contract"]) == 0
+    captured = capsys.readouterr()
+    assert "flash is not verified on cpu" in captured.err
+    assert "flash" not in captured.out
