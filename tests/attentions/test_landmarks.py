@@ -86,6 +86,7 @@ def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
         build_attention(name, pattern="NS", embed_dim=24, num_heads=3, **options)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler, of its own parts
 def test_segments_compile() -> None:
     """By the default compiler: it had failed on divisions of positions."""
     lengths = torch.tensor([70, 3])
