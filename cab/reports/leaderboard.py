@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cab.errors import UserError
 from cab.reports.curves import is_curve
 from cab.reports.suites import Suite, printable_results, split_suites
-from cab.results import load_results
+from cab.results import EXAMPLE_COMMAND, load_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,7 +104,7 @@ def load_boards(sources: Iterable[str | Path], *, normalization: str) -> list[Bo
     results = load_results(sources)
     if results.empty:
         named = ", ".join(map(str, sources))
-        raise UserError(f"no whole result in {named}: run a cell first, as in `cab run preset=mini attention=vanilla`")
+        raise UserError(f"no whole result in {named}: run a cell first, as in `{EXAMPLE_COMMAND}`")
     return [score_suite(suite, normalization=normalization) for suite in split_suites(printable_results(results))]
 
 

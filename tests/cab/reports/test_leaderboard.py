@@ -15,7 +15,7 @@ from made_records import number
 
 from cab.cli.main import main
 from cab.reports.leaderboard import load_boards
-from cab.results import PUBLISHED
+from cab.results import EXAMPLE_COMMAND, PUBLISHED
 from cab.scoring import score_table
 
 LSTF = "lstf/etth1/multivariate/informer"
@@ -147,6 +147,7 @@ def test_nothing_to_show_is_an_error_and_writes_nothing(
     error = capsys.readouterr().err
     assert len(error.strip().splitlines()) == 1
     assert str(tmp_path / "results") in error
+    assert (EXAMPLE_COMMAND in error) == present
     assert not (tmp_path / "out").exists()
 
 
