@@ -77,6 +77,14 @@ class Board:
         names = self.scores.loc[self.scores["pattern"] == pattern, "task"].unique()
         return [name for name in names if name != "all"]
 
+    def benefit(self) -> pd.DataFrame:
+        """The rows of :func:`cab.scoring.benefit_of_attention` that Figure 3b shows: noncausal self attention, in the
+        tasks whose network was run without it too."""
+        from cab.scoring import benefit_of_attention
+
+        benefit = benefit_of_attention(self.scores)
+        return benefit[(benefit["pattern"] == "NS") & benefit["without"].notna()]
+
     def rows(self, pattern: str) -> list[dict[str, Any]]:
         """The rows of ``table`` of one pattern, best first."""
         return [

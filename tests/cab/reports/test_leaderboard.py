@@ -80,7 +80,7 @@ def test_a_missing_task_leaves_no_average_and_says_why(suite_folder: Path, tmp_p
     assert math.isnan(row["ci"])
     assert math.isnan(row["lm.ci"])
     assert math.isfinite(row["sum.ci"])
-    assert row["missing"] == "lm: no result for lm/pg19/gpt2 ppl; no index in lm"
+    assert row["missing"] == "lm: no result for lm/pg19/gpt2 ppl, lm/pg19/gpt2 word_ppl; no index in lm"
 
 
 def test_presets_and_synthetic_data_are_kept_apart(tmp_path: Path, add: Callable[..., Path]) -> None:
