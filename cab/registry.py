@@ -135,23 +135,24 @@ class Registry(Generic[E]):
         return [entry.name for entry in self]
 
     def load(self) -> None:
-        """Import every plug-in of this kind, once. A plug-in that fails is reported and left out."""
+        """Import every module of every plug-in of this kind, once."""
         if self._loaded:
             return
         self._loaded = True
         for value in dict.fromkeys(point.value for point in entry_points(group=self.group)):
-            try:
-                _import_all(value.partition(":")[0])
-            except Exception as error:  # somebody else's package must not take the benchmark down
-                reason = f"plug-in '{value}' of group {self.group}: {type(error).__name__}: {error}"
-                log.warning("skipped %s", reason)
-                self._broken.append(reason)
+            self._import_all(value.partition(":")[0])
 
-
-def _import_all(module_name: str) -> None:
-    module = importlib.import_module(module_name)
-    for info in pkgutil.iter_modules(getattr(module, "__path__", ()), module_name + "."):
-        _import_all(info.name)
+    def _import_all(self, name: str) -> None:
+        """Import a module and those below it; one that fails is reported and left out, and takes no other down."""
+        try:
+            module = importlib.import_module(name)
+        except Exception as error:
+            reason = f"module '{name}' of group {self.group}: {type(error).__name__}: {error}"
+            log.warning("skipped %s", reason)
+            self._broken.append(reason)
+            return
+        for info in pkgutil.iter_modules(getattr(module, "__path__", ()), f"{name}."):
+            self._import_all(info.name)
 
 
 def _identity(cls: type) -> tuple[str, str]:

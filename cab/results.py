@@ -31,6 +31,9 @@ DEFAULT_DIR = Path("results/local")
 PUBLISHED = Path(__file__).resolve().parent.parent / "results" / "paper"
 """The published tables, as data with their sources."""
 
+EXAMPLE_COMMAND = "cab run task=lstf dataset=synthetic backbone=informer attention=abc pattern=NC preset=smoke"
+"""Leaves a first result within seconds and without any data: what a message about none suggests."""
+
 CELL = ("task", "dataset", "variant", "backbone", "pattern", "attention", "preset", "seed")
 """What one run measures; ``variant`` tells apart runs of one data set, as univariate and multivariate."""
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from cab.results import EXAMPLE_COMMAND
+
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 COMMANDS = [
@@ -40,6 +42,7 @@ def test_its_cab_commands_run_one_after_another(tmp_path: Path) -> None:
     if not (ROOT / ".venv-fairseq/ready").exists():
         commands = [command for command in commands if "engine=fairseq" not in command]
     assert len(commands) >= 8
+    assert EXAMPLE_COMMAND in commands
     if not (DATA / "lstf" / "ETTh1.csv").exists():
         pytest.fail(f"no {DATA}/lstf/ETTh1.csv: point CAB_DATA at a folder with the official files")
     for command in commands:

@@ -105,18 +105,19 @@ def _statuses(results_dir: Path) -> list[list[str]]:
 
 def _run_again(results_dir: Path, wanted: list[str]) -> None:
     """Run the cells again that have one of the statuses, each with the configuration it was started with."""
-    from cab.runner.run import run_cell
+    from cab.runner.sweep import REPORT, run_here
 
     known = (*STATUSES[1:], UNFINISHED[1])
     if not set(wanted) <= set(known):
         raise UserError(f"--retry takes statuses separated by commas, of {', '.join(known)}")
     logging.getLogger().setLevel(logging.INFO)
+    REPORT.clear()
     for found in cell_statuses(results_dir):
         if found.status in wanted:
-            try:
-                run_cell({**found.config, "results_dir": str(results_dir), "retry": wanted, "force": False})
-            except UserError as error:  # of this cell: the others can run
-                logging.getLogger("cab").error("%s", error)
+            changes = {"results_dir": str(results_dir), "retry": wanted, "force": False}
+            run_here(({**found.config, **changes}, found.command))
+    for reason in REPORT.left_out:
+        logging.getLogger("cab").warning("left out: %s", reason)
 
 
 def _words(patterns: tuple[Pattern, ...]) -> str:

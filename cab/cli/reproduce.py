@@ -29,6 +29,8 @@ def run(args: argparse.Namespace) -> int:
     """0 when every score agrees, 1 when one does not."""
     from cab.runner.run import run_cell
 
+    if args.results_dir and args.results_dir.resolve() == args.result.resolve().parent:
+        raise UserError(f"{args.results_dir} holds {args.result} itself: name another folder for the new record")
     record = read_record(args.result)
     if record["status"] != "finished":
         raise UserError(f"{args.result} has no score to compare: its run {record['status']} ({record.get('error')})")

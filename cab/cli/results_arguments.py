@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cab.results import DEFAULT_DIR
+from cab.errors import UserError
+from cab.results import DEFAULT_DIR, EXAMPLE_COMMAND, load_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,15 +42,13 @@ def add_results_arguments(parser: argparse.ArgumentParser) -> None:
 
 def selected_results(args: argparse.Namespace) -> pd.DataFrame:
     """The results that the arguments name; UserError where there are none."""
-    from cab.errors import UserError
-    from cab.results import load_results
     from cab.scoring import select
 
     sources = args.results or [DEFAULT_DIR]
     results = load_results(sources)
     if results.empty:
         named = ", ".join(map(str, sources))
-        raise UserError(f"no whole result in {named}: run a cell first, as in `cab run preset=mini attention=vanilla`")
+        raise UserError(f"no whole result in {named}: run a cell first, as in `{EXAMPLE_COMMAND}`")
     return select(
         results,
         preset=args.preset,

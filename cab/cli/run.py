@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cab.cli.text_table import text_table
-from cab.errors import UserError
+from cab.errors import UserError, unknown_name
+from cab.results import CELL
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("cab")
 
 _raised: list[Exception] = []  # of a single cell; kept from Hydra, which would print its own lines about it
+
+FLAGS = ("-m", "--multirun", "--dry-run", "--retry", "--cfg", "--debug", "--help")
 
 HELP = """\
 usage: cab run task=TASK dataset=DATASET attention=ATTENTION pattern=PATTERN [KEY=VALUE ...]
@@ -58,35 +62,49 @@ def run(arguments: list[str]) -> int:
     from cab.runner.launch import run_sweep
     from cab.runner.sweep import REPORT
 
-    arguments = _retry_as_override(arguments)
-    plan = "--dry-run" in arguments
-    flags = [a for a in arguments if a.startswith("-") and a != "--dry-run"]
-    named_to_sweep = "-m" in flags or "--multirun" in flags
-    overrides = config.check_overrides((a for a in arguments if not a.startswith("-")), sweep=named_to_sweep)
-    sweep = named_to_sweep or plan or not {"cluster=local", "cluster=slurm"}.isdisjoint(overrides)
+    flags, overrides = _parse(arguments)
+    overrides = config.check_overrides(overrides, sweep=flags.multirun)
+    sweep = flags.multirun or flags.dry_run or not {"cluster=local", "cluster=slurm"}.isdisjoint(overrides)
+    if sweep and flags.cfg:
+        raise UserError("--cfg prints the configuration of one cell: leave out -m, --dry-run and cluster=")
     config.register_configs()
     REPORT.clear()
     if sweep:
         with _readable_errors():
-            run_sweep(overrides, only_plan=plan)
+            run_sweep(overrides, only_plan=flags.dry_run)
     else:
-        _compose_and_run([*flags, *overrides])
-    _report(sweep=sweep, printed=plan or "--cfg" in " ".join(flags))
+        _compose_and_run([*(["--cfg", flags.cfg] if flags.cfg else []), *overrides])
+    _report(sweep=sweep, printed=bool(flags.dry_run or flags.cfg))
     return 1 if REPORT.failures else 0
 
 
-def _retry_as_override(arguments: list[str]) -> list[str]:
-    """``--retry failed,oom`` as the override it stands for."""
+def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The flags, and the overrides between them; UserError for a flag that does not exist."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("-m", "--multirun", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--retry")
+    parser.add_argument("--cfg", choices=("job", "hydra", "all"))
+    try:
+        flags, overrides = parser.parse_known_args(arguments)
+    except argparse.ArgumentError as error:
+        raise UserError(str(error)) from None
+    for argument in overrides:
+        if argument.startswith("-"):
+            raise unknown_name("flag", argument.partition("=")[0], FLAGS)
+    if flags.retry is not None:
+        overrides.append(f"retry=[{','.join(_statuses(flags.retry))}]")
+    return flags, overrides
+
+
+def _statuses(text: str) -> list[str]:
+    """The statuses that --retry names."""
     from cab.runner.faults import STATUSES
 
-    if "--retry" not in arguments:
-        return arguments
-    place = arguments.index("--retry")
-    wanted = "".join(arguments[place + 1 : place + 2]).split(",")
     known = [status for status in STATUSES if status != "finished"]
-    if not set(wanted) <= set(known):
+    if not set(text.split(",")) <= set(known):
         raise UserError(f"--retry takes statuses separated by commas, of {', '.join(known)}")
-    return [*arguments[:place], *arguments[place + 2 :], f"retry=[{','.join(wanted)}]"]
+    return text.split(",")
 
 
 @contextlib.contextmanager
@@ -152,7 +170,7 @@ def _report(*, sweep: bool, printed: bool) -> None:
     if printed:
         return
     if records:
-        print(_sweep_table(records) if sweep else _cell_table(records[0]))
+        print(_sweep_tables(records) if sweep else _cell_table(records[0]))
     elif not REPORT.failures and not REPORT.outcomes:
         raise UserError(f"no cell can run: {'; '.join(dict.fromkeys(REPORT.left_out)) or 'nothing was composed'}")
 
@@ -160,37 +178,40 @@ def _report(*, sweep: bool, printed: bool) -> None:
 def _cell_table(record: Any) -> str:
     """The metrics of one record, its baselines beside them."""
     names = list(record["baselines"])
-    lines = [["metric", record["cell"]["attention"], *names, "unit"]]
+    rows = []
     for metric in record["metrics"]:
         values = [metric["value"], *(record["baselines"][name].get(metric["name"]) for name in names)]
-        lines.append([metric["name"], *map(_number, values), metric["unit"]])
-    return "\n".join(_aligned(lines))
+        rows.append([metric["name"], *map(_number, values), metric["unit"]])
+    header = ["metric", record["cell"]["attention"], *names, "unit"]
+    return text_table(header, rows, align="l" * len(header))
 
 
-def _sweep_table(records: list[Any]) -> str:
-    """A row a cell: what names it, its primary metrics, the baselines of its data, size and time."""
-    names = [m["name"] for m in records[0]["metrics"] if m["primary"]]
-    baselines = list(records[0]["baselines"])
-    header = ["task", "dataset", "backbone", "pattern", "attention", "seed", *names]
-    header += [f"{baseline} {names[0]}" for baseline in baselines] + ["params", "seconds"]
-    lines = [header]
+def _sweep_tables(records: Sequence[Any]) -> str:
+    """A table a task: each has metrics and baselines of its own."""
+    tasks: dict[str, list[Any]] = {}
     for record in records:
-        cell, metrics = record["cell"], {m["name"]: m["value"] for m in record["metrics"]}
-        lines.append(
+        tasks.setdefault(record["cell"]["task"], []).append(record)
+    return "\n\n".join(map(_task_table, tasks.values()))
+
+
+def _task_table(records: Sequence[Any]) -> str:
+    """A row a cell: what names it, its primary metrics, the baselines of its data, size and time."""
+    names = list(dict.fromkeys(m["name"] for record in records for m in record["metrics"] if m["primary"]))
+    baselines = list(dict.fromkeys(name for record in records for name in record["baselines"]))
+    header = [*CELL, *names, *(f"{baseline} {names[0]}" for baseline in baselines), "params", "seconds"]
+    rows = []
+    for record in records:
+        metrics = {m["name"]: m["value"] for m in record["metrics"]}
+        rows.append(
             [
-                *(str(cell[key]) for key in header[:6]),
+                *(str(record["cell"][key]) for key in CELL),
                 *(_number(metrics.get(name)) for name in names),
                 *(_number(record["baselines"].get(b, {}).get(names[0])) for b in baselines),
                 "-" if record["cost"]["params"] is None else f"{record['cost']['params']:,}",
                 f"{record['cost']['wall_seconds']:.0f}",
             ]
         )
-    return "\n".join(_aligned(lines))
-
-
-def _aligned(lines: list[list[str]]) -> list[str]:
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return text_table(header, rows, align="l" * len(header))
 
 
 def _number(value: float | None) -> str:

@@ -62,7 +62,3 @@ class Setting:
     def autocast(self) -> torch.autocast:
         """The context in which modules are called: autocast, for a low precision."""
         return torch.autocast(self.device, dtype=self.torch_dtype, enabled=self.torch_dtype is not torch.float32)
-
-    def synchronize(self) -> None:
-        if self.device == "cuda":
-            torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""Metrics that a task reports at several sequence lengths, as ``ppl@512``: extrapolation (Figure 3c)."""
+"""Metrics that a task reports at several sequence lengths, as ``ppl_512``: extrapolation (Figure 3c)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-AT_LENGTH = re.compile(r"(?P<metric>.+)@(?P<length>[1-9]\d{0,8})")
+AT_LENGTH = re.compile(r"(?P<metric>.+)_(?P<length>[1-9]\d{0,8})")
 
 
 def is_curve(metrics: pd.Series) -> pd.Series:

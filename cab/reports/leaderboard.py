@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cab.errors import UserError
 from cab.reports.curves import is_curve
 from cab.reports.suites import Suite, printable_results, split_suites
-from cab.results import load_results
+from cab.results import EXAMPLE_COMMAND, load_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,6 +77,14 @@ class Board:
         names = self.scores.loc[self.scores["pattern"] == pattern, "task"].unique()
         return [name for name in names if name != "all"]
 
+    def benefit(self) -> pd.DataFrame:
+        """The rows of :func:`cab.scoring.benefit_of_attention` that Figure 3b shows: noncausal self attention, in the
+        tasks whose network was run without it too."""
+        from cab.scoring import benefit_of_attention
+
+        benefit = benefit_of_attention(self.scores)
+        return benefit[(benefit["pattern"] == "NS") & benefit["without"].notna()]
+
     def rows(self, pattern: str) -> list[dict[str, Any]]:
         """The rows of ``table`` of one pattern, best first."""
         return [
@@ -104,7 +112,7 @@ def load_boards(sources: Iterable[str | Path], *, normalization: str) -> list[Bo
     results = load_results(sources)
     if results.empty:
         named = ", ".join(map(str, sources))
-        raise UserError(f"no whole result in {named}: run a cell first, as in `cab run preset=mini attention=vanilla`")
+        raise UserError(f"no whole result in {named}: run a cell first, as in `{EXAMPLE_COMMAND}`")
     return [score_suite(suite, normalization=normalization) for suite in split_suites(printable_results(results))]
 
 

@@ -11,7 +11,7 @@ from cab.reports import figures
 from cab.reports.curves import extrapolation_curves
 from cab.reports.efficiency import cost_curves
 from cab.reports.leaderboard import Board
-from cab.scoring import benefit_of_attention, efficiency_length, pattern_correlation, task_correlation
+from cab.scoring import efficiency_length, pattern_correlation, task_correlation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +54,7 @@ def _suite(board: Board) -> Iterator[tuple[str, Figure]]:
         pairs = pattern_correlation(board.scores)
         title = f"{suite.heading}: correlation between patterns"
         yield f"figure3a-{suite.key}", figures.correlation_figure(pairs, order=suite.patterns, title=title)
-    benefit = benefit_of_attention(board.scores)
+    benefit = board.benefit()
     if not benefit.empty:
         yield f"figure3b-{suite.key}", figures.benefit_figure(benefit, title=f"{suite.heading}: benefit of attention")
     look = figures.looks(board.measured["attention"])

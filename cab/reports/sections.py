@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from cab.reports.leaderboard import Board
 
 PATTERN_NAMES = {"NS": "noncausal self", "CS": "causal self", "NC": "noncausal cross", "CC": "causal cross"}
-SLOTS_OF = {
+PATTERN_MEANINGS = {
     "NS": "every position looks at the whole sequence",
-    "CS": "a position looks at earlier positions only",
+    "CS": "a position looks at itself and earlier positions",
     "NC": "the target looks at the whole source",
     "CC": "the target looks at the source, and its own later positions stay hidden",
 }
@@ -100,7 +100,7 @@ def _index_block(board: Board, pattern: str, tab: str) -> Block:
             title = "Average over tasks" if task == "all" else task
             figure = figures.index_figure(own, title=title)
             pictures.append(_svg(figure, f"{tab}-index-{number}", f"{title}: compositional index of each attention"))
-    heading = f"Compositional index, {pattern}: {SLOTS_OF.get(pattern, 'not a pattern of this benchmark')}"
+    heading = f"Compositional index, {pattern}: {PATTERN_MEANINGS.get(pattern, 'not a pattern of this benchmark')}"
     return Block(heading, "", pictures, [index_table(board, pattern)])
 
 
@@ -152,9 +152,7 @@ def _pattern_correlation(board: Board) -> Iterator[Block]:
 
 
 def _benefit(board: Board) -> Iterator[Block]:
-    from cab.scoring import benefit_of_attention
-
-    benefit = benefit_of_attention(board.scores)
+    benefit = board.benefit()
     if benefit.empty:
         return
     name = element_id(board.suite.key, "benefit")

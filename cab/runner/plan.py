@@ -7,8 +7,8 @@ import functools
 from collections.abc import Iterable
 
 from cab.config import CONFIGS
-from cab.results import record_path
 from cab.runner.cell import Cell
+from cab.runner.run import existing_record
 from cab.runner.sweep import REPORT, Job
 
 COLUMNS = ("gpu_hours", "record", "command")
@@ -17,20 +17,23 @@ COLUMNS = ("gpu_hours", "record", "command")
 def plan(jobs: Iterable[Job]) -> list[list[str]]:
     """A row a cell: estimated GPU hours, the status of its record (empty: to be run), and its command; then the sum.
 
+    Whether a cell is to be run is what a real run decides: ``force`` and ``retry`` count, a broken record does not.
+
     The hours of preset ``paper`` are Table 15's, those of the others were measured (configs/costs.csv); a cell
-    without a figure has ``-``. Cells whose record is there cost nothing more and are not in the sum.
+    without a figure has ``-``. Cells that are not run again cost nothing more and are not in the sum.
     """
     rows, total = [], 0.0
     for config, command in jobs:
         try:
             cell = Cell.from_config(config)
+            record = existing_record(cell)
         except ValueError as error:
             REPORT.add_error(error, command)
             continue
         hours = gpu_hours(cell)
-        recorded = record_path(cell.results_dir, cell.hash).exists()
-        total += hours or 0.0 if not recorded else 0.0
-        rows.append(["-" if hours is None else f"{hours:g}", "there" if recorded else "", command])
+        if record is None:
+            total += hours or 0.0
+        rows.append(["-" if hours is None else f"{hours:g}", "" if record is None else record["status"], command])
     return [*rows, [f"{total:g}", "", f"in all, of {sum(not row[1] for row in rows)} cells to be run"]]
 
 

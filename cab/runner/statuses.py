@@ -24,6 +24,7 @@ class CellStatus:
     status: str
     detail: str
     config: dict[str, Any]
+    command: str
 
 
 def cell_statuses(results_dir: Path) -> list[CellStatus]:
@@ -43,9 +44,10 @@ def _recorded(results_dir: Path) -> Iterator[CellStatus]:
         try:
             record = read_record(path)
         except UserError as error:
-            yield CellStatus({}, "broken", str(error), {})
+            yield CellStatus({}, "broken", str(error), {}, "")
             continue
-        yield CellStatus(record["cell"], record["status"], record.get("error") or "", record["config"])
+        detail, command = record.get("error") or "", record.get("command", "")
+        yield CellStatus(record["cell"], record["status"], detail, record["config"], command)
 
 
 def _started(results_dir: Path) -> Iterator[CellStatus]:
@@ -55,13 +57,13 @@ def _started(results_dir: Path) -> Iterator[CellStatus]:
             continue
         try:
             content = json.loads(about.read_text())
-            cell, config = dict(content["cell"]), dict(content["config"])
+            cell, config, command = dict(content["cell"]), dict(content["config"]), content["command"]
         except (OSError, ValueError, KeyError, TypeError):
-            yield CellStatus({}, "broken", f"{about} cannot be read", {})
+            yield CellStatus({}, "broken", f"{about} cannot be read", {}, "")
             continue
         steps = [path.stem.removeprefix("step-").lstrip("0") for path in sorted(folder.glob("step-*.ckpt"))]
         detail = f"checkpoint at step {steps[-1]}" if steps else "no checkpoint yet"
-        yield CellStatus(cell, "running" if _is_held(folder / "lock") else "cut", detail, config)
+        yield CellStatus(cell, "running" if _is_held(folder / "lock") else "cut", detail, config, command)
 
 
 def _is_held(lock: Path) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
-from cab.results import CELL, read_record
+from cab.results import CELL, EXAMPLE_COMMAND, read_record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +64,7 @@ def comparable(results: pd.DataFrame) -> pd.DataFrame:
     """
     results = results[results["primary"].astype(bool)]
     if results.empty:
-        raise UserError("no results to score: run a cell first, as in `cab run preset=mini attention=vanilla`")
+        raise UserError(f"no results to score: run a cell first, as in `{EXAMPLE_COMMAND}`")
     _refuse_mixtures(results)
     table = results.assign(
         **{name: _spelt_alike(results[name]) for name in _NAMES}, value=results["value"].astype(float)

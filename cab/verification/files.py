@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from torch import nn
 
 from cab.errors import UserError
+from cab.registry import ATTENTIONS
 
 
 def is_file(target: str) -> bool:
@@ -26,16 +29,8 @@ def load_class(target: str) -> type[nn.Module]:
     path = Path(file)
     if not path.is_file():
         raise UserError(f"no file '{file}'; an attention is a registered name or FILE.py:Class")
-    spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
-    assert spec is not None, "a file has a spec"
-    assert spec.loader is not None, "a .py file has a loader"
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.resolve().parent))
-    sys.modules[path.stem] = module  # dataclasses and pickles of the file look themselves up
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise UserError(f"cannot import {file}: {type(error).__name__}: {error}") from error
+    ATTENTIONS.load()  # a file of a registered package is imported under its own name, and only once
+    module = _imported(path.resolve()) or _import(path.resolve(), file)
     own = {n: c for n, c in vars(module).items() if isinstance(c, type) and c.__module__ == module.__name__}
     modules = [n for n, c in own.items() if issubclass(c, nn.Module)]
     chosen = getattr(module, name, None) if name else None
@@ -43,3 +38,29 @@ def load_class(target: str) -> type[nn.Module]:
         missing = f"no torch.nn.Module class '{name}' in {file}" if name else f"name a class: {file}:Class"
         raise UserError(f"{missing}; it has: {', '.join(modules) or 'none'}")
     return chosen
+
+
+def _imported(path: Path) -> ModuleType | None:
+    """The module that has been imported from the file already."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if file and file.endswith(path.name) and Path(file).resolve() == path:
+            return module
+    return None
+
+
+def _import(path: Path, shown: str) -> ModuleType:
+    """Import a file under a name that no other module has: a file called abc.py must not replace Python's own."""
+    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, "a file has a spec"
+    assert spec.loader is not None, "a .py file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    sys.modules[name] = module  # dataclasses and pickles of the file look themselves up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise UserError(f"cannot import {shown}: {type(error).__name__}: {error}") from error
+    return module

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from tests.cab.cli.command import ROOT, cab, refused
 
@@ -57,6 +58,31 @@ def test_a_mistake_is_one_line_and_writes_nothing(change: dict[str, str], words:
 def test_what_is_missing_is_named(missing: str, tmp_path: Path) -> None:
     arguments = [override for override in overrides() if not override.startswith(missing + "=")]
     refused(cab("run", *arguments, cwd=tmp_path), f"name a {missing}: {missing}=NAME")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["-m", "--dryrun"], ["unknown flag '--dryrun'", "did you mean '--dry-run'"]),
+        (["-m", "--retri=failed"], ["unknown flag '--retri'", "did you mean '--retry'"]),
+        (["--retry=lost"], ["--retry takes statuses", "failed"]),
+        (["--retry"], ["--retry"]),
+        (["--cfg", "jobs"], ["--cfg", "hydra"]),
+        (["-m", "--cfg", "job"], ["--cfg prints the configuration of one cell"]),
+    ],
+    ids=lambda value: "".join(value) if value[0].startswith("-") else "",
+)
+def test_a_flag_is_never_ignored(flags: list[str], words: list[str], tmp_path: Path) -> None:
+    refused(cab("run", *overrides(), *flags, cwd=tmp_path), *words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_configuration_is_printed_and_nothing_runs(tmp_path: Path) -> None:
+    process = cab("run", "--cfg", "job", *overrides(seed="7"), cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    config = yaml.safe_load(process.stdout)
+    assert (config["seed"], config["attention"]["name"]) == (7, "vanilla")
     assert not list(tmp_path.iterdir())
 
 
@@ -125,6 +151,21 @@ def test_a_sweep_leaves_out_what_cannot_run(tmp_path: Path) -> None:
     assert process.returncode == 0, process.stderr
     assert "left out: attention 'probsparse' does not support pattern NC" in process.stderr
     assert len(list((tmp_path / "r").glob("*.json"))) == 3
+
+
+def test_a_sweep_prints_a_table_a_task(tmp_path: Path) -> None:
+    cells = ["task=lstf,lm", "dataset=synthetic", "pattern=CS", "attention=none", "task.features=M,S"]
+    short = ["preset=smoke", "device=cpu", "trainer.max_steps=2"]
+    process = cab("run", "-m", *cells, *short, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    lstf, lm = (table.splitlines() for table in process.stdout.split("\n\n"))
+    assert [row.split()[2] for row in lstf[1:]] == ["M", "S"]
+    assert [row.split()[0] for row in lm[1:]] == ["lm"]
+    assert {"mse", "mae"} <= set(lstf[0].split())
+    assert "ppl" in lm[0]
+    assert not {"ppl", "unigram"} & set(lstf[0].split())
+    assert not {"mse", "mae"} & set(lm[0].split())
+    assert " - " not in process.stdout
 
 
 def test_a_record_says_where_it_comes_from(tmp_path: Path) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import abc
 import csv
 import io
+import sys
 import textwrap
 
 import pytest
 
 from cab.cli.main import main
 from cab.registry import ATTENTIONS
+from tests.cab.cli.command import ROOT
 
 CHECKS = ["--checks", "causality,same_seed"]
 
@@ -116,6 +119,24 @@ def test_registered_class_in_a_file_is_verified_in_what_it_claims(capsys, tmp_pa
     status, out, _ = verify(capsys, f"{path}:Mine", "--checks", "same_seed", "--csv")
     assert status == 0
     assert [line.split(",")[:2] for line in out.splitlines()[1:]] == [["test_mine", "NS"], ["test_mine", "NC"]]
+
+
+def test_a_file_never_replaces_another_module(capsys, tmp_path):
+    standard = sys.modules["csv"]
+    for folder, name in (("one", "One"), ("two", "Two")):
+        path = tmp_path / folder / "csv.py"
+        path.parent.mkdir()
+        path.write_text(textwrap.dedent(MINE).replace("from beside import SCALE", "SCALE = 1").replace("Mean", name))
+        status, _, err = verify(capsys, f"{path}:{name}", "--pattern", "CS", "--checks", "same_seed")
+        assert status == 0, err
+    assert sys.modules["csv"] is standard
+
+
+def test_a_file_of_a_registered_package_is_what_the_package_imports(capsys):
+    status, out, err = verify(capsys, f"{ROOT}/attentions/abc.py:ABCAttention", "--checks", "same_seed", "--csv")
+    assert status == 0, err
+    assert {line.split(",")[0] for line in out.splitlines()[1:]} == {"abc"}
+    assert sys.modules["abc"] is abc
 
 
 @pytest.mark.parametrize(

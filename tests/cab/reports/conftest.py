@@ -11,6 +11,10 @@ import pytest
 from made_records import make_record, number
 
 from cab.results import write_record
+from tasks.lm.task import LM
+
+LM_METRICS = LM(dataset="pg19", context_lengths=(256, 512, 1024)).metrics
+LM_BESIDE = [metric.name for metric in LM_METRICS if not metric.primary]
 
 
 @pytest.fixture
@@ -36,8 +40,7 @@ def suite_folder(tmp_path: Path, add: Callable[..., Path]) -> Path:
             add({"f_score": number("f", *who.values())}, **who, **point)
             if attention != "s4d":
                 lm = {"task": "lm", "dataset": "pg19", "variant": "", "backbone": "gpt2", "pattern": "CS"}
-                curve = {f"ppl@{length}": 9 + number(length, *who.values()) for length in (256, 512, 1024)}
-                add({"ppl": 10 + number("ppl", *who.values()), **curve}, **who, **lm)
+                add({m.name: 10 + number(m.name, *who.values()) for m in LM_METRICS}, beside=LM_BESIDE, **who, **lm)
             text = {"task": "sum", "dataset": "multi_news", "variant": "", "backbone": "transformer", "pattern": "CS"}
             add({"f_score": number("sum", *who.values())}, **who, **text)
     return tmp_path / "results"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Collection
 from typing import Any
 
 from cab.results import cell_hash
@@ -13,8 +14,8 @@ def number(*names: object) -> float:
     return 1 + zlib.crc32(repr(names).encode()) % 9973 / 9973
 
 
-def make_record(metrics: dict[str, float | None], **changes: Any) -> dict[str, Any]:
-    """A record with these metrics; ``changes`` go to the cell, or replace whole parts such as ``cost``."""
+def make_record(metrics: dict[str, float | None], *, beside: Collection[str] = (), **changes: Any) -> dict[str, Any]:
+    """A record with these metrics, those ``beside`` not scored; ``changes`` go to the cell, or replace whole parts."""
     cell = {"task": "lstf", "dataset": "etth1", "variant": "multivariate", "backbone": "informer"}
     cell |= {"pattern": "NC", "attention": "vanilla", "preset": "mini", "seed": 0}
     parts = {name: changes.pop(name) for name in ("baselines", "cost", "command", "hardware") if name in changes}
@@ -25,7 +26,7 @@ def make_record(metrics: dict[str, float | None], **changes: Any) -> dict[str, A
             "value": value,
             "unit": "dB" if name == "f_score" else "",
             "higher_is_better": name == "f_score",
-            "primary": "@" not in name,
+            "primary": name not in beside,
         }
         for name, value in metrics.items()
     ]

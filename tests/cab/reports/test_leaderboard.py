@@ -15,7 +15,7 @@ from made_records import number
 
 from cab.cli.main import main
 from cab.reports.leaderboard import load_boards
-from cab.results import PUBLISHED
+from cab.results import EXAMPLE_COMMAND, PUBLISHED
 from cab.scoring import score_table
 
 LSTF = "lstf/etth1/multivariate/informer"
@@ -80,7 +80,7 @@ def test_a_missing_task_leaves_no_average_and_says_why(suite_folder: Path, tmp_p
     assert math.isnan(row["ci"])
     assert math.isnan(row["lm.ci"])
     assert math.isfinite(row["sum.ci"])
-    assert row["missing"] == "lm: no result for lm/pg19/gpt2 ppl; no index in lm"
+    assert row["missing"] == "lm: no result for lm/pg19/gpt2 ppl, lm/pg19/gpt2 word_ppl; no index in lm"
 
 
 def test_presets_and_synthetic_data_are_kept_apart(tmp_path: Path, add: Callable[..., Path]) -> None:
@@ -147,6 +147,7 @@ def test_nothing_to_show_is_an_error_and_writes_nothing(
     error = capsys.readouterr().err
     assert len(error.strip().splitlines()) == 1
     assert str(tmp_path / "results") in error
+    assert (EXAMPLE_COMMAND in error) == present
     assert not (tmp_path / "out").exists()
 
 

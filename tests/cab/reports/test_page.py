@@ -15,6 +15,8 @@ import pytest
 from made_records import number
 
 from cab.cli.main import main
+from cab.reports.leaderboard import load_boards
+from cab.reports.sections import suite_section
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -136,12 +138,28 @@ def test_naive_forecasts_stand_below_the_attentions(suite_folder: Path, tmp_path
 def test_metrics_at_lengths_become_a_curve(suite_folder: Path, tmp_path: Path) -> None:
     page, _ = page_of(suite_folder, tmp_path / "out")
     assert page.count("<h3>ppl against length, lm / pg19 / gpt2</h3>") == 1
-    assert "ppl@" not in re.sub(r'<script type="application/json".*?</script>', "", page, flags=re.DOTALL)
+    assert "ppl_256" not in re.sub(r'<script type="application/json".*?</script>', "", page, flags=re.DOTALL)
     for path in suite_folder.glob("*.json"):
-        if "ppl@" in path.read_text():
+        if "ppl_256" in path.read_text():
             path.unlink()
     page, _ = page_of(suite_folder, tmp_path / "out")
     assert "against length" not in page
+
+
+def test_the_benefit_of_attention_is_that_of_noncausal_self_attention(tmp_path: Path, add: Callable[..., Path]) -> None:
+    def rows() -> list[str]:
+        [board] = load_boards([tmp_path / "results"], normalization="own")
+        blocks = [block for tab in suite_section(board).tabs for block in tab.blocks]
+        return [row.label for b in blocks if b.heading == "Benefit of attention" for row in b.tables[0].rows]
+
+    for pattern in ("NS", "CS"):
+        for name in ("vanilla", "abc"):
+            add({"mse": number(name)}, attention=name, pattern=pattern)
+            add({"rouge1": number(name)}, attention=name, pattern=pattern, task="sum", dataset="multi_news")
+    assert rows() == []
+    for pattern in ("NS", "CS"):
+        add({"mse": 3.0}, attention="none", pattern=pattern)
+    assert rows() == ["lstf"]
 
 
 def test_synthetic_data_are_called_so(tmp_path: Path, add: Callable[..., Path]) -> None:
@@ -156,7 +174,7 @@ def test_synthetic_data_are_called_so(tmp_path: Path, add: Callable[..., Path]) 
 @pytest.mark.filterwarnings("error")
 def test_hostile_names_are_inert(tmp_path: Path, add: Callable[..., Path]) -> None:
     for name in ["vanilla", *HOSTILE]:
-        add({"mse": number(name), f"{name}@512": 1.5}, attention=name, seed=0)
+        add({"mse": number(name), f"{name}_512": 1.5}, beside=[f"{name}_512"], attention=name, seed=0)
     whole = dict.fromkeys(("task", "dataset", "variant", "backbone", "preset", "pattern"), HOSTILE[0])
     for name in ("vanilla", HOSTILE[1]):
         add(

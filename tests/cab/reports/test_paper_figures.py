@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from cab.cli.main import main
@@ -19,8 +20,16 @@ def test_the_published_figures_are_drawn(tmp_path: Path) -> None:
     assert main([*command, "--costs", str(costs), "--out", str(tmp_path)]) == 0
     found = {path.name for path in (tmp_path / "figures").iterdir()}
     names = ["figure2a-NS-forward-time", "figure2b-NS-forward-memory", "figure2c-NS-forward"]
-    names += ["figure3a-published", "figure3b-published", *(f"figure4-published-{p}" for p in ("NS", "CS", "NC", "CC"))]
+    names += ["figure3a-published", *(f"figure4-published-{p}" for p in ("NS", "CS", "NC", "CC"))]
     assert found == {f"{name}.{suffix}" for name in names for suffix in ("png", "pdf")}
     for path in (tmp_path / "figures").iterdir():
         assert path.read_bytes().startswith(b"%PDF" if path.suffix == ".pdf" else b"\x89PNG")
         assert path.stat().st_size > 5_000
+
+
+def test_figures_of_the_ablation_and_of_lengths(suite_folder: Path, tmp_path: Path, add: Callable[..., Path]) -> None:
+    for name, value in (("vanilla", 1.0), ("abc", 2.0), ("none", 3.0)):
+        add({"mse": value}, attention=name, pattern="NS")
+    assert main(["leaderboard", str(suite_folder), "--figures", "--out", str(tmp_path)]) == 0
+    found = {path.stem for path in (tmp_path / "figures").glob("figure3*.png")}
+    assert found == {"figure3a-mini", "figure3b-mini", "figure3c-mini-lm-pg19-gpt2-ppl"}

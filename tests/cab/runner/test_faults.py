@@ -16,7 +16,7 @@ import torch
 
 from cab import UserError, load_results
 from cab.cli.main import main
-from cab.results import write_record
+from cab.results import read_record, write_record
 from cab.runner.faults import Preempted, StopSignals
 from cab.runner.run import run_cell
 from cab.runner.statuses import cell_statuses
@@ -77,6 +77,22 @@ def test_the_list_of_cells_runs_them_again(troubled: Cell, tmp_path: Path, capsy
     assert main(["list", "cells", "--status", str(tmp_path), "--retry", "lost"]) == 2
     assert main(["list", "attentions", "--status", str(tmp_path)]) == 2
     assert main(["list", "cells", "--status", str(tmp_path / "none")]) == 2
+
+
+def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(
+    troubled: Cell, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for seed in (1, 2):
+        run_cell(troubled(f"seed={seed}", trouble="crash"), command=f"cab run seed={seed}")
+    records = {record["cell"]["seed"]: record for record in map(read_record, tmp_path.glob("*.json"))}
+    del records[1]["config"]["attention"]
+    write_record(records[1], tmp_path)
+    troubled()
+    assert main(["list", "cells", "--status", str(tmp_path), "--retry", "failed"]) == 0
+    assert "KeyError" in caplog.text
+    records = {record["cell"]["seed"]: record for record in map(read_record, tmp_path.glob("*.json"))}
+    assert [records[seed]["status"] for seed in (1, 2)] == ["failed", "finished"]
+    assert records[2]["command"] == "cab run seed=2"
 
 
 def test_a_diverged_run_can_go_on(troubled: Cell, tmp_path: Path) -> None:
@@ -211,3 +227,11 @@ def test_reproduce_compares(troubled: Cell, tmp_path: Path, capsys: pytest.Captu
     run_cell(troubled("seed=3", trouble="oom"))
     [oom] = [p for p in tmp_path.glob("*.json") if p != path]
     assert main(["reproduce", str(oom)]) == 2
+
+
+def test_reproduce_never_replaces_the_record(troubled: Cell, tmp_path: Path) -> None:
+    record = run_cell(troubled()).record
+    assert record is not None
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert main(["reproduce", str(tmp_path / f"{record['hash']}.json"), "--results-dir", str(tmp_path)]) == 2
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

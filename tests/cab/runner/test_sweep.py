@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import random
 import signal
@@ -17,7 +18,9 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from cab.cli.main import main
+from cab.config import CONFIGS
 from cab.errors import UserError
+from cab.registry import TASKS
 from cab.results import read_record
 from cab.runner.cell import runnable_cells
 from cab.runner.run import run_cell
@@ -98,14 +101,35 @@ def test_every_cell_of_the_paper_has_its_hours(capsys: pytest.CaptureFixture[str
     assert not [row for row in rows if row.split()[0] == "-"]
 
 
-def test_finished_cells_cost_nothing_more(troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    troubled()
+def test_hours_are_of_what_exists() -> None:
+    with (CONFIGS / "costs.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            task = TASKS.get(row["task"]).cls
+            assert row["backbone"] in task.backbones, row
+            assert row["dataset"] in ("", *task.datasets), row
+
+
+def test_a_dry_run_decides_as_the_run_does(troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["run", "-m", "task=troubled", "dataset=synthetic", "attention=vanilla", "preset=smoke", "seed=1,2"]
     arguments += ["device=cpu", f"results_dir={tmp_path}", "trainer.max_steps=4"]
-    assert main(arguments) == 0
-    capsys.readouterr()
-    assert main([*arguments, "--dry-run"]) == 0
-    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[1:3]] == ["there", "there"]
+
+    def planned(*more: str) -> tuple[list[str], str]:
+        """What stands before each command, and how many cells are to be run."""
+        capsys.readouterr()
+        assert main([*arguments, *more, "--dry-run"]) == 0
+        _, *rows, total = capsys.readouterr().out.splitlines()
+        return [row.partition("cab run")[0].split()[-1] for row in rows], total.split()[-5]
+
+    troubled(trouble="crash")
+    assert main(arguments) == 1
+    troubled()
+    assert planned() == (["failed", "failed"], "0")
+    assert planned("--retry=failed") == planned("force=true") == (["-", "-"], "2")
+    assert main([*arguments, "--retry=failed"]) == 0
+    assert planned("--retry", "failed") == (["finished", "finished"], "0")
+    next(tmp_path.glob("*.json")).write_text("{")
+    statuses, count = planned()
+    assert (sorted(statuses), count) == (["-", "finished"], "1")
 
 
 def test_hundred_kills_lose_nothing(troubled: Cell, tmp_path: Path) -> None:

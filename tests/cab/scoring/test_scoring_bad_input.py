@@ -10,6 +10,7 @@ import pytest
 from made_results import index_of, result, table
 
 from cab import UserError, load_results
+from cab.results import EXAMPLE_COMMAND
 from cab.scoring import score, score_table, select
 
 
@@ -18,7 +19,7 @@ def two(**changes: object) -> list[dict[str, object]]:
 
 
 def test_no_results() -> None:
-    with pytest.raises(UserError, match="no results to score"):
+    with pytest.raises(UserError, match=f"no results to score.*{EXAMPLE_COMMAND}"):
         score_table(table())
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from cab.cli.main import main
-from cab.results import PUBLISHED, write_record
+from cab.results import EXAMPLE_COMMAND, PUBLISHED, write_record
 
 COSTS = str(PUBLISHED / "efficiency_cost.csv")
 RAW = str(PUBLISHED / "results.csv")
@@ -176,7 +176,7 @@ def test_audit(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["score", "EMPTY"], "no whole result in"),
+        (["score", "EMPTY"], f"run a cell first, as in `{EXAMPLE_COMMAND}`"),
         (["score", "EMPTY/nothing"], "no results at"),
         (["score", RAW, "RECORDS"], "results of presets mini, published"),
         (["score", RAW, "--preset", "mini"], "no result has preset 'mini'; there is published"),
