@@ -155,6 +155,11 @@ class ABCAttention(Attention):
         keys, values = self.memory(key, value, key_padding_mask)
         return {"keys": keys, "values": values}
 
+    def state_bytes(self, num_tokens: int) -> int:
+        if self.pattern is not Pattern.CS:
+            return super().state_bytes(num_tokens)
+        return sum(tensor.nbytes for tensor in self.empty_state(1, None).values())
+
     def prefill(self, query: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
         self._check_tokens(query, query_padding_mask)
         tokens, mask, order = compact_rows(without_padding(query, query_padding_mask), query_padding_mask)

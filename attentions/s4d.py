@@ -217,6 +217,9 @@ class S4DAttention(Attention):
         shape = (batch_size, self.embed_dim, self.state_size // 2, 2)
         return {"modes": torch.zeros(shape, device=device or weight.device, dtype=dtype)}
 
+    def state_bytes(self, num_tokens: int) -> int:  # noqa: ARG002
+        return sum(tensor.nbytes for tensor in self.init_state(1).values())
+
     def prefill(self, query: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
         self._check_tokens(query, query_padding_mask)
         query = without_padding(query, query_padding_mask)
