@@ -141,8 +141,7 @@ def trainer_config(cell: Cell) -> TrainerConfig:
     """The ``trainer`` group, checked."""
     from cab.runner.optimizer import TrainerConfig
 
-    trainer = dict(cell.config["trainer"])
-    return TrainerConfig(**{**trainer, "betas": tuple(trainer["betas"])})
+    return TrainerConfig(**cell.config["trainer"])
 
 
 def make_backbone(cell: Cell, device: str = "cpu") -> Backbone:

@@ -52,6 +52,15 @@ def test_a_run_without_a_score_leaves_a_record(
     assert [found.status for found in cell_statuses(tmp_path)] == [status]
 
 
+@pytest.mark.parametrize("option", ["trainer.batch_size=big", "trainer.precision=fp16", "trainer.betas=0.9"])
+def test_a_wrong_option_of_the_trainer_is_told_before_anything_is_written(
+    option: str, troubled: Cell, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=f"{option.partition('=')[0]} must be"):
+        run_cell(troubled(option))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_failed_cell_is_run_again_only_when_asked(troubled: Cell, tmp_path: Path) -> None:
     run_cell(troubled(trouble="crash"))
     again = run_cell(troubled())
