@@ -26,7 +26,7 @@ class Trained:
 
     Attributes:
         history: entries of ``step``, ``loss`` and ``validation``, in nats.
-        best_step: the step of the weights that were kept; 0 when none was better than another.
+        best_step: the step of the weights, when validation chose them (``trainer.keep=best``); else 0.
         cost: entries of the record's cost that this process cannot measure.
         facts: what else there is to say of the engine, under its name in the record.
     """

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
-from cab.results import read_record, record_path, write_record
+from cab.results import read_record, record_path, weights_path, write_record
 from cab.runner.cell import Cell
 from cab.runner.engines import OWN, Trained, find_engine
 from cab.runner.faults import StopSignals, disk_errors, is_full_disk, status_of
@@ -116,11 +116,9 @@ def _clean(folder: Path, record: Mapping[str, Any]) -> None:
     """Keep what a finished run is looked at for; of others keep the checkpoints, in case they are run again."""
     if record["status"] != "finished":
         return
-    best = f"best-{record['cost']['best_step']:08d}.pt"
     for pattern in ("step-*.ckpt", "*.tmp", "best-*.pt", "average-*.pt", "last.pt"):
         for file in folder.glob(pattern):
-            if file.name != best:
-                file.unlink()
+            file.unlink()
 
 
 def _check(cell: Cell) -> None:
@@ -191,7 +189,7 @@ def _train_and_evaluate(cell: Cell, folder: Path, processes: Processes) -> dict[
     from cab.runner.order import mix_seed
     from cab.runner.provenance import PeakMemory
     from cab.runner.record import metric_rows
-    from cab.runner.watch import DeviceBatches
+    from cab.runner.watch import DeviceBatches, save_whole
 
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning")
@@ -210,6 +208,7 @@ def _train_and_evaluate(cell: Cell, folder: Path, processes: Processes) -> dict[
         if not processes.is_first:
             return {}
         trained = time.perf_counter()
+        save_whole(backbone.state_dict(), weights_path(cell.results_dir, cell.hash))
         batches = DeviceBatches(device)
         torch.manual_seed(mix_seed(cell.config["seed"], -1))  # what evaluation draws is the same after a resume
         with torch.no_grad():
@@ -263,7 +262,7 @@ def _train(
         signals=signals,
         processes=processes,
     )
-    return Trained(watch.history, watch.steps, watch.best_step)
+    return Trained(watch.history, watch.steps, watch.best_step if config.keep == "best" else 0)
 
 
 def choose_device(name: str) -> Any:

@@ -87,10 +87,10 @@ def test_a_broken_checkpoint_is_passed_over(uncut: dict[str, Any], tmp_path: Pat
     assert finish(tmp_path)["metrics"] == uncut["metrics"]
 
 
-def test_only_the_record_and_the_best_weights_stay(uncut: dict[str, Any], tmp_path: Path) -> None:
+def test_only_the_record_and_its_weights_stay(uncut: dict[str, Any], tmp_path: Path) -> None:
     record = finish(tmp_path)
     folder = tmp_path / record["hash"]
     assert not list(folder.glob("step-*"))
-    assert len(list(folder.glob("best-*.pt"))) == 1
+    assert [path.name for path in folder.glob("*.pt")] == ["weights.pt"]
     assert {"forecasts.png", "loss.png"} <= {path.name for path in folder.iterdir()}
     assert record["metrics"] == uncut["metrics"]

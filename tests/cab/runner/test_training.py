@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from cab import UserError
+from cab.results import weights_path
 from cab.runner.order import Draw, SeededItems
 from cab.runner.run import run_cell
 from cab.runner.watch import average_weights
@@ -71,6 +72,19 @@ def test_the_average_is_of_the_last_multiples(troubled: Cell, tmp_path: Path) ->
         assert last is not None
         sums.append(last["metrics"][1]["value"])
     assert record["metrics"][1]["value"] == pytest.approx(sum(sums) / 3, abs=1e-6)
+
+
+@pytest.mark.parametrize("keep", ["best", "last", "average"])
+def test_the_weights_that_were_scored_stay(keep: str, troubled: Cell, tmp_path: Path) -> None:
+    averaged = ["trainer.average_every=2", "trainer.average_count=3"]
+    record = run_cell(troubled(f"trainer.keep={keep}", "trainer.validate_every=3", *averaged)).record
+    assert record is not None
+    path = weights_path(tmp_path, record["hash"])
+    assert [file.name for pattern in ("*.pt", "*.ckpt") for file in path.parent.glob(pattern)] == [path.name]
+    first = next(iter(torch.load(path, weights_only=True).values()))
+    assert first.double().sum().item() == record["metrics"][1]["value"]
+    validated = {entry["step"]: entry["validation"] for entry in record["history"]}
+    assert record["cost"]["best_step"] == (min(validated, key=lambda step: validated[step]) if keep == "best" else 0)
 
 
 def test_average_of_whole_numbers_is_the_last(tmp_path: Path) -> None:
