@@ -46,8 +46,8 @@ def run_cell(config: Mapping[str, Any], *, command: str = "") -> Outcome:
     A run that fails leaves a record too, with its status and no score.
 
     Args:
-        config: the resolved configuration. ``force`` runs a cell again whatever is there, ``retry`` those whose
-            record has one of its statuses.
+        config: the resolved configuration. ``force`` runs a cell with a record again from its start, ``retry`` one
+            whose record has one of its statuses from its last checkpoint. The old record is deleted.
         command: the command line, kept in the record.
 
     Raises:
@@ -74,6 +74,7 @@ def run_cell(config: Mapping[str, Any], *, command: str = "") -> Outcome:
         found = existing_record(cell)  # by a process that held the folder until now
         if found is not None:
             return Outcome(cell.title, "found", found)
+        _delete_record(cell, folder)
         with disk_errors(cell.results_dir):
             record = _record(cell, folder, command, processes)
             write_record(record, cell.results_dir)
@@ -91,6 +92,21 @@ def existing_record(cell: Cell) -> dict[str, Any] | None:
     except UserError:  # a broken record is no record: run the cell again
         return None
     return None if record["status"] in cell.config["retry"] else record
+
+
+def _delete_record(cell: Cell, folder: Path) -> None:
+    """Delete the record of a cell that is run again: if this run is cut it has none, and goes on like any other.
+
+    Under ``force`` what the old run left goes as well, but not what this one has saved when it starts a second time.
+    """
+    path = record_path(cell.results_dir, cell.hash)
+    if not path.exists():
+        return
+    if cell.config["force"]:
+        for child in folder.iterdir():
+            if child.name not in ("lock", "cell.json"):
+                shutil.rmtree(child) if child.is_dir() else child.unlink()
+    path.unlink()
 
 
 def _record(cell: Cell, folder: Path, command: str, processes: Processes) -> dict[str, Any]:
@@ -171,10 +187,6 @@ def _claim(cell: Cell, command: str) -> Iterator[Path | None]:
         except OSError:
             yield None
             return
-        if cell.config["force"]:
-            for child in folder.iterdir():
-                if child.name != "lock":
-                    shutil.rmtree(child) if child.is_dir() else child.unlink()
         with disk_errors(cell.results_dir):
             about = {"cell": cell.key, "command": command, "config": dict(cell.config)}
             (folder / "cell.json").write_text(json.dumps(about, indent=1))
