@@ -126,6 +126,11 @@ class TrainerConfig:
         betas = (self.betas[0], self.betas[1])
         return OPTIMIZERS[self.optimizer](groups, lr=self.learning_rate, betas=betas, eps=self.eps)
 
+    def autocast(self, device: torch.device) -> torch.autocast:
+        """Where a network is used outside training: in the precision that Lightning trains it in."""
+        half = torch.float16 if self.precision == "16-mixed" and device.type == "cuda" else torch.bfloat16
+        return torch.autocast(device.type, half, enabled=self.precision != "32-true", cache_enabled=False)
+
     def rate(self, steps_per_epoch: int) -> Callable[[int], float]:
         """The learning rate after ``step`` steps, as a factor of the peak rate."""
         total = self.num_steps(steps_per_epoch)

@@ -223,7 +223,7 @@ def _train_and_evaluate(cell: Cell, folder: Path, processes: Processes) -> dict[
         save_whole(backbone.state_dict(), weights_path(cell.results_dir, cell.hash))
         batches = DeviceBatches(device)
         torch.manual_seed(mix_seed(cell.config["seed"], -1))  # what evaluation draws is the same after a resume
-        with torch.no_grad():
+        with torch.no_grad(), config.autocast(device):
             scores = cell.task.evaluate(backbone, batches)
             cell.task.draw(backbone, batches, folder)
         if run.history:

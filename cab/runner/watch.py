@@ -166,7 +166,7 @@ class Watch(L.Callback):
 
     def _validate(self, trainer: L.Trainer, module: Training, step: int) -> float:
         module.backbone.eval()
-        with torch.no_grad(), trainer.precision_plugin.forward_context():
+        with torch.no_grad(), self.config.autocast(module.device):
             score = module.task.validate(module.backbone, DeviceBatches(module.device))
         module.backbone.train()
         score = trainer.strategy.broadcast(score)  # batch norms have not seen the same in every process

@@ -101,6 +101,30 @@ def test_nothing_to_average_is_refused(troubled: Cell, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.json"))
 
 
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_a_network_is_validated_and_evaluated_in_the_precision_it_is_trained_in(
+    precision: str, troubled: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, torch.dtype] = {}
+
+    def note(name: str) -> None:
+        used = getattr(Troubled, name)
+
+        def noting(self: Troubled, backbone: Any, *rest: Any) -> Any:
+            seen.setdefault(name, backbone(torch.tensor([[1, 2, 3]])).dtype)
+            return used(self, backbone, *rest)
+
+        monkeypatch.setattr(Troubled, name, noting)
+
+    for name in ("loss", "validate", "evaluate", "draw"):
+        note(name)
+    record = run_cell(troubled(f"trainer.precision={precision}")).record
+    assert record is not None
+    assert record["status"] == "finished"
+    expected = torch.bfloat16 if precision == "bf16-mixed" else torch.float32
+    assert seen == dict.fromkeys(("loss", "validate", "evaluate", "draw"), expected)
+
+
 def test_no_steps_score_the_untrained_network(troubled: Cell) -> None:
     record = run_cell(troubled("trainer.max_steps=0")).record
     assert record is not None

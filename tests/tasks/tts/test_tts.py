@@ -312,6 +312,12 @@ def test_durations_of_a_teacher(tmp_path: Path) -> None:
         ready(folder, teacher=str(record))
 
 
+def test_a_score_does_not_depend_on_the_precision_of_the_network() -> None:
+    expected = log_mel_power(tone())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert np.array_equal(log_mel_power(tone()), expected)
+
+
 def test_attended_durations_by_hand() -> None:
     weights = torch.tensor([[0.9, 0.1, 0.0], [0.6, 0.4, 0.0], [0.1, 0.2, 0.7]])
     assert attended_durations(weights, 11) == [8, 0, 3]
