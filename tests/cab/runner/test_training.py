@@ -14,6 +14,7 @@ from cab.results import weights_path
 from cab.runner.order import Draw, SeededItems
 from cab.runner.run import run_cell
 from cab.runner.watch import average_weights
+from tasks.lm.task import LM
 from tests.cab.runner.troubled import Numbers, Troubled
 
 Cell = Callable[..., dict[str, Any]]
@@ -53,6 +54,35 @@ def test_epochs_are_announced_again_after_a_resume(troubled: Cell, monkeypatch: 
     run_cell(troubled("trainer.checkpoint_every=2", trouble="crash"), command="")
     run_cell(troubled("trainer.checkpoint_every=2", "retry=[failed]"))
     assert epochs == [[0], [0, 1, 2]]  # three batches an epoch, eight steps; the second run goes on from step 2
+
+
+def test_a_run_goes_on_with_micro_batches_of_another_size(
+    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of four, at once until the memory is used up, then one by one: the same steps, but for rounding."""
+    network = ["task=lm", "attention=vanilla", "backbone.dropout=0", "backbone.attention_dropout=0"]
+    options = [*network, "trainer.validate_every=8", "trainer.checkpoint_every=1"]
+    uncut = run_cell(troubled(*options, f"results_dir={tmp_path / 'uncut'}")).record
+    loss, sizes = LM.loss, []
+
+    def counting(self: LM, backbone: Any, batch: Any) -> Any:
+        if torch.is_grad_enabled():
+            sizes.append(len(batch))
+        if len(sizes) == 5:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return loss(self, backbone, batch)
+
+    monkeypatch.setattr(LM, "loss", counting)
+    cut = run_cell(troubled(*options)).record
+    retried = run_cell(troubled(*options, "retry=[oom]", "trainer.micro_batch_size=1")).record
+    assert uncut is not None
+    assert cut is not None
+    assert retried is not None
+    assert (cut["status"], retried["status"], retried["hash"]) == ("oom", "finished", uncut["hash"])
+    assert sizes == [4] * 5 + [1] * 16
+    [one], [two] = uncut["history"], retried["history"]
+    assert two == pytest.approx(one, abs=1e-4)
+    assert retried["metrics"][0]["value"] == pytest.approx(uncut["metrics"][0]["value"], rel=1e-4)
 
 
 def test_the_average_is_of_the_last_multiples(troubled: Cell, tmp_path: Path) -> None:
