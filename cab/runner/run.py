@@ -239,8 +239,8 @@ def _train_and_evaluate(cell: Cell, folder: Path, processes: Processes) -> dict[
             "steps": run.steps,
             "processes": processes.count,
             "best_step": run.best_step,
-            "train_seconds": trained - started,
-            "wall_seconds": time.perf_counter() - started,
+            "train_seconds": run.earlier_seconds + trained - started,
+            "wall_seconds": run.earlier_seconds + time.perf_counter() - started,
             "peak_memory_bytes": memory.read(),
             "peak_memory_kind": memory.kind,
             **run.cost,
@@ -274,7 +274,8 @@ def _train(
         signals=signals,
         processes=processes,
     )
-    return Trained(watch.history, watch.steps, watch.best_step if config.keep == "best" else 0)
+    best_step = watch.best_step if config.keep == "best" else 0
+    return Trained(watch.history, watch.steps, best_step, watch.earlier_seconds)
 
 
 def choose_device(name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,8 @@ class Watch(L.Callback):
         self.steps = 0
         self.diverged_at = 0
         self.losses = LossMean()
+        self.earlier_seconds = 0.0
+        self._started = time.perf_counter()
         self._saved_best = 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -86,6 +89,7 @@ class Watch(L.Callback):
             "diverged_at": self.diverged_at,
             "history": self.history,
             "loss": self.losses.state(),
+            "seconds": self.earlier_seconds + time.perf_counter() - self._started,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -93,6 +97,7 @@ class Watch(L.Callback):
         self.steps, self.diverged_at = state["steps"], state["diverged_at"]
         self.history = list(state["history"])
         self.losses = LossMean(*state["loss"])
+        self.earlier_seconds = state["seconds"]
         self._saved_best = self.best_step
 
     def on_train_batch_end(
