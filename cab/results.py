@@ -70,6 +70,11 @@ def record_path(results_dir: Path, digest: str) -> Path:
     return results_dir / f"{digest}.json"
 
 
+def weights_path(results_dir: Path, digest: str) -> Path:
+    """The weights that a finished run was scored with: a state dict of the backbone, to read with ``torch.load``."""
+    return results_dir / digest / "weights.pt"
+
+
 def write_record(record: Mapping[str, Any], results_dir: Path) -> Path:
     """Write a record whole or not at all; it replaces an earlier one of the same hash."""
     if not re.fullmatch(r"[A-Za-z0-9_-]+", record["hash"]):

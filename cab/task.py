@@ -97,7 +97,7 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        """The metrics on the test part, by name."""
+        """The metrics on the test part, by name; called under the autocast of ``trainer.precision``."""
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """The same metrics of trivial answers, by the baseline's name."""

@@ -26,7 +26,8 @@ class Trained:
 
     Attributes:
         history: entries of ``step``, ``loss`` and ``validation``, in nats.
-        best_step: the step of the weights that were kept; 0 when none was better than another.
+        best_step: the step of the weights, when validation chose them (``trainer.keep=best``); else 0.
+        earlier_seconds: what this training took in processes that were cut, up to the checkpoint that was gone on from.
         cost: entries of the record's cost that this process cannot measure.
         facts: what else there is to say of the engine, under its name in the record.
     """
@@ -34,6 +35,7 @@ class Trained:
     history: list[dict[str, float | None]]
     steps: int
     best_step: int
+    earlier_seconds: float = 0.0
     cost: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
 

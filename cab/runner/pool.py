@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -87,6 +88,7 @@ class _Worker(threading.Thread):
         self.environment = environment
         self.process: subprocess.Popen[str] | None = None
         self.stopped = False
+        self.starting = threading.Lock()  # a process starts before a stop, which then ends it, or not at all
 
     def run(self) -> None:
         while not self.stopped:
@@ -97,14 +99,16 @@ class _Worker(threading.Thread):
             self._run_cell(cell, job)
         if self.process is not None:
             assert self.process.stdin is not None
-            self.process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # it died before it read all
+                self.process.stdin.close()
             self.process.wait()
 
     def stop(self) -> None:
         """Ask the process to save what it is at and end; no further cell is started."""
-        self.stopped = True
-        if self.process is not None:
-            self.process.terminate()
+        with self.starting:
+            self.stopped = True
+            if self.process is not None:
+                self.process.terminate()
 
     def _run_cell(self, cell: Cell, job: Job) -> None:
         died = ""
@@ -120,8 +124,10 @@ class _Worker(threading.Thread):
         collect(cell, otherwise=f"its worker was {died} {STARTS} times; the same command goes on from its checkpoint")
 
     def _ask(self, job: Job) -> dict[str, Any] | None:
-        """The worker's answer; None when it dies over it."""
+        """The worker's answer; None when it dies over it, or the pool has been told to stop."""
         process = self._living()
+        if process is None:
+            return None
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -132,12 +138,15 @@ class _Worker(threading.Thread):
             return None
         return json.loads(line) if line.endswith("\n") else None
 
-    def _living(self) -> subprocess.Popen[str]:
-        if self.process is None or self.process.poll() is not None:
-            command = [sys.executable, "-m", "cab.runner.worker"]
-            pipe = subprocess.PIPE
-            self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=self.environment, text=True)
-        return self.process
+    def _living(self) -> subprocess.Popen[str] | None:
+        with self.starting:
+            if self.stopped:
+                return None
+            if self.process is None or self.process.poll() is not None:
+                command = [sys.executable, "-m", "cab.runner.worker"]
+                pipe = subprocess.PIPE
+                self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=self.environment, text=True)
+            return self.process
 
     def _last_words(self) -> str:
         assert self.process is not None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
-from cab.results import read_record, record_path, write_record
+from cab.results import read_record, record_path, weights_path, write_record
 from cab.runner.cell import Cell
 from cab.runner.engines import OWN, Trained, find_engine
 from cab.runner.faults import StopSignals, disk_errors, is_full_disk, status_of
@@ -46,8 +46,8 @@ def run_cell(config: Mapping[str, Any], *, command: str = "") -> Outcome:
     A run that fails leaves a record too, with its status and no score.
 
     Args:
-        config: the resolved configuration. ``force`` runs a cell again whatever is there, ``retry`` those whose
-            record has one of its statuses.
+        config: the resolved configuration. ``force`` runs a cell with a record again from its start, ``retry`` one
+            whose record has one of its statuses from its last checkpoint. The old record is deleted.
         command: the command line, kept in the record.
 
     Raises:
@@ -74,6 +74,7 @@ def run_cell(config: Mapping[str, Any], *, command: str = "") -> Outcome:
         found = existing_record(cell)  # by a process that held the folder until now
         if found is not None:
             return Outcome(cell.title, "found", found)
+        _delete_record(cell, folder)
         with disk_errors(cell.results_dir):
             record = _record(cell, folder, command, processes)
             write_record(record, cell.results_dir)
@@ -91,6 +92,21 @@ def existing_record(cell: Cell) -> dict[str, Any] | None:
     except UserError:  # a broken record is no record: run the cell again
         return None
     return None if record["status"] in cell.config["retry"] else record
+
+
+def _delete_record(cell: Cell, folder: Path) -> None:
+    """Delete the record of a cell that is run again: if this run is cut it has none, and goes on like any other.
+
+    Under ``force`` what the old run left goes as well, but not what this one has saved when it starts a second time.
+    """
+    path = record_path(cell.results_dir, cell.hash)
+    if not path.exists():
+        return
+    if cell.config["force"]:
+        for child in folder.iterdir():
+            if child.name not in ("lock", "cell.json"):
+                shutil.rmtree(child) if child.is_dir() else child.unlink()
+    path.unlink()
 
 
 def _record(cell: Cell, folder: Path, command: str, processes: Processes) -> dict[str, Any]:
@@ -116,11 +132,9 @@ def _clean(folder: Path, record: Mapping[str, Any]) -> None:
     """Keep what a finished run is looked at for; of others keep the checkpoints, in case they are run again."""
     if record["status"] != "finished":
         return
-    best = f"best-{record['cost']['best_step']:08d}.pt"
     for pattern in ("step-*.ckpt", "*.tmp", "best-*.pt", "average-*.pt", "last.pt"):
         for file in folder.glob(pattern):
-            if file.name != best:
-                file.unlink()
+            file.unlink()
 
 
 def _check(cell: Cell) -> None:
@@ -141,8 +155,7 @@ def trainer_config(cell: Cell) -> TrainerConfig:
     """The ``trainer`` group, checked."""
     from cab.runner.optimizer import TrainerConfig
 
-    trainer = dict(cell.config["trainer"])
-    return TrainerConfig(**{**trainer, "betas": tuple(trainer["betas"])})
+    return TrainerConfig(**cell.config["trainer"])
 
 
 def make_backbone(cell: Cell, device: str = "cpu") -> Backbone:
@@ -174,10 +187,6 @@ def _claim(cell: Cell, command: str) -> Iterator[Path | None]:
         except OSError:
             yield None
             return
-        if cell.config["force"]:
-            for child in folder.iterdir():
-                if child.name != "lock":
-                    shutil.rmtree(child) if child.is_dir() else child.unlink()
         with disk_errors(cell.results_dir):
             about = {"cell": cell.key, "command": command, "config": dict(cell.config)}
             (folder / "cell.json").write_text(json.dumps(about, indent=1))
@@ -192,7 +201,7 @@ def _train_and_evaluate(cell: Cell, folder: Path, processes: Processes) -> dict[
     from cab.runner.order import mix_seed
     from cab.runner.provenance import PeakMemory
     from cab.runner.record import metric_rows
-    from cab.runner.watch import DeviceBatches
+    from cab.runner.watch import DeviceBatches, save_whole
 
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning")
@@ -211,9 +220,10 @@ def _train_and_evaluate(cell: Cell, folder: Path, processes: Processes) -> dict[
         if not processes.is_first:
             return {}
         trained = time.perf_counter()
+        save_whole(backbone.state_dict(), weights_path(cell.results_dir, cell.hash))
         batches = DeviceBatches(device)
         torch.manual_seed(mix_seed(cell.config["seed"], -1))  # what evaluation draws is the same after a resume
-        with torch.no_grad():
+        with torch.no_grad(), config.autocast(device):
             scores = cell.task.evaluate(backbone, batches)
             cell.task.draw(backbone, batches, folder)
         if run.history:
@@ -229,8 +239,8 @@ def _train_and_evaluate(cell: Cell, folder: Path, processes: Processes) -> dict[
             "steps": run.steps,
             "processes": processes.count,
             "best_step": run.best_step,
-            "train_seconds": trained - started,
-            "wall_seconds": time.perf_counter() - started,
+            "train_seconds": run.earlier_seconds + trained - started,
+            "wall_seconds": run.earlier_seconds + time.perf_counter() - started,
             "peak_memory_bytes": memory.read(),
             "peak_memory_kind": memory.kind,
             **run.cost,
@@ -264,7 +274,8 @@ def _train(
         signals=signals,
         processes=processes,
     )
-    return Trained(watch.history, watch.steps, watch.best_step)
+    best_step = watch.best_step if config.keep == "best" else 0
+    return Trained(watch.history, watch.steps, best_step, watch.earlier_seconds)
 
 
 def choose_device(name: str) -> Any:

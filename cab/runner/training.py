@@ -48,6 +48,14 @@ class Training(L.LightningModule):
             self.task.begin_epoch(self.backbone, epoch)
         torch.manual_seed(mix_seed(self.order.seed, number))
 
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Count micro-batches from the steps: this process may take others at once than those that wrote it."""
+        done = self.order.start * self.order.shares.accumulate
+        progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+        for counts in (progress["total"], progress["current"]):
+            # The last one is never completed: checkpoints are written at its end, by a callback.
+            counts.update(ready=done, started=done, processed=done, completed=done - 1)
+
     def configure_model(self) -> None:
         if self.config.strategy == "fsdp" and self.trainer.world_size > 1 and not self._is_sharded:
             shard(self.backbone, self.device_mesh["data_parallel"])  # type: ignore[index]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,28 +29,29 @@ LAST = "last.pt"
 
 
 class LossMean:
-    """The mean of the losses since the last entry, kept on their device so that no step waits for it."""
+    """The mean of the losses of the steps since the last entry, kept on their device so that no step waits for it."""
 
-    def __init__(self, total: float = 0.0, count: int = 0) -> None:
+    def __init__(self, total: float = 0.0, steps: float = 0.0) -> None:
         self._total: Tensor | float = total
-        self._count = count
+        self._steps = steps
         self._bad_step: Tensor | None = None
 
-    def add(self, loss: Tensor, step: int) -> None:
+    def add(self, loss: Tensor, step: int, part: float) -> None:
+        """``loss`` of a micro-batch, divided by their number in a step; ``part`` is what one of them is of a step."""
         self._total = self._total + loss.double()
-        self._count += 1
+        self._steps += part
         bad = torch.where(torch.isfinite(loss), 0, step)
         self._bad_step = bad if self._bad_step is None else torch.where(self._bad_step > 0, self._bad_step, bad)
 
     def mean(self) -> float:
-        return float(self._total) / max(1, self._count)
+        return float(self._total) / max(1, self._steps)
 
     def bad_step(self) -> int:
         """The first step whose loss was no number; 0 when there was none."""
         return 0 if self._bad_step is None else int(self._bad_step)
 
     def state(self) -> list[float]:
-        return [float(self._total), self._count]
+        return [float(self._total), self._steps]
 
 
 class Watch(L.Callback):
@@ -74,6 +76,8 @@ class Watch(L.Callback):
         self.steps = 0
         self.diverged_at = 0
         self.losses = LossMean()
+        self.earlier_seconds = 0.0
+        self._started = time.perf_counter()
         self._saved_best = 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -85,6 +89,7 @@ class Watch(L.Callback):
             "diverged_at": self.diverged_at,
             "history": self.history,
             "loss": self.losses.state(),
+            "seconds": self.earlier_seconds + time.perf_counter() - self._started,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -92,6 +97,7 @@ class Watch(L.Callback):
         self.steps, self.diverged_at = state["steps"], state["diverged_at"]
         self.history = list(state["history"])
         self.losses = LossMean(*state["loss"])
+        self.earlier_seconds = state["seconds"]
         self._saved_best = self.best_step
 
     def on_train_batch_end(
@@ -103,8 +109,7 @@ class Watch(L.Callback):
         batch_idx: int,
     ) -> None:
         accumulate = pl_module.order.shares.accumulate
-        loss = outputs["loss"].detach() * accumulate  # Lightning has divided it
-        self.losses.add(loss, batch_idx // accumulate + 1)
+        self.losses.add(outputs["loss"].detach(), batch_idx // accumulate + 1, 1 / accumulate)
         if (batch_idx + 1) % accumulate:
             return
         step = self.steps = trainer.global_step
@@ -166,7 +171,7 @@ class Watch(L.Callback):
 
     def _validate(self, trainer: L.Trainer, module: Training, step: int) -> float:
         module.backbone.eval()
-        with torch.no_grad(), trainer.precision_plugin.forward_context():
+        with torch.no_grad(), self.config.autocast(module.device):
             score = module.task.validate(module.backbone, DeviceBatches(module.device))
         module.backbone.train()
         score = trainer.strategy.broadcast(score)  # batch norms have not seen the same in every process

@@ -121,7 +121,7 @@ def trainer_arguments(config: TrainerConfig, *, seed: int) -> list[str]:
         "--num-workers": config.num_workers,
         length[0]: length[1],
         "--optimizer": "adam",
-        "--adam-betas": str(config.betas),
+        "--adam-betas": str(tuple(config.betas)),
         "--adam-eps": config.eps,
         "--weight-decay": config.weight_decay,
         "--clip-norm": config.clip_norm,

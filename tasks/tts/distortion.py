@@ -32,7 +32,8 @@ def log_mel_power(wave: np.ndarray) -> np.ndarray:
     samples = torch.from_numpy(np.pad(wave, (0, max(0, WINDOW - len(wave)))))
     window = torch.hann_window(WINDOW)
     spectrum = torch.stft(samples, WINDOW, HOP, WINDOW, window, pad_mode="reflect", return_complex=True)
-    return ((_filters() @ spectrum.abs().square()) + OFFSET).log().T.numpy()
+    with torch.autocast("cpu", enabled=False):  # the network's precision is not the score's
+        return ((_filters() @ spectrum.abs().square()) + OFFSET).log().T.numpy()
 
 
 def cepstra(log_mel: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from backbones.transformer_tts import TransformerTTS
 from cab import Attention, Pattern, UserError, build_backbone
-from cab.results import read_record
+from cab.results import read_record, weights_path
 from tasks.tts.data import FRAMES_PER_STEP
 from tasks.tts.phonemes import ALIGNED, ARPABET, WRITTEN
 
@@ -37,14 +37,14 @@ def load_teacher(record_path: Path) -> TransformerTTS:
     cross = spec["name"] if pattern == "CC" else elsewhere
     if cross not in ("vanilla", "eager", "flash"):
         raise UserError(f"{record_path}: the cross attention '{cross}' is not softmax attention; take one that is")
-    weights = sorted((record_path.parent / record["hash"]).glob("best-*.pt"))
-    if not weights:
-        raise UserError(f"{record_path}: there are no weights beside the record")
+    weights = weights_path(record_path.parent, record["hash"])
+    if not weights.exists():
+        raise UserError(f"{record_path}: there are no weights beside the record; run the cell again with force=true")
     options = {name: value for name, value in config["backbone"].items() if name != "name"}
     backbone = build_backbone(
         "transformer_tts", attention=spec, pattern=pattern, elsewhere=config["elsewhere"], **options
     )
-    backbone.load_state_dict(torch.load(weights[-1], map_location="cpu", weights_only=True))
+    backbone.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
     assert isinstance(backbone, TransformerTTS)
     return backbone.eval()
 

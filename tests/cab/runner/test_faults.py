@@ -52,6 +52,15 @@ def test_a_run_without_a_score_leaves_a_record(
     assert [found.status for found in cell_statuses(tmp_path)] == [status]
 
 
+@pytest.mark.parametrize("option", ["trainer.batch_size=big", "trainer.precision=fp16", "trainer.betas=0.9"])
+def test_a_wrong_option_of_the_trainer_is_told_before_anything_is_written(
+    option: str, troubled: Cell, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=f"{option.partition('=')[0]} must be"):
+        run_cell(troubled(option))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_failed_cell_is_run_again_only_when_asked(troubled: Cell, tmp_path: Path) -> None:
     run_cell(troubled(trouble="crash"))
     again = run_cell(troubled())
@@ -123,31 +132,62 @@ def test_a_full_disk_while_a_record_is_written(troubled: Cell, tmp_path: Path, m
     assert not list(tmp_path.glob(".*.tmp"))
 
 
+def interrupted_by(number: int) -> Callable[..., Any]:
+    """The loss, with a signal at its fifth call."""
+    loss = Troubled.loss
+
+    def interrupted(self: Troubled, backbone: Any, batch: Any) -> Any:
+        if self.calls == 4:
+            os.kill(os.getpid(), number)
+        return loss(self, backbone, batch)
+
+    return interrupted
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_stops_after_the_step_and_the_run_goes_on(
     number: int, troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uncut = run_cell(troubled(f"results_dir={tmp_path / 'uncut'}")).record
-    original = Troubled.loss
-
-    def interrupted(self: Troubled, backbone: Any, batch: Any) -> Any:
-        if self.calls == 4:
-            os.kill(os.getpid(), number)
-        return original(self, backbone, batch)
-
     before = signal.getsignal(number)
-    monkeypatch.setattr(Troubled, "loss", interrupted)
-    with pytest.raises(Preempted):
-        run_cell(troubled("trainer.checkpoint_every=100"))
+    with monkeypatch.context() as patched:
+        patched.setattr(Troubled, "loss", interrupted_by(number))
+        with pytest.raises(Preempted):
+            run_cell(troubled("trainer.checkpoint_every=100"))
     assert signal.getsignal(number) is before
     [found] = cell_statuses(tmp_path)
     assert (found.status, found.detail) == ("cut", "checkpoint at step 4")
-    monkeypatch.setattr(Troubled, "loss", original)
     resumed = run_cell(troubled("trainer.checkpoint_every=100")).record
     assert uncut is not None
     assert resumed is not None
     assert resumed["metrics"] == uncut["metrics"]
     assert resumed["history"] == uncut["history"]
+
+
+@pytest.mark.parametrize(("trouble", "again"), [("", "force=true"), ("crash", "retry=[failed]")])
+def test_a_cell_that_is_run_again_and_cut_goes_on(
+    trouble: str,
+    again: str,
+    troubled: Cell,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first = run_cell(troubled(trouble=trouble)).record
+    assert first is not None
+    relic = tmp_path / first["hash"] / "relic.txt"
+    relic.touch()
+    with monkeypatch.context() as patched:
+        patched.setattr(Troubled, "loss", interrupted_by(signal.SIGTERM))
+        with pytest.raises(Preempted):
+            run_cell(troubled(again))
+    assert relic.exists() == (again != "force=true")
+    assert [found.status for found in cell_statuses(tmp_path)] == ["cut"], "the old record is no outcome of this run"
+    with caplog.at_level("INFO"):
+        record = run_cell(troubled(again)).record
+    assert record is not None
+    assert record["status"] == "finished"
+    assert "resuming from step 4" in caplog.text
 
 
 def test_outside_training_a_signal_stops_at_once() -> None:

@@ -51,7 +51,7 @@ def hostile(troubled: Cell, tmp_path: Path) -> Path:
     (folder / "run.yaml").write_text(tag)
     (folder / "pickled.json").write_bytes(pickle.dumps(Payload(mark)))
     for path in folder.glob("*/"):
-        for name in ("step-00000009.ckpt", "best-00000009.pt", "last.pt"):
+        for name in ("step-00000009.ckpt", "best-00000009.pt", "last.pt", "weights.pt"):
             (path / name).write_bytes(pickle.dumps(Payload(mark)))
     return folder
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -67,7 +68,7 @@ def test_epochs_become_steps() -> None:
         ({"batch_size": 0}, "batch_size"),
         ({"max_epochs": 3}, "exactly one"),
         ({"max_steps": None}, "exactly one"),
-        ({"max_steps": -1}, "negative"),
+        ({"max_steps": -1}, "max_steps must be a whole number from 0 or null"),
         ({"validate_every": "day"}, "validate_every"),
         ({"validate_every": None}, "need validations"),
         ({"average_count": 0}, "average_count"),
@@ -75,4 +76,37 @@ def test_epochs_become_steps() -> None:
 )
 def test_contradictions_are_refused(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(UserError, match=named):
+        config(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch_size": "big"},
+        {"batch_size": None},
+        {"batch_size": True},
+        {"micro_batch_size": 2.0},
+        {"max_steps": 1e5},
+        {"patience": 0},
+        {"warmup_steps": None},
+        {"num_workers": -1},
+        {"learning_rate": "high"},
+        {"learning_rate": -1.0},
+        {"clip_norm": math.nan},
+        {"weight_decay": True},
+        {"decay_epochs": 0},
+        {"compile": "no"},
+        {"betas": 0.9},
+        {"betas": [0.9]},
+        {"betas": [0.9, 1.0]},
+        {"betas": ["low", "high"]},
+        {"validate_every": True},
+        {"precision": "fp16"},
+        {"precision": 16},
+        {"optimizer": ["adam"]},
+    ],
+    ids=str,
+)
+def test_types_are_checked(changes: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=f"trainer.{next(iter(changes))} must be"):
         config(**changes)

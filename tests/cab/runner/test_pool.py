@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 
 from cab.cli.main import main
-from cab.runner.pool import _environment
+from cab.runner.pool import _environment, _Worker
 from tests.cab.cli.command import ROOT
 
 CELLS = ["run", "-m", "task=lstf", "dataset=synthetic", "pattern=NC", "attention=vanilla,none"]
@@ -76,6 +78,27 @@ def test_a_pool_that_is_told_to_stop_saves_and_goes_on(number: int, tmp_path: Pa
     assert again.returncode == 0, stderr
     assert "resuming from step" in stderr
     assert len(records(tmp_path)) == 2
+
+
+def test_a_stop_while_a_worker_starts_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    waiting.put((None, ({}, "")))
+    worker = _Worker(waiting, dict(os.environ))
+    stopping = threading.Thread(target=worker.stop)
+    started, start = [], subprocess.Popen
+
+    def stop_and_start(*_: Any, **options: Any) -> subprocess.Popen[str]:
+        stopping.start()
+        stopping.join(timeout=0.5)
+        started.append(start(["sleep", "100"], **options))
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", stop_and_start)
+    worker.start()
+    worker.join(timeout=10)
+    ended = not worker.is_alive()
+    started[0].kill()
+    assert ended
 
 
 def test_a_worker_has_a_gpu_and_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

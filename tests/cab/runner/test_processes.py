@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +29,33 @@ CELL = [
 ]
 
 
-def start(*module: str | Path, processes: int) -> None:
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def command(*module: str | Path, processes: int) -> list[str]:
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)] if processes > 1 else []
-    command = [sys.executable, *launcher, "-m", *map(str, module)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    return [sys.executable, *launcher, "-m", *map(str, module)]
+
+
+def start(*module: str | Path, processes: int) -> None:
+    words = command(*module, processes=processes)
+    done = subprocess.run(words, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def kill_after(step: int, folder: Path, *module: str | Path, processes: int) -> None:
+    """SIGKILL for all processes once a checkpoint of the step is there."""
+    words = command(*module, processes=processes)
+    launcher = subprocess.Popen(words, cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.DEVNULL, start_new_session=True)
+    end = time.monotonic() + 200
+    while not list(folder.glob(f"*/step-{step:08d}.ckpt")):
+        assert launcher.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    for pid in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split():
+        os.kill(int(pid), signal.SIGKILL)
+    launcher.kill()
+    launcher.wait()
 
 
 LM = [
@@ -103,3 +126,15 @@ def test_two_processes_train_a_language_model_as_one(
     assert losses[1] == pytest.approx(losses[0], abs=1e-4)
     [one], [two] = ([m["value"] for m in run["metrics"] if m["primary"]] for run in (alone, both))
     assert two == pytest.approx(one, rel=1e-4)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_run_of_two_processes_goes_on_in_one(strategy: str, language_model: dict[str, Any], tmp_path: Path) -> None:
+    options = [*LM, "trainer.checkpoint_every=1", f"trainer.strategy={strategy}"]
+    kill_after(3, tmp_path, "cab.cli.main", "run", *options, f"results_dir={tmp_path}", processes=2)
+    assert not list(tmp_path.glob("*.json")), "killed too late to mean anything"
+    resumed = record(tmp_path, processes=1, cell=options)
+    assert (resumed["cost"]["processes"], resumed["cost"]["steps"]) == (1, 20)
+    losses = [[entry["loss"] for entry in run["history"]] for run in (language_model, resumed)]
+    # Before the cut the first entry has the losses of the first process alone.
+    assert losses[1][1:] == pytest.approx(losses[0][1:], abs=1e-4)

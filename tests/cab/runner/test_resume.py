@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from cab.runner.watch import checkpoints, newest_checkpoint
 
@@ -60,6 +61,16 @@ def kill_after(folder: Path, step: int) -> None:
     process.communicate()
 
 
+def make_longer(folder: Path, *, seconds: float) -> None:
+    """Let the newest checkpoint say that its run took so much longer."""
+    path = newest_checkpoint(next(path for path in folder.iterdir() if path.is_dir()))
+    assert path is not None
+    state = torch.load(path, weights_only=True)
+    assert state["callbacks"]["Watch"]["seconds"] > 0
+    state["callbacks"]["Watch"]["seconds"] += seconds
+    torch.save(state, path)
+
+
 @pytest.fixture(scope="module")
 def uncut(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return finish(tmp_path_factory.mktemp("uncut"))
@@ -69,6 +80,7 @@ def test_two_kills_change_nothing(uncut: dict[str, Any], tmp_path: Path) -> None
     kill_after(tmp_path, 3)
     assert not list(tmp_path.glob("*.json")), "killed too late to mean anything"
     first = steps_saved(tmp_path)
+    make_longer(tmp_path, seconds=1000)
     kill_after(tmp_path, first + 6)
     assert not list(tmp_path.glob("*.json")), "killed too late to mean anything"
     resumed = finish(tmp_path)
@@ -76,6 +88,7 @@ def test_two_kills_change_nothing(uncut: dict[str, Any], tmp_path: Path) -> None
     assert resumed["history"] == uncut["history"]
     assert resumed["hash"] == uncut["hash"]
     assert resumed["cost"]["steps"] == uncut["cost"]["steps"] == 60
+    assert 1000 < resumed["cost"]["train_seconds"] <= resumed["cost"]["wall_seconds"] < 2000
 
 
 def test_a_broken_checkpoint_is_passed_over(uncut: dict[str, Any], tmp_path: Path) -> None:
@@ -87,10 +100,10 @@ def test_a_broken_checkpoint_is_passed_over(uncut: dict[str, Any], tmp_path: Pat
     assert finish(tmp_path)["metrics"] == uncut["metrics"]
 
 
-def test_only_the_record_and_the_best_weights_stay(uncut: dict[str, Any], tmp_path: Path) -> None:
+def test_only_the_record_and_its_weights_stay(uncut: dict[str, Any], tmp_path: Path) -> None:
     record = finish(tmp_path)
     folder = tmp_path / record["hash"]
     assert not list(folder.glob("step-*"))
-    assert len(list(folder.glob("best-*.pt"))) == 1
+    assert [path.name for path in folder.glob("*.pt")] == ["weights.pt"]
     assert {"forecasts.png", "loss.png"} <= {path.name for path in folder.iterdir()}
     assert record["metrics"] == uncut["metrics"]

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from cab import UserError
+from cab.results import weights_path
 from cab.runner.order import Draw, SeededItems
 from cab.runner.run import run_cell
 from cab.runner.watch import average_weights
+from tasks.lm.task import LM
 from tests.cab.runner.troubled import Numbers, Troubled
 
 Cell = Callable[..., dict[str, Any]]
@@ -54,6 +56,35 @@ def test_epochs_are_announced_again_after_a_resume(troubled: Cell, monkeypatch: 
     assert epochs == [[0], [0, 1, 2]]  # three batches an epoch, eight steps; the second run goes on from step 2
 
 
+def test_a_run_goes_on_with_micro_batches_of_another_size(
+    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of four, at once until the memory is used up, then one by one: the same steps, but for rounding."""
+    network = ["task=lm", "attention=vanilla", "backbone.dropout=0", "backbone.attention_dropout=0"]
+    options = [*network, "trainer.validate_every=8", "trainer.checkpoint_every=1"]
+    uncut = run_cell(troubled(*options, f"results_dir={tmp_path / 'uncut'}")).record
+    loss, sizes = LM.loss, []
+
+    def counting(self: LM, backbone: Any, batch: Any) -> Any:
+        if torch.is_grad_enabled():
+            sizes.append(len(batch))
+        if len(sizes) == 5:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return loss(self, backbone, batch)
+
+    monkeypatch.setattr(LM, "loss", counting)
+    cut = run_cell(troubled(*options)).record
+    retried = run_cell(troubled(*options, "retry=[oom]", "trainer.micro_batch_size=1")).record
+    assert uncut is not None
+    assert cut is not None
+    assert retried is not None
+    assert (cut["status"], retried["status"], retried["hash"]) == ("oom", "finished", uncut["hash"])
+    assert sizes == [4] * 5 + [1] * 16
+    [one], [two] = uncut["history"], retried["history"]
+    assert two == pytest.approx(one, abs=1e-4)
+    assert retried["metrics"][0]["value"] == pytest.approx(uncut["metrics"][0]["value"], rel=1e-4)
+
+
 def test_the_average_is_of_the_last_multiples(troubled: Cell, tmp_path: Path) -> None:
     options = [
         "trainer.keep=average",
@@ -73,6 +104,19 @@ def test_the_average_is_of_the_last_multiples(troubled: Cell, tmp_path: Path) ->
     assert record["metrics"][1]["value"] == pytest.approx(sum(sums) / 3, abs=1e-6)
 
 
+@pytest.mark.parametrize("keep", ["best", "last", "average"])
+def test_the_weights_that_were_scored_stay(keep: str, troubled: Cell, tmp_path: Path) -> None:
+    averaged = ["trainer.average_every=2", "trainer.average_count=3"]
+    record = run_cell(troubled(f"trainer.keep={keep}", "trainer.validate_every=3", *averaged)).record
+    assert record is not None
+    path = weights_path(tmp_path, record["hash"])
+    assert [file.name for pattern in ("*.pt", "*.ckpt") for file in path.parent.glob(pattern)] == [path.name]
+    first = next(iter(torch.load(path, weights_only=True).values()))
+    assert first.double().sum().item() == record["metrics"][1]["value"]
+    validated = {entry["step"]: entry["validation"] for entry in record["history"]}
+    assert record["cost"]["best_step"] == (min(validated, key=lambda step: validated[step]) if keep == "best" else 0)
+
+
 def test_average_of_whole_numbers_is_the_last(tmp_path: Path) -> None:
     for i in (1, 2):
         torch.save({"w": torch.tensor([float(i)]), "n": torch.tensor(i)}, tmp_path / f"{i}.pt")
@@ -85,6 +129,30 @@ def test_nothing_to_average_is_refused(troubled: Cell, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="average_every 1000"):
         run_cell(troubled("trainer.keep=average", "trainer.validate_every=null"))
     assert not list(tmp_path.glob("*.json"))
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_a_network_is_validated_and_evaluated_in_the_precision_it_is_trained_in(
+    precision: str, troubled: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, torch.dtype] = {}
+
+    def note(name: str) -> None:
+        used = getattr(Troubled, name)
+
+        def noting(self: Troubled, backbone: Any, *rest: Any) -> Any:
+            seen.setdefault(name, backbone(torch.tensor([[1, 2, 3]])).dtype)
+            return used(self, backbone, *rest)
+
+        monkeypatch.setattr(Troubled, name, noting)
+
+    for name in ("loss", "validate", "evaluate", "draw"):
+        note(name)
+    record = run_cell(troubled(f"trainer.precision={precision}")).record
+    assert record is not None
+    assert record["status"] == "finished"
+    expected = torch.bfloat16 if precision == "bf16-mixed" else torch.float32
+    assert seen == dict.fromkeys(("loss", "validate", "evaluate", "draw"), expected)
 
 
 def test_no_steps_score_the_untrained_network(troubled: Cell) -> None:

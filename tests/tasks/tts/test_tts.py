@@ -13,6 +13,7 @@ import torch
 
 from cab import UserError, build_backbone
 from cab.cli.main import main
+from cab.results import weights_path
 from tasks.tts.audio import HOP, N_FFT, RATE, features, griffin_lim, mel_filters, read_wave
 from tasks.tts.data import Scale, read_ljspeech, split_at_end, split_by_chapter
 from tasks.tts.distortion import cepstra, distortions, log_mel_power, warped_distance
@@ -306,10 +307,15 @@ def test_durations_of_a_teacher(tmp_path: Path) -> None:
         assert min(utterance.durations) >= 0
     assert "pitch_range" in task.backbone_options("fastspeech2")
     assert task.fingerprint()["teacher"] == record.stem
-    for weights in (record.parent / record.stem).glob("best-*.pt"):
-        weights.unlink()
+    weights_path(record.parent, record.stem).unlink()
     with pytest.raises(UserError, match="no weights beside"):
         ready(folder, teacher=str(record))
+
+
+def test_a_score_does_not_depend_on_the_precision_of_the_network() -> None:
+    expected = log_mel_power(tone())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert np.array_equal(log_mel_power(tone()), expected)
 
 
 def test_attended_durations_by_hand() -> None:
