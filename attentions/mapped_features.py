@@ -87,6 +87,11 @@ class SumOfKeys(torch.autograd.Function):
         return None, key_grad, value_grad, None, None
 
 
+def _masses(features: Tensor, mass: Tensor) -> Tensor:
+    """phi(q) mass, [B, H, tokens, 1]; a product of matrix and vector is eight times slower here."""
+    return (features * mass.unsqueeze(-2)).sum(dim=-1, keepdim=True)
+
+
 class MeanOfQueries(torch.autograd.Function):
     """phi(q) sums / max(phi(q) mass, smallest): [B, H, N, E] of queries [B, H, N, E].
 
@@ -106,7 +111,7 @@ class MeanOfQueries(torch.autograd.Function):
         output = query.new_empty(*query.shape[:3], sums.shape[-1])
         for piece in pieces(query):
             features = kind.forward(query[:, :, piece], _cut(factors, piece))
-            divisor = (features @ mass.unsqueeze(-1)).clamp_(min=smallest)
+            divisor = _masses(features, mass).clamp_(min=smallest)
             output[:, :, piece] = (features @ sums).div_(divisor)
         ctx.save_for_backward(query, factors, sums, mass)
         ctx.kind, ctx.smallest = kind, smallest
@@ -121,13 +126,13 @@ class MeanOfQueries(torch.autograd.Function):
         with torch.autocast(query.device.type, enabled=False):
             for piece in pieces(query):
                 features = ctx.kind.forward(query[:, :, piece], _cut(factors, piece))
-                divisor = (features @ mass.unsqueeze(-1)).clamp_(min=ctx.smallest)
+                divisor = _masses(features, mass).clamp_(min=ctx.smallest)
                 g = grad[:, :, piece] / divisor
                 features_grad = g @ sums.transpose(-2, -1)
                 share = (features * features_grad).sum(dim=-1, keepdim=True).div_(divisor)
                 share.masked_fill_(divisor <= ctx.smallest, 0.0)
                 sums_grad.add_(features.transpose(-2, -1) @ g)
-                mass_grad.sub_((features.transpose(-2, -1) @ share).squeeze(-1))
+                mass_grad.sub_((features * share).sum(dim=-2))
                 features_grad.addcmul_(share, mass.unsqueeze(-2), value=-1.0)
                 query_grad[:, :, piece] = ctx.kind.backward(features, _cut(factors, piece), features_grad)
         return None, query_grad, None, sums_grad, mass_grad, None
