@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from attentions.linearized import BLOCK, BlockCausal
+from attentions.linearized import BLOCK, BlockCausal, Where
+from attentions.performer import PerformerAttention
 from cab import UserError, build_attention
 from tests.attentions.agreement import assert_forms_agree, assert_padding_is_nothing, make
 
@@ -127,3 +128,16 @@ def test_the_released_denominator_floor_is_reproduced(pattern: str) -> None:
 def test_wrong_options_are_refused(name: str, options: dict[str, float]) -> None:
     with pytest.raises(UserError, match=next(iter(options))):
         build_attention(name, pattern="CS", embed_dim=32, num_heads=2, **options)
+
+
+@pytest.mark.parametrize(("num_features", "scale", "share"), [(16, 1.0, 0.5), (64, 1.0, 1.0), (16, 0.5, 0.0)])
+def test_how_often_the_released_floor_replaces_a_denominator(num_features: int, scale: float, share: float) -> None:
+    """Head width 64, 1,024 tokens: the figures of docs/reproduction.md."""
+    attention = build_attention(
+        "performer", pattern="NS", embed_dim=512, num_heads=8, num_features=num_features, denominator_floor=0.1
+    )
+    assert isinstance(attention, PerformerAttention)
+    query, key = scale * torch.randn(2, 2, 8, 1024, 64)
+    mass = attention.summarise(key, key, None, Where())["mass"]
+    denominators = attention.query_features(query, Where()) @ mass.unsqueeze(-1)
+    assert (denominators < 0.1).float().mean().item() == pytest.approx(share, abs=0.15)

@@ -242,7 +242,7 @@ def test_a_checkpoint_with_code_in_it_runs_nothing(troubled: Cell, tmp_path: Pat
     assert not (tmp_path / "owned").exists()
 
 
-@pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "a/b", ""])
+@pytest.mark.parametrize("name", ["../outside", "/outside", "a/b", ""])
 def test_a_record_cannot_be_written_elsewhere(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="hash"):
         write_record({"hash": name}, tmp_path / "inside")

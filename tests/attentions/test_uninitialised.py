@@ -1,0 +1,61 @@
+"""Memory that a kernel asks for uncleared holds NaN here: none of it may reach an output or a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from attentions.windowed import Window, windowed_attention
+from cab import build_attention
+from cab.registry import ATTENTIONS
+
+CASES = [
+    (entry.name, str(pattern))
+    for entry in ATTENTIONS
+    for pattern in entry.patterns
+    if entry.name != "none" and not pattern.is_cross
+]
+
+
+@pytest.fixture
+def poisoned() -> Iterator[None]:
+    """torch.empty gives NaN."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    assert torch.empty(3).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def gradients(output: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+    found = torch.autograd.grad(output.sin().sum(), leaves, allow_unused=True)
+    return [output, *(x for x in found if x is not None)]
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.filterwarnings("ignore:.*deterministic.*:UserWarning")
+@pytest.mark.parametrize(("name", "pattern"), CASES)
+def test_nothing_uninitialised_is_read(name: str, pattern: str) -> None:
+    attention = build_attention(name, pattern=pattern, embed_dim=16, num_heads=2)
+    x = torch.randn(3, 150, 16, requires_grad=True)
+    padding = torch.zeros(3, 150, dtype=torch.bool)
+    padding[1, 70:], padding[2] = True, True
+    for mask in (None, padding):
+        output = attention(x, key_padding_mask=mask)
+        assert all(part.isfinite().all() for part in gradients(output, [x, *attention.parameters()]))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("offset", [0, 40])
+def test_keys_that_no_window_reaches_have_no_gradient(offset: int) -> None:
+    """Before the first window, and after the last one."""
+    query = torch.randn(1, 2, 100, 4, requires_grad=True)
+    key, value = (torch.randn(1, 2, 100 + offset + 200, 4, requires_grad=True) for _ in range(2))
+    output = windowed_attention(query, key, value, Window(5, 2, offset=offset))
+    _, _, d_key, d_value = gradients(output, [query, key, value])
+    for gradient in (d_key, d_value):
+        assert not gradient[:, :, : max(offset - 5, 0)].any()
+        assert not gradient[:, :, 100 + offset + 2 :].any()
+        assert gradient[:, :, offset : offset + 100].ne(0).all()
