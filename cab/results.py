@@ -99,6 +99,8 @@ def read_record(path: Path) -> dict[str, Any]:
     """One record; UserError when the file is not a whole record of this schema."""
     try:
         record = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"no record at {path}: name a <hash>.json of a results folder") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a whole result record ({error}); run the cell again") from None
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
