@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_records import make_record, number
 
 from cab.results import write_record
 from tasks.lm.task import LM
+from tests.cab.reports.made_records import make_record, number
 
 LM_METRICS = LM(dataset="pg19", context_lengths=(256, 512, 1024)).metrics
 LM_BESIDE = [metric.name for metric in LM_METRICS if not metric.primary]

@@ -7,11 +7,11 @@ import math
 from pathlib import Path
 
 import pytest
-from made_results import index_of, result, table
 
 from cab import UserError, load_results
 from cab.results import EXAMPLE_COMMAND
 from cab.scoring import score, score_table, select
+from tests.cab.scoring.made_results import index_of, result, table
 
 
 def two(**changes: object) -> list[dict[str, object]]:

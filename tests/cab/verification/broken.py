@@ -6,12 +6,12 @@ from __future__ import annotations
 import random
 
 import torch
-from broken_causal import hide_padding
 from torch import nn
 from torch.nn import functional as F
 
 from cab import Attention, Padding
 from cab.attention import SoftmaxLimit
+from tests.cab.verification.broken_causal import hide_padding
 
 
 class Softmax(Attention):

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import torch
-from broken import Softmax
 from torch import Tensor
 
 from cab import Attention, Padding
+from tests.cab.verification.broken import Softmax
 
 
 class QueriesSeeEachOther(Softmax):
