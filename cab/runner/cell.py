@@ -112,23 +112,23 @@ class Cell:
 
 def check_dataset(task: str, dataset: str) -> None:
     """UserError when the task has no such data."""
-    datasets: tuple[str, ...] = TASKS.get(task).cls.datasets  # type: ignore[attr-defined]
+    datasets = TASKS.get(task).datasets
     if dataset not in datasets:
         raise Unsupported(f"task '{task}' has no dataset '{dataset}'; it has {', '.join(datasets)}")
 
 
 def check_task_backbone(task: str, backbone: str, pattern: Pattern | None = None) -> None:
     """UserError when the task is not defined for the backbone, or the backbone has no slot of the pattern."""
-    defined: Mapping[str, str] = TASKS.get(task).cls.backbones  # type: ignore[attr-defined]
+    defined = TASKS.get(task).backbones
     BACKBONES.get(backbone)
     if backbone not in defined:
         raise Unsupported(f"task '{task}' is not defined for backbone '{backbone}'; choose {', '.join(defined)}")
     if pattern is None:
         return
     check_slot(backbone, pattern, set(backbone_patterns(backbone)))
-    if pattern not in Pattern.parse_many(defined[backbone]):
+    if pattern not in defined[backbone]:
         raise Unsupported(
-            f"task '{task}' does not test pattern {pattern} in '{backbone}'; it tests {defined[backbone]}"
+            f"task '{task}' does not test pattern {pattern} in '{backbone}'; it tests {' '.join(defined[backbone])}"
         )
 
 
@@ -137,10 +137,10 @@ def runnable_cells() -> list[tuple[str, str, str, str, str]]:
     return [
         (task.name, dataset, backbone, str(pattern), attention.name)
         for task in TASKS
-        for dataset in task.cls.datasets  # type: ignore[attr-defined]
-        for backbone, patterns in task.cls.backbones.items()  # type: ignore[attr-defined]
+        for dataset in task.datasets
+        for backbone, patterns in task.backbones.items()
         if backbone in BACKBONES
-        for pattern in Pattern.parse_many(patterns)
+        for pattern in patterns
         for attention in ATTENTIONS
         if pattern in attention.patterns
     ]

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from backbones.layers.tokens import SinusoidalPositions
 from cab import Backbone, UserError, build_backbone
-from cab.config import CONFIGS
+from cab.config_sources import CONFIGS
 
 PATTERNS = [("gpt2", "CS"), ("roberta", "NS"), ("transformer", "NS"), ("transformer", "CS"), ("transformer", "CC")]
 ATTENTIONS = {"NS": ["local", "performer", "abc"], "CS": ["local", "longshort", "s4d"], "CC": ["abc", "performer"]}
