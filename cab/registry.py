@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from cab.errors import Unsupported, UserError, first_line, unknown_name
 from cab.patterns import Pattern
@@ -53,6 +53,10 @@ class Entry(Generic[T]):
             return getattr(importlib.import_module(self.place.module), self.place.qualname)
         except Exception as error:
             raise Unsupported(f"'{self.name}' ({self.origin}) cannot be imported: {_reason(error)}") from error
+
+    def build(self, **arguments: Any) -> T:
+        """An object of the class."""
+        return cast("Callable[..., T]", self.cls)(**arguments)
 
     @property
     def origin(self) -> str:

@@ -32,7 +32,7 @@ def plan(jobs: Iterable[Job]) -> list[list[str]]:
         hours = gpu_hours(cell)
         if record is None:
             total += hours or 0.0
-        rows.append(["-" if hours is None else f"{hours:g}", "" if record is None else record["status"], command])
+        rows.append(["-" if hours is None else f"{hours:g}", "" if record is None else record.status, command])
     return [*rows, [f"{total:g}", "", f"in all, of {sum(not row[1] for row in rows)} cells to be run"]]
 
 

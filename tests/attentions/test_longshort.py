@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import agreement
 import pytest
 import torch
 
 from cab import UserError, build_attention
+from tests.attentions import agreement
 
 NONCAUSAL = [
     {},

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import agreement
 import pytest
 import torch
 
 from attentions.flash import mask_by_coordinate
 from attentions.vanilla import RECENT
 from cab import UserError
+from tests.attentions import agreement
 
 PATTERNS = ("NS", "CS", "NC", "CC")
 KERNELS = ("vanilla", "eager", "flash")

@@ -7,7 +7,6 @@ import math
 
 import pytest
 import torch
-from language_models import VOCABULARY, padding, slots, small, tokens
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -16,6 +15,7 @@ from backbones.gpt2 import GPT2
 from backbones.layers.decoder import DecodingState, TokenDecoder
 from backbones.transformer import Transformer
 from cab import UserError
+from tests.backbones.language_models import VOCABULARY, padding, slots, small, tokens
 
 CAUSAL = ["vanilla", "none", "local", "longshort", "abc", "s4d", "performer", "cosformer", "linear"]
 CROSS = ["vanilla", "none", "abc", "performer", "cosformer"]

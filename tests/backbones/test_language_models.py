@@ -6,16 +6,16 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import language_models
 import pytest
 import torch
-from language_models import VOCABULARY, padding, small, tokens
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from backbones.layers.tokens import SinusoidalPositions
 from cab import Backbone, UserError, build_backbone
 from cab.config_sources import CONFIGS
+from tests.backbones import language_models
+from tests.backbones.language_models import VOCABULARY, padding, small, tokens
 
 PATTERNS = [("gpt2", "CS"), ("roberta", "NS"), ("transformer", "NS"), ("transformer", "CS"), ("transformer", "CC")]
 ATTENTIONS = {"NS": ["local", "performer", "abc"], "CS": ["local", "longshort", "s4d"], "CC": ["abc", "performer"]}

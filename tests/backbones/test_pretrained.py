@@ -6,7 +6,6 @@ import re
 
 import pytest
 import torch
-from language_models import padding, small
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, RobertaConfig, RobertaForMaskedLM
 
@@ -14,6 +13,7 @@ from backbones.gpt2 import GPT2
 from backbones.pretrained import load_fairseq_roberta, load_huggingface_gpt2, load_huggingface_roberta
 from backbones.roberta import RoBERTa
 from cab import UserError
+from tests.backbones.language_models import padding, small
 
 AS_RELEASED = {"positions": "learned", "max_length": 31, "scale_embedding": False, "activation": "gelu_tanh"}
 

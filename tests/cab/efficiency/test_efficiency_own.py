@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from fake_subjects import Broken, Fake, Scores
 from torch import Tensor, nn
 
 from cab.efficiency import own
@@ -16,6 +15,7 @@ from cab.efficiency.subjects import AttentionSubject, ProjectionsSubject
 from cab.efficiency.workload import DECODED, Workload
 from cab.errors import UserError
 from cab.patterns import Pattern
+from tests.cab.efficiency.fake_subjects import Broken, Fake, Scores
 
 SMALL = Setting(batch_size=2, embed_dim=8, num_heads=2, repeats=4)
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from fake_subjects import Fake
 from torch import Tensor, nn
 
 from cab.efficiency import paper
@@ -11,6 +10,7 @@ from cab.efficiency.paper import measure_as_paper
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject
 from cab.patterns import Pattern
+from tests.cab.efficiency.fake_subjects import Fake
 
 SMALL = Setting(batch_size=2, embed_dim=8, num_heads=2, repeats=8)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from made_records import number
 
 from cab.cli.main import main
 from cab.reports.leaderboard import load_boards
 from cab.results import EXAMPLE_COMMAND, PUBLISHED
 from cab.scoring import score_table
+from tests.cab.made_records import number
 
 LSTF = "lstf/etth1/multivariate/informer"
 

@@ -12,11 +12,11 @@ from typing import Any
 from urllib.parse import parse_qs, unquote
 
 import pytest
-from made_records import number
 
 from cab.cli.main import main
 from cab.reports.leaderboard import load_boards
 from cab.reports.sections import suite_section
+from tests.cab.made_records import number
 
 HOSTILE = [
     "<script>alert(1)</script>",

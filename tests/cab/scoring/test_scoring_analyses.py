@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from made_results import result, table
 from scipy import stats
 
 from cab.results import PUBLISHED, load_results
 from cab.scoring import benefit_of_attention, pattern_correlation, score_table, task_correlation
+from tests.cab.scoring.made_results import result, table
 
 NAMES = ["vanilla", "abc", "local", "lara", "s4d", "performer"]
 

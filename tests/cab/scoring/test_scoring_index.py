@@ -10,11 +10,11 @@ import tracemalloc
 import numpy as np
 import pandas as pd
 import pytest
-from made_results import index_of, result, table
 
 from cab.results import PUBLISHED, load_results
 from cab.scoring import score, score_table
 from cab.scoring.selection import comparable
+from tests.cab.scoring.made_results import index_of, result, table
 
 COLUMNS = ["pattern", "task", "attention", "ci", "low", "high", "seeds"]
 

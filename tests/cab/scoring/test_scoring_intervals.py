@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from made_results import index_of, result, table
 from scipy import stats
 
 from cab.scoring import compare, order_table, score, score_table
 from cab.scoring.intervals import Spread
+from tests.cab.scoring.made_results import index_of, result, table
 
 
 def runs(values: dict[str, list[float]], **changes: object) -> list[dict[str, object]]:

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import torch
-from broken_causal import NEVER, future
 from torch import nn
 from torch.nn import functional as F
+
+from tests.cab.verification.broken_causal import NEVER, future
 
 
 class PlainAverage(nn.Module):

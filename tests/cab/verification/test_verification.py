@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import random
 
-import broken_causal
 import pytest
-import sound
 import torch
 from torch import nn
 
@@ -20,6 +18,7 @@ from cab.verification.check import CHECKS, Worst
 from cab.verification.compare import difference, distance, error_at
 from cab.verification.inputs import padding_masks
 from cab.verification.subject import Subject, rounding
+from tests.cab.verification import broken_causal, sound
 
 
 def test_results_say_what_was_measured_and_expected():

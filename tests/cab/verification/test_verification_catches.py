@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import broken
-import broken_causal
-import broken_cross
 import pytest
-import sound
 
 from cab import Pattern
 from cab.registry import ATTENTIONS
 from cab.verification import run_checks, select_checks, verify_attention
 from cab.verification.check import CHECKS
 from cab.verification.subject import Subject
+from tests.cab.verification import broken, broken_causal, broken_cross, sound
 
 NOT_GROWTH = [group for group in dict.fromkeys(check.group for check in CHECKS.values()) if group != "growth"]
 NOT_GROWTH.remove("compile")
