@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -15,16 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from cab.backbone import Backbone
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A number that a task reports. Only ``primary`` metrics enter the compositional index."""
-
-    name: str
-    unit: str
-    higher_is_better: bool
-    primary: bool = True
+from cab.record import Metric
 
 
 class Batches(Protocol):
@@ -57,7 +47,7 @@ class Task(ABC):
     @property
     @abstractmethod
     def metrics(self) -> tuple[Metric, ...]:
-        """What :meth:`evaluate` reports."""
+        """What :meth:`evaluate` reports, declared without values."""
 
     @abstractmethod
     def check(self) -> None:

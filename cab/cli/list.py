@@ -10,10 +10,13 @@ from pathlib import Path
 
 from cab.errors import UserError
 from cab.patterns import Pattern
+from cab.record import CELL, Status
 from cab.registry import ATTENTIONS, BACKBONES, TASKS, AttentionEntry
-from cab.results import CELL, DEFAULT_DIR
-from cab.runner.faults import STATUSES
+from cab.results import DEFAULT_DIR
 from cab.runner.statuses import UNFINISHED, cell_statuses
+
+RETRIED = (*(status for status in Status if status is not Status.FINISHED), UNFINISHED[1])
+"""What ``--retry`` takes."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,8 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--retry",
         metavar="STATUSES",
-        help="with --status: run the cells again that have one of these, separated by commas: "
-        f"{', '.join((*STATUSES[1:], UNFINISHED[1]))}",
+        help=f"with --status: run the cells again that have one of these, separated by commas: {', '.join(RETRIED)}",
     )
 
 
@@ -107,9 +109,8 @@ def _run_again(results_dir: Path, wanted: list[str]) -> None:
     """Run the cells again that have one of the statuses, each with the configuration it was started with."""
     from cab.runner.sweep import REPORT, run_here
 
-    known = (*STATUSES[1:], UNFINISHED[1])
-    if not set(wanted) <= set(known):
-        raise UserError(f"--retry takes statuses separated by commas, of {', '.join(known)}")
+    if not set(wanted) <= set(RETRIED):
+        raise UserError(f"--retry takes statuses separated by commas, of {', '.join(RETRIED)}")
     logging.getLogger().setLevel(logging.INFO)
     REPORT.clear()
     for found in cell_statuses(results_dir):

@@ -6,13 +6,12 @@ import argparse
 import logging
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from cab.cli.text_table import text_table
 from cab.errors import UserError
-from cab.results import read_record
+from cab.record import Metric, Record, Status
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,33 +30,31 @@ def run(args: argparse.Namespace) -> int:
 
     if args.results_dir and args.results_dir.resolve() == args.result.resolve().parent:
         raise UserError(f"{args.results_dir} holds {args.result} itself: name another folder for the new record")
-    record = read_record(args.result)
-    if record["status"] != "finished":
-        raise UserError(f"{args.result} has no score to compare: its run {record['status']} ({record.get('error')})")
+    record = Record.read(args.result)
+    if record.status is not Status.FINISHED:
+        raise UserError(f"{args.result} has no score to compare: its run {record.status} ({record.error})")
     logging.getLogger().setLevel(logging.INFO)
     with tempfile.TemporaryDirectory(prefix="cab-reproduce-") as scratch:
         changes = {"results_dir": str(args.results_dir or scratch), "force": True, "retry": []}
         changes |= {"data_root": args.data_root} if args.data_root else {}
         changes |= {"device": args.device} if args.device else {}
-        outcome = run_cell({**record["config"], **changes}, command=record.get("command", ""))
+        outcome = run_cell({**record.config, **changes}, command=record.command)
     again = outcome.record
     if again is None:
         raise UserError(f"another process is running this cell in {args.results_dir}")
     for line in differences(record, again):
         print(line)
-    rows, agree = compare(record["metrics"], again["metrics"], args.tolerance)
+    rows, agree = compare(record.metrics, again.metrics, args.tolerance)
     print(text_table(["metric", "recorded", "again", "difference", "verdict"], rows, align="lrrrl"))
     return 0 if agree else 1
 
 
-def compare(
-    recorded: list[dict[str, Any]], again: list[dict[str, Any]], tolerance: float
-) -> tuple[list[list[str]], bool]:
+def compare(recorded: Sequence[Metric], again: Sequence[Metric], tolerance: float) -> tuple[list[list[str]], bool]:
     """A row a metric: both values, their difference, and whether it is within the relative tolerance."""
-    new = {metric["name"]: metric["value"] for metric in again}
+    new = {metric.name: metric.value for metric in again}
     rows, agree = [], True
     for metric in recorded:
-        old_value, new_value = metric["value"], new.get(metric["name"])
+        old_value, new_value = metric.value, new.get(metric.name)
         if old_value is None or new_value is None:
             equal, difference = old_value is new_value, "-"
         else:
@@ -65,17 +62,17 @@ def compare(
             difference = f"{new_value - old_value:+.3g}"
         agree = agree and equal
         texts = ["-" if value is None else f"{value:.6g}" for value in (old_value, new_value)]
-        rows.append([metric["name"], *texts, difference, "equal" if equal else "differs"])
+        rows.append([metric.name, *texts, difference, "equal" if equal else "differs"])
     return rows, agree
 
 
-def differences(record: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:
+def differences(record: Record, again: Record) -> list[str]:
     """What differs between the two runs and could explain a difference: a line each."""
     lines = []
-    if record["hash"] != again["hash"]:
+    if record.hash != again.hash:
         lines.append("the cell itself is defined otherwise today: a task's version or an option has changed")
     for part in ("revision", "versions", "hardware", "data"):
-        before, after = record.get(part) or {}, again.get(part) or {}
+        before, after = getattr(record, part), getattr(again, part)
         for key in sorted({*before, *after}):
             if before.get(key) != after.get(key):
                 lines.append(f"{part} {key}: {before.get(key)} then, {after.get(key)} now")

@@ -8,11 +8,11 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cab.cli.text_table import text_table
 from cab.errors import UserError, unknown_name
-from cab.results import CELL
+from cab.record import CELL, Record, Status
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -99,9 +99,7 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def _statuses(text: str) -> list[str]:
     """The statuses that --retry names."""
-    from cab.runner.faults import STATUSES
-
-    known = [status for status in STATUSES if status != "finished"]
+    known = [status for status in Status if status is not Status.FINISHED]
     if not set(text.split(",")) <= set(known):
         raise UserError(f"--retry takes statuses separated by commas, of {', '.join(known)}")
     return text.split(",")
@@ -175,40 +173,40 @@ def _report(*, sweep: bool, printed: bool) -> None:
         raise UserError(f"no cell can run: {'; '.join(dict.fromkeys(REPORT.left_out)) or 'nothing was composed'}")
 
 
-def _cell_table(record: Any) -> str:
+def _cell_table(record: Record) -> str:
     """The metrics of one record, its baselines beside them."""
-    names = list(record["baselines"])
+    names = list(record.baselines)
     rows = []
-    for metric in record["metrics"]:
-        values = [metric["value"], *(record["baselines"][name].get(metric["name"]) for name in names)]
-        rows.append([metric["name"], *map(_number, values), metric["unit"]])
-    header = ["metric", record["cell"]["attention"], *names, "unit"]
+    for metric in record.metrics:
+        values = [metric.value, *(record.baselines[name].get(metric.name) for name in names)]
+        rows.append([metric.name, *map(_number, values), metric.unit])
+    header = ["metric", record.cell["attention"], *names, "unit"]
     return text_table(header, rows, align="l" * len(header))
 
 
-def _sweep_tables(records: Sequence[Any]) -> str:
+def _sweep_tables(records: Sequence[Record]) -> str:
     """A table a task: each has metrics and baselines of its own."""
-    tasks: dict[str, list[Any]] = {}
+    tasks: dict[str, list[Record]] = {}
     for record in records:
-        tasks.setdefault(record["cell"]["task"], []).append(record)
+        tasks.setdefault(record.cell["task"], []).append(record)
     return "\n\n".join(map(_task_table, tasks.values()))
 
 
-def _task_table(records: Sequence[Any]) -> str:
+def _task_table(records: Sequence[Record]) -> str:
     """A row a cell: what names it, its primary metrics, the baselines of its data, size and time."""
-    names = list(dict.fromkeys(m["name"] for record in records for m in record["metrics"] if m["primary"]))
-    baselines = list(dict.fromkeys(name for record in records for name in record["baselines"]))
+    names = list(dict.fromkeys(m.name for record in records for m in record.metrics if m.primary))
+    baselines = list(dict.fromkeys(name for record in records for name in record.baselines))
     header = [*CELL, *names, *(f"{baseline} {names[0]}" for baseline in baselines), "params", "seconds"]
     rows = []
     for record in records:
-        metrics = {m["name"]: m["value"] for m in record["metrics"]}
+        metrics = {m.name: m.value for m in record.metrics}
         rows.append(
             [
-                *(str(record["cell"][key]) for key in CELL),
+                *(str(record.cell[key]) for key in CELL),
                 *(_number(metrics.get(name)) for name in names),
-                *(_number(record["baselines"].get(b, {}).get(names[0])) for b in baselines),
-                "-" if record["cost"]["params"] is None else f"{record['cost']['params']:,}",
-                f"{record['cost']['wall_seconds']:.0f}",
+                *(_number(record.baselines.get(b, {}).get(names[0])) for b in baselines),
+                "-" if record.cost.params is None else f"{record.cost.params:,}",
+                "-" if record.cost.wall_seconds is None else f"{record.cost.wall_seconds:.0f}",
             ]
         )
     return text_table(header, rows, align="l" * len(header))

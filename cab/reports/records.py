@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from cab.errors import UserError
+from cab.record import CELL, Record
 from cab.reports.leaderboard import with_cell
 from cab.reports.suites import printable
-from cab.results import CELL, read_record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,28 +66,23 @@ def _json_number(value: float) -> float | None:
 def _facts(path: Path) -> dict[str, str]:
     """Name and text of what one would ask of a run: what it was, with what, on what, how dear."""
     try:
-        record = read_record(path)
+        record = Record.read(path)
     except UserError:  # gone or rewritten since it was loaded
         return {}
-    cost, revision = _mapping(record, "cost"), _mapping(record, "revision")
-    dirty = " with uncommitted changes" if revision.get("dirty") else ""
+    dirty = " with uncommitted changes" if record.revision.get("dirty") else ""
+    cost = {name: value for name, value in vars(record.cost).items() if value is not None}
     facts = {
-        "configuration hash": record["hash"],
-        "command": record.get("command"),
-        "revision": f"{revision['commit']}{dirty}" if revision.get("commit") else None,
-        "hardware": _listed(_mapping(record, "hardware")),
-        "versions": _listed(_mapping(record, "versions")),
-        "data": _listed(_mapping(record, "data")),
+        "configuration hash": record.hash,
+        "command": record.command,
+        "revision": f"{record.revision['commit']}{dirty}" if record.revision["commit"] else None,
+        "hardware": _listed(record.hardware),
+        "versions": _listed(record.versions),
+        "data": _listed(record.data),
         "cost": _listed(cost),
-        "finished": record.get("created"),
-        "task version": record.get("task_version"),
+        "started": record.started,
+        "task version": record.task_version,
     }
     return {name: str(text) for name, text in facts.items() if text not in (None, "")}
-
-
-def _mapping(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = record.get(key)
-    return value if isinstance(value, Mapping) else {}
 
 
 def _listed(mapping: Mapping[str, Any]) -> str:
@@ -104,11 +99,11 @@ def baselines(results: pd.DataFrame) -> dict[tuple[str, str, str], float]:
     found = {}
     for cell, rows in with_cell(results[results["hash"] != ""]).groupby("cell"):
         try:
-            recorded = _mapping(read_record(Path(rows["file"].iloc[0])), "baselines")
+            recorded = Record.read(Path(rows["file"].iloc[0])).baselines
         except UserError:
             continue
         for name, metrics in recorded.items():
-            for metric, value in metrics.items() if isinstance(metrics, Mapping) else ():
-                if isinstance(value, (int, float)):
+            for metric, value in metrics.items():
+                if value is not None:
                     found[(str(cell), printable(name), printable(metric))] = float(value)
     return found

@@ -14,8 +14,9 @@ from cab.build import backbone_patterns, check_attention, check_slot, parse_else
 from cab.config import tuned_options
 from cab.errors import Unsupported, UserError
 from cab.patterns import Pattern
+from cab.record import cell_hash
 from cab.registry import ATTENTIONS, BACKBONES, TASKS
-from cab.results import MACHINE_KEYS, cell_hash
+from cab.results import MACHINE_KEYS
 from cab.runner.engines import OWN
 from cab.task import Task
 

@@ -10,10 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from cab.errors import UserError
-
-STATUSES = ("finished", "oom", "diverged", "failed")
-"""What a record says of its run: a score, out of memory, a loss that is no number, or an error."""
-
+from cab.record import Status
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -37,11 +34,11 @@ class Preempted(BaseException):
         self.signal = number
 
 
-def status_of(error: Exception) -> str:
-    """``oom``, ``diverged`` or ``failed``."""
+def status_of(error: Exception) -> Status:
+    """What the record of a run says that ended with ``error``."""
     if isinstance(error, Diverged):
-        return "diverged"
-    return "oom" if is_out_of_memory(error) else "failed"
+        return Status.DIVERGED
+    return Status.OOM if is_out_of_memory(error) else Status.FAILED
 
 
 def is_out_of_memory(error: BaseException) -> bool:

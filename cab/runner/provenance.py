@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import gc
 import platform
@@ -9,11 +10,33 @@ import re
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from cab.record import About
+
+if TYPE_CHECKING:
+    from cab.runner.cell import Cell
+
 PACKAGES = ("cab-benchmark", "torch", "lightning", "hydra-core", "numpy", "pandas")
+
+
+def about_run(cell: Cell, command: str, device: torch.device | None) -> About:
+    """What is known of a run before it trains; without a device, of one whose machine is not known."""
+    return About(
+        hash=cell.hash,
+        cell=cell.key,
+        task_version=cell.task.version,
+        config=dict(cell.config),
+        engine=cell.engine,
+        command=command,
+        versions=versions(),
+        revision=revision(),
+        hardware=hardware(device) if device else {},
+        data=cell.task.fingerprint() if device else {},
+        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
 
 
 @functools.cache

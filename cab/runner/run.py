@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import importlib.util
 import json
@@ -17,13 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
-from cab.results import read_record, record_path, weights_path, write_record
+from cab.record import Cost, Record, Status, record_path, weights_path
 from cab.runner.cell import Cell
 from cab.runner.engines import OWN, Trained, find_engine
 from cab.runner.faults import StopSignals, disk_errors, is_full_disk, status_of
 
 if TYPE_CHECKING:
     from cab.backbone import Backbone
+    from cab.record import About
     from cab.runner.optimizer import TrainerConfig
     from cab.runner.processes import Processes
 
@@ -37,7 +39,7 @@ class Outcome:
 
     title: str
     status: str
-    record: Mapping[str, Any] | None
+    record: Record | None
 
 
 def run_cell(config: Mapping[str, Any], *, command: str = "") -> Outcome:
@@ -77,21 +79,22 @@ def run_cell(config: Mapping[str, Any], *, command: str = "") -> Outcome:
         _delete_record(cell, folder)
         with disk_errors(cell.results_dir):
             record = _record(cell, folder, command, processes)
-            write_record(record, cell.results_dir)
+            assert record is not None
+            record.write(cell.results_dir)
         _clean(folder, record)
     return Outcome(cell.title, "trained", record)
 
 
-def existing_record(cell: Cell) -> dict[str, Any] | None:
+def existing_record(cell: Cell) -> Record | None:
     """The record of an earlier run that need not be repeated."""
     path = record_path(cell.results_dir, cell.hash)
     if cell.config["force"] or not path.exists():
         return None
     try:
-        record = read_record(path)
+        record = Record.read(path)
     except UserError:  # a broken record is no record: run the cell again
         return None
-    return None if record["status"] in cell.config["retry"] else record
+    return None if record.status in cell.config["retry"] else record
 
 
 def _delete_record(cell: Cell, folder: Path) -> None:
@@ -109,28 +112,30 @@ def _delete_record(cell: Cell, folder: Path) -> None:
     path.unlink()
 
 
-def _record(cell: Cell, folder: Path, command: str, processes: Processes) -> dict[str, Any]:
-    """The record of the run, whatever becomes of it."""
-    from cab.runner.record import base_record, without_score
+def _record(cell: Cell, folder: Path, command: str, processes: Processes) -> Record | None:
+    """The record of the run, whatever becomes of it; None in a process that is not the first of its run."""
+    from cab.runner.provenance import about_run
 
     started = time.perf_counter()
-    base = base_record(cell, command, choose_device(cell.config["device"]))
+    about = about_run(cell, command, choose_device(cell.config["device"]))
     try:
-        return {**base, **_train_and_evaluate(cell, folder, processes)}
+        return _train_and_evaluate(cell, about, folder, processes)
     except UserError:
         raise
     except Exception as error:
         if is_full_disk(error) or not processes.is_first:
             raise
-        status = status_of(error)
         (folder / "traceback.txt").write_text(traceback.format_exc())
-        seconds = time.perf_counter() - started
-        return without_score(base, cell.task, status=status, error=error, seconds=seconds)
+        seconds, step = time.perf_counter() - started, getattr(error, "step", None)
+        cost = Cost(steps=step, processes=processes.count, train_seconds=seconds, wall_seconds=seconds)
+        return Record.failed(
+            about, status=status_of(error), error=error, step=step, cost=cost, metrics=cell.task.metrics
+        )
 
 
-def _clean(folder: Path, record: Mapping[str, Any]) -> None:
+def _clean(folder: Path, record: Record) -> None:
     """Keep what a finished run is looked at for; of others keep the checkpoints, in case they are run again."""
-    if record["status"] != "finished":
+    if record.status is not Status.FINISHED:
         return
     for pattern in ("step-*.ckpt", "*.tmp", "best-*.pt", "average-*.pt", "last.pt"):
         for file in folder.glob(pattern):
@@ -193,14 +198,13 @@ def _claim(cell: Cell, command: str) -> Iterator[Path | None]:
         yield folder
 
 
-def _train_and_evaluate(cell: Cell, folder: Path, processes: Processes) -> dict[str, Any]:
+def _train_and_evaluate(cell: Cell, about: About, folder: Path, processes: Processes) -> Record | None:
     import lightning as L
     import torch
 
     from cab.runner.loggers import open_loggers
     from cab.runner.order import mix_seed
     from cab.runner.provenance import PeakMemory
-    from cab.runner.record import metric_rows
     from cab.runner.watch import DeviceBatches, save_whole
 
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
@@ -218,7 +222,7 @@ def _train_and_evaluate(cell: Cell, folder: Path, processes: Processes) -> dict[
         else:
             run = find_engine(cell.engine).train(cell, backbone, config, device=device, folder=folder)
         if not processes.is_first:
-            return {}
+            return None
         trained = time.perf_counter()
         save_whole(backbone.state_dict(), weights_path(cell.results_dir, cell.hash))
         batches = DeviceBatches(device)
@@ -229,24 +233,24 @@ def _train_and_evaluate(cell: Cell, folder: Path, processes: Processes) -> dict[
         if run.history:
             draw_loss(run.history, cell.title, folder / "loss.png")
         baselines = cell.task.baselines()
-    return {
-        "status": "finished",
-        "metrics": metric_rows(cell.task, scores),
-        "baselines": baselines,
-        "history": run.history,
-        "cost": {
-            "params": sum(parameter.numel() for parameter in backbone.parameters()),
-            "steps": run.steps,
-            "processes": processes.count,
-            "best_step": run.best_step,
-            "train_seconds": run.earlier_seconds + trained - started,
-            "wall_seconds": run.earlier_seconds + time.perf_counter() - started,
-            "peak_memory_bytes": memory.read(),
-            "peak_memory_kind": memory.kind,
-            **run.cost,
-        },
-        **({cell.engine: run.facts} if run.facts else {}),
-    }
+    cost = Cost(
+        params=sum(parameter.numel() for parameter in backbone.parameters()),
+        steps=run.steps,
+        processes=processes.count,
+        best_step=run.best_step,
+        train_seconds=run.earlier_seconds + trained - started,
+        wall_seconds=run.earlier_seconds + time.perf_counter() - started,
+        peak_memory_bytes=memory.read(),
+        peak_memory_kind=memory.kind,
+    )
+    return Record.finished(
+        about,
+        metrics=[metric.measured(scores.get(metric.name)) for metric in cell.task.metrics],
+        baselines=baselines,
+        history=run.history,
+        cost=dataclasses.replace(cost, **run.cost),
+        engine_facts=run.facts,
+    )
 
 
 def _train(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cab.errors import UserError
-from cab.results import record_path, write_record
+from cab.record import Cost, Record, Status, record_path
 from cab.runner.cell import Cell
 from cab.runner.faults import Preempted
 from cab.runner.sweep import Job, collect, to_do
@@ -200,10 +200,11 @@ def _had_no_memory(logs: Path) -> bool:
 
 def _record_out_of_memory(cell: Cell, command: str, job: str) -> None:
     """The record of a cell that Slurm has killed for want of memory: it could not write one itself."""
-    from cab.runner.record import base_record, without_score
+    from cab.runner.provenance import about_run
 
     if record_path(cell.results_dir, cell.hash).exists():
         return
     error = MemoryError(f"Slurm killed job {job} for want of memory; ask for more with cluster.memory")
-    base = base_record(cell, command, None)
-    write_record(without_score(base, cell.task, status="oom", error=error, seconds=0.0), cell.results_dir)
+    about = about_run(cell, command, None)
+    record = Record.failed(about, status=Status.OOM, error=error, step=None, cost=Cost(), metrics=cell.task.metrics)
+    record.write(cell.results_dir)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cab.errors import UserError
-from cab.results import CELL, read_record, record_path
+from cab.record import CELL, Record, record_path
 
 UNFINISHED = ("running", "cut")
 """Cells without a record: a process holds the folder, or none does and the same command would go on."""
@@ -18,12 +18,12 @@ UNFINISHED = ("running", "cut")
 
 @dataclass(frozen=True)
 class CellStatus:
-    """``status``: one of ``faults.STATUSES``, ``running``, ``cut`` or ``broken`` (the record cannot be read)."""
+    """``status``: one of ``cab.record.Status``, ``running``, ``cut`` or ``broken`` (the record cannot be read)."""
 
-    cell: dict[str, Any]
+    cell: Mapping[str, Any]
     status: str
     detail: str
-    config: dict[str, Any]
+    config: Mapping[str, Any]
     command: str
 
 
@@ -42,12 +42,11 @@ def cell_statuses(results_dir: Path) -> list[CellStatus]:
 def _recorded(results_dir: Path) -> Iterator[CellStatus]:
     for path in results_dir.glob("*.json"):
         try:
-            record = read_record(path)
+            record = Record.read(path)
         except UserError as error:
             yield CellStatus({}, "broken", str(error), {}, "")
             continue
-        detail, command = record.get("error") or "", record.get("command", "")
-        yield CellStatus(record["cell"], record["status"], detail, record["config"], command)
+        yield CellStatus(record.cell, record.status, record.error, record.config, record.command)
 
 
 def _started(results_dir: Path) -> Iterator[CellStatus]:

@@ -14,7 +14,7 @@ from hydra.core.override_parser.types import Override
 
 from cab.config import group_entry
 from cab.errors import Unsupported, UserError
-from cab.results import read_record, record_path
+from cab.record import Record, Status, record_path
 from cab.runner.cell import GROUPS, Cell, runnable_cells, why_not_runnable
 from cab.runner.run import Outcome, existing_record, run_cell
 
@@ -39,8 +39,8 @@ class Report:
 
     def add(self, outcome: Outcome) -> None:
         log.info("%s: %s", words(outcome), outcome.title)
-        if outcome.record is not None and outcome.record["status"] == "failed":
-            self.failures.append(f"{outcome.title}: {outcome.record['error']}")
+        if outcome.record is not None and outcome.record.status is Status.FAILED:
+            self.failures.append(f"{outcome.title}: {outcome.record.error}")
         self.outcomes.append(outcome)
 
     def add_error(self, error: Exception, about: str) -> None:
@@ -72,13 +72,13 @@ def command_of(overrides: Iterable[str]) -> str:
 
 def words(outcome: Outcome) -> str:
     """What became of the cell, in words."""
-    status = "finished" if outcome.record is None else outcome.record["status"]
+    status = Status.FINISHED if outcome.record is None else outcome.record.status
     if outcome.status == "found":
-        again = "" if status == "finished" else f" ({status}; --retry {status} runs it again)"
+        again = "" if status is Status.FINISHED else f" ({status}; --retry {status} runs it again)"
         return "already there" + again
     if outcome.record is None:
         return outcome.status
-    return status if status == "finished" else f"{status} ({outcome.record['error']})"
+    return status if status is Status.FINISHED else f"{status} ({outcome.record.error})"
 
 
 def first_line(error: BaseException) -> str:
@@ -159,7 +159,7 @@ def to_do(jobs: Iterable[Job]) -> Iterator[tuple[Cell, Job]]:
 def collect(cell: Cell, *, otherwise: str) -> None:
     """What another process has made of the cell: the record on disk is the truth, ``otherwise`` the words for none."""
     try:
-        record = read_record(record_path(cell.results_dir, cell.hash))
+        record = Record.read(record_path(cell.results_dir, cell.hash))
     except UserError:
         REPORT.failures.append(f"{cell.title}: {otherwise}")
     else:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
-from cab.results import CELL, EXAMPLE_COMMAND, read_record
+from cab.record import CELL, Record
+from cab.results import EXAMPLE_COMMAND
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -150,7 +151,7 @@ def _difference(first: Mapping[Any, Any], second: Mapping[Any, Any]) -> str:
     if not first["hash"] or first["hash"] == second["hash"]:
         return ""
     try:
-        one, other = (_flat(read_record(Path(row["file"])).get("config", {})) for row in (first, second))
+        one, other = (_flat(Record.read(Path(row["file"])).config) for row in (first, second))
     except UserError:  # gone since it was loaded
         return ""
     names = [name for name in {**one, **other} if one.get(name) != other.get(name)]

@@ -6,7 +6,6 @@ token lasts for as many steps as look at it most.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from backbones.transformer_tts import TransformerTTS
 from cab import Attention, Pattern, UserError, build_backbone
-from cab.results import read_record, weights_path
+from cab.record import Record, Status, weights_path
 from tasks.tts.data import FRAMES_PER_STEP
 from tasks.tts.phonemes import ALIGNED, ARPABET, WRITTEN
 
@@ -28,16 +27,16 @@ def load_teacher(record_path: Path) -> TransformerTTS:
     Raises:
         ValueError: no such record or weights, or a network whose cross attention has no weights to look at.
     """
-    record = read_record(record_path)
-    config = record["config"]
-    if record["status"] != "finished" or config["backbone"]["name"] != "transformer_tts":
+    record = Record.read(record_path)
+    config = record.config
+    if record.status is not Status.FINISHED or config["backbone"]["name"] != "transformer_tts":
         raise UserError(f"{record_path} is not the record of a finished transformer_tts run")
     spec, pattern = config["attention"], config["pattern"]
     elsewhere = config["elsewhere"] if isinstance(config["elsewhere"], str) else config["elsewhere"].get("CC")
     cross = spec["name"] if pattern == "CC" else elsewhere
     if cross not in ("vanilla", "eager", "flash"):
         raise UserError(f"{record_path}: the cross attention '{cross}' is not softmax attention; take one that is")
-    weights = weights_path(record_path.parent, record["hash"])
+    weights = weights_path(record_path.parent, record.hash)
     if not weights.exists():
         raise UserError(f"{record_path}: there are no weights beside the record; run the cell again with force=true")
     options = {name: value for name, value in config["backbone"].items() if name != "name"}
@@ -90,4 +89,4 @@ def aligned_tokens(written: list[int]) -> list[int]:
 
 def fingerprint(record_path: Path) -> str:
     """The hash of the teacher's record."""
-    return str(json.loads(record_path.read_text())["hash"])
+    return Record.read(record_path).hash

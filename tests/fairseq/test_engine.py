@@ -38,8 +38,8 @@ def test_a_cell_leaves_the_usual_record(cell: list[str], tmp_path: Path) -> None
     assert record["history"][-1]["validation"] < record["history"][1]["validation"]
     ppl = next(metric["value"] for metric in record["metrics"] if metric["name"] == "ppl")
     # The same weights and tokens; of masked tokens each masks its own, and fairseq's pages begin with a mark.
-    assert record["fairseq"]["perplexity"] == pytest.approx(ppl, rel=1e-3 if cell is LM else 0.05)
-    assert record["fairseq"]["versions"]["fairseq-fixed"]
+    assert record["engine_facts"]["perplexity"] == pytest.approx(ppl, rel=1e-3 if cell is LM else 0.05)
+    assert record["engine_facts"]["versions"]["fairseq-fixed"]
     assert [path.name for path in tmp_path.glob("*/fairseq/*.pt")] == ["checkpoint_best.pt"]
 
 
@@ -85,7 +85,7 @@ def test_an_attention_of_another_package(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (record,) = records(tmp_path / "results")
     assert record["cell"]["attention"] == "mean(gain=0.5)"
-    assert "gain=0.5" in record["fairseq"]["arguments"]
+    assert "gain=0.5" in record["engine_facts"]["arguments"]
 
 
 @pytest.mark.parametrize(

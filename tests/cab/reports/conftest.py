@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cab.results import write_record
+from cab.record import Cost
 from tasks.lm.task import LM
-from tests.cab.reports.made_records import make_record, number
+from tests.cab.made_records import make_record, number
 
 LM_METRICS = LM(dataset="pg19", context_lengths=(256, 512, 1024)).metrics
 LM_BESIDE = [metric.name for metric in LM_METRICS if not metric.primary]
@@ -22,7 +21,7 @@ def add(tmp_path: Path) -> Callable[..., Path]:
     """Write a record into ``tmp_path / "results"``; gives its path."""
 
     def write(metrics: dict[str, float | None], **changes: Any) -> Path:
-        return write_record(make_record(metrics, **changes), tmp_path / "results")
+        return make_record(metrics, **changes).write(tmp_path / "results")
 
     return write
 
@@ -35,7 +34,7 @@ def suite_folder(tmp_path: Path, add: Callable[..., Path]) -> Path:
         for seed in (0, 1):
             who = {"attention": attention, "seed": seed}
             lstf = {name: number(name, *who.values()) for name in ("mse", "mae")}
-            add(lstf, **who, baselines=naive, cost={"params": 700 + seed, "train_seconds": 60, "peak_memory_bytes": 9})
+            add(lstf, **who, baselines=naive, cost=Cost(params=700 + seed, train_seconds=60, peak_memory_bytes=9))
             point = {"task": "pcc", "dataset": "pcn", "variant": "", "backbone": "pointr"}
             add({"f_score": number("f", *who.values())}, **who, **point)
             if attention != "s4d":
@@ -49,7 +48,7 @@ def suite_folder(tmp_path: Path, add: Callable[..., Path]) -> Path:
 @pytest.fixture
 def broken_record(suite_folder: Path) -> Path:
     """A record of the suite, cut in half."""
-    path = suite_folder / "ffffffffffffffff.json"
-    whole = json.dumps(make_record({"mse": 1.0}))
+    path = make_record({"mse": 1.0}, hash="f" * 16).write(suite_folder)
+    whole = path.read_text()
     path.write_text(whole[: len(whole) // 2])
     return path

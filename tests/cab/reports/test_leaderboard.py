@@ -16,7 +16,7 @@ from cab.cli.main import main
 from cab.reports.leaderboard import load_boards
 from cab.results import EXAMPLE_COMMAND, PUBLISHED
 from cab.scoring import score_table
-from tests.cab.reports.made_records import number
+from tests.cab.made_records import number
 
 LSTF = "lstf/etth1/multivariate/informer"
 

@@ -16,7 +16,7 @@ import pytest
 from cab.cli.main import main
 from cab.reports.leaderboard import load_boards
 from cab.reports.sections import suite_section
-from tests.cab.reports.made_records import number
+from tests.cab.made_records import number
 
 HOSTILE = [
     "<script>alert(1)</script>",

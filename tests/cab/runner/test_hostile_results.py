@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from cab.cli.main import main
-from cab.errors import UserError
-from cab.results import write_record
 from cab.runner.run import run_cell
 
 Cell = Callable[..., dict[str, Any]]
@@ -39,7 +37,7 @@ def hostile(troubled: Cell, tmp_path: Path) -> Path:
     tag = f"!!python/object/apply:os.system ['touch {mark}']"
     evil = f"${{oc.env:HOME}}/../../{tmp_path}/escaped"
     for number, name in enumerate([tag, evil, "../../escaped", "/tmp/../" + str(tmp_path / "escaped"), "<script>"]):
-        record = json.loads(json.dumps(genuine))
+        record = json.loads((folder / f"{genuine.hash}.json").read_text())
         record |= {"hash": f"{number:016x}", "status": "failed", "command": f"cab run; touch {mark}"}
         record["cell"] |= {"attention": name, "dataset": name, "task": name}
         record["config"] |= {"results_dir": evil, "task": {"name": name}, "attention": {"name": name}}
@@ -84,13 +82,6 @@ def test_a_run_passes_over_hostile_checkpoints(hostile: Path, troubled: Cell, ca
     config = troubled(f"results_dir={hostile}", "retry=[finished]")
     outcome = run_cell(config)
     assert outcome.record is not None
-    assert outcome.record["status"] == "finished"
+    assert outcome.record.status == "finished"
     assert "skipped the broken checkpoint" in caplog.text
     assert nothing_happened(hostile)
-
-
-@pytest.mark.parametrize("name", ["../escaped", "a/b", "", "a b", "x\0y"])
-def test_a_record_is_written_into_its_folder_alone(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is not the hash of a cell"):
-        write_record({"hash": name}, tmp_path / "results")
-    assert not any(tmp_path.iterdir())

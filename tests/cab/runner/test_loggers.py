@@ -24,7 +24,7 @@ def test_the_numbers_of_every_validation_are_in_a_csv(troubled: Cell, tmp_path: 
     table = pd.read_csv(path)
     seen = table.dropna(subset=["validation"])
     assert list(seen["step"]) == [4, 8]
-    assert list(seen["validation"]) == [entry["validation"] for entry in outcome.record["history"]]
+    assert list(seen["validation"]) == [entry["validation"] for entry in outcome.record.history]
 
 
 def test_tensorboard(troubled: Cell, tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_wandb_is_offline_and_grouped_by_sweep(troubled: Cell, tmp_path: Path, m
     outcome = run_cell(troubled("logger=wandb", "trainer.validate_every=4"))
     assert wandb.run is None, "the next cell would write into this run"
     assert outcome.record is not None
-    assert given["id"] == outcome.record["hash"]
+    assert given["id"] == outcome.record.hash
     assert given["group"] == str(tmp_path)
     assert list(tmp_path.glob("*/wandb/offline-run-*/*.wandb"))
 

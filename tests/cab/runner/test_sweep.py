@@ -20,8 +20,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from cab.cli.main import main
 from cab.config import CONFIGS
 from cab.errors import UserError
+from cab.record import Record
 from cab.registry import TASKS
-from cab.results import read_record
 from cab.runner.cell import runnable_cells
 from cab.runner.run import run_cell
 from cab.runner.slurm import SlurmOptions, job_facts, job_name
@@ -151,7 +151,7 @@ def test_hundred_kills_lose_nothing(troubled: Cell, tmp_path: Path) -> None:
         now = {path.name: path.read_bytes() for path in tmp_path.glob("*.json")}
         assert finished.items() <= now.items()
         for path in tmp_path.glob("*.json"):
-            assert read_record(path)["status"] == "finished"
+            assert Record.read(path).status == "finished"
         if len(now) == len(configs):  # all done: kill on, over fresh ones
             for path in tmp_path.glob("*.json"):
                 path.unlink()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cab import UserError
-from cab.results import weights_path
+from cab.record import weights_path
 from cab.runner.order import Draw, SeededItems
 from cab.runner.run import run_cell
 from cab.runner.watch import average_weights
@@ -44,8 +44,8 @@ def test_worker_processes_change_no_number(troubled: Cell, tmp_path: Path) -> No
     ]
     assert records[0] is not None
     assert records[1] is not None
-    assert records[0]["metrics"] == records[1]["metrics"]
-    assert records[0]["hash"] == records[1]["hash"]
+    assert records[0].metrics == records[1].metrics
+    assert records[0].hash == records[1].hash
 
 
 def test_epochs_are_announced_again_after_a_resume(troubled: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,11 +78,11 @@ def test_a_run_goes_on_with_micro_batches_of_another_size(
     assert uncut is not None
     assert cut is not None
     assert retried is not None
-    assert (cut["status"], retried["status"], retried["hash"]) == ("oom", "finished", uncut["hash"])
+    assert (cut.status, retried.status, retried.hash) == ("oom", "finished", uncut.hash)
     assert sizes == [4] * 5 + [1] * 16
-    [one], [two] = uncut["history"], retried["history"]
+    [one], [two] = uncut.history, retried.history
     assert two == pytest.approx(one, abs=1e-4)
-    assert retried["metrics"][0]["value"] == pytest.approx(uncut["metrics"][0]["value"], rel=1e-4)
+    assert retried.metrics[0].value == pytest.approx(uncut.metrics[0].value, rel=1e-4)
 
 
 def test_the_average_is_of_the_last_multiples(troubled: Cell, tmp_path: Path) -> None:
@@ -94,14 +94,14 @@ def test_the_average_is_of_the_last_multiples(troubled: Cell, tmp_path: Path) ->
     ]
     record = run_cell(troubled(*options)).record
     assert record is not None
-    assert [entry["validation"] for entry in record["history"]] == [None] * 8
+    assert [entry["validation"] for entry in record.history] == [None] * 8
     sums = []
     for steps in (4, 6, 8):
         single = ["trainer.keep=last", f"trainer.max_steps={steps}", f"results_dir={tmp_path / str(steps)}"]
         last = run_cell(troubled("trainer.validate_every=null", *single)).record
         assert last is not None
-        sums.append(last["metrics"][1]["value"])
-    assert record["metrics"][1]["value"] == pytest.approx(sum(sums) / 3, abs=1e-6)
+        sums.append(last.metrics[1].value)
+    assert record.metrics[1].value == pytest.approx(sum(sums) / 3, abs=1e-6)
 
 
 @pytest.mark.parametrize("keep", ["best", "last", "average"])
@@ -109,12 +109,12 @@ def test_the_weights_that_were_scored_stay(keep: str, troubled: Cell, tmp_path: 
     averaged = ["trainer.average_every=2", "trainer.average_count=3"]
     record = run_cell(troubled(f"trainer.keep={keep}", "trainer.validate_every=3", *averaged)).record
     assert record is not None
-    path = weights_path(tmp_path, record["hash"])
+    path = weights_path(tmp_path, record.hash)
     assert [file.name for pattern in ("*.pt", "*.ckpt") for file in path.parent.glob(pattern)] == [path.name]
     first = next(iter(torch.load(path, weights_only=True).values()))
-    assert first.double().sum().item() == record["metrics"][1]["value"]
-    validated = {entry["step"]: entry["validation"] for entry in record["history"]}
-    assert record["cost"]["best_step"] == (min(validated, key=lambda step: validated[step]) if keep == "best" else 0)
+    assert first.double().sum().item() == record.metrics[1].value
+    validated = {entry["step"]: entry["validation"] for entry in record.history}
+    assert record.cost.best_step == (min(validated, key=lambda step: validated[step]) if keep == "best" else 0)
 
 
 def test_average_of_whole_numbers_is_the_last(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_network_is_validated_and_evaluated_in_the_precision_it_is_trained_in(
         note(name)
     record = run_cell(troubled(f"trainer.precision={precision}")).record
     assert record is not None
-    assert record["status"] == "finished"
+    assert record.status == "finished"
     expected = torch.bfloat16 if precision == "bf16-mixed" else torch.float32
     assert seen == dict.fromkeys(("loss", "validate", "evaluate", "draw"), expected)
 
@@ -158,6 +158,6 @@ def test_a_network_is_validated_and_evaluated_in_the_precision_it_is_trained_in(
 def test_no_steps_score_the_untrained_network(troubled: Cell) -> None:
     record = run_cell(troubled("trainer.max_steps=0")).record
     assert record is not None
-    assert record["status"] == "finished"
-    assert record["cost"]["steps"] == 0
-    assert record["metrics"][0]["value"] is not None
+    assert record.status == "finished"
+    assert record.cost.steps == 0
+    assert record.metrics[0].value is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from cab import UserError, load_results
 from cab.results import EXAMPLE_COMMAND
 from cab.scoring import score, score_table, select
+from tests.cab.made_records import make_record
 from tests.cab.scoring.made_results import index_of, result, table
 
 
@@ -66,20 +66,8 @@ def test_duplicate_cells_name_both_files() -> None:
 
 def test_duplicate_cells_say_what_differs(tmp_path: Path) -> None:
     for number, landmarks in enumerate((16, 64)):
-        cell = {"task": "lstf", "dataset": "etth1", "variant": "M", "backbone": "informer", "pattern": "NC"}
-        cell |= {"attention": "abc", "preset": "mini", "seed": 0}
-        record = {
-            "schema": 1,
-            "status": "finished",
-            "hash": f"{number:016x}",
-            "cell": cell,
-            "task_version": 1,
-            "metrics": [{"name": "mse", "value": 1.0, "unit": "", "higher_is_better": False, "primary": True}],
-            "cost": {"params": 1, "train_seconds": 1.0, "peak_memory_bytes": 1},
-            "revision": {"commit": ""},
-            "config": {"seed": 0, "attention": {"name": "abc", "num_landmarks": landmarks}},
-        }
-        (tmp_path / f"{number:016x}.json").write_text(json.dumps(record))
+        config = {"seed": 0, "attention": {"name": "abc", "num_landmarks": landmarks}}
+        make_record({"mse": 1.0}, attention="abc", config=config, hash=f"{number:016x}").write(tmp_path)
     with pytest.raises(UserError, match=r"attention\.num_landmarks is 16 and 64"):
         score_table(load_results(tmp_path))
 

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 from cab.cli.main import main
-from cab.results import EXAMPLE_COMMAND, PUBLISHED, write_record
+from cab.results import EXAMPLE_COMMAND, PUBLISHED
+from tests.cab.made_records import make_record
 
 COSTS = str(PUBLISHED / "efficiency_cost.csv")
 RAW = str(PUBLISHED / "results.csv")
@@ -25,33 +26,10 @@ def records(tmp_path: Path) -> Path:
     for name, value in values.items():
         for place, dataset in enumerate(("etth1", "etth2")):
             for seed in range(3):
-                cell = {"task": "lstf", "dataset": dataset, "variant": "M", "backbone": "informer", "pattern": "NC"}
-                cell |= {"attention": name, "preset": "mini", "seed": seed}
-                record = {
-                    "schema": 1,
-                    "status": "finished",
-                    "hash": f"{name}{place}{seed}".ljust(16, "0"),
-                    "cell": cell,
-                    "task_version": 1,
-                    "metrics": [
-                        {
-                            "name": "mse",
-                            "value": value + 0.05 * seed * (-1) ** place,
-                            "unit": "",
-                            "higher_is_better": False,
-                        },
-                        {
-                            "name": "mse_all_windows",
-                            "value": 9.0,
-                            "unit": "",
-                            "higher_is_better": False,
-                            "primary": False,
-                        },
-                    ],
-                    "cost": {"params": 1, "train_seconds": 1.0, "peak_memory_bytes": 1},
-                    "revision": {"commit": ""},
-                }
-                write_record(record, folder)
+                metrics = {"mse": value + 0.05 * seed * (-1) ** place, "mse_all_windows": 9.0}
+                cell = {"dataset": dataset, "variant": "M", "attention": name, "seed": seed}
+                digest = f"{name}{place}{seed}".ljust(16, "0")
+                make_record(metrics, beside=["mse_all_windows"], hash=digest, **cell).write(folder)
     return folder
 
 
@@ -205,7 +183,7 @@ def test_mistakes_are_one_clear_line(
 def test_broken_records_are_left_out_with_a_warning(
     records: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    (records / "broken.json").write_text('{"schema": 1, "hash')
+    (records / "broken.json").write_text('{"schema": 2, "hash')
     assert main(["score", str(records), "--csv"]) == 0
     assert "broken.json is not a whole result record" in caplog.text
     assert len(capsys.readouterr().out.splitlines()) == 7

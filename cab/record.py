@@ -1,0 +1,300 @@
+"""The record of a run: its schema, how one is made, and the only way to read one.
+
+A record is one JSON file, written to a temporary name and renamed, and never edited: a folder can be shared by many
+jobs with no lock, and holds no half a record of ours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from cab.errors import UserError
+
+SCHEMA = 2
+
+CELL = ("task", "dataset", "variant", "backbone", "pattern", "attention", "preset", "seed")
+"""What one run measures; ``variant`` tells apart runs of one data set, as univariate and multivariate."""
+
+
+class Status(StrEnum):
+    """What became of a run: a score, out of memory, a loss that is no number, or an error."""
+
+    FINISHED = "finished"
+    OOM = "oom"
+    DIVERGED = "diverged"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that a task reports: declared without a ``value``, recorded with one (None: there is none).
+
+    Only ``primary`` metrics enter the compositional index. One that is measured ``at_length`` is a point of a curve
+    against sequence length.
+    """
+
+    name: str
+    value: float | None = field(default=None, kw_only=True)
+    unit: str
+    higher_is_better: bool
+    primary: bool = True
+    at_length: int | None = field(default=None, kw_only=True)
+
+    def measured(self, value: float | None) -> Metric:
+        """The metric with its value; what is no finite number, or was not scored, is None."""
+        known = value is not None and math.isfinite(value)
+        return dataclasses.replace(self, value=float(value) if known else None)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a run took; None where it is not known.
+
+    Attributes:
+        params: parameters of the network.
+        steps: optimiser steps that were made.
+        processes: that trained together.
+        best_step: the step whose weights were scored, when validation chose them; else 0.
+        train_seconds: of training, over all processes of a run that was cut.
+        wall_seconds: of training and evaluation.
+        peak_memory_bytes: as ``peak_memory_kind`` measures it.
+        peak_memory_kind: the device's allocator, or the resident set of the process.
+    """
+
+    params: int | None = None
+    steps: int | None = None
+    processes: int | None = None
+    best_step: int | None = None
+    train_seconds: float | None = None
+    wall_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    peak_memory_kind: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What is known of a run whatever becomes of it.
+
+    Attributes:
+        hash: name of the run, see :func:`cell_hash`.
+        cell: the values of :data:`CELL`.
+        task_version: of the task's protocol.
+        config: the whole resolved configuration.
+        engine: what trains.
+        command: the command line that runs this cell alone.
+        versions: of Python and packages.
+        revision: ``commit``, and whether the files are ``dirty``.
+        hardware: the machine; empty where it is not known.
+        data: what identifies the data.
+        started: when, in UTC (ISO 8601).
+    """
+
+    hash: str
+    cell: Mapping[str, Any]
+    task_version: int
+    config: Mapping[str, Any]
+    engine: str
+    command: str
+    versions: Mapping[str, Any]
+    revision: Mapping[str, Any]
+    hardware: Mapping[str, Any]
+    data: Mapping[str, Any]
+    started: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record(About):
+    """A run and what became of it.
+
+    Attributes:
+        error: of a run without a score: the error's type and its first line, else empty.
+        step: where training failed, if that is known.
+        baselines: the same metrics of trivial answers, by the baseline's name.
+        history: entries with ``step``, ``loss`` and ``validation``, in nats.
+        engine_facts: what else the engine has to say of itself.
+    """
+
+    status: Status
+    error: str
+    step: int | None
+    metrics: tuple[Metric, ...]
+    baselines: Mapping[str, Mapping[str, float]]
+    history: Sequence[Mapping[str, float | None]]
+    cost: Cost
+    engine_facts: Mapping[str, Any]
+
+    @classmethod
+    def finished(
+        cls,
+        about: About,
+        *,
+        metrics: Iterable[Metric],
+        baselines: Mapping[str, Mapping[str, float]],
+        history: Sequence[Mapping[str, float | None]],
+        cost: Cost,
+        engine_facts: Mapping[str, Any],
+    ) -> Record:
+        """The record of a run with a score."""
+        return cls(
+            **vars(about),
+            status=Status.FINISHED,
+            error="",
+            step=None,
+            metrics=tuple(metrics),
+            baselines=baselines,
+            history=history,
+            cost=cost,
+            engine_facts=engine_facts,
+        )
+
+    @classmethod
+    def failed(
+        cls,
+        about: About,
+        *,
+        status: Status,
+        error: BaseException,
+        step: int | None,
+        cost: Cost,
+        metrics: Iterable[Metric],
+    ) -> Record:
+        """The record of a run without a score: every metric as declared, without a value."""
+        assert status is not Status.FINISHED
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return cls(
+            **vars(about),
+            status=status,
+            error=": ".join([type(error).__name__, *lines[:1]]),
+            step=step,
+            metrics=tuple(metrics),
+            baselines={},
+            history=[],
+            cost=cost,
+            engine_facts={},
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Record:
+        """The record at ``path``; UserError, in one line, when that is not a whole record of this schema."""
+        try:
+            text = path.read_text(encoding="utf-8")
+            content = json.loads(text)
+        except FileNotFoundError:
+            raise UserError(f"no record at {path}: name a <hash>.json of a results folder") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(f"{path} is not a whole result record ({error}); run the cell again") from None
+        if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+            raise UserError(f"{path} is not a result record of schema {SCHEMA}")
+        try:
+            record = cls._parsed(content)
+            if "\\u" in text:  # JSON can spell halves of characters, which no table can hold
+                json.dumps([content["cell"], content["metrics"]], ensure_ascii=False).encode()
+        except UnicodeError:
+            raise UserError(f"{path} holds text that is not Unicode; run the cell again") from None
+        except KeyError as error:
+            raise UserError(f"{path} lacks {error.args[0]}; run the cell again") from None
+        except (AttributeError, TypeError, ValueError, OverflowError) as error:
+            raise UserError(f"{path} is not a whole result record ({error}); run the cell again") from None
+        return record
+
+    @classmethod
+    def _parsed(cls, content: Mapping[str, Any]) -> Record:
+        """KeyError, TypeError or ValueError for what is not as :meth:`write` writes it."""
+        parts = {name: content[name] for name in _FIELDS}
+        for name, kind in _KINDS:
+            if not isinstance(parts[name], kind):
+                raise TypeError(f"{name} is {parts[name]!r:.40}")
+        cell = parts["cell"]
+        if not (type(cell["seed"]) is int and all(isinstance(cell[name], str) for name in CELL if name != "seed")):
+            raise TypeError("a name in the cell is not text, or its seed no number")
+        _check_hash(parts["hash"])
+        metrics = tuple(_metric(row) for row in parts["metrics"])
+        _check_numbers("a cost", (value for name, value in parts["cost"].items() if name != "peak_memory_kind"))
+        for name, values in parts["baselines"].items():
+            _check_numbers(f"baseline {name}", values.values())
+        if not isinstance(parts["revision"]["commit"], str):
+            raise TypeError("the commit is not text")
+        return cls(**{**parts, "status": Status(parts["status"]), "metrics": metrics, "cost": Cost(**parts["cost"])})
+
+    def write(self, results_dir: Path) -> Path:
+        """Write the record whole or not at all; it replaces an earlier one of the same hash."""
+        _check_hash(self.hash)
+        path = record_path(results_dir, self.hash)
+        content = {"schema": SCHEMA, **vars(self)}
+        content |= {"metrics": [vars(metric) for metric in self.metrics], "cost": vars(self.cost)}
+        results_dir.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=results_dir, prefix=f".{path.stem}-", suffix=".tmp")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(content, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).chmod(0o644)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        return path
+
+
+_FIELDS = [part.name for part in dataclasses.fields(Record)]
+_KINDS = [
+    *((name, str) for name in ("hash", "engine", "command", "started", "status", "error")),
+    *(
+        (name, dict)
+        for name in ("cell", "config", "versions", "revision", "hardware", "data", "baselines", "cost", "engine_facts")
+    ),
+    *((name, list) for name in ("metrics", "history")),
+    ("task_version", int),
+]
+
+
+def _metric(row: Mapping[str, Any]) -> Metric:
+    metric = Metric(**row)
+    texts, flags = (metric.name, metric.unit), (metric.higher_is_better, metric.primary)
+    if not (all(isinstance(text, str) for text in texts) and all(isinstance(flag, bool) for flag in flags)):
+        raise TypeError(f"metric {row!r:.60}")
+    _check_numbers(f"the value of {metric.name}", [metric.value])
+    if not (metric.at_length is None or (type(metric.at_length) is int and metric.at_length > 0)):
+        raise TypeError(f"the length of {metric.name} is {metric.at_length!r:.40}")
+    return metric
+
+
+def _check_numbers(what: str, values: Iterable[Any]) -> None:
+    """TypeError for what is neither a number nor None, OverflowError for a number that no float can hold."""
+    for value in values:
+        if not (value is None or isinstance(value, (int, float))):
+            raise TypeError(f"{what} is {value!r:.40}, no number")
+        float(value or 0)
+
+
+def _check_hash(digest: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", digest):
+        raise UserError(f"'{digest}' is not the hash of a cell: letters and digits")
+
+
+def cell_hash(identity: Mapping[str, Any]) -> str:
+    """The name of a run: 16 hexadecimal digits of the SHA-256 of what its cell is."""
+    canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def record_path(results_dir: Path, digest: str) -> Path:
+    """Where the record called ``digest`` lies; logs, checkpoints and pictures are in the folder beside it."""
+    return results_dir / f"{digest}.json"
+
+
+def weights_path(results_dir: Path, digest: str) -> Path:
+    """The weights that a finished run was scored with: a state dict of the backbone, to read with ``torch.load``."""
+    return results_dir / digest / "weights.pt"

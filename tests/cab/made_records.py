@@ -1,0 +1,49 @@
+"""Records for the tests of what is made from them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection
+from typing import Any
+
+from cab.record import About, Cost, Metric, Record, cell_hash
+
+
+def number(*names: object) -> float:
+    """A number between 1 and 2 that depends on the names alone."""
+    return 1 + zlib.crc32(repr(names).encode()) % 9973 / 9973
+
+
+def make_record(metrics: dict[str, float | None], *, beside: Collection[str] = (), **changes: Any) -> Record:
+    """A record with these metrics, those ``beside`` not scored; ``changes`` go to the cell, or replace whole parts."""
+    cell = {"task": "lstf", "dataset": "etth1", "variant": "multivariate", "backbone": "informer"}
+    cell |= {"pattern": "NC", "attention": "vanilla", "preset": "mini", "seed": 0}
+    parts = {name: changes.pop(name) for name in ("command", "hardware", "config", "hash") if name in changes}
+    score = {name: changes.pop(name) for name in ("baselines", "cost") if name in changes}
+    cell |= changes
+    about = {
+        "hash": cell_hash(cell),
+        "cell": cell,
+        "task_version": 1,
+        "config": cell,
+        "engine": "lightning",
+        "command": f"cab run attention={cell['attention']} seed={cell['seed']}",
+        "versions": {"python": "3.11.7"},
+        "revision": {"commit": "0123456789abcdef0123", "dirty": False},
+        "hardware": {"device": "cpu", "cores": 2},
+        "data": {"fingerprint": "feed"},
+        "started": "2026-11-20T12:00:00+00:00",
+    }
+    return Record.finished(
+        About(**(about | parts)),
+        metrics=[make_metric(name, value, primary=name not in beside) for name, value in metrics.items()],
+        baselines=score.get("baselines", {}),
+        history=[],
+        cost=score.get("cost", Cost(params=1_000_003, train_seconds=75.5, peak_memory_bytes=3 * 2**29, steps=40)),
+        engine_facts={},
+    )
+
+
+def make_metric(name: str, value: float | None, *, primary: bool = True) -> Metric:
+    higher = name == "f_score"
+    return Metric(name, "dB" if higher else "", higher_is_better=higher, primary=primary).measured(value)
