@@ -1,38 +1,23 @@
-"""What trains a cell: ``engine=NAME`` is a module that an entry point of ``cab.engines`` names."""
+"""What trains a cell, ``engine=NAME``: a module that an entry point of ``cab.engines`` names, and what it is given."""
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from cab.errors import unknown_name
+import torch
+
+from cab.backbone import Backbone
+from cab.build import build_backbone
+from cab.errors import UserError, unknown_name
 from cab.runner.cell import Cell
 from cab.runner.faults import StopSignals
-from cab.runner.processes import Processes
-
-if TYPE_CHECKING:
-    import torch
-
-    from cab.backbone import Backbone
-
-
-@dataclass(frozen=True)
-class Run:
-    """A cell that is checked, its data read, and where it is trained.
-
-    Attributes:
-        folder: for logs and checkpoints, held by this run alone.
-        signals: what has asked the run to stop.
-    """
-
-    cell: Cell
-    device: torch.device
-    processes: Processes
-    folder: Path
-    signals: StopSignals = field(default_factory=StopSignals)
+from cab.runner.processes import Processes, find_processes
 
 
 @dataclass(frozen=True)
@@ -66,6 +51,36 @@ class Engine(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class Run:
+    """A cell that is checked, its data read, and what it is run with: everything from here on is given it."""
+
+    cell: Cell
+    command: str
+    engine: Engine
+    device: torch.device
+    processes: Processes
+    signals: StopSignals = field(default_factory=StopSignals)
+
+    @classmethod
+    def checked(cls, cell: Cell, command: str) -> Run:
+        """UserError for everything that can be wrong, before anything is written."""
+        processes = find_processes()
+        device = choose_device(cell.config["device"], processes)
+        _check_packages(cell)
+        engine = find_engine(cell.engine)
+        engine.check(cell, processes)
+        cell.task.setup(cell.data_root)
+        make_backbone(cell, "meta")
+        return cls(cell, command, engine, device, processes)
+
+    @property
+    def folder(self) -> Path:
+        """For logs, checkpoints and pictures."""
+        return self.cell.results_dir / self.cell.hash
+
+
+@functools.cache
 def find_engine(name: str) -> Engine:
     """The engine called ``name``, imported; UserError lists what exists when there is none."""
     points = {point.name: point for point in entry_points(group="cab.engines")}
@@ -73,3 +88,38 @@ def find_engine(name: str) -> Engine:
         raise unknown_name("engine", name, points)
     engine: Engine = points[name].load()
     return engine
+
+
+def choose_device(name: str, processes: Processes) -> torch.device:
+    """``auto`` is the GPU where there is one, of several processes one each. UserError for a GPU that is not there."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise UserError(f"device must be auto, cpu or cuda, got '{name}'")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("device=cuda, but torch sees no GPU; use device=cpu")
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    if processes.count == 1:
+        return torch.device("cuda")
+    return torch.device("cuda", processes.local_rank % torch.cuda.device_count())
+
+
+def make_backbone(cell: Cell, device: str = "cpu") -> Backbone:
+    """The network of the cell, sized by its data; on ``meta`` it has no memory."""
+    options = {**cell.backbone_options, **cell.task.backbone_options(cell.backbone)}
+    with torch.device(device):
+        return build_backbone(
+            cell.backbone,
+            attention=cell.attention,
+            pattern=cell.pattern,
+            elsewhere={str(p): {"name": spec.name, **spec.options} for p, spec in cell.elsewhere.items()},
+            **options,
+        )
+
+
+def _check_packages(cell: Cell) -> None:
+    """UserError for a package that the task needs and that is not installed."""
+    missing = [extra for module, extra in cell.task.packages.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        extras = ",".join(sorted(set(missing)))
+        name = cell.config["task"]["name"]
+        raise UserError(f"task '{name}' needs an extra: pip install 'cab-benchmark[{extras}]'")

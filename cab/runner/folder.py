@@ -20,7 +20,7 @@ ABOUT = "cell.json"
 
 @contextlib.contextmanager
 def held_folder(folder: Path, about: Mapping[str, Any]) -> Iterator[bool]:
-    """Hold the folder, which is made if need be; False when another process holds it. A killed process holds nothing."""
+    """Hold the folder, made if need be; False when another process holds it. A process that is killed lets go."""
     with disk_errors(folder.parent):
         folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK)

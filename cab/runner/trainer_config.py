@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     import torch
 
 
+MACHINE_KEYS = ("checkpoint_every", "micro_batch_size", "num_workers", "strategy")
+"""What suits a machine and is not part of what is measured."""
+
+
 def _one_of(*names: str) -> Any:
     return field(metadata={"choices": names})
 
@@ -116,9 +120,9 @@ def _problem(value: Any, kind: Any, bounds: Any) -> str:
     """What the value of a field must be and is not; empty when it is."""
     if "choices" in bounds and value not in bounds["choices"]:
         return f"one of {', '.join(bounds['choices'])}, got '{value}'"
-    if "smallest" in bounds and not (value is None and bounds["nullable"]):
-        if not _is_whole(value) or value < bounds["smallest"]:
-            return f"a whole number from {bounds['smallest']}{' or null' if bounds['nullable'] else ''}, got {value!r}"
+    null = bounds.get("nullable", False) and value is None
+    if "smallest" in bounds and not null and not (_is_whole(value) and value >= bounds["smallest"]):
+        return f"a whole number from {bounds['smallest']}{' or null' if bounds['nullable'] else ''}, got {value!r}"
     if kind == "float" and (not _is_number(value) or value < 0):
         return f"a number from 0, got {value!r}"
     if kind == "bool" and not isinstance(value, bool):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from cab.backbone import Backbone
 from cab.runner.batches import Shares, StepBatches, training_batches
 from cab.runner.cell import Cell

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cab.runner.optimizer import TrainerConfig
 from hydra import compose, initialize_config_dir
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,7 +16,6 @@ from torch.nn import functional as F
 from cab import Backbone
 from cab.config import CONFIGS, register_configs, resolve
 from cab.runner.cell import Cell
-from cab.runner.optimizer import TrainerConfig
 from cab.runner.run import make_backbone, trainer_config
 from engines.fairseq import environment
 from engines.fairseq.command import training_arguments

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from cab.runner.watch import newest_checkpoint
 
 from cab import UserError, load_results
 from cab.cli.main import main
@@ -21,7 +22,6 @@ from cab.record import Record
 from cab.runner.faults import Preempted, StopSignals
 from cab.runner.run import run_cell
 from cab.runner.statuses import cell_statuses
-from cab.runner.watch import newest_checkpoint
 from tests.cab.runner.troubled import Troubled
 
 Cell = Callable[..., dict[str, Any]]

@@ -6,12 +6,12 @@ import math
 from typing import Any
 
 import pytest
+from cab.runner.optimizer import TrainerConfig
 from omegaconf import OmegaConf
 from torch import nn
 
 from cab import UserError
 from cab.config import CONFIGS
-from cab.runner.optimizer import TrainerConfig
 
 
 def config(**changes: Any) -> TrainerConfig:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from cab.runner.watch import checkpoints, newest_checkpoint
 
 CELL = [
