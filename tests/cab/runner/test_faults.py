@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from cab.runner.watch import newest_checkpoint
+from engines.torch.checkpoints import Checkpoints
 
 from cab import UserError, load_results
 from cab.cli.main import main
@@ -65,10 +65,10 @@ def test_a_wrong_option_of_the_trainer_is_told_before_anything_is_written(
 def test_a_failed_cell_is_run_again_only_when_asked(troubled: Cell, tmp_path: Path) -> None:
     run_cell(troubled(trouble="crash"))
     again = run_cell(troubled())
-    assert again.status == "found"
+    assert again.kind == "found"
     assert again.record is not None
     assert again.record.status == "failed"
-    assert run_cell(troubled("retry=[oom]")).status == "found"
+    assert run_cell(troubled("retry=[oom]")).kind == "found"
     retried = run_cell(troubled("retry=[failed]"))
     assert retried.record is not None
     assert retried.record.status == "finished"
@@ -236,7 +236,7 @@ def test_a_checkpoint_with_code_in_it_runs_nothing(troubled: Cell, tmp_path: Pat
     folder.mkdir()
     torch.save({"state": Hostile(tmp_path / "owned")}, folder / "step-00000004.ckpt")
     (folder / "step-00000005.ckpt").write_bytes(pickle.dumps(Hostile(tmp_path / "owned")))
-    assert newest_checkpoint(folder) is None
+    assert Checkpoints(folder).newest() is None
     record = run_cell(troubled()).record
     assert record is not None
     assert record.metrics == uncut.metrics

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cab.runner.order import Draw, Shares, StepBatches, mix_seed
+from cab.runner.batches import Draw, Shares, StepBatches, mix_seed
 
 from cab import UserError
 
