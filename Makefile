@@ -1,15 +1,13 @@
-# Every verb sets up what it needs: `make demo` and `make test` work on a fresh machine.
+# Every verb sets up what it needs: `make demo` and `make test` work on a fresh machine. PYTHON= chooses the interpreter.
 PYTHON ?= python3
 BIN := .venv/bin
 RESULTS ?= results/demo
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: setup fairseq demo test lint bench clean
+.PHONY: setup fairseq demo test test-thorough test-all test-lowest lint bench clean
 
-setup: .venv/ready
-
-.venv/ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0 -e '.[dev,cluster,text,audio,vision,tensorboard,wandb]' && touch $@
+setup:
+	@PYTHON=$(PYTHON) scripts/environment.sh
 
 fairseq: .venv-fairseq/ready
 
@@ -20,8 +18,22 @@ demo: setup
 	$(BIN)/cab run -m task=lstf dataset=synthetic attention=vanilla,abc,performer,cosformer,none pattern=NC,NS preset=mini results_dir=$(RESULTS)
 	$(BIN)/cab leaderboard $(RESULTS) --format markdown
 
+# What a change could break quickly.
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	@scripts/browser.sh
+	$(PYTEST) -m "not thorough"
+
+# The rest, with a Slurm and fairseq's environment where they can be had.
+test-thorough: setup
+	@scripts/browser.sh
+	-$(MAKE) fairseq
+	scripts/with_slurm.sh env $(PYTEST) -m thorough
+
+test-all: test test-thorough
+
+# The lowest versions that pyproject.toml declares.
+test-lowest:
+	PYTHON=$(PYTHON) scripts/lowest.sh
 
 lint: setup
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
@@ -30,4 +42,4 @@ bench: setup
 	$(BIN)/cab efficiency --pattern NS CS NC CC --phase forward forward+backward decode --lengths 256 512 1024 2048 4096 8192 16384 --batch-size 1 --peers --out results/bench/costs.csv --plot results/bench
 
 clean:
-	rm -rf .venv .venv-fairseq build dist results/demo results/bench
+	rm -rf .venv .venv-fairseq .venv-lowest build dist results/demo results/bench

@@ -15,8 +15,10 @@ from torch.nn import functional as F
 from attentions.abc_causal import EMPTY, causal_abc
 from attentions.precision import wide
 from cab import Attention, Pattern, register_attention
-from cab.attention import State, compact_rows, take_rows, without_padding
+from cab.attention import Padding, State
 from cab.errors import UserError
+from cab.input_checks import check_decoding, check_tokens
+from cab.padding import compact_rows, take_rows, without_padding
 
 
 @register_attention("abc", patterns="NS CS NC CC", complexity="n", paper="Peng et al. 2022")
@@ -57,15 +59,8 @@ class ABCAttention(Attention):
         for weight in (self.compress_k, self.compress_v):
             nn.init.xavier_uniform_(weight, gain=2**-0.5)
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        query_padding_mask: Tensor | None,  # noqa: ARG002
-        key_padding_mask: Tensor | None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        key_padding_mask = padding.key
         if self.pattern is Pattern.CS:
             return self.attend_causally(query, key, value, key_padding_mask, None)[0]
         return self.read(query, *self.memory(key, value, key_padding_mask))
@@ -147,7 +142,7 @@ class ABCAttention(Attention):
         dtype: torch.dtype | None = None,  # noqa: ARG002
     ) -> State:
         """CS: masses [B, H, r], logarithms, and means [B, H, r, E] of nothing. CC: K~ and V~ of the source."""
-        self._check_decoding(batch_size, key, value, key_padding_mask)
+        check_decoding(self.pattern, batch_size, key, value, key_padding_mask, self.embed_dim)
         if key is None or value is None:
             return self.empty_state(batch_size, device or self.compress_k.device)
         key = self.split_heads(self.k_proj(without_padding(key, key_padding_mask)))
@@ -161,7 +156,7 @@ class ABCAttention(Attention):
         return sum(tensor.nbytes for tensor in self.empty_state(1, None).values())
 
     def prefill(self, query: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
-        self._check_tokens(query, query_padding_mask)
+        check_tokens(query, query_padding_mask, self.embed_dim)
         tokens, mask, order = compact_rows(without_padding(query, query_padding_mask), query_padding_mask)
         heads = self.split_heads(self.q_proj(tokens))
         if self.pattern is Pattern.CS:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from attentions.landmarks import average, segment_means, segments
 from attentions.precision import wide
 from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import SoftmaxLimit
+from cab.attention import Padding, SoftmaxLimit
 
 
 @register_attention("lara", patterns="NS", complexity="n", paper="Zheng et al. 2022")
@@ -46,7 +46,7 @@ class LARAAttention(Attention):
         self.num_landmarks = num_landmarks
 
     @classmethod
-    def softmax_limit(cls, pattern: Pattern, num_tokens: int) -> SoftmaxLimit:  # noqa: ARG003
+    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
         """Nearer with every proposal, and not there with one a token: no proposal is the target's own mixture.
 
         The tolerance is what holds for logits of usual size; where softmax attention picks single keys, it does not.
@@ -59,15 +59,8 @@ class LARAAttention(Attention):
         shape = (*like.shape[:2], self.num_landmarks, self.head_dim)
         return torch.randn(shape, dtype=like.dtype, device=like.device) if self.training else like.new_zeros(shape)
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        query_padding_mask: Tensor | None,  # noqa: ARG002
-        key_padding_mask: Tensor | None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        key_padding_mask = padding.key
         dtype, (rows, _, num_tokens, _) = query.dtype, query.shape
         with torch.autocast(query.device.type, enabled=False):
             query, key, value = (wide(x) for x in (query, key, value))

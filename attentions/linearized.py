@@ -16,7 +16,9 @@ from attentions.mapped_features import FeatureMap, Mapped, MeanOfQueries, SumOfK
 from attentions.pieces import tokens_at_once
 from attentions.precision import wide
 from cab import Attention, Pattern
-from cab.attention import State, compact_rows, take_rows, without_padding
+from cab.attention import Padding, State
+from cab.input_checks import check_decoding, check_tokens
+from cab.padding import compact_rows, take_rows, without_padding
 
 BLOCK = 64
 """Tokens of one block of the causal form."""
@@ -85,15 +87,8 @@ class LinearizedAttention(Attention):
         """[..., F] to [..., E]: numerators by denominators, zero where there is no weight."""
         return sums[..., :-1] / sums[..., -1:].clamp(min=self.smallest_denominator)
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        query_padding_mask: Tensor | None,
-        key_padding_mask: Tensor | None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        query_padding_mask, key_padding_mask = padding
         dtype = query.dtype
         with torch.autocast(query.device.type, enabled=False):
             query, key, value = (wide(x) for x in (query, key, value))
@@ -170,7 +165,7 @@ class LinearizedAttention(Attention):
         dtype: torch.dtype | None = None,
     ) -> State:
         """Constant in size: running sums (CS), or the sums over the source, formed once (CC); tokens read."""
-        self._check_decoding(batch_size, key, value, key_padding_mask)
+        check_decoding(self.pattern, batch_size, key, value, key_padding_mask, self.embed_dim)
         like = self.k_proj.weight.new_zeros(0, device=device, dtype=dtype)
         if key is None or value is None:
             empty = wide(like.new_zeros(batch_size, self.num_heads, 1, self.head_dim))
@@ -185,7 +180,7 @@ class LinearizedAttention(Attention):
         return {**summary, "length": torch.zeros(batch_size, dtype=torch.long, device=key.device)}
 
     def prefill(self, query: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
-        self._check_tokens(query, query_padding_mask)
+        check_tokens(query, query_padding_mask, self.embed_dim)
         tokens, mask, order = compact_rows(without_padding(query, query_padding_mask), query_padding_mask)
         heads = self.split_heads(self.q_proj(tokens))
         with torch.autocast(query.device.type, enabled=False):

@@ -8,8 +8,10 @@ from torch.nn import functional as F
 
 from attentions.windowed import Window, windowed_attention
 from cab import Attention, Pattern, register_attention
-from cab.attention import SoftmaxLimit, State, compact_rows, take_rows, without_padding
+from cab.attention import Padding, SoftmaxLimit, State
 from cab.errors import UserError
+from cab.input_checks import check_decoding, check_tokens
+from cab.padding import compact_rows, take_rows, without_padding
 
 
 @register_attention("local", patterns="NS CS", complexity="n", paper="Luong et al. 2015")
@@ -54,19 +56,12 @@ class LocalAttention(Attention):
             self.window = Window(left, window_size - 1 - left if total else window_size)
 
     @classmethod
-    def softmax_limit(cls, pattern: Pattern, num_tokens: int) -> SoftmaxLimit:  # noqa: ARG003
+    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
         """A window over the whole sequence."""
         return SoftmaxLimit(({"window_size": num_tokens, "extent": "per_side"},))
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        query_padding_mask: Tensor | None,  # noqa: ARG002
-        key_padding_mask: Tensor | None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        key_padding_mask = padding.key
         # Padding is on the right, where no real target of the causal pattern looks.
         mask = None if self.pattern is Pattern.CS else key_padding_mask
         return self._attend(query, key, value, self.window, mask)
@@ -111,7 +106,7 @@ class LocalAttention(Attention):
         dtype: torch.dtype | None = None,
     ) -> State:
         """Keys and values of the tokens that the next one sees, empty so far."""
-        self._check_decoding(batch_size, key, value, key_padding_mask)
+        check_decoding(self.pattern, batch_size, key, value, key_padding_mask, self.embed_dim)
         weight = self.k_proj.weight
         shape = (batch_size, self.num_heads, self.window.left, self.head_dim)
         past = torch.zeros(shape, device=device or weight.device, dtype=dtype or weight.dtype)
@@ -121,7 +116,7 @@ class LocalAttention(Attention):
         return sum(tensor.nbytes for tensor in self.init_state(1).values())
 
     def prefill(self, query: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
-        self._check_tokens(query, query_padding_mask)
+        check_tokens(query, query_padding_mask, self.embed_dim)
         tokens, mask, order = compact_rows(without_padding(query, query_padding_mask), query_padding_mask)
         padding = tokens.new_zeros(tokens.shape[:2], dtype=torch.bool) if mask is None else mask
         hidden = torch.cat([state["hidden"], padding], dim=1)

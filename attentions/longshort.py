@@ -14,8 +14,10 @@ from attentions.longshort_causal import Chunks, causal_longshort
 from attentions.precision import wide
 from attentions.windowed import Window, windowed_attention
 from cab import Attention, Pattern, register_attention
-from cab.attention import State, compact_rows, take_rows, without_padding
+from cab.attention import Padding, State
 from cab.errors import UserError
+from cab.input_checks import check_decoding, check_tokens
+from cab.padding import compact_rows, take_rows, without_padding
 
 
 @register_attention("longshort", patterns="NS CS", complexity="n", paper="Zhu et al. 2021")
@@ -101,15 +103,8 @@ class LongShortAttention(Attention):
                 nn.init.xavier_normal_(projection.weight)
             self.add_module(name, projection)
 
-    def compute(
-        self,
-        query: Tensor,
-        key: Tensor,  # noqa: ARG002
-        value: Tensor,  # noqa: ARG002
-        *,
-        query_padding_mask: Tensor | None,
-        key_padding_mask: Tensor | None,  # noqa: ARG002
-    ) -> Tensor:
+    def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: Padding) -> Tensor:
+        query_padding_mask = padding.query
         if self.use_reference:
             return self.reference_rows(query, query_padding_mask)
         if self.pattern is Pattern.CS:
@@ -284,7 +279,7 @@ class LongShortAttention(Attention):
         dtype: torch.dtype | None = None,
     ) -> State:
         """Projections of the tokens that can still be needed, slots of the finished chunks, tokens read."""
-        self._check_decoding(batch_size, key, value, key_padding_mask)
+        check_decoding(self.pattern, batch_size, key, value, key_padding_mask, self.embed_dim)
         like = self.k_proj.weight.new_empty(0, device=device, dtype=dtype)
         past = max(self.chunks.window, self.chunks.size) - 1
         slots = like.new_zeros(batch_size, self.num_heads, 0, self.head_dim)
@@ -303,7 +298,7 @@ class LongShortAttention(Attention):
         return sum(tensor.nbytes for tensor in state.values()) + 2 * slots * state["key"].itemsize
 
     def prefill(self, query: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
-        self._check_tokens(query, query_padding_mask)
+        check_tokens(query, query_padding_mask, self.embed_dim)
         tokens, mask, order = compact_rows(without_padding(query, query_padding_mask), query_padding_mask)
         num_tokens, size = tokens.shape[1], self.chunks.size
         read = state["length"]

@@ -2,45 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cab import Attention, register_attention
-from cab.attention import State, without_padding
+from cab.attention import State
 
 
 @register_attention("none", patterns="NS CS NC CC", complexity="1", paper="Zhang et al. 2023 (CAB)")
 class NoAttention(Attention):
     """Zero for every target, without parameters: what is left of a residual branch is the identity."""
 
+    constant_state = True
+
     def make_projections(self) -> None:
         """There are none."""
+        self.out_proj = nn.Identity()
 
-    def compute(
-        self,
-        query: Tensor,
-        key: Tensor,  # noqa: ARG002
-        value: Tensor,  # noqa: ARG002
-        *,
-        query_padding_mask: Tensor | None,  # noqa: ARG002
-        key_padding_mask: Tensor | None,  # noqa: ARG002
-    ) -> Tensor:
-        # Filled rather than new, so that gradients to the inputs are zero and not missing.
-        return without_padding(query, query.new_ones(query.shape[:2], dtype=torch.bool))
+    def compute(self, query: Tensor, *_: Any) -> Tensor:
+        # Masked rather than new, so that gradients to the inputs are zero and not missing.
+        return query.masked_fill(torch.ones_like(query, dtype=torch.bool), 0.0)
 
-    def init_state(
-        self,
-        batch_size: int,
-        *,
-        key: Tensor | None = None,
-        value: Tensor | None = None,
-        key_padding_mask: Tensor | None = None,
-        device: torch.device | str | None = None,  # noqa: ARG002
-        dtype: torch.dtype | None = None,  # noqa: ARG002
-    ) -> State:
-        self._check_decoding(batch_size, key, value, key_padding_mask)
+    def compute_row(self, query: Tensor, *_: Any) -> Tensor:
+        return self.compute(query)
+
+    def start(self, *_: Any) -> State:
         return {}
 
-    def prefill(self, query: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
-        self._check_tokens(query, query_padding_mask)
-        return without_padding(query, query.new_ones(query.shape[:2], dtype=torch.bool)), state
+    read_source = start
+    read_source_inputs = start
+
+    def advance(self, tokens: Tensor, _mask: Tensor | None, state: State) -> tuple[Tensor, State]:
+        return self.compute(tokens), state

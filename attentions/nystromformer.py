@@ -10,7 +10,7 @@ from attentions.depthwise import depthwise_conv
 from attentions.landmarks import average, segment_means, segments
 from attentions.precision import wide
 from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import SoftmaxLimit
+from cab.attention import Padding, SoftmaxLimit
 
 ITERATIONS = 6
 
@@ -63,19 +63,12 @@ class NystromAttention(Attention):
             self.conv = nn.Conv2d(num_heads, num_heads, size, padding=padding, groups=num_heads, bias=False)
 
     @classmethod
-    def softmax_limit(cls, pattern: Pattern, num_tokens: int) -> SoftmaxLimit:  # noqa: ARG003
+    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
         """A landmark for every token."""
         return SoftmaxLimit(({"num_landmarks": num_tokens},))
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        query_padding_mask: Tensor | None,  # noqa: ARG002
-        key_padding_mask: Tensor | None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        key_padding_mask = padding.key
         dtype = query.dtype
         with torch.autocast(query.device.type, enabled=False):
             query, key, value = (wide(x) for x in (query, key, value))

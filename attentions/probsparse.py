@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cab import Attention, Pattern, register_attention
-from cab.attention import SoftmaxLimit
+from cab.attention import Padding, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -66,19 +66,12 @@ class ProbSparseAttention(Attention):
         self.mix = mix
 
     @classmethod
-    def softmax_limit(cls, pattern: Pattern, num_tokens: int) -> SoftmaxLimit:  # noqa: ARG003
+    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
         """Every query selected."""
         return SoftmaxLimit(({"factor": num_tokens},))
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        query_padding_mask: Tensor | None,  # noqa: ARG002
-        key_padding_mask: Tensor | None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        key_padding_mask = padding.key
         lengths = self.lengths(query, key_padding_mask)
         selected = self.select(query, key, lengths, key_padding_mask)
         index = selected.unsqueeze(-1).expand(-1, -1, -1, self.head_dim)

@@ -14,8 +14,10 @@ from torch.nn import functional as F
 
 from attentions.s4d_readout import read_blocks
 from cab import Attention, Pattern, register_attention
-from cab.attention import State, compact_rows, take_rows, without_padding
+from cab.attention import Padding, State
 from cab.errors import UserError
+from cab.input_checks import check_decoding, check_tokens
+from cab.padding import compact_rows, take_rows, without_padding
 
 MIN_BLOCK = 16
 """Tokens of a block, or M where that is more: within a block a matrix does the convolution, then the state."""
@@ -108,15 +110,7 @@ class S4DAttention(Attention):
         log_step = self.log_dt.to(dtype).exp().unsqueeze(1) * a
         return log_step, torch.view_as_complex(self.readout.to(dtype)) * (torch.expm1(log_step) / a)
 
-    def compute(
-        self,
-        query: Tensor,
-        key: Tensor,  # noqa: ARG002
-        value: Tensor,  # noqa: ARG002
-        *,
-        query_padding_mask: Tensor | None,  # noqa: ARG002
-        key_padding_mask: Tensor | None,  # noqa: ARG002
-    ) -> Tensor:
+    def compute(self, query: Tensor, *_: Tensor | Padding) -> Tensor:
         # Padding is zero and on the right: it adds nothing to any sum.
         return self.convolve_by_definition(query) if self.use_reference else self.convolve(query, None)
 
@@ -211,7 +205,7 @@ class S4DAttention(Attention):
         dtype: torch.dtype | None = None,
     ) -> State:
         """One complex number a feature and mode, as pairs [B, D, M, 2]."""
-        self._check_decoding(batch_size, key, value, key_padding_mask)
+        check_decoding(self.pattern, batch_size, key, value, key_padding_mask, self.embed_dim)
         weight = self.log_dt
         dtype = torch.promote_types(dtype or weight.dtype, torch.float32)
         shape = (batch_size, self.embed_dim, self.state_size // 2, 2)
@@ -221,7 +215,7 @@ class S4DAttention(Attention):
         return sum(tensor.nbytes for tensor in self.init_state(1).values())
 
     def prefill(self, query: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
-        self._check_tokens(query, query_padding_mask)
+        check_tokens(query, query_padding_mask, self.embed_dim)
         query = without_padding(query, query_padding_mask)
         modes = torch.view_as_complex(state["modes"].to(self.precision(query)))
         if query.shape[1] == 1:

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cab import Attention, Pattern, register_attention
-from cab.attention import SoftmaxLimit, State, compact_rows, take_rows, without_padding
+from cab.attention import Padding, SoftmaxLimit, State
 
 RECENT = 64
 """Decoded tokens that are kept apart from the long cache, so that a step does not copy the whole of it."""
@@ -40,23 +40,20 @@ class VanillaAttention(Attention):
                 projection.register_parameter("bias", None)
 
     @classmethod
-    def softmax_limit(cls, pattern: Pattern, num_tokens: int) -> SoftmaxLimit:  # noqa: ARG003
+    def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit:
         """Softmax attention itself."""
         return SoftmaxLimit(({},))
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        query_padding_mask: Tensor | None,  # noqa: ARG002
-        key_padding_mask: Tensor | None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
         if self.pattern is Pattern.CS:
             return self.softmax_attention(query, key, value, is_causal=True)
-        visible = None if key_padding_mask is None else ~key_padding_mask[:, None, None]
-        return self.softmax_attention(query, key, value, visible=visible)
+        return self.softmax_attention(query, key, value, visible=_visible(padding.key))
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        logits = query @ key.mT * self.scale
+        if self.pattern is Pattern.CS:
+            logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
+        return logits.softmax(dim=-1) @ value
 
     def softmax_attention(
         self, query: Tensor, key: Tensor, value: Tensor, *, visible: Tensor | None = None, is_causal: bool = False
@@ -72,91 +69,26 @@ class VanillaAttention(Attention):
         dropout = self.dropout if self.training else 0.0
         return F.scaled_dot_product_attention(query, key, value, visible, dropout, is_causal)
 
-    def reference(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        query_padding_mask: Tensor | None,  # noqa: ARG002
-        key_padding_mask: Tensor | None,
-    ) -> Tensor:
-        """One target at a time: softmax over the keys it sees, and the weighted mean of their values."""
-        output = torch.zeros_like(query)
-        for row in range(query.shape[0]):
-            for i in range(query.shape[2]):
-                seen = torch.ones_like(key[row, 0, :, 0], dtype=torch.bool)
-                if key_padding_mask is not None:
-                    seen &= ~key_padding_mask[row]
-                if self.pattern is Pattern.CS:
-                    seen[i + 1 :] = False
-                if seen.any():
-                    logits = torch.einsum("he,hme->hm", query[row, :, i], key[row, :, seen]) * self.scale
-                    weights = F.dropout(logits.softmax(dim=-1), self.dropout, self.training)
-                    output[row, :, i] = torch.einsum("hm,hme->he", weights, value[row, :, seen])
-        return output
-
     # --- decoding ---------------------------------------------------------------------------------------
 
-    def init_state(
-        self,
-        batch_size: int,
-        *,
-        key: Tensor | None = None,
-        value: Tensor | None = None,
-        key_padding_mask: Tensor | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> State:
-        """CS: no keys yet, long cache and recent ones. CC: keys and values of the source, projected once."""
-        self._check_decoding(batch_size, key, value, key_padding_mask)
-        if key is not None and value is not None:
-            state = {
-                "key": self.split_heads(self.k_proj(without_padding(key, key_padding_mask))),
-                "value": self.split_heads(self.v_proj(without_padding(value, key_padding_mask))),
-            }
-            return state if key_padding_mask is None else state | {"key_padding": key_padding_mask}
-        weight = self.k_proj.weight
-        empty = torch.empty(
-            batch_size, self.num_heads, 0, self.head_dim, device=device or weight.device, dtype=dtype or weight.dtype
-        )
-        return {
-            "key": empty,
-            "value": empty,
-            "recent_key": empty,
-            "recent_value": empty,
-            "key_padding": empty.new_zeros(batch_size, 0, dtype=torch.bool),
-        }
+    def start(self, batch_size: int, like: Tensor) -> State:
+        """No keys yet, neither in the long cache nor among the recent ones."""
+        empty = like.new_empty(batch_size, self.num_heads, 0, self.head_dim)
+        state = dict.fromkeys(("key", "value", "recent_key", "recent_value"), empty)
+        return {**state, "key_padding": empty.new_zeros(batch_size, 0, dtype=torch.bool)}
 
-    def prefill(self, query: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
-        self._check_tokens(query, query_padding_mask)
-        if self.pattern is Pattern.CC:
-            mask = state.get("key_padding")
-            query = self.split_heads(self.q_proj(without_padding(query, query_padding_mask)))
-            visible = None if mask is None else ~mask[:, None, None]
-            output = self.softmax_attention(query, state["key"], state["value"], visible=visible)
-            return without_padding(self.out_proj(self.merge_heads(output)), query_padding_mask), state
-        tokens, mask, order = compact_rows(without_padding(query, query_padding_mask), query_padding_mask)
-        state = self._append(tokens, mask, state)
-        query = self.split_heads(self.q_proj(tokens))
-        output = self._attend_to_cache(query, state)
-        output = without_padding(self.out_proj(self.merge_heads(output)), mask)
-        return (output if order is None else take_rows(output, order.argsort(dim=1))), state
+    def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
+        """Keys and values of the source."""
+        state = {"key": key, "value": value}
+        return state if padding.key is None else {**state, "key_padding": padding.key}
 
-    def _append(self, tokens: Tensor, mask: Tensor | None, state: State) -> State:
-        """The CS state with the keys and values of ``tokens`` [B, T, D] at its end."""
-        new = {"key": self.split_heads(self.k_proj(tokens)), "value": self.split_heads(self.v_proj(tokens))}
-        if mask is None:
-            mask = tokens.new_zeros(tokens.shape[:2], dtype=torch.bool)
-        state = state | {"key_padding": torch.cat([state["key_padding"], mask], dim=1)}
-        is_full = state["recent_key"].shape[2] + tokens.shape[1] > RECENT
-        for name in new:
-            recent = torch.cat([state[f"recent_{name}"].to(new[name].dtype), new[name]], dim=2)
-            if is_full:
-                state[name] = torch.cat([state[name].to(recent.dtype), recent], dim=2)
-                recent = recent[:, :, :0]
-            state[f"recent_{name}"] = recent
-        return state
+    def decode_cross(self, query: Tensor, state: State, _padding: Padding) -> tuple[Tensor, State]:
+        visible = _visible(state.get("key_padding"))
+        return self.softmax_attention(query, state["key"], state["value"], visible=visible), state
+
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+        state = _appended(state, key, value, padding.key)
+        return self._attend_to_cache(query, state), state
 
     def _attend_to_cache(self, query: Tensor, state: State) -> Tensor:
         """Attention of the last T tokens, which the state already holds: query [B, H, T, E]."""
@@ -173,3 +105,21 @@ class VanillaAttention(Attention):
         weights = F.dropout(logits.softmax(dim=-1), self.dropout, self.training)
         long, recent = weights.split([key.shape[2], recent_key.shape[2]], dim=-1)
         return long @ state["value"] + recent @ state["recent_value"]
+
+
+def _visible(hidden: Tensor | None) -> Tensor | None:
+    return None if hidden is None else ~hidden[:, None, None]
+
+
+def _appended(state: State, key: Tensor, value: Tensor, padding: Tensor | None) -> State:
+    """The state with keys and values [B, H, T, E] at its end."""
+    if padding is None:
+        padding = key.new_zeros(key.shape[0], key.shape[2], dtype=torch.bool)
+    new = {"key_padding": torch.cat([state["key_padding"], padding], dim=1)}
+    is_full = state["recent_key"].shape[2] + key.shape[2] > RECENT
+    for name, x in (("key", key), ("value", value)):
+        long, recent = state[name], torch.cat([state[f"recent_{name}"].to(x.dtype), x], dim=2)
+        if is_full:
+            long, recent = torch.cat([long.to(recent.dtype), recent], dim=2), recent[:, :, :0]
+        new |= {name: long, f"recent_{name}": recent}
+    return new

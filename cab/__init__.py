@@ -8,6 +8,9 @@ from typing import Any
 _EXPORTS = {
     "Attention": "cab.attention",
     "Backbone": "cab.backbone",
+    "Depth": "cab.attention",
+    "Padding": "cab.padding",
+    "ParameterRule": "cab.learning",
     "Pattern": "cab.patterns",
     "Task": "cab.task",
     "UserError": "cab.errors",

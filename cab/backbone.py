@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from cab.attention import Attention
+from cab.attention import ALONE, Attention, Depth
 from cab.patterns import Pattern
 
 
@@ -31,8 +31,10 @@ class SlotFiller:
     attention: AttentionSpec
     elsewhere: Mapping[Pattern, AttentionSpec]
 
-    def __call__(self, pattern: Pattern | str, *, embed_dim: int, num_heads: int, dropout: float = 0.0) -> Attention:
-        """The attention for one slot of ``pattern``."""
+    def __call__(
+        self, pattern: Pattern | str, *, embed_dim: int, num_heads: int, dropout: float = 0.0, depth: Depth = ALONE
+    ) -> Attention:
+        """The attention for one slot of ``pattern``, at ``depth`` among the backbone's slots of that kind."""
         from cab.build import make_attention
 
         pattern = Pattern.parse(pattern)
@@ -43,6 +45,7 @@ class SlotFiller:
             embed_dim=embed_dim,
             num_heads=num_heads,
             dropout=dropout,
+            depth=depth,
             allow_unsound=not under_test,
         )
 

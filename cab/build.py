@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from cab.attention import Attention
+from cab.attention import ALONE, Attention, Depth
 from cab.backbone import AttentionSpec, Backbone, SlotFiller
 from cab.errors import Unsupported, UserError
 from cab.patterns import Pattern
@@ -16,9 +17,18 @@ from cab.registry import ATTENTIONS, BACKBONES
 
 
 def build_attention(
-    name: str, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0, **options: Any
+    name: str,
+    *,
+    pattern: Pattern | str,
+    embed_dim: int,
+    num_heads: int,
+    dropout: float = 0.0,
+    depth: Depth = ALONE,
+    **options: Any,
 ) -> Attention:
     """The attention called ``name`` for one pattern; ``options`` are its constructor's keyword arguments.
+
+    ``depth`` is where it will stand in a network, for the methods that depend on it.
 
     Raises:
         ValueError: unknown name, a pattern or option it does not have, or dimensions that do not fit.
@@ -29,6 +39,7 @@ def build_attention(
         embed_dim=embed_dim,
         num_heads=num_heads,
         dropout=dropout,
+        depth=depth,
     )
 
 
@@ -39,12 +50,14 @@ def make_attention(
     embed_dim: int,
     num_heads: int,
     dropout: float = 0.0,
+    depth: Depth = ALONE,
     allow_unsound: bool = False,
 ) -> Attention:
     """:func:`build_attention` from a spec; ``allow_unsound`` admits patterns that only published runs used."""
     check_attention(spec, pattern, allow_unsound=allow_unsound)
     cls = ATTENTIONS.get(spec.name).cls
-    return cls(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, **spec.options)
+    given = {"depth": depth} if "depth" in inspect.signature(cls).parameters else {}
+    return cls(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, **given, **spec.options)
 
 
 def check_attention(spec: AttentionSpec, pattern: Pattern, *, allow_unsound: bool = False) -> None:

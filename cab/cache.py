@@ -15,12 +15,30 @@ from typing import Any, TypeVar
 from filelock import FileLock
 from tqdm import tqdm
 
+from cab.errors import UserError
+
 T = TypeVar("T")
 
 
 def cache_root() -> Path:
-    """``$CAB_CACHE``, or ~/.cache/cab."""
-    return Path(os.environ.get("CAB_CACHE") or Path.home() / ".cache" / "cab")
+    """``$CAB_CACHE``, or ~/.cache/cab, or a temporary folder where the home directory cannot be written.
+
+    Raises:
+        UserError: ``$CAB_CACHE`` cannot be written.
+    """
+    named = os.environ.get("CAB_CACHE")
+    folder = Path(named) if named else Path.home() / ".cache" / "cab"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError("it may not be written")
+    except OSError as error:
+        if named:
+            reason = error.strerror or str(error)
+            raise UserError(f"CAB_CACHE={named}: {reason}; name a folder that can be written") from error
+        folder = Path(tempfile.gettempdir()) / f"cab-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 def prepared(kind: str, key: Mapping[str, Any], build: Callable[[Path], None]) -> Path:
@@ -36,7 +54,6 @@ def prepared(kind: str, key: Mapping[str, Any], build: Callable[[Path], None]) -
     folder = cache_root() / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     if folder.is_dir():
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if folder.is_dir():
             return folder

@@ -73,7 +73,7 @@ class AttentionEntry(Entry):
 
     @property
     def reserved(self) -> frozenset[str]:
-        return frozenset({"pattern", "embed_dim", "num_heads", "dropout"})
+        return frozenset({"pattern", "embed_dim", "num_heads", "dropout", "depth"})
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def register_attention(name: str, *, patterns: str, complexity: str, paper: str,
 
     Args:
         patterns: the patterns it serves, as in ``"NS CS NC CC"``; `cab verify` holds it to each of them.
-        complexity: growth of time with length, one of ``"1"``, ``"n"``, ``"n log n"``, ``"n^2"``.
+        complexity: growth of time with length, one of ``"1"``, ``"n"``, ``"n log n"``, ``"n sqrt n"``, ``"n^2"``.
         paper: where the method comes from, for the tables.
         unsound: patterns that published runs used although the method is not sound in them; they can fill
             the slots outside the test (``elsewhere``), and are never under test themselves.

@@ -6,13 +6,14 @@ cd "$(dirname "$0")/.."
 python="${PYTHON:-python3}"
 key=$({ "$python" -VV; cat constraints-fairseq.txt; } | sha256sum | cut -c1-16)
 packages="${CAB_CACHE:-$HOME/.cache/cab}/fairseq-$key"
+mkdir -p "$packages" 2>/dev/null || packages="${TMPDIR:-/tmp}/cab-$(id -u)/fairseq-$key" # the home may not be writable
 
 mkdir -p "$packages"
 exec 9>"$packages.lock" && flock 9
 if [ ! -e "$packages/complete" ]; then
     echo "building fairseq in $packages: minutes, once" >&2
     "$python" -m venv --clear "$packages"
-    install() { "$packages/bin/pip" install -q --disable-pip-version-check -c constraints-fairseq.txt "$@"; }
+    install() { "$packages/bin/pip" install -qq --disable-pip-version-check -c constraints-fairseq.txt "$@"; }
     install torch setuptools wheel
     install cython numpy cffi hydra-core omegaconf regex sacrebleu tqdm bitarray scikit-learn packaging ninja hatchling editables
     install --no-build-isolation --no-deps fairseq-fixed # it asks for versions that no longer install
@@ -22,7 +23,7 @@ fi
 "$python" -m venv --clear --without-pip .venv-fairseq
 site() { "$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 echo "import site; site.addsitedir('$(site "$packages")')" >"$(site .venv-fairseq)/fairseq-packages.pth"
-.venv-fairseq/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+.venv-fairseq/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 for program in "$packages"/bin/fairseq-*; do
     sed "1s|.*|#!$PWD/.venv-fairseq/bin/python|" "$program" >".venv-fairseq/bin/${program##*/}"
     chmod +x ".venv-fairseq/bin/${program##*/}"

@@ -1,11 +1,77 @@
-"""Shared test set-up: every test begins with the same seed."""
+"""Every test begins with the same seed; the last lines of a run name what was left out, and how to get it."""
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+
+DATA = Path(os.environ.get("CAB_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+SAMPLES = "samples of the real data sets; CAB_DATA=FOLDER make test, with lm, sum, tts, pcc, sr and lstf in FOLDER"
+THOROUGH = pytest.StashKey[int]()
 
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def samples() -> Path:
+    """The folder of the real samples."""
+    if not (DATA / "lm").is_dir():
+        pytest.skip(SAMPLES)
+    return DATA
+
+
+# --- what was left out -----------------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--complete", action="store_true", help="fail where a test was left out for want of something")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[THOROUGH] = 0
+    config.pluginmanager.register(_Processes(config))
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        item.config.stash[THOROUGH] += "thorough" in item.keywords
+
+
+class _Processes:
+    """Under pytest-xdist the worker processes deselect, and the process that prints is told how many."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self.config.stash[THOROUGH] = getattr(node, "workeroutput", {}).get("thorough", 0)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
+    config = session.config
+    output: dict[str, int] | None = getattr(config, "workeroutput", None)
+    if output is not None:
+        output["thorough"] = config.stash[THOROUGH]
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    skipped = terminal.stats.get("skipped", []) if terminal and output is None else []
+    if skipped and config.option.complete and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    yield  # all that pytest itself prints
+    if terminal is None or output is not None:
+        return
+    left_out = Counter((report.nodeid.partition("::")[0], report.longrepr[2]) for report in skipped)
+    for (file, reason), count in sorted(left_out.items()):
+        terminal.write_line(f"not run: {count} of {file}, for want of {reason.removeprefix('Skipped: ')}")
+    if config.stash[THOROUGH]:
+        terminal.write_line(f"not run: {config.stash[THOROUGH]} thorough tests; make test-thorough runs them")

@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--compile", action="store_true", help="also look for graph breaks under torch.compile (slow)")
     parser.add_argument(
-        "--complexity", choices=("1", "n", "n log n", "n^2"), help="declared growth of a class that is not registered"
+        "--complexity",
+        choices=("1", "n", "n log n", "n sqrt n", "n^2"),
+        help="declared growth of a class that is not registered",
     )
     parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     parser.add_argument("--csv", action="store_true", help=f"CSV: {','.join(COLUMNS)}")

@@ -22,7 +22,7 @@ ON_A_GPU = 8
 
 ENOUGH = 0.12
 
-EXPONENTS = {"1": 1.0, "n": 1.0, "n log n": 1.0, "n^2": 2.0}
+EXPONENTS = {"1": 1.0, "n": 1.0, "n log n": 1.0, "n sqrt n": 1.5, "n^2": 2.0}
 """Power of the length in each complexity. The output alone has n rows, so nothing is cheaper than n."""
 
 LOG_SLACK = 0.15

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from cab.record import About, Cost, Metric, Record, cell_hash
+
+COST = Cost(params=1_000_003, train_seconds=75.5, peak_memory_bytes=3 * 2**29, steps=40)
 
 
 def number(*names: object) -> float:
@@ -14,12 +16,11 @@ def number(*names: object) -> float:
     return 1 + zlib.crc32(repr(names).encode()) % 9973 / 9973
 
 
-def make_record(metrics: dict[str, float | None], *, beside: Collection[str] = (), **changes: Any) -> Record:
-    """A record with these metrics, those ``beside`` not scored; ``changes`` go to the cell, or replace whole parts."""
+def make_about(**changes: Any) -> About:
+    """What a record says whatever became of its run; ``changes`` go to the cell, or replace whole parts."""
     cell = {"task": "lstf", "dataset": "etth1", "variant": "multivariate", "backbone": "informer"}
     cell |= {"pattern": "NC", "attention": "vanilla", "preset": "mini", "seed": 0}
     parts = {name: changes.pop(name) for name in ("command", "hardware", "config", "hash") if name in changes}
-    score = {name: changes.pop(name) for name in ("baselines", "cost") if name in changes}
     cell |= changes
     about = {
         "hash": cell_hash(cell),
@@ -34,12 +35,24 @@ def make_record(metrics: dict[str, float | None], *, beside: Collection[str] = (
         "data": {"fingerprint": "feed"},
         "started": "2026-11-20T12:00:00+00:00",
     }
+    return About(**(about | parts))
+
+
+def make_record(
+    metrics: Mapping[str, float | None],
+    *,
+    beside: Collection[str] = (),
+    baselines: Mapping[str, Mapping[str, float]] | None = None,
+    cost: Cost = COST,
+    **changes: Any,
+) -> Record:
+    """The record of a finished run with these metrics, those ``beside`` not scored; ``changes`` as above."""
     return Record.finished(
-        About(**(about | parts)),
+        make_about(**changes),
         metrics=[make_metric(name, value, primary=name not in beside) for name, value in metrics.items()],
-        baselines=score.get("baselines", {}),
+        baselines=baselines or {},
         history=[],
-        cost=score.get("cost", Cost(params=1_000_003, train_seconds=75.5, peak_memory_bytes=3 * 2**29, steps=40)),
+        cost=cost,
         engine_facts={},
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cab import UserError
 from cab.cache import checksum, prepared
 
 
@@ -63,3 +64,16 @@ def test_checksums_are_of_the_content(tmp_path: Path) -> None:
     assert checksum(tmp_path / "a") == checksum(tmp_path / "b")
     (tmp_path / "b").write_bytes(b"x" * 9_999 + b"y")
     assert checksum(tmp_path / "a") != checksum(tmp_path / "b")
+
+
+def test_a_home_that_cannot_be_written_is_replaced(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home").write_text("a file, which can have no folders")
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("CAB_CACHE", str(tmp_path / "home/cache"))
+    with pytest.raises(UserError, match=r"CAB_CACHE=.*home/cache: Not a directory"):
+        prepared("numbers", {}, write)
+    monkeypatch.delenv("CAB_CACHE")
+    assert prepared("numbers", {}, write).is_relative_to(tmp_path / "temporary")
+    assert not root.exists()

@@ -13,7 +13,7 @@ import pytest
 
 from cab import UserError
 from cab.record import Cost, Metric, Record, Status
-from tests.cab.made_records import make_record
+from tests.cab.made_records import make_about, make_record
 
 
 def rewritten(path: Path, **changes: Any) -> Path:
@@ -24,7 +24,7 @@ def rewritten(path: Path, **changes: Any) -> Path:
 def failed(**changes: Any) -> Record:
     given: dict[str, Any] = {"status": Status.OOM, "error": MemoryError("none\nleft"), "step": None, "cost": Cost()}
     declared = [Metric("mse", "", higher_is_better=False), Metric("mse_512", "", higher_is_better=False, at_length=512)]
-    return Record.failed(make_record({}), metrics=declared, **(given | changes))
+    return Record.failed(make_about(), metrics=declared, **(given | changes))
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""These tests need the environment that `make fairseq` builds; .ci/run builds it first."""
+"""These tests need the environment that `make fairseq` builds."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not (environment.HOME / "ready").exists():
         for item in items:
             if item.path.is_relative_to(HERE) and "without_environment" not in item.keywords:
-                item.add_marker(pytest.mark.skip(reason="needs .venv-fairseq: make fairseq"))
+                item.add_marker(pytest.mark.skip(reason="fairseq's environment; make fairseq builds it"))

@@ -20,7 +20,7 @@ from cab.runner.slurm import job_facts
 from tests.cab.cli.command import ROOT
 
 pytestmark = pytest.mark.skipif(
-    "SLURM_CONF" not in os.environ, reason="no Slurm: run scripts/start_slurm.sh FOLDER and export its SLURM_CONF"
+    "SLURM_CONF" not in os.environ, reason="a Slurm; scripts/with_slurm.sh make test-thorough starts one (Debian, root)"
 )
 
 CELLS = ["run", "-m", "task=lstf", "dataset=synthetic", "pattern=NC", "attention=vanilla,abc,performer,none"]

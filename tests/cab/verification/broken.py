@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from cab import Attention
+from cab import Attention, Padding
 from cab.attention import SoftmaxLimit
 from tests.cab.verification.broken_causal import hide_padding
 
@@ -17,7 +17,8 @@ from tests.cab.verification.broken_causal import hide_padding
 class Softmax(Attention):
     """Sound softmax attention without causality: what most defects below start from."""
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         return self.weights(query, key, key_padding_mask) @ value
 
     def weights(self, query, key, padding):
@@ -30,7 +31,7 @@ class Softmax(Attention):
 class ForgottenPadding(Attention):
     """The mask is never used; padded keys take part with what their biases make of zeros."""
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
         return (query @ key.mT * self.scale).softmax(-1) @ value
 
 
@@ -39,7 +40,8 @@ class PaddingInDenominator(Attention):
 
     autocast_dtypes = ()
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         q, k = F.elu(query) + 1, F.elu(key) + 1
         if key_padding_mask is not None:
             value = value.masked_fill(key_padding_mask[:, None, :, None], 0.0)
@@ -62,7 +64,8 @@ class OutOfRangeAndPadding(Attention):
     compacts_padding = True
     reach = 3
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         n = query.shape[2]
         places = torch.arange(n)[:, None] + torch.arange(-self.reach, self.reach + 1)
         index = places.clamp(0, n - 1)
@@ -93,9 +96,10 @@ class PaddingByMultiplication(nn.Module):
 class EmptyMaskCounts(Softmax):
     """Giving a mask, even an empty one, adds a key of zeros."""
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         if key_padding_mask is None:
-            return super().attend(query, key, value, query_padding_mask=None, key_padding_mask=None)
+            return super().attend(query, key, value, Padding(None, None))
         padding = F.pad(key_padding_mask, (0, 1), value=False)
         return self.weights(query, F.pad(key, (0, 0, 0, 1)), padding) @ F.pad(value, (0, 0, 0, 1))
 
@@ -109,7 +113,8 @@ class BatchScaledInverse(Attention):
     autocast_dtypes = ()
     num_landmarks = 4
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         query, key = query * self.scale**0.5, key * self.scale**0.5
         assign = torch.arange(query.shape[2]) * self.num_landmarks // query.shape[2]
         member = F.one_hot(assign, self.num_landmarks).float()
@@ -130,7 +135,8 @@ class BatchScaledInverse(Attention):
 class CentredOverBatch(Softmax):
     """Keys are centred by their mean over batch and positions."""
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         value = value - 0.01 * value.mean((0, 2), keepdim=True)
         return self.weights(query, key, key_padding_mask) @ value
 
@@ -150,7 +156,8 @@ class RandomFeatures(Attention):
     def features(self):
         return self.projection
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         projection = self.features()
 
         def positive(x):
@@ -209,12 +216,11 @@ class RunningMaximum(Softmax):
 class ScalesInPlace(Softmax):
     """The input is scaled in place."""
 
-    def compute(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def compute(self, query, key, value, padding):
+        query_padding_mask, key_padding_mask = padding
         with torch.no_grad():
             query.mul_(0.5)
-        return super().compute(
-            query, key, value, query_padding_mask=query_padding_mask, key_padding_mask=key_padding_mask
-        )
+        return super().compute(query, key, value, Padding(query_padding_mask, key_padding_mask))
 
 
 # --- lengths and numbers ---------------------------------------------------------------------------------------
@@ -223,14 +229,16 @@ class ScalesInPlace(Softmax):
 class FailsAtLengthOne(Softmax):
     """Values are divided by their deviation over positions, which a single one does not have."""
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         return self.weights(query, key, key_padding_mask) @ (value / (1.0 + value.std(2, keepdim=True)))
 
 
 class NeedsWholeBlocks(Softmax):
     """Only multiples of 16 work beyond the first 16 tokens."""
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         if query.shape[2] > 16:
             query = query.unflatten(2, (-1, 16)).flatten(2, 3)
         return self.weights(query, key, key_padding_mask) @ value
@@ -239,7 +247,8 @@ class NeedsWholeBlocks(Softmax):
 class NoMaximum(Attention):
     """A softmax without subtracting the maximum first."""
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         weights = (query @ key.mT * self.scale).exp()
         if key_padding_mask is not None:
             weights = weights.masked_fill(key_padding_mask[:, None, None], 0.0)
@@ -277,7 +286,8 @@ class ScaledTwice(Softmax):
 class OverflowsInHalf(Attention):
     """Linear attention that adds up unnormalised products in the precision of autocast."""
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         q, k = query.relu() + 0.1, key.relu() + 0.1
         if key_padding_mask is not None:
             k = k.masked_fill(key_padding_mask[:, None, :, None], 0.0)
@@ -287,7 +297,8 @@ class OverflowsInHalf(Attention):
 class WantsFloat32(Softmax):
     """Says nothing about autocast, and fails under it."""
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         if query.dtype is not torch.float32:
             raise TypeError(f"{query.dtype} is not supported")
         return self.weights(query, key, key_padding_mask) @ value
@@ -296,11 +307,10 @@ class WantsFloat32(Softmax):
 class WantsContiguous(Softmax):
     """Cuts the width into heads by a view of the input."""
 
-    def compute(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def compute(self, query, key, value, padding):
+        query_padding_mask, key_padding_mask = padding
         query = query.view(-1, self.embed_dim).view_as(query)
-        return super().compute(
-            query, key, value, query_padding_mask=query_padding_mask, key_padding_mask=key_padding_mask
-        )
+        return super().compute(query, key, value, Padding(query_padding_mask, key_padding_mask))
 
 
 # --- cost ------------------------------------------------------------------------------------------------------
@@ -309,14 +319,16 @@ class WantsContiguous(Softmax):
 class QuadraticMemory(Attention):
     """Registered as linear; writes all weights out."""
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         return hide_padding(query @ key.mT * self.scale, key_padding_mask).softmax(-1) @ value
 
 
 class QuadraticTime(Attention):
     """Registered as linear; the fused kernel hides the weights but not the time."""
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         visible = None if key_padding_mask is None else ~key_padding_mask[:, None, None]
         return F.scaled_dot_product_attention(query, key, value, visible).nan_to_num()
 
@@ -328,11 +340,10 @@ class ManyParameters(Softmax):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         self.hidden = nn.Sequential(nn.Linear(embed_dim, 4 * embed_dim), nn.GELU(), nn.Linear(4 * embed_dim, embed_dim))
 
-    def compute(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def compute(self, query, key, value, padding):
+        query_padding_mask, key_padding_mask = padding
         value = value + self.hidden(value)
-        return super().compute(
-            query, key, value, query_padding_mask=query_padding_mask, key_padding_mask=key_padding_mask
-        )
+        return super().compute(query, key, value, Padding(query_padding_mask, key_padding_mask))
 
 
 class TakesAnything(nn.Module):
@@ -349,7 +360,8 @@ class TakesAnything(nn.Module):
 class LooksAtANumber(Softmax):
     """Python asks for a value of a tensor, which breaks the graph of torch.compile."""
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         if query.abs().max().item() > 1e6:
             query = query / 1e6
         return self.weights(query, key, key_padding_mask) @ value

@@ -33,14 +33,16 @@ def causal_average(scores: Tensor, value: Tensor, padding: Tensor | None) -> Ten
 class ForgottenMask(Attention):
     """Softmax attention that never heard of causality."""
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         return hide_padding(query @ key.mT * self.scale, key_padding_mask).softmax(-1) @ value
 
 
 class MaskDroppedByDropout(Attention):
     """The causal mask is lost on the path that applies dropout (Keras, 2026)."""
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         logits = hide_padding(query @ key.mT * self.scale, key_padding_mask)
         if self.training and self.dropout > 0.0:
             return F.dropout(logits.softmax(-1), self.dropout) @ value
@@ -50,7 +52,8 @@ class MaskDroppedByDropout(Attention):
 class FaintLeak(Attention):
     """One part in a thousand comes from the next token, and only there where a block of 64 ends."""
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         logits = hide_padding(query @ key.mT * self.scale, key_padding_mask)
         output = logits.masked_fill(future(query.shape[2]), NEVER).softmax(-1) @ value
         at_border = (torch.arange(query.shape[2]) % 64 == 63)[:, None]
@@ -62,7 +65,8 @@ class LengthFactor(Attention):
 
     autocast_dtypes = ()
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         n = query.shape[2]
         distance = torch.arange(n)[:, None] - torch.arange(n)
         scores = query.relu() @ key.relu().mT * torch.cos(torch.pi / 2 * distance / n)
@@ -78,7 +82,9 @@ class GlobalStabiliser(Attention):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         self.register_buffer("projection", torch.randn(self.head_dim, 16))
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
+
         def features(x: Tensor, dims: tuple[int, ...]) -> Tensor:
             x = x * self.scale**0.5
             logits = x @ self.projection - x.square().sum(-1, keepdim=True) / 2
@@ -96,7 +102,9 @@ class NoRunningSum(Attention):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         self.compress = nn.Parameter(torch.randn(2, self.head_dim, 16) * self.head_dim**-0.5)
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
+
         def slots(x: Tensor, weight: Tensor) -> Tensor:
             logits = x @ weight
             if key_padding_mask is not None:
@@ -114,7 +122,8 @@ class OwnBlockSummary(Attention):
     compacts_padding = True
     block = 8
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         n = query.shape[2]
         blocks = torch.arange(n) // self.block
         member = F.one_hot(blocks).float()
@@ -135,7 +144,8 @@ class ChunkState(Attention):
     compacts_padding = True
     chunk = 8
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         q, k = F.elu(query) + 1, F.elu(key) + 1
         if key_padding_mask is not None:
             k = k.masked_fill(key_padding_mask[:, None, :, None], 0.0)
@@ -154,7 +164,8 @@ class CircularConvolution(Attention):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         self.decay = nn.Parameter(torch.linspace(-3.0, 0.0, self.head_dim))
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         n = value.shape[2]
         if key_padding_mask is not None:
             value = value.masked_fill(key_padding_mask[:, None, :, None], 0.0)
@@ -165,7 +176,8 @@ class CircularConvolution(Attention):
 class CausalSoftmax(Attention):
     """Sound causal softmax attention: what the decoding defects below start from."""
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         logits = hide_padding(query @ key.mT * self.scale, key_padding_mask)
         return logits.masked_fill(future(query.shape[2]), NEVER).softmax(-1) @ value
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cab import Attention
+from cab import Attention, Padding
 from tests.cab.verification.broken import Softmax
 
 
@@ -26,7 +26,9 @@ class QueryStabiliserOverTargets(Attention):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         self.register_buffer("projection", torch.randn(self.head_dim, 16))
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
+
         def features(x: Tensor, dims: tuple[int, ...]) -> Tensor:
             logits = x * self.scale**0.5 @ self.projection - x.square().sum(-1, keepdim=True) * self.scale / 2
             return (logits - logits.amax(dims, keepdim=True)).exp() + 1e-4
@@ -43,7 +45,8 @@ class SharedScale(Attention):
 
     autocast_dtypes = ()
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def attend(self, query, key, value, padding):
+        key_padding_mask = padding.key
         n, m = query.shape[2], key.shape[2]
         distance = torch.arange(n)[:, None] - torch.arange(m)
         scores = query.relu() @ key.relu().mT * torch.cos(torch.pi / 2 * distance / max(n, m)) + 1e-3
@@ -62,15 +65,15 @@ class SourceMaskLostInDecoding(Softmax):
 class SourceIgnored(Softmax):
     """Attends to the targets themselves; the source only lends its length."""
 
-    def attend(self, query, key, value, *, query_padding_mask, key_padding_mask):
-        return super().attend(query, query, query, query_padding_mask=None, key_padding_mask=query_padding_mask)
+    def attend(self, query, key, value, padding):
+        query_padding_mask = padding.query
+        return super().attend(query, query, query, Padding(None, query_padding_mask))
 
 
 class OneTensorAlone(Softmax):
     """Works when key and value are one tensor and takes the key for the value."""
 
-    def compute(self, query, key, value, *, query_padding_mask, key_padding_mask):
+    def compute(self, query, key, value, padding):
+        query_padding_mask, key_padding_mask = padding
         value = key if key is value else value.flip(1)
-        return super().compute(
-            query, key, value, query_padding_mask=query_padding_mask, key_padding_mask=key_padding_mask
-        )
+        return super().compute(query, key, value, Padding(query_padding_mask, key_padding_mask))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from cab import Attention, Pattern, register_attention
+from cab import Attention, Padding, Pattern, register_attention
 
 
 @register_attention("mean", patterns="NS NC", complexity="n", paper="a fixture")
@@ -17,18 +17,10 @@ class MeanAttention(Attention):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         self.gain = gain
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,  # noqa: ARG002
-        value: Tensor,
-        *,
-        query_padding_mask: Tensor | None,  # noqa: ARG002
-        key_padding_mask: Tensor | None,
-    ) -> Tensor:
-        if key_padding_mask is None:
+    def attend(self, query: Tensor, _key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        if padding.key is None:
             mean = value.mean(dim=2, keepdim=True)
         else:
-            real = (~key_padding_mask)[:, None, :, None].to(value.dtype)
+            real = (~padding.key)[:, None, :, None].to(value.dtype)
             mean = (value * real).sum(dim=2, keepdim=True) / real.sum(dim=2, keepdim=True).clamp(min=1)
         return self.gain * mean.expand_as(query)

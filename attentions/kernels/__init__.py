@@ -1,0 +1,1 @@
+"""Operators that attentions are made of, each named for what it computes."""

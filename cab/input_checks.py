@@ -1,0 +1,74 @@
+"""What an attention refuses, each with the shapes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cab.errors import UserError
+from cab.patterns import Pattern
+
+
+def check_sequence(name: str, x: Tensor, width: int) -> None:
+    if x.dim() != 3 or x.shape[-1] != width or 0 in x.shape:
+        raise UserError(
+            f"{name} must be [batch, length, {width}] with batch and length of at least 1, got {tuple(x.shape)}"
+        )
+
+
+def check_mask(name: str, mask: Tensor | None, x: Tensor) -> None:
+    if mask is not None and (mask.dtype is not torch.bool or mask.shape != x.shape[:2]):
+        raise UserError(
+            f"{name} must be bool {list(x.shape[:2])} with True = padding, got {mask.dtype} {list(mask.shape)}"
+        )
+
+
+def check_tokens(query: Tensor, query_padding_mask: Tensor | None, width: int) -> None:
+    check_sequence("query", query, width)
+    check_mask("query_padding_mask", query_padding_mask, query)
+
+
+def check_source(key: Tensor, value: Tensor, key_padding_mask: Tensor | None, batch_size: int, width: int) -> None:
+    check_sequence("key", key, width)
+    check_sequence("value", value, width)
+    if key.shape != value.shape or key.shape[0] != batch_size:
+        raise UserError(
+            f"key and value must have the same shape [B, M, D] and the {batch_size} rows of query, got "
+            f"key {tuple(key.shape)}, value {tuple(value.shape)}"
+        )
+    check_mask("key_padding_mask", key_padding_mask, key)
+
+
+def check_inputs(
+    pattern: Pattern,
+    query: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
+    query_padding_mask: Tensor | None,
+    key_padding_mask: Tensor | None,
+    width: int,
+) -> None:
+    """UserError for inputs of ``forward`` that do not fit the pattern or each other."""
+    check_tokens(query, query_padding_mask, width)
+    if pattern.is_cross:
+        if key is None or value is None:
+            raise UserError(f"pattern {pattern} is cross attention: give both key and value, [B, M, D]")
+        check_source(key, value, key_padding_mask, len(query), width)
+    elif key is not None or value is not None:
+        raise UserError(f"pattern {pattern} is self attention: leave key and value out, query is both")
+    else:
+        check_mask("key_padding_mask", key_padding_mask, query)
+
+
+def check_decoding(
+    pattern: Pattern, batch_size: int, key: Tensor | None, value: Tensor | None, mask: Tensor | None, width: int
+) -> None:
+    """UserError for arguments of ``init_state`` that do not fit the pattern."""
+    if not pattern.is_causal:
+        raise UserError(f"pattern {pattern} is noncausal: only CS and CC decode token by token")
+    if batch_size < 1:
+        raise UserError(f"batch_size must be at least 1, got {batch_size}")
+    if (pattern is Pattern.CC) != (key is not None and value is not None):
+        raise UserError("init_state takes key and value in pattern CC, and neither in pattern CS")
+    if key is not None and value is not None:
+        check_source(key, value, mask, batch_size, width)

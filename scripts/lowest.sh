@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# A selection of the tests on the lowest versions that pyproject.toml declares, in .venv-lowest (`make test-lowest`).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python="${PYTHON:-python3}"
+wanted=$({ "$python" -VV; cat pyproject.toml constraints-lowest.txt "$0"; } | sha256sum | cut -c1-16)
+if [ "$(cat .venv-lowest/ready 2>/dev/null)" != "$wanted" ]; then
+    "$python" -m venv --clear .venv-lowest
+    .venv-lowest/bin/python -m pip install -qq --disable-pip-version-check --no-compile -c constraints-lowest.txt \
+        -e '.[text,audio,vision,tensorboard,wandb,cluster]' pytest hypothesis
+    echo "$wanted" >.venv-lowest/ready
+fi
+OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest tests/test_packaging.py tests/cab/test_registry.py \
+    tests/cab/test_config.py tests/cab/cli/test_start_up.py tests/cab/cli/test_run.py

@@ -1,0 +1,89 @@
+"""Metadata, citation, hooks and workflows say what is so."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+MAKEFILE = (ROOT / "Makefile").read_text()
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+
+
+def pins(name: str) -> dict[str, str]:
+    lines = (ROOT / name).read_text().splitlines()
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
+
+
+def test_the_lowest_versions_are_the_declared_ones() -> None:
+    """Of everything that a user installs; torch's floor is declared lower than the one version that is pinned here."""
+    extras = PROJECT["optional-dependencies"]
+    required = [*PROJECT["dependencies"], *(line for name in extras if name != "dev" for line in extras[name])]
+    declared = dict(re.match(r"([\w-]+)>=([\d.]+)", line).groups() for line in required)  # type: ignore[union-attr]
+    assert declared.pop("torch") == "2.9"
+    lowest = pins("constraints-lowest.txt")
+    assert lowest.pop("torch") == pins("constraints.txt")["torch"]
+    assert {name: lowest[name] for name in declared} == declared
+
+
+def test_citation_and_metadata_name_one_version_and_licence() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["version"] == PROJECT["version"]
+    assert citation["license"] == PROJECT["license"] == "Apache-2.0"
+    [paper] = citation["references"]
+    assert paper["url"] == PROJECT["urls"]["Paper"]
+    assert [author["family-names"] for author in paper["authors"]] == ["Zhang", "Jiang", "Feng", "Zheng", "Kong"]
+    assert (ROOT / "LICENSE").read_text().lstrip().startswith("Apache License\n")
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_call_the_verbs_of_make(workflow: Path) -> None:
+    jobs = yaml.safe_load(workflow.read_text())["jobs"]
+    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    assert commands
+    for command in commands:
+        verb = command.removeprefix("make ")
+        assert re.search(rf"^{verb}:", MAKEFILE, flags=re.MULTILINE), command
+
+
+def test_the_versions_of_python_that_are_tested_are_the_declared_ones() -> None:
+    test = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"]["test"]
+    classified = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if "Python :: 3." in line]
+    assert test["strategy"]["matrix"]["python"] == classified
+    assert PROJECT["requires-python"] == f">={classified[0]}"
+
+
+def test_hooks_run_the_linters_of_make_lint() -> None:
+    [repository] = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert repository["repo"] == "local"
+    programs = {hook["entry"].split()[0].replace(".venv/bin", "$(BIN)") for hook in repository["hooks"]}
+    assert programs == {"$(BIN)/ruff", "$(BIN)/mypy"}
+    assert all(program in MAKEFILE for program in programs)
+
+
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [("3.10", "is Python 3.10, 3.11 or newer is needed: make setup PYTHON=python3.11"), ("none", "no Python called")],
+)
+def test_a_wrong_interpreter_is_one_line(version: str, message: str, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    if version != "none":
+        python.write_text(f"#!/bin/sh\necho {version}\n")
+        python.chmod(0o755)
+    process = subprocess.run(
+        [ROOT / "scripts/environment.sh"],
+        env={"PATH": "/usr/bin:/bin", "PYTHON": str(python)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 1
+    [line] = process.stderr.splitlines()
+    assert message in line
