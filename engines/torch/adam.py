@@ -49,11 +49,12 @@ class Adam:
                 continue
             states = [self._state.setdefault(parameter, _no_moments(parameter)) for parameter in parameters]
             adam(
-                parameters,
-                [parameter.grad for parameter in parameters],  # type: ignore[misc]
-                *([state[name] for state in states] for name in MOMENTS),
-                [],
-                [state["step"] for state in states],
+                params=parameters,
+                grads=[parameter.grad for parameter in parameters],  # type: ignore[misc]
+                exp_avgs=[state["exp_avg"] for state in states],
+                exp_avg_sqs=[state["exp_avg_sq"] for state in states],
+                max_exp_avg_sqs=[],
+                state_steps=[state["step"] for state in states],
                 decoupled_weight_decay=self.decoupled,
                 amsgrad=False,
                 beta1=self.betas[0],
@@ -112,4 +113,5 @@ def _like(value: Tensor, own: Tensor) -> Tensor:
         return value.to(own.device)
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(value.to(own.device), own.device_mesh, own.placements)
+    sharded: Any = own
+    return distribute_tensor(value.to(own.device), sharded.device_mesh, sharded.placements)

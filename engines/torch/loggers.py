@@ -7,9 +7,9 @@ import csv
 import importlib.util
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from cab.errors import UserError
 from cab.runner.cell import Cell
@@ -50,9 +50,12 @@ class Loggers:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._loggers: list[Logger] = []
-        extra = {"tensorboard": [Tensorboard], "wandb": [Wandb]}.get(run.cell.config["logger"]["name"], [])
-        makers = [MetricsFile, *extra] if run.processes.is_first else []
-        for maker in makers:
+        makers: dict[str, list[Callable[[Cell, Path], Logger]]] = {
+            "csv": [MetricsFile],
+            "tensorboard": [MetricsFile, Tensorboard],
+            "wandb": [MetricsFile, Wandb],
+        }
+        for maker in makers[run.cell.config["logger"]["name"]] if run.processes.is_first else []:
             self._guarded(lambda maker=maker: self._loggers.append(maker(run.cell, run.folder)))
 
     def write(self, entry: Mapping[str, float | None]) -> None:
@@ -67,7 +70,7 @@ class Loggers:
         for logger in [*self._loggers]:
             self._guarded(logger.close, logger)
 
-    def _guarded(self, call: Any, logger: Logger | None = None) -> None:
+    def _guarded(self, call: Callable[[], object], logger: Logger | None = None) -> None:
         """A logger that breaks is reported once, and asked no more."""
         try:
             call()

@@ -94,7 +94,7 @@ class ManyProcesses(OneProcess):
     def step_part(self, objective: nn.Module, *, is_last: bool) -> AbstractContextManager[Any]:
         if is_last or self._is_sharded:
             return contextlib.nullcontext()
-        return objective.no_sync()  # type: ignore[operator, no-any-return]
+        return objective.no_sync()  # type: ignore[operator]
 
     def mean(self, value: float) -> float:
         return self._reduced(value, self._dist.ReduceOp.SUM) / self._processes.count

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from cab.runner.batches import Draw, Shares, StepBatches, mix_seed
 
 from cab import UserError
+from cab.runner.batches import Draw, Shares, StepBatches, mix_seed
 
 
 def draws(start: int = 0, seed: int = 3, **shares: int) -> list[Draw]:

@@ -14,7 +14,6 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from engines.torch.checkpoints import Checkpoints
 
 from cab import UserError, load_results
 from cab.cli.main import main
@@ -22,6 +21,7 @@ from cab.record import Record
 from cab.runner.faults import Preempted, StopSignals
 from cab.runner.run import run_cell
 from cab.runner.statuses import cell_statuses
+from engines.torch.checkpoints import Checkpoints
 from tests.cab.runner.troubled import Troubled
 
 Cell = Callable[..., dict[str, Any]]
@@ -98,7 +98,7 @@ def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(
     config = {name: value for name, value in records[1].config.items() if name != "attention"}
     dataclasses.replace(records[1], config=config).write(tmp_path)
     troubled()
-    assert main(["list", "cells", "--status", str(tmp_path), "--retry", "failed"]) == 0
+    assert main(["list", "cells", "--status", str(tmp_path), "--retry", "failed"]) == 1
     assert "KeyError" in caplog.text
     records = {record.cell["seed"]: record for record in map(Record.read, tmp_path.glob("*.json"))}
     assert [records[seed].status for seed in (1, 2)] == ["failed", "finished"]

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from cab.errors import UserError
-from engines.torch import loggers
 from cab.runner.provenance import nvidia_driver
 from cab.runner.run import run_cell
+from engines.torch import loggers
 
 Cell = Callable[..., dict[str, Any]]
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from engines.torch.checkpoints import Checkpoints, checkpoint_files
 
 CELL = [

@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 import pytest
-from cab.runner.trainer_config import TrainerConfig
 from omegaconf import OmegaConf
 
 from cab import UserError
 from cab.config import CONFIGS
+from cab.runner.trainer_config import TrainerConfig
 
 
 def config(**changes: Any) -> TrainerConfig:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from cab.runner.batches import Draw, SeededItems
-from engines.torch.checkpoints import average_weights
 
 from cab import UserError
 from cab.record import weights_path
+from cab.runner.batches import Draw, SeededItems
 from cab.runner.run import run_cell
+from engines.torch.checkpoints import average_weights
 from tasks.lm.task import LM
 from tests.cab.runner.troubled import Numbers, Troubled
 
