@@ -57,17 +57,16 @@ def run(arguments: list[str]) -> int:
         print(_help())
         return 0
     flags, overrides = _parse(arguments)
-    from omegaconf import OmegaConf
-
     from cab.config import check_overrides
-    from cab.runner.launch import composed, run_overrides
 
     overrides = check_overrides(overrides, sweep=flags.multirun)
+    from cab.runner.launch import composed_text, run_overrides  # imports torch: a mistyped name is answered before
+
     is_sweep = flags.multirun or flags.dry_run or not {"cluster=local", "cluster=slurm"}.isdisjoint(overrides)
     if flags.cfg:
         if is_sweep:
             raise UserError("--cfg prints the configuration of one cell: leave out -m, --dry-run and cluster=")
-        print(OmegaConf.to_yaml(composed(overrides)), end="")
+        print(composed_text(overrides), end="")
         return 0
     report = _print_plan(overrides) if flags.dry_run else run_overrides(overrides, is_sweep=is_sweep)
     report.log_end()
@@ -168,7 +167,7 @@ def _number(value: float | None) -> str:
 def _help() -> str:
     from cab.registry import ATTENTIONS, BACKBONES, TASKS
 
-    datasets = sorted({name for task in TASKS for name in task.cls.datasets})  # type: ignore[attr-defined]
+    datasets = sorted({name for task in TASKS for name in task.datasets})
     return HELP.format(
         tasks=", ".join(TASKS.names()),
         datasets=", ".join(datasets),

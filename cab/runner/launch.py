@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from cab.config import CONFIGS, register_configs, resolve
-from cab.errors import UserError
-from cab.runner.report import Job, Report, first_line
+from cab.config import register_configs, resolve
+from cab.config_sources import CONFIGS
+from cab.errors import UserError, first_line
+from cab.runner.report import Job, Report
 from cab.runner.run import run_cell
 
 
@@ -87,11 +88,11 @@ def _composed(cells: Iterable[Sequence[str]], report: Report) -> Iterator[Job]:
         yield Job(config, command)
 
 
-def composed(overrides: Sequence[str]) -> DictConfig:
-    """The configuration of one cell, nothing in it replaced: what ``--cfg job`` prints."""
+def composed_text(overrides: Sequence[str]) -> str:
+    """The configuration of one cell as YAML, nothing in it replaced."""
     register_configs()
     with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"), readable_errors():
-        return compose("run", overrides=list(overrides))
+        return OmegaConf.to_yaml(compose("run", overrides=list(overrides)))
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from cab.errors import Unsupported, UserError
+from cab.errors import Unsupported, UserError, first_line
 from cab.record import Record, Status, record_path
 from cab.runner.cell import Cell
 
@@ -109,9 +109,3 @@ def cells_without_record(jobs: Iterable[Job], report: Report) -> Iterator[tuple[
             yield cell, job
         else:
             report.add(Outcome(cell.title, "found", record))
-
-
-def first_line(error: BaseException) -> str:
-    """Of the error's text, or its type."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
