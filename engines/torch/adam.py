@@ -50,7 +50,7 @@ class Adam:
             states = [self._state.setdefault(parameter, _no_moments(parameter)) for parameter in parameters]
             adam(
                 params=parameters,
-                grads=[parameter.grad for parameter in parameters],  # type: ignore[misc]
+                grads=[parameter.grad for parameter in parameters],
                 exp_avgs=[state["exp_avg"] for state in states],
                 exp_avg_sqs=[state["exp_avg_sq"] for state in states],
                 max_exp_avg_sqs=[],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import importlib.util
 import logging
 import os
@@ -56,7 +57,10 @@ class Loggers:
             "wandb": [MetricsFile, Wandb],
         }
         for maker in makers[run.cell.config["logger"]["name"]] if run.processes.is_first else []:
-            self._guarded(lambda maker=maker: self._loggers.append(maker(run.cell, run.folder)))
+            self._guarded(functools.partial(self._open, maker))
+
+    def _open(self, maker: Callable[[Cell, Path], Logger]) -> None:
+        self._loggers.append(maker(self._run.cell, self._run.folder))
 
     def write(self, entry: Mapping[str, float | None]) -> None:
         numbers = {name: value for name, value in entry.items() if value is not None and name != "step"}
@@ -64,7 +68,7 @@ class Loggers:
         if self._run.processes.is_first:
             log.info("step %d, %s", step, ", ".join(f"{name} {value:.4f}" for name, value in numbers.items()))
         for logger in [*self._loggers]:
-            self._guarded(lambda logger=logger: logger.write(step, numbers), logger)
+            self._guarded(functools.partial(logger.write, step, numbers), logger)
 
     def close(self) -> None:
         for logger in [*self._loggers]:
