@@ -109,6 +109,10 @@ class AttentionEntry(Entry["Attention"]):
 
 @dataclass(frozen=True, kw_only=True)
 class BackboneEntry(Entry["Backbone"]):
+    """``tasks`` that it adds itself to, with the patterns that are tested."""
+
+    tasks: Mapping[str, tuple[Pattern, ...]]
+
     @property
     def reserved(self) -> frozenset[str]:
         return frozenset({"slots"})
@@ -116,12 +120,16 @@ class BackboneEntry(Entry["Backbone"]):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskEntry(Entry["Task"]):
-    """``datasets`` it accepts (``synthetic`` is the embedded generator), and ``backbones`` it is defined for, with the
-    patterns that are tested in each.
-    """
+    """``datasets`` it accepts (``synthetic`` is the embedded generator), and backbones it names."""
 
     datasets: tuple[str, ...]
-    backbones: Mapping[str, tuple[Pattern, ...]]
+    named_backbones: Mapping[str, tuple[Pattern, ...]]
+
+    @property
+    def backbones(self) -> dict[str, tuple[Pattern, ...]]:
+        """Backbones it is defined for, with the patterns that are tested in each."""
+        added = {backbone.name: backbone.tasks[self.name] for backbone in BACKBONES if self.name in backbone.tasks}
+        return {**self.named_backbones, **added}
 
     @property
     def reserved(self) -> frozenset[str]:
@@ -274,9 +282,14 @@ def register_attention(
     return Declaration(ATTENTIONS, entry)
 
 
-def register_backbone(name: str, *, paper: str) -> Declaration[BackboneEntry]:
-    """Class decorator: makes a backbone known under ``name``; its patterns are read from its slots."""
-    return Declaration(BACKBONES, functools.partial(BackboneEntry, name=name, paper=paper))
+def register_backbone(name: str, *, paper: str, tasks: Mapping[str, str] | None = None) -> Declaration[BackboneEntry]:
+    """Class decorator: makes a backbone known under ``name``; its patterns are read from its slots.
+
+    Args:
+        tasks: those it can be trained on that do not name it, with the patterns to test, as in ``{"lm": "CS"}``.
+    """
+    tested = {task: Pattern.parse_many(patterns) for task, patterns in (tasks or {}).items()}
+    return Declaration(BACKBONES, functools.partial(BackboneEntry, name=name, paper=paper, tasks=tested))
 
 
 def register_task(name: str, *, paper: str, datasets: str, backbones: Mapping[str, str]) -> Declaration[TaskEntry]:
@@ -287,7 +300,9 @@ def register_task(name: str, *, paper: str, datasets: str, backbones: Mapping[st
         backbones: those it is defined for, with the patterns that are tested in each, as in ``{"gpt2": "CS"}``.
     """
     tested = {backbone: Pattern.parse_many(patterns) for backbone, patterns in backbones.items()}
-    entry = functools.partial(TaskEntry, name=name, paper=paper, datasets=tuple(datasets.split()), backbones=tested)
+    entry = functools.partial(
+        TaskEntry, name=name, paper=paper, datasets=tuple(datasets.split()), named_backbones=tested
+    )
     return Declaration(TASKS, entry)
 
 

@@ -15,6 +15,7 @@ import torch
 from cab.backbone import Backbone
 from cab.build import build_backbone
 from cab.errors import UserError, unknown_name
+from cab.registry import BACKBONES
 from cab.runner.cell import Cell
 from cab.runner.faults import StopSignals
 from cab.runner.processes import Processes, find_processes
@@ -104,7 +105,13 @@ def choose_device(name: str, processes: Processes) -> torch.device:
 
 
 def make_backbone(cell: Cell, device: str = "cpu") -> Backbone:
-    """The network of the cell, sized by its data; on ``meta`` it has no memory."""
+    """The network of the cell, sized by its data; on ``meta`` it has no memory.
+
+    Raises:
+        ValueError: a backbone that does not take the task's calls, or options that do not fit.
+    """
+    if cell.task.calls:
+        cell.task.protocol_of(BACKBONES.get(cell.backbone).cls)
     options = {**cell.backbone_options, **cell.task.backbone_options(cell.backbone)}
     with torch.device(device):
         return build_backbone(
