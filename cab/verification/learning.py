@@ -156,7 +156,7 @@ def forward_keeps_state(subject: Subject) -> Worst:
 
 @check("learning", applies=gathers)
 def statistics_once(subject: Subject) -> Worst:
-    """Buffers learn from a training pass once, also under recomputation, not in evaluation; what they learn is saved."""
+    """Buffers learn from a training pass once, recomputed or not, and from no evaluation; what they learn is saved."""
     worst = Worst("difference of what was learnt", limit=ROUNDING)
 
     (plain, expected), again, evaluated = (

@@ -96,7 +96,7 @@ class Subject:
     def gathers(self) -> bool:
         """Whether a call in training mode gathers statistics from which buffers learn."""
         learners = (m for module in self._after_a_call() for m in module.modules() if isinstance(m, Learner))
-        return any([bool(learner.take_statistics()) for learner in learners])
+        return any(learner.take_statistics() for learner in learners)
 
     def _after_a_call(self) -> Iterator[Module]:
         """Modules that were called in training and in evaluation; none where a call fails, as other checks will say."""

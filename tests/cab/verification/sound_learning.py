@@ -47,11 +47,8 @@ class Gated(Attention):
         return gate.unsqueeze(-1) * (scores / scores.sum(-1, keepdim=True)) @ value
 
     def start(self, batch_size, like):
-        heads, width = self.num_heads, self.head_dim
-        return {
-            "sum": like.new_zeros(batch_size, heads, width, width),
-            "keys": like.new_zeros(batch_size, heads, width),
-        }
+        keys = like.new_zeros(batch_size, self.num_heads, self.head_dim)
+        return {"sum": keys.unsqueeze(-1) * keys.unsqueeze(-2), "keys": keys}
 
     def decode(self, query, key, value, state, padding, *, gate, strength):
         q, k = F.elu(query) + 1, self.weighted(key, strength, padding.key)
