@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from attentions.abc_causal import EMPTY, causal_abc
-from attentions.precision import wide
+from attentions.kernels.precision import no_weight, wide
+from attentions.kernels.running_memory import causal_abc
 from cab import Attention, Pattern, register_attention
 from cab.attention import Padding, State
 from cab.errors import UserError
@@ -93,7 +93,7 @@ class ABCAttention(Attention):
     def start(self, batch_size: int, like: Tensor) -> State:
         """Of keys and values, logarithms of masses [B, 2, H, r] and means [B, 2, H, r, E] of nothing."""
         shape = (batch_size, 2, self.num_heads, self.num_landmarks)
-        mass = like.new_full(shape, EMPTY, dtype=torch.float64)
+        mass = like.new_full(shape, no_weight(), dtype=torch.float64)
         return {"mass": mass, "mean": wide(like.new_zeros(*shape, self.head_dim))}
 
     def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
@@ -113,7 +113,7 @@ class WeightedMeans(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, padding: Tensor | None) -> Tensor:
         logits = weight.T @ x.transpose(-2, -1)
         if padding is not None:
-            logits.masked_fill_(padding[:, None, None], EMPTY)
+            logits.masked_fill_(padding[:, None, None], no_weight())
         mass = logits.logsumexp(dim=-1, keepdim=True)
         mean = logits.sub_(mass).exp_() @ x
         if padding is not None:
@@ -131,7 +131,7 @@ class WeightedMeans(torch.autograd.Function):
         both = torch.cat([columns, grad], dim=-2) @ x.transpose(-2, -1)
         weights, logits_grad = both.chunk(2, dim=-2)
         if padding is not None:
-            weights.masked_fill_(padding[:, None, None], EMPTY)
+            weights.masked_fill_(padding[:, None, None], no_weight())
         weights.sub_(mass).exp_()
         logits_grad.sub_((grad * mean).sum(dim=-1, keepdim=True)).mul_(weights)
         x_grad = both.transpose(-2, -1) @ torch.cat([grad, columns], dim=-2)

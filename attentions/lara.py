@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attentions.landmarks import average, segment_means, segments
-from attentions.precision import wide
+from attentions.kernels.landmarks import average, segment_means, segments
+from attentions.kernels.precision import no_weight, wide
 from cab import Attention, Pattern, UserError, register_attention
 from cab.attention import Padding, SoftmaxLimit
 from cab.padding import lengths
@@ -73,14 +73,14 @@ class LARAAttention(Attention):
             sample = mean + noise
             keys = (sample @ key.mT - key.square().sum(dim=-1).unsqueeze(-2) / 2) * self.scale
             if padding.key is not None:
-                keys = keys.masked_fill(padding.key[:, None, None, :], HIDDEN)
+                keys = keys.masked_fill(padding.key[:, None, None, :], no_weight())
             values = keys.softmax(dim=-1) @ value
             evidence = keys.logsumexp(dim=-1) - self.scale * (
                 (sample * mean).sum(dim=-1) - mean.square().sum(dim=-1) / 2
             )
             # -|q|^2 / 2 is the same for every proposal: it cancels in the softmax.
             weights = (query @ (mean + sample).mT) * self.scale + evidence.unsqueeze(-2)
-            weights = weights.masked_fill(absent[:, None, None, :], HIDDEN).softmax(dim=-1)
+            weights = weights.masked_fill(absent[:, None, None, :], no_weight()).softmax(dim=-1)
             return (weights.masked_fill(absent[:, None, None, :], 0.0) @ values).to(dtype)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, noise: Tensor) -> Tensor:
@@ -96,6 +96,3 @@ class LARAAttention(Attention):
             query @ mean.mT * self.scale + log_phi(query.unsqueeze(2), sample.unsqueeze(1)) + proposals.unsqueeze(1)
         )
         return weights.softmax(dim=-1) @ (keys.softmax(dim=-1) @ value)
-
-
-HIDDEN = -1e30

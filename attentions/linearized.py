@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from attentions.kernels.blocks import tokens_at_once
 from attentions.kernels.causal_sums import BlockCausal
-from attentions.mapped_features import FeatureMap, Mapped, MeanOfQueries, SumOfKeys
-from attentions.pieces import tokens_at_once
-from attentions.precision import wide
+from attentions.kernels.linear_sums import FeatureMap, Mapped, MeanOfQueries, SumOfKeys
+from attentions.kernels.precision import wide
 from cab import Attention, Pattern
 from cab.attention import Padding, State
 from cab.padding import lengths
@@ -100,13 +100,13 @@ class LinearizedAttention(Attention):
             spans = [wide(x).split(size, dim=2) for x in (query, key, value)]
             masks = [None] * len(spans[0]) if padding.key is None else padding.key.split(size, dim=1)
             outputs = []
-            for arguments in zip(*spans, masks, strict=True):
+            for q, k, v, mask in zip(*spans, masks, strict=True):
                 if torch.is_grad_enabled() and len(masks) > 1:  # features are formed anew in the backward pass
                     output, state = checkpoint(
-                        self.span, *arguments, state, use_reentrant=False, preserve_rng_state=False
+                        self.span, q, k, v, mask, state, use_reentrant=False, preserve_rng_state=False
                     )
                 else:
-                    output, state = self.span(*arguments, state)
+                    output, state = self.span(q, k, v, mask, state)
                 outputs.append(output)
             return torch.cat(outputs, dim=2).to(dtype), state
 

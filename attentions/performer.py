@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attentions.exponential_features import FeatureMean, KeyMeans
+from attentions.kernels.exponential_features import FeatureMean, KeyMeans
+from attentions.kernels.precision import no_weight
 from attentions.linearized import LinearizedAttention, Where, hide
 from cab import Pattern, UserError, register_attention
 from cab.attention import SoftmaxLimit, State
@@ -36,7 +37,7 @@ class PerformerAttention(LinearizedAttention):
     a matrix that is not saved).
 
     Factors that keep exponentials in range cancel in the quotient and look at nothing they must not: NS, NC and CC
-    are two softmaxes (``exponential_features``), CS has the running maximum over the keys up to the target.
+    are two softmaxes (``kernels.exponential_features``), CS has the running maximum over the keys up to the target.
 
     Args:
         num_features: random features r of each head.
@@ -88,11 +89,11 @@ class PerformerAttention(LinearizedAttention):
     def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> State:
         """Of each feature the mean value, ``means`` [B, H, r, E], and the log of its sum, ``log_mass`` [B, H, r]."""
         if self.denominator_floor:
-            logs = hide(self.logarithms(key), padding, LOG_OF_NOTHING)
+            logs = hide(self.logarithms(key), padding, no_weight())
             return super().summarise(logs - logs.detach().amax(dim=(-2, -1), keepdim=True), value, padding, where)
         hidden = None
         if padding is not None:
-            hidden = torch.zeros_like(padding, dtype=key.dtype).masked_fill_(padding, LOG_OF_NOTHING)
+            hidden = torch.zeros_like(padding, dtype=key.dtype).masked_fill_(padding, no_weight())
             hidden = hidden[:, None, None].expand(-1, self.num_heads, -1, -1).flatten(0, 1)
         heads = ((key * self.head_dim**-0.25).flatten(0, 1), value.flatten(0, 1))
         means, log_mass = KeyMeans.apply(*heads, self._weights_of_rows(key), hidden)
@@ -122,7 +123,7 @@ class PerformerAttention(LinearizedAttention):
     def causal_key_features(
         self, key: Tensor, padding: Tensor | None, scale: Tensor | None, _where: Where
     ) -> tuple[Tensor, Tensor | None]:
-        logs = hide(self.logarithms(key), padding, LOG_OF_NOTHING)
+        logs = hide(self.logarithms(key), padding, no_weight())
         running = logs.detach().amax(dim=-1).cummax(dim=-1).values
         if scale is not None:
             running = torch.maximum(running, scale.unsqueeze(-1))
@@ -138,9 +139,6 @@ class PerformerAttention(LinearizedAttention):
         if self.pattern is Pattern.CS:
             logs = logs.masked_fill(torch.ones_like(logs, dtype=torch.bool).triu(1), -torch.inf)
         return logs.softmax(dim=-1) @ value
-
-
-LOG_OF_NOTHING = -1e30
 
 
 def orthogonal_gaussians(num_heads: int, num_features: int, head_dim: int) -> Tensor:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.s4d_readout import read_blocks
+from attentions.kernels.block_readout import read_blocks
+from attentions.kernels.precision import wide_dtype
 from cab import Attention, Pattern, register_attention
 from cab.attention import Padding, State
 from cab.errors import UserError
@@ -100,10 +101,6 @@ class S4DAttention(Attention):
 
     # --- the state space ---------------------------------------------------------------------------------
 
-    def precision(self, x: Tensor) -> torch.dtype:
-        """At least float32; float64 where the tokens are."""
-        return torch.promote_types(x.dtype, torch.float32)
-
     def discretize(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """log of the factor of one step, dt A [D, M], and C (exp(dt A) - 1) / A [directions, c, D, M]."""
         a = torch.complex(-self.log_decay.to(dtype).exp(), self.frequency.to(dtype))
@@ -130,7 +127,7 @@ class S4DAttention(Attention):
         batch, length, _ = x.shape
         block = self.block_size(length)
         with torch.autocast(x.device.type, enabled=False):
-            log_step, readout = self.discretize(self.precision(x))
+            log_step, readout = self.discretize(wide_dtype(x.dtype))
             powers = self.powers(log_step, block)
             within, factor = powers[..., :block], powers[..., block]
             tokens = self.blocks(x, block)
@@ -163,7 +160,7 @@ class S4DAttention(Attention):
 
     def blocks(self, x: Tensor, block: int) -> Tensor:
         """[B, L, D] to [D, B, J, T], filled up with zeros at the right end."""
-        x = F.pad(x.to(self.precision(x)), (0, 0, 0, -x.shape[1] % block))
+        x = F.pad(x.to(wide_dtype(x.dtype)), (0, 0, 0, -x.shape[1] % block))
         return x.permute(2, 0, 1).contiguous().unflatten(2, (-1, block))
 
     def summaries(self, tokens: Tensor, weights: Tensor) -> Tensor:
@@ -192,10 +189,10 @@ class S4DAttention(Attention):
     def start(self, batch_size: int, like: Tensor) -> State:
         """One complex number a feature and mode, as pairs [B, D, M, 2]."""
         shape = (batch_size, self.embed_dim, self.state_size // 2, 2)
-        return {"modes": like.new_zeros(shape, dtype=self.precision(like))}
+        return {"modes": like.new_zeros(shape, dtype=wide_dtype(like.dtype))}
 
     def advance(self, tokens: Tensor, mask: Tensor | None, state: State) -> tuple[Tensor, State]:
-        modes = torch.view_as_complex(state["modes"].to(self.precision(tokens)))
+        modes = torch.view_as_complex(state["modes"].to(wide_dtype(tokens.dtype)))
         if tokens.shape[1] == 1:
             output, modes = self.recur(tokens, modes, mask)
         else:
@@ -205,7 +202,7 @@ class S4DAttention(Attention):
     def recur(self, query: Tensor, modes: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
         """One token [B, 1, D]: s = exp(dt A) s + u, y = 2 Re(C s) + D u."""
         with torch.autocast(query.device.type, enabled=False):
-            u = query.squeeze(1).to(self.precision(query))
+            u = query.squeeze(1).to(wide_dtype(query.dtype))
             log_step, readout = self.discretize(u.dtype)
             after = torch.addcmul(u.unsqueeze(-1), log_step.exp(), modes)
             y = 2 * torch.einsum("cdm,bdm->bcd", readout[0], after).real + self.skip * u.unsqueeze(1)
@@ -220,7 +217,7 @@ class S4DAttention(Attention):
         latest, _, _ = compact_rows(x.flip(1), None if padding is None else padding.flip(1))
         block = self.block_size(x.shape[1])
         with torch.autocast(x.device.type, enabled=False):
-            log_step, _ = self.discretize(self.precision(x))
+            log_step, _ = self.discretize(wide_dtype(x.dtype))
             sums = self.summaries(self.blocks(latest, block), self.powers(log_step, block)[..., :block])
             starts = torch.arange(sums.shape[2], device=x.device) * block
             own = torch.einsum("dbjm,djm->bdm", sums, (log_step.unsqueeze(1) * starts[:, None]).exp())

@@ -260,7 +260,6 @@ def predicted_durations(log_duration: Tensor, padding_mask: Tensor | None, max_f
     return durations + (is_first & (ends[:, -1:] == 0)).long()
 
 
-@torch.compiler.disable
 def most_frames(durations: Tensor, max_frames: int) -> int:
     """Frames of the longest row of ``durations`` [B, T]: the one number that the shapes depend on.
 

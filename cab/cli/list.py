@@ -70,7 +70,7 @@ def _attentions() -> list[list[str]]:
 
     torch.set_num_threads(1)  # the sizes are tiny: waking threads would cost more than the work
     return [["attention", "patterns", "complexity", "state", "paper", "origin"]] + [
-        [a.name, _words(a.patterns), a.complexity, decoding_state(a), a.paper, a.origin] for a in ATTENTIONS
+        [a.name, _words(a.patterns), a.complexity, decoding_state(a), a.paper, a.origin] for a in ATTENTIONS.load()
     ]
 
 
@@ -78,16 +78,15 @@ def _backbones() -> list[list[str]]:
     from cab.build import backbone_patterns
 
     return [["backbone", "patterns", "paper", "origin"]] + [
-        [b.name, _words(backbone_patterns(b.name)), b.paper, b.origin] for b in BACKBONES
+        [b.name, _words(backbone_patterns(b.name)), b.paper, b.origin] for b in BACKBONES.load()
     ]
 
 
 def _tasks() -> list[list[str]]:
     rows = [["task", "backbone", "patterns", "datasets", "paper", "origin"]]
     for task in TASKS:
-        for backbone, patterns in task.cls.backbones.items():  # type: ignore[attr-defined]
-            datasets = " ".join(task.cls.datasets)  # type: ignore[attr-defined]
-            rows.append([task.name, backbone, patterns, datasets, task.paper, task.origin])
+        for backbone, patterns in task.backbones.items():
+            rows.append([task.name, backbone, _words(patterns), " ".join(task.datasets), task.paper, task.origin])
     return rows
 
 

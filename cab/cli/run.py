@@ -59,11 +59,12 @@ def run(arguments: list[str]) -> int:
         print(_help())
         return 0
     from cab import config
-    from cab.runner.launch import run_sweep
-    from cab.runner.sweep import REPORT
 
     flags, overrides = _parse(arguments)
     overrides = config.check_overrides(overrides, sweep=flags.multirun)
+    from cab.runner.launch import run_sweep  # imports torch: a mistyped name is answered before
+    from cab.runner.sweep import REPORT
+
     sweep = flags.multirun or flags.dry_run or not {"cluster=local", "cluster=slurm"}.isdisjoint(overrides)
     if sweep and flags.cfg:
         raise UserError("--cfg prints the configuration of one cell: leave out -m, --dry-run and cluster=")
@@ -122,7 +123,7 @@ def _readable_errors() -> Iterator[None]:
 def _compose_and_run(arguments: list[str]) -> None:
     import hydra
 
-    from cab.config import CONFIGS
+    from cab.config_sources import CONFIGS
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come back to us, not to the terminal
     before = sys.argv
@@ -219,7 +220,7 @@ def _number(value: float | None) -> str:
 def _help() -> str:
     from cab.registry import ATTENTIONS, BACKBONES, TASKS
 
-    datasets = sorted({name for task in TASKS for name in task.cls.datasets})  # type: ignore[attr-defined]
+    datasets = sorted({name for task in TASKS for name in task.datasets})
     return HELP.format(
         tasks=", ".join(TASKS.names()),
         datasets=", ".join(datasets),

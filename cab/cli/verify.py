@@ -81,12 +81,12 @@ def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator
     from cab.registry import ATTENTIONS
     from cab.verification import subject_of
     from cab.verification.files import is_file, load_class
-    from cab.verification.suite import registered, runs_in_float32
+    from cab.verification.suite import runs_in_float32
 
     _check_device(args.device)
-    for target in args.attentions or ATTENTIONS.names():
+    for target in args.attentions or [entry.name for entry in ATTENTIONS.load()]:
         attention = load_class(target) if is_file(target) else target
-        entry = ATTENTIONS.get(attention) if isinstance(attention, str) else registered(attention)
+        entry = ATTENTIONS.get(attention) if isinstance(attention, str) else ATTENTIONS.entry_of(attention)
         if entry is None and not patterns:
             raise UserError(f"{target} is not registered: say which pattern it is for, --pattern NS, CS, NC or CC")
         if entry is not None and not args.attentions and not runs_in_float32(entry.cls, args.device):

@@ -52,7 +52,7 @@ class Cell:
         pattern = Pattern.parse(config["pattern"])
         check_task_backbone(task_name, backbone, pattern)
         check_attention(attention, pattern)
-        task: Task = task_entry.cls(dataset=dataset, **task_options)
+        task = task_entry.build(dataset=dataset, **task_options)
         task.check()
         _check_seed(config["seed"])
         elsewhere = parse_elsewhere(config["elsewhere"])
@@ -113,23 +113,23 @@ class Cell:
 
 def check_dataset(task: str, dataset: str) -> None:
     """UserError when the task has no such data."""
-    datasets: tuple[str, ...] = TASKS.get(task).cls.datasets  # type: ignore[attr-defined]
+    datasets = TASKS.get(task).datasets
     if dataset not in datasets:
         raise Unsupported(f"task '{task}' has no dataset '{dataset}'; it has {', '.join(datasets)}")
 
 
 def check_task_backbone(task: str, backbone: str, pattern: Pattern | None = None) -> None:
     """UserError when the task is not defined for the backbone, or the backbone has no slot of the pattern."""
-    defined: Mapping[str, str] = TASKS.get(task).cls.backbones  # type: ignore[attr-defined]
+    defined = TASKS.get(task).backbones
     BACKBONES.get(backbone)
     if backbone not in defined:
         raise Unsupported(f"task '{task}' is not defined for backbone '{backbone}'; choose {', '.join(defined)}")
     if pattern is None:
         return
     check_slot(backbone, pattern, set(backbone_patterns(backbone)))
-    if pattern not in Pattern.parse_many(defined[backbone]):
+    if pattern not in defined[backbone]:
         raise Unsupported(
-            f"task '{task}' does not test pattern {pattern} in '{backbone}'; it tests {defined[backbone]}"
+            f"task '{task}' does not test pattern {pattern} in '{backbone}'; it tests {' '.join(defined[backbone])}"
         )
 
 
@@ -138,10 +138,10 @@ def runnable_cells() -> list[tuple[str, str, str, str, str]]:
     return [
         (task.name, dataset, backbone, str(pattern), attention.name)
         for task in TASKS
-        for dataset in task.cls.datasets  # type: ignore[attr-defined]
-        for backbone, patterns in task.cls.backbones.items()  # type: ignore[attr-defined]
+        for dataset in task.datasets
+        for backbone, patterns in task.backbones.items()
         if backbone in BACKBONES
-        for pattern in Pattern.parse_many(patterns)
+        for pattern in patterns
         for attention in ATTENTIONS
         if pattern in attention.patterns
     ]

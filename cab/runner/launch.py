@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from cab.config import CONFIGS, resolve
+from cab.config import resolve
+from cab.config_sources import CONFIGS
 from cab.runner.sweep import REPORT, Job, command_of, expand, run_here
 
 

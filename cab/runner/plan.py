@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 from collections.abc import Iterable
 
-from cab.config import CONFIGS
+from cab.config import read_rows
 from cab.runner.cell import Cell
 from cab.runner.run import existing_record
 from cab.runner.sweep import REPORT, Job
@@ -53,5 +52,4 @@ def _is_real(row: dict[str, str], wanted: dict[str, str]) -> bool:
 
 @functools.cache
 def _costs() -> tuple[dict[str, str], ...]:
-    with (CONFIGS / "costs.csv").open(newline="") as file:
-        return tuple(csv.DictReader(file))
+    return read_rows("costs.csv")

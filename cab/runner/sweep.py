@@ -12,7 +12,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 
-from cab.config import group_entry
+from cab.config_sources import REGISTRIES
 from cab.errors import Unsupported, UserError
 from cab.record import Record, Status, record_path
 from cab.runner.cell import GROUPS, Cell, runnable_cells, why_not_runnable
@@ -125,7 +125,7 @@ def _applies(key: str, groups: Mapping[str, str]) -> bool:
     group, _, option = key.partition(".")
     if not option or group not in groups or group in ("dataset", "pattern"):
         return True
-    return option.partition(".")[0] in group_entry(group, groups[group]).options
+    return option.partition(".")[0] in REGISTRIES[group].get(groups[group]).options
 
 
 def _values(override: Override) -> list[Any]:

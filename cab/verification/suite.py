@@ -14,7 +14,7 @@ from torch import nn
 from cab.attention import Attention
 from cab.errors import UserError, unknown_name
 from cab.patterns import Pattern
-from cab.registry import ATTENTIONS, AttentionEntry
+from cab.registry import ATTENTIONS
 from cab.verification.check import CHECKS, Check
 from cab.verification.subject import Subject, takes
 
@@ -138,7 +138,7 @@ def subject_of(
 ) -> Subject:
     """What to verify; UserError when the pattern is not claimed, an option does not exist, or not in float32 there."""
     pattern = Pattern.parse(pattern)
-    entry = ATTENTIONS.get(attention) if isinstance(attention, str) else registered(attention)
+    entry = ATTENTIONS.get(attention) if isinstance(attention, str) else ATTENTIONS.entry_of(attention)
     if entry is None:
         assert not isinstance(attention, str)
         return Subject(attention.__name__, attention, pattern, options, complexity, device=device)
@@ -156,11 +156,6 @@ def subject_of(
 def runs_in_float32(cls: type[nn.Module], device: str) -> bool:
     """Whether the checks, which are in float32, can run ``cls`` on ``device``."""
     return device.partition(":")[0] in getattr(cls, "float32_devices", Attention.float32_devices)
-
-
-def registered(cls: type[nn.Module]) -> AttentionEntry | None:
-    """The entry of a class, if it is registered itself (a subclass of a registered one is not)."""
-    return next((entry for entry in ATTENTIONS if entry.cls is cls), None)
 
 
 def build(subject: Subject) -> None:

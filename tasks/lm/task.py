@@ -24,7 +24,7 @@ from tasks.lm.pictures import draw_contexts, write_samples
 log = logging.getLogger(__name__)
 
 
-@register_task("lm", paper="Radford et al. 2019")
+@register_task("lm", paper="Radford et al. 2019", datasets="pg19 synthetic", backbones={"gpt2": "CS"})
 class LM(Task):
     """Predict each token of a book from those before it.
 
@@ -42,8 +42,6 @@ class LM(Task):
         sample_tokens: tokens of each text that is generated to look at.
     """
 
-    datasets: ClassVar[tuple[str, ...]] = ("pg19", "synthetic")
-    backbones: ClassVar[Mapping[str, str]] = {"gpt2": "CS"}
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
 
     def __init__(

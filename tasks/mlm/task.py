@@ -19,7 +19,7 @@ from tasks.corpus.tokens import NUM_SPECIAL, PAD, perplexity, read_corpus, unigr
 MASKED, REPLACED, KEPT = 0.8, 0.1, 0.1  # of the chosen tokens (Devlin et al. 2019, section 3.1)
 
 
-@register_task("mlm", paper="Liu et al. 2019")
+@register_task("mlm", paper="Liu et al. 2019", datasets="pg19 synthetic", backbones={"roberta": "NS"})
 class MLM(Task):
     """Predict the hidden tokens of a page from the others.
 
@@ -34,8 +34,6 @@ class MLM(Task):
         evaluation_batch_size: pages a batch in validation and test.
     """
 
-    datasets: ClassVar[tuple[str, ...]] = ("pg19", "synthetic")
-    backbones: ClassVar[Mapping[str, str]] = {"roberta": "NS"}
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
 
     def __init__(

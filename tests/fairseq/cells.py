@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cab import Backbone
-from cab.config import CONFIGS, register_configs, resolve
+from cab.config import register_configs, resolve
+from cab.config_sources import CONFIGS
 from cab.runner.cell import Cell
 from cab.runner.optimizer import TrainerConfig
 from cab.runner.run import make_backbone, trainer_config

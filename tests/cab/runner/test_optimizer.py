@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from cab import UserError
-from cab.config import CONFIGS
+from cab.config_sources import CONFIGS
 from cab.runner.optimizer import TrainerConfig
 
 

@@ -18,7 +18,7 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from cab.cli.main import main
-from cab.config import CONFIGS
+from cab.config_sources import CONFIGS
 from cab.errors import UserError
 from cab.record import Record
 from cab.registry import TASKS
@@ -104,7 +104,7 @@ def test_every_cell_of_the_paper_has_its_hours(capsys: pytest.CaptureFixture[str
 def test_hours_are_of_what_exists() -> None:
     with (CONFIGS / "costs.csv").open(newline="") as file:
         for row in csv.DictReader(file):
-            task = TASKS.get(row["task"]).cls
+            task = TASKS.get(row["task"])
             assert row["backbone"] in task.backbones, row
             assert row["dataset"] in ("", *task.datasets), row
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.windowed import BlockSum, of_block
+from attentions.kernels.blocks import BlockSum, of_block
+from attentions.kernels.precision import wide_dtype
 
 BLOCK = 64
 """Positions of one block."""
@@ -65,7 +66,7 @@ def _convolve(x: Tensor, taps: Tensor) -> Tensor:
 def _convolve_backward(grad: Tensor, x: Tensor, taps: Tensor) -> list[Tensor]:
     """Gradients of input and taps; those of the band's entries are summed before its diagonals are."""
     band, d_x = _band(taps), BlockSum(x)
-    d_band = torch.zeros_like(band, dtype=torch.promote_types(band.dtype, torch.float32))
+    d_band = torch.zeros_like(band, dtype=wide_dtype(band.dtype))
     for here, seen, columns in _blocks(x.shape[2], taps.shape[1]):
         size = here.stop - here.start
         g = of_block(grad, here)
