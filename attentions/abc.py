@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from attentions.abc_causal import EMPTY, causal_abc
-from attentions.precision import wide
+from attentions.kernels.precision import no_weight, wide
+from attentions.kernels.running_memory import causal_abc
 from cab import Attention, Pattern, register_attention
 from cab.attention import Padding, State
 from cab.errors import UserError
@@ -79,7 +79,7 @@ class ABCAttention(Attention):
         padding = key.new_zeros(key.shape[0], m, dtype=torch.bool) if key_padding_mask is None else key_padding_mask
 
         def mean(x: Tensor, weight: Tensor, padding: Tensor) -> Tensor:
-            logits = (x @ weight).masked_fill(padding[:, None, :, None], EMPTY)
+            logits = (x @ weight).masked_fill(padding[:, None, :, None], no_weight())
             return logits.softmax(dim=2).transpose(-2, -1) @ x.masked_fill(padding[:, None, :, None], 0.0)
 
         outputs = []
@@ -128,7 +128,7 @@ class ABCAttention(Attention):
         mean = wide(self.compress_k).new_zeros(
             batch_size, self.num_heads, self.num_landmarks, self.head_dim, device=device
         )
-        mass = torch.full(mean.shape[:-1], EMPTY, device=device, dtype=torch.float64)
+        mass = torch.full(mean.shape[:-1], no_weight(), device=device, dtype=torch.float64)
         return {"key_mass": mass, "key_mean": mean, "value_mass": mass, "value_mean": mean}
 
     def init_state(
@@ -178,7 +178,7 @@ class WeightedMeans(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, padding: Tensor | None) -> Tensor:
         logits = weight.T @ x.transpose(-2, -1)
         if padding is not None:
-            logits.masked_fill_(padding[:, None, None], EMPTY)
+            logits.masked_fill_(padding[:, None, None], no_weight())
         mass = logits.logsumexp(dim=-1, keepdim=True)
         mean = logits.sub_(mass).exp_() @ x
         if padding is not None:
@@ -196,7 +196,7 @@ class WeightedMeans(torch.autograd.Function):
         both = torch.cat([columns, grad], dim=-2) @ x.transpose(-2, -1)
         weights, logits_grad = both.chunk(2, dim=-2)
         if padding is not None:
-            weights.masked_fill_(padding[:, None, None], EMPTY)
+            weights.masked_fill_(padding[:, None, None], no_weight())
         weights.sub_(mass).exp_()
         logits_grad.sub_((grad * mean).sum(dim=-1, keepdim=True)).mul_(weights)
         x_grad = both.transpose(-2, -1) @ torch.cat([grad, columns], dim=-2)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.landmarks import average, segment_means, segments
-from attentions.precision import wide
+from attentions.kernels.landmarks import average, segment_means, segments
+from attentions.kernels.precision import no_weight, wide
 from cab import Attention, Pattern, UserError, register_attention
 from cab.attention import Padding, SoftmaxLimit
 
@@ -71,14 +71,14 @@ class LARAAttention(Attention):
             mean = average(means, query) + average(means, key)
             sample = mean + self.noise(query)
             keys = (sample @ key.transpose(-2, -1) - key.square().sum(dim=-1).unsqueeze(-2) / 2) * self.scale
-            keys = keys.masked_fill(hidden[:, None, None, :], HIDDEN)
+            keys = keys.masked_fill(hidden[:, None, None, :], no_weight())
             values = keys.softmax(dim=-1) @ value
             evidence = keys.logsumexp(dim=-1) - self.scale * (
                 (sample * mean).sum(dim=-1) - mean.square().sum(dim=-1) / 2
             )
             # -|q|^2 / 2 is the same for every proposal: it cancels in the softmax.
             weights = (query @ (mean + sample).transpose(-2, -1)) * self.scale + evidence.unsqueeze(-2)
-            weights = weights.masked_fill(absent[:, None, None, :], HIDDEN).softmax(dim=-1)
+            weights = weights.masked_fill(absent[:, None, None, :], no_weight()).softmax(dim=-1)
             return (weights.masked_fill(absent[:, None, None, :], 0.0) @ values).to(dtype)
 
     def reference(
@@ -115,6 +115,3 @@ class LARAAttention(Attention):
         weight = (q @ mean.T) * self.scale + log_phi(q.unsqueeze(1), sample.unsqueeze(0))
         weight = weight + keys.logsumexp(dim=-1) - log_phi(mean, sample)
         return weight.softmax(dim=-1) @ (keys.softmax(dim=-1) @ v)
-
-
-HIDDEN = -1e30

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from attentions.mapped_features import FeatureMap, Mapped, MeanOfQueries, SumOfKeys
-from attentions.pieces import tokens_at_once
-from attentions.precision import wide
+from attentions.kernels.blocks import tokens_at_once
+from attentions.kernels.linear_sums import FeatureMap, Mapped, MeanOfQueries, SumOfKeys
+from attentions.kernels.precision import wide
 from cab import Attention, Pattern
 from cab.attention import Padding, State
 from cab.input_checks import check_decoding, check_tokens

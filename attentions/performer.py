@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attentions.exponential_features import FeatureMean, KeyMeans
+from attentions.kernels.exponential_features import FeatureMean, KeyMeans
+from attentions.kernels.precision import no_weight
 from attentions.linear import normalised
 from attentions.linearized import LinearizedAttention, Where, hide
 from cab import Pattern, UserError, register_attention
@@ -76,14 +77,14 @@ class PerformerAttention(LinearizedAttention):
         if self.denominator_floor:
             logs = self.logarithms(key)
             if padding is not None:
-                logs = logs.masked_fill(padding[:, None, :, None], LOG_OF_NOTHING)
+                logs = logs.masked_fill(padding[:, None, :, None], no_weight())
             features = (logs - logs.detach().amax(dim=(-2, -1), keepdim=True)).exp()
             features = hide((features + RELEASED_OFFSET) * self.num_features**-0.5, padding)
             return {"sums": features.transpose(-2, -1) @ value, "mass": features.sum(dim=-2)}
         scale = self.head_dim**-0.25
         hidden = None
         if padding is not None:
-            hidden = torch.zeros_like(padding, dtype=key.dtype).masked_fill_(padding, LOG_OF_NOTHING)
+            hidden = torch.zeros_like(padding, dtype=key.dtype).masked_fill_(padding, no_weight())
             hidden = hidden[:, None, None].expand(-1, self.num_heads, -1, -1).flatten(0, 1)
         heads = ((key * scale).flatten(0, 1), value.flatten(0, 1))
         means, log_mass = KeyMeans.apply(*heads, self._weights_of_rows(key), hidden)
@@ -123,7 +124,7 @@ class PerformerAttention(LinearizedAttention):
     ) -> tuple[Tensor, Tensor | None]:
         logs = self.logarithms(key)
         if padding is not None:
-            logs = logs.masked_fill(padding[:, None, :, None], LOG_OF_NOTHING)
+            logs = logs.masked_fill(padding[:, None, :, None], no_weight())
         running = logs.detach().amax(dim=-1).cummax(dim=-1).values
         if scale is not None:
             running = torch.maximum(running, scale.unsqueeze(-1))
@@ -146,9 +147,9 @@ class PerformerAttention(LinearizedAttention):
         logs = pairs.logsumexp(dim=-1)
         if self.pattern is Pattern.CS:
             future = torch.ones_like(logs, dtype=torch.bool).triu(1)
-            logs = logs.masked_fill(future, LOG_OF_NOTHING)
+            logs = logs.masked_fill(future, no_weight())
         if key_padding_mask is not None:
-            logs = logs.masked_fill(key_padding_mask[:, None, None, :], LOG_OF_NOTHING)
+            logs = logs.masked_fill(key_padding_mask[:, None, None, :], no_weight())
         if self.denominator_floor:
             return self._released(query, key, value, key_padding_mask)
         weights = (logs - logs.detach().amax(dim=-1, keepdim=True)).exp()
@@ -158,7 +159,7 @@ class PerformerAttention(LinearizedAttention):
         """The form with a floor under the denominator, pair by pair."""
         queries, keys = self.logarithms(query), self.logarithms(key)
         if key_padding_mask is not None:
-            keys = keys.masked_fill(key_padding_mask[:, None, :, None], LOG_OF_NOTHING)
+            keys = keys.masked_fill(key_padding_mask[:, None, :, None], no_weight())
         queries = (queries - queries.detach().amax(dim=-1, keepdim=True)).exp()
         if self.pattern is Pattern.CS:
             largest = keys.detach().amax(dim=-1).cummax(dim=-1).values
@@ -169,7 +170,6 @@ class PerformerAttention(LinearizedAttention):
         return normalised(weights, value, self.pattern, key_padding_mask, self.denominator_floor)
 
 
-LOG_OF_NOTHING = -1e30
 RELEASED_OFFSET = 1e-4
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attentions.kernels.precision import wide_dtype
 from cab import Attention, Pattern, register_attention
 from cab.attention import Padding, SoftmaxLimit
 from cab.errors import UserError
@@ -154,7 +155,7 @@ class ProbSparseAttention(Attention):
         sample = self.sample(lengths, size)[:, None, :, None].expand(-1, self.num_heads, -1, self.head_dim)
         count = self.count(lengths)[:, None, None]
         with torch.autocast(query.device.type, enabled=False):
-            dtype = torch.promote_types(query.dtype, torch.float32)
+            dtype = wide_dtype(query.dtype)
             scores = query.to(dtype) @ key.gather(2, sample).to(dtype).transpose(-2, -1)
         largest, total = scores, scores
         if padding is not None:
@@ -168,7 +169,7 @@ class ProbSparseAttention(Attention):
 
     def lazy(self, value: Tensor, lengths: Tensor, padding: Tensor | None) -> Tensor:
         """What a query that is not selected gets: the mean of the values, or (CS) their sum so far; [B, H, N, E]."""
-        accurate = torch.promote_types(value.dtype, torch.float32)
+        accurate = wide_dtype(value.dtype)
         if padding is not None:
             value = value.masked_fill(padding[:, None, :, None], 0.0)
         if self.pattern is Pattern.CS:

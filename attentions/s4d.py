@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.s4d_readout import read_blocks
+from attentions.kernels.block_readout import read_blocks
+from attentions.kernels.precision import wide_dtype
 from cab import Attention, Pattern, register_attention
 from cab.attention import Padding, State
 from cab.errors import UserError
@@ -102,7 +103,7 @@ class S4DAttention(Attention):
 
     def precision(self, x: Tensor) -> torch.dtype:
         """At least float32; float64 where the tokens are."""
-        return torch.promote_types(x.dtype, torch.float32)
+        return wide_dtype(x.dtype)
 
     def discretize(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """log of the factor of one step, dt A [D, M], and C (exp(dt A) - 1) / A [directions, c, D, M]."""
@@ -207,7 +208,7 @@ class S4DAttention(Attention):
         """One complex number a feature and mode, as pairs [B, D, M, 2]."""
         check_decoding(self.pattern, batch_size, key, value, key_padding_mask, self.embed_dim)
         weight = self.log_dt
-        dtype = torch.promote_types(dtype or weight.dtype, torch.float32)
+        dtype = wide_dtype(dtype or weight.dtype)
         shape = (batch_size, self.embed_dim, self.state_size // 2, 2)
         return {"modes": torch.zeros(shape, device=device or weight.device, dtype=dtype)}
 

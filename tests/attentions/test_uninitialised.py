@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentions.windowed import Window, windowed_attention
+from attentions.kernels.windowed import Window, windowed_attention
 from cab import build_attention
 from cab.registry import ATTENTIONS
 

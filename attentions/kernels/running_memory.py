@@ -17,16 +17,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.pieces import groups_at_once
+from attentions.kernels.blocks import groups_at_once
+from attentions.kernels.precision import no_weight
 
 BLOCK = 32
 """Tokens whose products with each other are formed; before them stands one memory."""
 
 SPAN = 256
 """Tokens that are in memory at once: a multiple of BLOCK."""
-
-EMPTY = -1e30
-"""Logarithm of the weight of nothing: finite, so that differences of two of them are numbers."""
 
 LARGEST = 600.0
 """Logarithm of the largest weight within a block, in units of what came before: e^600 is a float64."""
@@ -171,7 +169,7 @@ def _form(
     q, tokens = blocks[0], blocks[1:]
     logits = torch.bmm(tokens.flatten(1, 3), compress).view(*tokens.shape[:-1], -1)
     if empty is not None:
-        logits.masked_fill_(empty, EMPTY)
+        logits.masked_fill_(empty, no_weight(logits.dtype))
     share = logits.softmax(dim=-2)
     block_mean = share.mT @ tokens
     logits = logits.double()

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.windowed import dropout_factor
+from attentions.kernels.blocks import dropout_factor, dropout_seed
+from attentions.kernels.precision import wide_dtype
 
 ON_CPU, ELSEWHERE = 2**20, 2**26
 """Numbers of the widest tensor of a piece; elsewhere a launch costs more than memory."""
@@ -42,7 +43,7 @@ def read_blocks(
         bias: b [outputs].
         dropout: probability of dropping an activation.
     """
-    seed = torch.randint(2**62, ()) if dropout else None
+    seed = dropout_seed(dropout)
     return _read(tokens, before, after, matrix, weight, bias, dropout, seed)
 
 
@@ -102,9 +103,7 @@ def _read_backward(
     """Gradients of tokens, states, matrix, weight and bias; those of the last three summed in float32 at least."""
     known = [x for x in (tokens, before, after) if x is not None]
     d_known = [torch.empty_like(x) for x in known]
-    d_matrix, d_weight, d_bias = (
-        torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for x in (matrix, weight, bias)
-    )
+    d_matrix, d_weight, d_bias = (torch.zeros_like(x, dtype=wide_dtype(x.dtype)) for x in (matrix, weight, bias))
     widths = [x.shape[2] for x in known]
     with torch.autocast(tokens.device.type, enabled=False):
         for number, piece in _pieces(tokens, matrix):
