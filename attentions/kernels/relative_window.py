@@ -9,13 +9,14 @@ Shapes: B rows, H heads, G rows times heads, N queries, M keys, E width of a hea
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.kernels.blocks import BlockSum, dropout_factor, dropout_seed, of_block
+from attentions.kernels.operator import differentiable_operator
 from attentions.kernels.precision import no_weight, wide_dtype
 
 BLOCK = 64
@@ -160,8 +161,7 @@ def _weights(parts: _Parts, block: _Block, key_mask: Tensor | None, slot_mask: T
     return logits.softmax(dim=-1)
 
 
-@torch.library.custom_op("cab::causal_longshort", mutates_args=())
-def _attend(
+def _forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -192,8 +192,7 @@ def _attend(
     return output
 
 
-@torch.library.custom_op("cab::causal_longshort_backward", mutates_args=())
-def _attend_backward(
+def _backward(
     grad: Tensor,
     query: Tensor,
     key: Tensor,
@@ -248,24 +247,19 @@ def _attend_backward(
     return [d_query, d_key.result(dtype), d_value.result(dtype), *(x.to(dtype) for x in sums)]
 
 
-@_attend.register_fake
-def _(query: Tensor, *_: Any) -> Tensor:
-    return torch.empty_like(query)
-
-
-@_attend_backward.register_fake
-def _(grad: Tensor, *inputs: Any) -> list[Tensor]:  # noqa: ARG001
-    return [torch.empty_like(x) for x in inputs[:9]]
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
-    *tensors, ctx.chunks, ctx.dropout, seed = inputs
-    ctx.save_for_backward(*tensors, seed)
-
-
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    *tensors, seed = ctx.saved_tensors
-    return (*_attend_backward(grad, *tensors, ctx.chunks, ctx.dropout, seed), *[None] * 5)
-
-
-_attend.register_autograd(_differentiate, setup_context=_save)
+_attend = differentiable_operator(
+    "causal_longshort",
+    _forward,
+    _backward,
+    gradients=(
+        "query",
+        "key",
+        "value",
+        "slot_key",
+        "slot_value",
+        "key_position",
+        "slot_position",
+        "content_bias",
+        "position_bias",
+    ),
+)

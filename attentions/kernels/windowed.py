@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from attentions.kernels.blocks import BlockSum, dropout_factor, dropout_seed, of_block
+from attentions.kernels.operator import differentiable_operator
 from attentions.kernels.precision import no_weight, wide_dtype
 
 if TYPE_CHECKING:  # importing it loads the compiler, which takes longer than torch itself
@@ -132,8 +133,7 @@ def _weights(query: Tensor, keys: Tensor, block: _Block, padding: Tensor | None)
     return logits.softmax(dim=-1)
 
 
-@torch.library.custom_op("cab::windowed_attention", mutates_args=())
-def _attend(
+def _forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -156,8 +156,7 @@ def _attend(
     return output
 
 
-@torch.library.custom_op("cab::windowed_attention_backward", mutates_args=())
-def _attend_backward(
+def _backward(
     grad: Tensor,
     query: Tensor,
     key: Tensor,
@@ -194,28 +193,9 @@ def _attend_backward(
     return [d_query, d_key.result(dtype), d_value.result(dtype), *(x.to(dtype) for x in d_slots)]
 
 
-@_attend.register_fake
-def _(query: Tensor, *_: Any) -> Tensor:
-    return torch.empty_like(query)
-
-
-@_attend_backward.register_fake
-def _(grad: Tensor, *inputs: Any) -> list[Tensor]:  # noqa: ARG001
-    return [torch.empty_like(x) for x in inputs[:5] if x is not None]
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
-    *tensors, ctx.window, ctx.dropout, seed = inputs
-    ctx.save_for_backward(*tensors, seed)
-
-
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    *tensors, seed = ctx.saved_tensors
-    grads = _attend_backward(grad, *tensors, ctx.window, ctx.dropout, seed)
-    return (*grads, *[None] * (9 - len(grads)))
-
-
-_attend.register_autograd(_differentiate, setup_context=_save)
+_attend = differentiable_operator(
+    "windowed_attention", _forward, _backward, gradients=("query", "key", "value", "slot_key", "slot_value")
+)
 
 
 # --- on CUDA --------------------------------------------------------------------------------------------
