@@ -2,7 +2,41 @@
 
 from __future__ import annotations
 
-NAMES = "anna boris clara david elena felix greta henry irina jonas karin louis maria niels olga peter".split()
-THINGS = "lamp coin ring book knife harp letter mirror basket hammer flute candle rope drum vase clock".split()
+NAMES = (
+    "anna",
+    "boris",
+    "clara",
+    "david",
+    "elena",
+    "felix",
+    "greta",
+    "henry",
+    "irina",
+    "jonas",
+    "karin",
+    "louis",
+    "maria",
+    "niels",
+    "olga",
+    "peter",
+)
+THINGS = (
+    "lamp",
+    "coin",
+    "ring",
+    "book",
+    "knife",
+    "harp",
+    "letter",
+    "mirror",
+    "basket",
+    "hammer",
+    "flute",
+    "candle",
+    "rope",
+    "drum",
+    "vase",
+    "clock",
+)
 CHAPTERS = 32
 """Of a book."""

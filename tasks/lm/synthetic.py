@@ -1,9 +1,9 @@
 """Books that ask long after they told: the answer is one token that stands once, anywhere before.
 
-A chapter of 128 tokens tells first who keeps which thing, 16 facts of one token each (``annalamp``) in random order, and
-then asks 48 times (``anna lamp``). The answers alone are learnt and scored. Before 12 of the questions the fact is told
-again: these are ``near``, and a window of 2 tokens is enough. Of the others those are ``far`` whose fact stands 40 tokens
-back or more: a window reaches them only through the answers that it sees by chance.
+A chapter of 128 tokens tells first who keeps which thing, 16 facts of one token each (``annalamp``) in random order,
+and then asks 48 times (``anna lamp``). The answers alone are learnt and scored. Before 12 of the questions the fact
+is told again: these are ``near``, and a window of 2 tokens is enough. Of the others those are ``far`` whose fact
+stands 40 tokens back or more: a window reaches them only through the answers that it sees by chance.
 
 What bounded readers can reach, as perplexity of the answers (:func:`tasks.lm.task.LM.baselines` computes them):
 without attention 16, every thing as likely as any other; with a window of ``w`` tokens 1 where the fact, or the same

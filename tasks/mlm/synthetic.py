@@ -1,10 +1,10 @@
 """Pages whose hidden words stand once more, far away: facts in random order, then answers in the order of the names.
 
-A page of 52 tokens tells who keeps which thing, 16 facts of one token each (``annalamp``) in random order, and then lists
-all names in alphabetical order with their things (``anna lamp``). Only things of the list are hidden, learnt and scored.
-For 4 of the names, which vary, the list says the fact in place of the name: these are ``near``, a window of one token on
-either side is enough. The others are ``far``: their fact stands 3 to 50 tokens before, and only the name, or the place
-in the list, says what to look for.
+A page of 52 tokens tells who keeps which thing, 16 facts of one token each (``annalamp``) in random order, and then
+lists all names in alphabetical order with their things (``anna lamp``). Only things of the list are hidden, learnt
+and scored. For 4 of the names, which vary, the list says the fact in place of the name: these are ``near``, a window
+of one token on either side is enough. The others are ``far``: their fact stands 3 to 50 tokens before, and only the
+name, or the place in the list, says what to look for.
 
 What bounded readers can reach, as perplexity of the hidden words: without attention 16; a window that shows the name
 alone 16^(3/4) = 8; the whole page 1.
