@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from backbones.layers.tokens import LearnedPositions, TokenEmbedding, check_tokens, number_positions
-from backbones.layers.transformer import TransformerLayer, run_layer
+from backbones.layers.transformer import TransformerLayer, stack
 from cab import Attention, Backbone, Pattern, register_backbone
 from cab.backbone import SlotFiller
 
@@ -59,20 +61,19 @@ class RoBERTa(Backbone):
             layer_norm=True,
             dropout=dropout,
         )
-        self.layers = nn.ModuleList(
-            TransformerLayer(
-                slots,
-                Pattern.NS,
-                embed_dim=embed_dim,
-                num_heads=num_heads,
-                ffn_dim=ffn_dim,
-                norm="post",
-                activation="gelu",
-                dropout=dropout,
-                attention_dropout=attention_dropout,
-            )
-            for _ in range(num_layers)
+        layer = partial(
+            TransformerLayer,
+            slots,
+            Pattern.NS,
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            ffn_dim=ffn_dim,
+            norm="post",
+            activation="gelu",
+            dropout=dropout,
+            attention_dropout=attention_dropout,
         )
+        self.layers = stack(num_layers, layer)
         self.head = nn.Linear(embed_dim, embed_dim)
         self.head_norm = nn.LayerNorm(embed_dim)
         self.output_bias = nn.Parameter(torch.zeros(vocab_size))
@@ -102,7 +103,7 @@ class RoBERTa(Backbone):
         )
         x = embedding(tokens, number_positions(tokens, padding_mask))
         for layer in self.layers:
-            x = run_layer(layer, x, padding_mask, checkpoint_activations=self.checkpoint_activations)
+            x = self.run_layer(layer, x, padding_mask)
         if selected is not None:
             x = x.flatten(0, 1).index_select(0, selected)
         x = self.head_norm(F.gelu(self.head(x)))
