@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from cab import Attention, Depth, Padding, Pattern, UserError, build_attention, build_backbone
 from cab.attention import State
 from cab.padding import lengths
-from cab.registry import ATTENTIONS, AttentionEntry
+from cab.registry import ATTENTIONS, register_attention
 from tests.attentions.agreement import assert_causal, assert_decodes, assert_forms_agree, assert_padding_is_nothing
 
 WIDTH, HEADS = 24, 3
@@ -127,10 +128,10 @@ class Deep(Recomputed):
 
 
 @pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    ATTENTIONS.names()
-    entry = AttentionEntry("deep", Deep, tuple(Pattern), (), "n", "a test")
-    monkeypatch.setitem(ATTENTIONS._entries, "deep", entry)
+def registered() -> Iterator[None]:
+    register_attention("deep", patterns="NS CS NC CC", complexity="n", paper="a test")(Deep)
+    yield
+    del ATTENTIONS._entries["deep"]
 
 
 @pytest.mark.usefixtures("registered")
