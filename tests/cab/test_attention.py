@@ -1,4 +1,4 @@
-"""The template of attentions: inputs reach a method's own hooks alike in training, in the readable form and in decoding."""
+"""The template of attentions: a method's own hooks get the same in training, in the readable form and in decoding."""
 
 from __future__ import annotations
 
