@@ -40,9 +40,9 @@ def average(weights: Tensor, x: Tensor) -> Tensor:
 
 
 def segments(x: Tensor, num_landmarks: int) -> Tensor:
-    """The same means of one row without padding, readable: [n, E] to [c, E]."""
-    n = len(x)
+    """The same means of one row without padding, readable: [..., n, E] to [..., c, E]."""
+    n = x.shape[-2]
     count = min(n, num_landmarks)
     size = n // count
     sizes = [size] * ((size + 1) * count - n) + [size + 1] * (n - size * count)
-    return torch.stack([part.mean(dim=0) for part in x.split(sizes)])
+    return torch.stack([part.mean(dim=-2) for part in x.split(sizes, dim=-2)], dim=-2)
