@@ -36,6 +36,8 @@ def recompute(function: Callable[..., Any], *arguments: Any) -> Any:
     """
     if not torch.is_grad_enabled():
         return function(*arguments)
+    if torch.compiler.is_compiling():  # the compiler repeats operators, not the code that gathers
+        return checkpoint(function, *arguments, use_reentrant=False)
     return checkpoint(function, *arguments, use_reentrant=False, context_fn=_contexts)
 
 

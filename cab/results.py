@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
 from cab.record import CELL, Record
+from cab.runner.trainer_config import MACHINE_KEYS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,9 +44,6 @@ COLUMNS = (
     "settings",
 )
 """``settings``: JSON of task, backbone and trainer as the record has them; empty for what is no record."""
-
-MACHINE_KEYS = ("checkpoint_every", "micro_batch_size", "num_workers", "strategy")
-"""Keys of the trainer that suit a machine and are not part of what is measured."""
 
 
 def load_results(sources: Iterable[str | Path] | str | Path = DEFAULT_DIR) -> pd.DataFrame:

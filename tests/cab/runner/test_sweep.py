@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from cab.cli.main import main
 from cab.config_sources import CONFIGS
@@ -33,7 +32,7 @@ Cell = Callable[..., dict[str, Any]]
 
 
 def cells(*overrides: str) -> tuple[list[dict[str, str]], list[str]]:
-    jobs, left_out = expand(OverridesParser.create().parse_overrides(list(overrides)))
+    jobs, left_out = expand(overrides)
     return [dict(override.split("=", 1) for override in job) for job in jobs], left_out
 
 
