@@ -129,8 +129,8 @@ class SegmentedLongShort(LongShort):
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, and normed keys and values."""
-        key, value = self.token_norm(self.k_proj(key)), self.token_norm(self.v_proj(value))
-        return self.split_heads(self.q_proj(query)), self.split_heads(key), self.split_heads(value)
+        query, key, value = super().project(query, key, value)
+        return query, self.normalise(self.token_norm, key), self.normalise(self.token_norm, value)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, score: Tensor) -> Tensor:
         score = wide(score)
