@@ -67,11 +67,12 @@ class LM(Task):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        beside = [("word_ppl", "per word"), *((f"ppl_{length}", "per token") for length in self.context_lengths)]
-        return (
-            Metric("ppl", "per token", higher_is_better=False),
-            *(Metric(name, unit, higher_is_better=False, primary=False) for name, unit in beside),
-        )
+        curve = [
+            Metric(f"ppl_{length}", "per token", higher_is_better=False, primary=False, at_length=length)
+            for length in self.context_lengths
+        ]
+        ppl = Metric("ppl", "per token", higher_is_better=False)
+        return (ppl, Metric("word_ppl", "per word", higher_is_better=False, primary=False), *curve)
 
     def check(self) -> None:
         if min(self.block_len, self.evaluation_batch_size, self.sample_tokens, *self.context_lengths) < 1:

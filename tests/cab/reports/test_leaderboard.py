@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 from cab.cli.main import main
-from cab.reports.leaderboard import load_boards
-from cab.results import EXAMPLE_COMMAND, PUBLISHED
+from cab.reports.leaderboard import score_boards
+from cab.results import EXAMPLE_COMMAND, PAPER_DIR, load_results
 from cab.scoring import score_table
 from tests.cab.made_records import number
 
@@ -64,7 +64,7 @@ def test_cost_of_a_row_is_over_its_cells(suite_folder: Path, tmp_path: Path) -> 
 
 
 def test_indices_are_those_of_the_scores(suite_folder: Path) -> None:
-    (board,) = load_boards([suite_folder], normalization="own")
+    (board,) = score_boards(load_results(suite_folder), normalization="own")
     scores = score_table(board.suite.results, normalization="own").set_index(["pattern", "attention", "task"])
     for row in board.table.to_dict("records"):
         for task in ("all", *board.tasks(row["pattern"])):
@@ -152,7 +152,7 @@ def test_nothing_to_show_is_an_error_and_writes_nothing(
 
 
 def test_published_numbers(tmp_path: Path) -> None:
-    table = leaderboard(tmp_path / "out", PUBLISHED, "--normalization", "official").set_index(["pattern", "attention"])
+    table = leaderboard(tmp_path / "out", PAPER_DIR, "--normalization", "official").set_index(["pattern", "attention"])
     assert len(table) == 24
     assert table.loc[("NC", "vanilla"), "ci"] == pytest.approx(0.597, abs=0.002)
     assert math.isnan(table.loc[("NS", "s4d"), "ci"])
@@ -160,7 +160,7 @@ def test_published_numbers(tmp_path: Path) -> None:
         float(
             next(
                 line.rsplit(",", 1)[1]
-                for line in (PUBLISHED / "results.csv").read_text().splitlines()
+                for line in (PAPER_DIR / "results.csv").read_text().splitlines()
                 if line.startswith("NC,LSTF,informer,weather,mse,0,abc")
             )
         )
