@@ -78,7 +78,7 @@ def comparable(results: pd.DataFrame) -> pd.DataFrame:
 
 def _tell_of_settings(table: pd.DataFrame) -> None:
     """Say so when attentions that are compared differ in more than the attention."""
-    runs = table[table["value"].notna() & (table["hash"] != "")].drop_duplicates("file")
+    runs = table[table["value"].notna() & table["record"].notna()].drop_duplicates("file")
     runs = runs.assign(settings=[_settings(record) for record in runs["record"]])
     for names, rows in runs.groupby([*PLACE, "pattern"]):
         different = rows.drop_duplicates("settings")
