@@ -7,12 +7,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from attentions.kernels.precision import no_weight
 from attentions.vanilla import VanillaAttention
 from cab import register_attention
 from cab.errors import UserError
-
-HIDDEN = -3e4
-"""Coordinate that gives a padded key the weight zero: a logit far below every other, finite in float16."""
 
 
 @register_attention("flash", patterns="NS CS NC CC", complexity="n^2", paper="Dao et al. 2022")
@@ -57,7 +55,7 @@ class FlashAttention(VanillaAttention):
 
 def mask_by_coordinate(query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Query, key and value with one more coordinate, by which keys outside ``visible`` [B, 1, 1, M] get weight zero."""
-    hidden = (~visible).squeeze(2).unsqueeze(-1).to(key.dtype) * HIDDEN
+    hidden = (~visible).squeeze(2).unsqueeze(-1).to(key.dtype) * no_weight(key.dtype)
     return (
         F.pad(query, (0, 1), value=1.0),
         torch.cat([key, hidden.expand_as(key[..., :1])], dim=-1),

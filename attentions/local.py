@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.windowed import Window, windowed_attention
+from attentions.kernels.windowed import Window, windowed_attention
 from cab import Attention, Pattern, register_attention
 from cab.attention import Padding, SoftmaxLimit, State
 from cab.errors import UserError

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.depthwise import depthwise_conv
-from attentions.longshort_causal import Chunks, causal_longshort
-from attentions.precision import wide
-from attentions.windowed import Window, windowed_attention
+from attentions.kernels.depthwise import depthwise_conv
+from attentions.kernels.precision import no_weight, wide
+from attentions.kernels.relative_window import Chunks, causal_longshort
+from attentions.kernels.windowed import Window, windowed_attention
 from cab import Attention, Pattern, register_attention
 from cab.attention import Padding, State
 from cab.errors import UserError
@@ -122,7 +122,7 @@ class LongShortAttention(Attention):
         value = self.split_heads(self.token_norm(self.v_proj(x)))
         scores = wide(self.score(x))
         if padding_mask is not None:
-            scores = scores.masked_fill(padding_mask.unsqueeze(-1), torch.finfo(scores.dtype).min)
+            scores = scores.masked_fill(padding_mask.unsqueeze(-1), no_weight())
         weights = scores.softmax(dim=1).unflatten(-1, (self.num_heads, self.slots_per_head)).permute(0, 2, 3, 1)
         slots = (
             self.normalise_slots(weighted_sum(weights, key)),

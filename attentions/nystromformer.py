@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.depthwise import depthwise_conv
-from attentions.landmarks import average, segment_means, segments
-from attentions.precision import wide
+from attentions.kernels.depthwise import depthwise_conv
+from attentions.kernels.landmarks import average, segment_means, segments
+from attentions.kernels.precision import no_weight, wide
 from cab import Attention, Pattern, UserError, register_attention
 from cab.attention import Padding, SoftmaxLimit
 
@@ -95,7 +95,7 @@ class NystromAttention(Attention):
         queries, keys = average(weights, query), average(weights, key)
         middle = queries @ keys.transpose(-2, -1) * self.logit_factor
         if padding is not None:
-            middle = middle.masked_fill(absent[:, None, None], -1e30)
+            middle = middle.masked_fill(absent[:, None, None], no_weight())
         values = pseudo_inverse(middle.softmax(dim=-1)) @ self.softmax_attention(queries, key, value, padding)
         if padding is None:
             return self.softmax_attention(query, keys, values)

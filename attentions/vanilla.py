@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attentions.kernels.precision import no_weight
 from cab import Attention, Pattern, register_attention
 from cab.attention import Padding, SoftmaxLimit, State
 
@@ -101,7 +102,7 @@ class VanillaAttention(Attention):
             return self.softmax_attention(query, key, state["value"], visible=visible)
         # A few targets and two blocks of keys: one row of weights a target, without joining the blocks.
         logits = torch.cat([query @ key.transpose(2, 3), query @ recent_key.transpose(2, 3)], dim=-1) * self.scale
-        logits = logits.masked_fill(~visible, torch.finfo(logits.dtype).min)
+        logits = logits.masked_fill(~visible, no_weight(logits.dtype))
         weights = F.dropout(logits.softmax(dim=-1), self.dropout, self.training)
         long, recent = weights.split([key.shape[2], recent_key.shape[2]], dim=-1)
         return long @ state["value"] + recent @ state["recent_value"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -11,8 +12,8 @@ from torch.nn import functional as F
 
 from backbones.layers.speech import Postnet, SameConv, ScaledPositions, hide
 from backbones.layers.tokens import check_tokens, number_positions
-from backbones.layers.transformer import run_layer
-from cab import Backbone, Pattern, UserError, register_backbone
+from backbones.layers.transformer import stack
+from cab import Backbone, Depth, Pattern, UserError, register_backbone
 from cab.backbone import SlotFiller
 
 
@@ -83,13 +84,17 @@ class FastSpeech2(Backbone):
         self.decoder_positions = ScaledPositions(embed_dim)
         self.dropout = nn.Dropout(dropout)
 
-        def blocks(count: int) -> nn.ModuleList:
-            sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "ffn_dim": ffn_dim, "kernel_size": kernel_size}
-            return nn.ModuleList(
-                Block(slots, **sizes, dropout=dropout, attention_dropout=attention_dropout) for _ in range(count)
-            )
-
-        self.encoder = blocks(encoder_layers)
+        block = partial(
+            Block,
+            slots,
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            ffn_dim=ffn_dim,
+            kernel_size=kernel_size,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+        )
+        self.encoder = stack(encoder_layers, block)
         self.adaptor = VarianceAdaptor(
             embed_dim,
             dropout=predictor_dropout,
@@ -98,7 +103,7 @@ class FastSpeech2(Backbone):
             energy_range=energy_range,
             max_frames=max_frames,
         )
-        self.decoder = blocks(decoder_layers)
+        self.decoder = stack(decoder_layers, block)
         self.output = nn.Linear(embed_dim, num_mels)
         self.postnet = Postnet(num_mels) if postnet else None
 
@@ -143,7 +148,7 @@ class FastSpeech2(Backbone):
 
     def _run(self, blocks: nn.ModuleList, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         for block in blocks:
-            x = run_layer(block, x, padding_mask, checkpoint_activations=self.checkpoint_activations)
+            x = self.run_layer(block, x, padding_mask)
         return x
 
 
@@ -160,9 +165,12 @@ class Block(nn.Module):
         kernel_size: int,
         dropout: float,
         attention_dropout: float,
+        depth: Depth,
     ) -> None:
         super().__init__()
-        self.attention = slots(Pattern.NS, embed_dim=embed_dim, num_heads=num_heads, dropout=attention_dropout)
+        self.attention = slots(
+            Pattern.NS, embed_dim=embed_dim, num_heads=num_heads, dropout=attention_dropout, depth=depth
+        )
         self.attention_norm = nn.LayerNorm(embed_dim)
         self.expand = SameConv(embed_dim, ffn_dim, kernel_size, gain="relu")
         self.reduce = SameConv(ffn_dim, embed_dim, kernel_size, gain="relu")
@@ -260,7 +268,6 @@ def predicted_durations(log_duration: Tensor, padding_mask: Tensor | None, max_f
     return durations + (is_first & (ends[:, -1:] == 0)).long()
 
 
-@torch.compiler.disable
 def most_frames(durations: Tensor, max_frames: int) -> int:
     """Frames of the longest row of ``durations`` [B, T]: the one number that the shapes depend on.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -15,7 +16,7 @@ from backbones.layers.tokens import (
     check_tokens,
     number_positions,
 )
-from backbones.layers.transformer import TransformerLayer, run_layer
+from backbones.layers.transformer import TransformerLayer, stack
 from cab import Pattern, UserError, register_backbone
 from cab.backbone import SlotFiller
 
@@ -75,20 +76,19 @@ class GPT2(TokenDecoder):
             scale=math.sqrt(embed_dim) if scale_embedding else 1.0,
             dropout=dropout,
         )
-        self.decoder_layers = nn.ModuleList(
-            TransformerLayer(
-                slots,
-                Pattern.CS,
-                embed_dim=embed_dim,
-                num_heads=num_heads,
-                ffn_dim=ffn_dim,
-                norm="pre",
-                activation=activation,
-                dropout=dropout,
-                attention_dropout=attention_dropout,
-            )
-            for _ in range(num_layers)
+        layer = partial(
+            TransformerLayer,
+            slots,
+            Pattern.CS,
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            ffn_dim=ffn_dim,
+            norm="pre",
+            activation=activation,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
         )
+        self.decoder_layers = stack(num_layers, layer)
         self.final_norm = nn.LayerNorm(embed_dim)
 
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
@@ -108,7 +108,7 @@ class GPT2(TokenDecoder):
         check_tokens("tokens", tokens, padding_mask, vocab_size=embedding.vocab_size, max_length=self.max_target_length)
         x = embedding(tokens, number_positions(tokens, padding_mask))
         for layer in self.decoder_layers:
-            x = run_layer(layer, x, padding_mask, checkpoint_activations=self.checkpoint_activations)
+            x = self.run_layer(layer, x, padding_mask)
         return self.predict(self.finish(x))
 
     def finish(self, x: Tensor) -> Tensor:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
+from backbones.layers.transformer import TransformerLayer, stack
 from cab import Backbone, Pattern, UserError, register_backbone
 from cab.backbone import SlotFiller
 
@@ -58,14 +59,23 @@ class Informer(Backbone):
         self.checkpoint_activations = checkpoint_activations
         self.encoder_embedding = SeriesEmbedding(channels, embed_dim, dropout)
         self.decoder_embedding = SeriesEmbedding(channels, embed_dim, dropout)
-        self.encoder = nn.ModuleList(
-            EncoderLayer(slots, embed_dim, num_heads, ffn_dim, dropout) for _ in range(encoder_layers)
+        layer = partial(
+            TransformerLayer,
+            slots,
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            ffn_dim=ffn_dim,
+            norm="post",
+            activation="gelu",
+            dropout=dropout,
+            attention_dropout=dropout,
+            activation_dropout=dropout,
+            is_xavier=False,
         )
+        self.encoder = stack(encoder_layers, partial(layer, Pattern.NS))
         self.distilling = nn.ModuleList(Distilling(embed_dim) for _ in range(encoder_layers - 1))
         self.encoder_norm = nn.LayerNorm(embed_dim)
-        self.decoder = nn.ModuleList(
-            DecoderLayer(slots, embed_dim, num_heads, ffn_dim, dropout) for _ in range(decoder_layers)
-        )
+        self.decoder = stack(decoder_layers, partial(layer, Pattern.CS, cross=Pattern.NC))
         self.decoder_norm = nn.LayerNorm(embed_dim)
         self.projection = nn.Linear(embed_dim, channels)
         if normalization == "seasonal":
@@ -132,7 +142,7 @@ class Informer(Backbone):
         """[B, N, D] to [B, N / 2^(layers - 1), D]: every layer but the last halves the length."""
         x = self.encoder_embedding(past, past_time)
         for index, layer in enumerate(self.encoder):
-            x = self._run(layer, x)
+            x = self.run_layer(layer, x)
             if index < len(self.distilling):
                 x = self.distilling[index](x)
         return self.encoder_norm(x)
@@ -141,13 +151,8 @@ class Informer(Backbone):
         """[B, K + T, D] of the known values and the blanks after them."""
         x = self.decoder_embedding(known, decoder_time)
         for layer in self.decoder:
-            x = self._run(layer, x, memory)
+            x = self.run_layer(layer, x, None, memory)
         return self.decoder_norm(x)
-
-    def _run(self, layer: nn.Module, *inputs: Tensor) -> Tensor:
-        if self.checkpoint_activations and self.training:
-            return checkpoint(layer, *inputs, use_reentrant=False)
-        return layer(*inputs)
 
 
 class SeriesEmbedding(nn.Module):
@@ -174,54 +179,6 @@ def sinusoids(length: int, embed_dim: int, device: torch.device) -> Tensor:
     )
     angle = position * frequency
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :embed_dim]
-
-
-class FeedForward(nn.Module):
-    """Two position-wise maps with GELU; linear maps are Informer's convolutions of width 1."""
-
-    def __init__(self, embed_dim: int, ffn_dim: int, dropout: float) -> None:
-        super().__init__()
-        self.expand = nn.Linear(embed_dim, ffn_dim)
-        self.reduce = nn.Linear(ffn_dim, embed_dim)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(self.reduce(self.dropout(F.gelu(self.expand(x)))))
-
-
-class EncoderLayer(nn.Module):
-    """Self attention (NS) and feed-forward, normalised after each residual."""
-
-    def __init__(self, slots: SlotFiller, embed_dim: int, num_heads: int, ffn_dim: int, dropout: float) -> None:
-        super().__init__()
-        self.self_attention = slots(Pattern.NS, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        self.attention_norm = nn.LayerNorm(embed_dim)
-        self.feed_forward = FeedForward(embed_dim, ffn_dim, dropout)
-        self.feed_forward_norm = nn.LayerNorm(embed_dim)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.attention_norm(x + self.dropout(self.self_attention(x)))
-        return self.feed_forward_norm(x + self.feed_forward(x))
-
-
-class DecoderLayer(nn.Module):
-    """Self attention (CS), cross attention (NC) and feed-forward, normalised after each residual."""
-
-    def __init__(self, slots: SlotFiller, embed_dim: int, num_heads: int, ffn_dim: int, dropout: float) -> None:
-        super().__init__()
-        self.self_attention = slots(Pattern.CS, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        self.self_attention_norm = nn.LayerNorm(embed_dim)
-        self.cross_attention = slots(Pattern.NC, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        self.cross_attention_norm = nn.LayerNorm(embed_dim)
-        self.feed_forward = FeedForward(embed_dim, ffn_dim, dropout)
-        self.feed_forward_norm = nn.LayerNorm(embed_dim)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
-        x = self.self_attention_norm(x + self.dropout(self.self_attention(x)))
-        x = self.cross_attention_norm(x + self.dropout(self.cross_attention(x, memory, memory)))
-        return self.feed_forward_norm(x + self.feed_forward(x))
 
 
 class Distilling(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -10,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from backbones.layers.points import PointProxies, edge_features, farthest_points, nearest_points, take
-from backbones.layers.transformer import FeedForward, run_layer
-from cab import Attention, Backbone, Pattern, UserError, register_backbone
+from backbones.layers.transformer import FeedForward, stack
+from cab import Attention, Backbone, Depth, Pattern, UserError, register_backbone
 from cab.backbone import SlotFiller
 
 
@@ -74,7 +75,7 @@ class PoinTr(Backbone):
         self.proxies = PointProxies(num_proxies, num_proxy_neighbours)
         self.position = Pointwise(3, 128, embed_dim)
         self.input = Pointwise(PointProxies.channels, embed_dim, embed_dim)
-        self.encoder = nn.ModuleList(EncoderBlock(slots, embed_dim, num_heads, ffn_dim) for _ in range(encoder_layers))
+        self.encoder = stack(encoder_layers, partial(EncoderBlock, slots, embed_dim, num_heads, ffn_dim))
         self.shape = Pointwise(embed_dim, num_global, num_global)
         self.coarse = nn.Sequential(
             nn.Linear(num_global, num_global), nn.ReLU(), nn.Linear(num_global, 3 * num_queries)
@@ -86,7 +87,7 @@ class PoinTr(Backbone):
             nn.LeakyReLU(0.2),
             nn.Linear(num_global, embed_dim),
         )
-        self.decoder = nn.ModuleList(DecoderBlock(slots, embed_dim, num_heads, ffn_dim) for _ in range(decoder_layers))
+        self.decoder = stack(decoder_layers, partial(DecoderBlock, slots, embed_dim, num_heads, ffn_dim))
         self.fine_shape = Pointwise(embed_dim, num_global, num_global)
         self.reduce = nn.Linear(num_global + embed_dim + 3, embed_dim)
         self.fold = Folding(embed_dim, side)
@@ -105,14 +106,14 @@ class PoinTr(Backbone):
         position = self.position(positions)
         neighbours = nearest_points(positions, positions, self.num_neighbours)
         for i, block in enumerate(self.encoder):
-            x = self._run(block, x + position, neighbours if i == 0 else None)
+            x = self.run_layer(block, x + position, neighbours if i == 0 else None)
         shape = self.shape(x).amax(dim=1)
         coarse = self.coarse(shape).unflatten(-1, (self.num_queries, 3))
         q = self.query(torch.cat([shape.unsqueeze(1).expand(-1, self.num_queries, -1), coarse], dim=-1))
         near_self = nearest_points(coarse, coarse, self.num_neighbours)
         near_cross = nearest_points(coarse, positions, self.num_neighbours)
         for i, block in enumerate(self.decoder):
-            q = self._run(block, q, x, *((near_self, near_cross) if i == 0 else (None, None)))
+            q = self.run_layer(block, q, x, *((near_self, near_cross) if i == 0 else (None, None)))
         fine = self._unfold(q, coarse)
         kept = take(partial, order[:, : self.num_queries])
         return PoinTrOutput(torch.cat([coarse, kept], dim=1), torch.cat([fine, partial], dim=1))
@@ -133,9 +134,6 @@ class PoinTr(Backbone):
             )
         if partial.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(partial.isfinite().all()):
             raise UserError(f"partial {list(partial.shape)} has points that are no numbers")
-
-    def _run(self, block: nn.Module, *inputs: Tensor | None) -> Tensor:
-        return run_layer(block, *inputs, checkpoint_activations=self.checkpoint_activations)
 
 
 class Pointwise(nn.Module):
@@ -171,10 +169,10 @@ class Neighbourhood(nn.Module):
 class EncoderBlock(nn.Module):
     """Self attention (NS) with a neighbourhood, and feed-forward; layer norm before each branch."""
 
-    def __init__(self, slots: SlotFiller, embed_dim: int, num_heads: int, ffn_dim: int) -> None:
+    def __init__(self, slots: SlotFiller, embed_dim: int, num_heads: int, ffn_dim: int, *, depth: Depth) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(embed_dim)
-        self.attention = slots(Pattern.NS, embed_dim=embed_dim, num_heads=num_heads)
+        self.attention = slots(Pattern.NS, embed_dim=embed_dim, num_heads=num_heads, depth=depth)
         self.neighbourhood = Neighbourhood(embed_dim)
         self.mlp_norm = nn.LayerNorm(embed_dim)
         self.mlp = FeedForward(embed_dim, ffn_dim, activation="gelu")
@@ -188,14 +186,14 @@ class EncoderBlock(nn.Module):
 class DecoderBlock(nn.Module):
     """Self attention (NS), cross attention (NC), both with a neighbourhood, and feed-forward."""
 
-    def __init__(self, slots: SlotFiller, embed_dim: int, num_heads: int, ffn_dim: int) -> None:
+    def __init__(self, slots: SlotFiller, embed_dim: int, num_heads: int, ffn_dim: int, *, depth: Depth) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(embed_dim)
-        self.self_attention = slots(Pattern.NS, embed_dim=embed_dim, num_heads=num_heads)
+        self.self_attention = slots(Pattern.NS, embed_dim=embed_dim, num_heads=num_heads, depth=depth)
         self.self_neighbourhood = Neighbourhood(embed_dim)
         self.query_norm = nn.LayerNorm(embed_dim)
         self.memory_norm = nn.LayerNorm(embed_dim)
-        self.cross_attention: Attention = slots(Pattern.NC, embed_dim=embed_dim, num_heads=num_heads)
+        self.cross_attention: Attention = slots(Pattern.NC, embed_dim=embed_dim, num_heads=num_heads, depth=depth)
         self.cross_neighbourhood = Neighbourhood(embed_dim)
         self.mlp_norm = nn.LayerNorm(embed_dim)
         self.mlp = FeedForward(embed_dim, ffn_dim, activation="gelu")

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from backbones.layers.transformer import run_layer
-from cab import Attention, Backbone, Pattern, UserError, register_backbone
+from cab import Attention, Backbone, Depth, Pattern, UserError, register_backbone
 from cab.backbone import SlotFiller
 
 
@@ -57,8 +56,12 @@ class SR3(Backbone):
         self.image_size = image_size
         self.checkpoint_activations = checkpoint_activations
 
+        attending = sum(image_size // 2**level in attention_resolutions for level in range(len(channel_multipliers)))
+        count = attending * (2 * num_blocks + 1) + 1
+        depths = (Depth(index, count) for index in range(count))
+
         def block(channels_in: int, channels: int, *, attend: bool) -> Block:
-            attention = slots(Pattern.NS, embed_dim=channels, num_heads=1) if attend else None
+            attention = slots(Pattern.NS, embed_dim=channels, num_heads=1, depth=next(depths)) if attend else None
             return Block(channels_in, channels, base_channels, attention, dropout=dropout, groups=norm_groups)
 
         self.noise_level = NoiseLevel(base_channels)
@@ -129,7 +132,7 @@ class SR3(Backbone):
 
     def _run(self, module: nn.Module, x: Tensor, level: Tensor) -> Tensor:
         if isinstance(module, Block):
-            return run_layer(module, x, level, checkpoint_activations=self.checkpoint_activations)
+            return self.run_layer(module, x, level)
         return module(x)
 
 

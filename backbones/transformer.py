@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from backbones.layers.decoder import DecodingState, TokenDecoder
 from backbones.layers.tokens import LearnedPositions, TokenEmbedding, check_tokens, number_positions
-from backbones.layers.transformer import TransformerLayer, run_layer
+from backbones.layers.transformer import TransformerLayer, stack
 from cab import Pattern, register_backbone
 from cab.backbone import SlotFiller
 
@@ -70,24 +71,22 @@ class Transformer(TokenDecoder):
                 dropout=dropout,
             )
 
-        def layer(pattern: Pattern, cross: Pattern | None = None) -> TransformerLayer:
-            return TransformerLayer(
-                slots,
-                pattern,
-                cross=cross,
-                embed_dim=embed_dim,
-                num_heads=num_heads,
-                ffn_dim=ffn_dim,
-                norm="post",
-                activation="gelu",
-                dropout=dropout,
-                attention_dropout=attention_dropout,
-            )
+        layer = partial(
+            TransformerLayer,
+            slots,
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            ffn_dim=ffn_dim,
+            norm="post",
+            activation="gelu",
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+        )
 
         self.encoder_embedding = embedding(max_source_length)
-        self.encoder_layers = nn.ModuleList(layer(Pattern.NS) for _ in range(encoder_layers))
+        self.encoder_layers = stack(encoder_layers, partial(layer, Pattern.NS))
         self.decoder_embedding = embedding(max_target_length)
-        self.decoder_layers = nn.ModuleList(layer(Pattern.CS, Pattern.CC) for _ in range(decoder_layers))
+        self.decoder_layers = stack(decoder_layers, partial(layer, Pattern.CS, cross=Pattern.CC))
         self.output = nn.Linear(embed_dim, vocab_size, bias=False)
         nn.init.normal_(self.output.weight, std=embed_dim**-0.5)
         if share_embeddings:
@@ -122,7 +121,7 @@ class Transformer(TokenDecoder):
         )
         x = embedding(target, number_positions(target, target_padding_mask))
         for layer in self.decoder_layers:
-            x = self._run(layer, x, target_padding_mask, memory, source_padding_mask)
+            x = self.run_layer(layer, x, target_padding_mask, memory, source_padding_mask)
         return self.predict(x)
 
     def encode(self, source: Tensor, source_padding_mask: Tensor | None = None) -> Tensor:
@@ -137,11 +136,8 @@ class Transformer(TokenDecoder):
         )
         x = embedding(source, number_positions(source, source_padding_mask))
         for layer in self.encoder_layers:
-            x = self._run(layer, x, source_padding_mask)
+            x = self.run_layer(layer, x, source_padding_mask)
         return x
-
-    def _run(self, layer: nn.Module, *inputs: Tensor | None) -> Tensor:
-        return run_layer(layer, *inputs, checkpoint_activations=self.checkpoint_activations)
 
     def predict(self, x: Tensor) -> Tensor:
         return F.linear(x, self.output.weight)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from backbones.layers.decoder import DecodingState
+from backbones.layers.decoder import Decoder, DecodingState
 from backbones.layers.speech import ConvNorm, Postnet, ScaledPositions, hide
 from backbones.layers.tokens import check_padding, check_tokens, number_positions
-from backbones.layers.transformer import TransformerLayer, run_layer
-from cab import Backbone, Pattern, UserError, register_backbone
+from backbones.layers.transformer import TransformerLayer, stack
+from cab import Pattern, UserError, register_backbone
 from cab.backbone import SlotFiller
 
 
@@ -25,7 +26,7 @@ class TransformerTTSOutput(NamedTuple):
 
 
 @register_backbone("transformer_tts", paper="Li et al. 2019")
-class TransformerTTS(Backbone):
+class TransformerTTS(Decoder):
     """Encoder over phonemes, decoder over groups of frames, postnet.
 
     The defaults are CAB's network: 54,402,819 parameters. Its counts imply 4 heads (fairseq's default) where
@@ -68,20 +69,18 @@ class TransformerTTS(Backbone):
         self.checkpoint_activations = checkpoint_activations
         width = num_mels * frames_per_step
 
-        def layer(pattern: Pattern, cross: Pattern | None = None) -> TransformerLayer:
-            return TransformerLayer(
-                slots,
-                pattern,
-                cross=cross,
-                embed_dim=embed_dim,
-                num_heads=num_heads,
-                ffn_dim=ffn_dim,
-                norm="pre",
-                activation="relu",
-                dropout=dropout,
-                attention_dropout=attention_dropout,
-                activation_dropout=dropout,
-            )
+        layer = partial(
+            TransformerLayer,
+            slots,
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            ffn_dim=ffn_dim,
+            norm="pre",
+            activation="relu",
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            activation_dropout=dropout,
+        )
 
         self.embedding = nn.Embedding(num_tokens, embed_dim)
         nn.init.normal_(self.embedding.weight, std=embed_dim**-0.5)
@@ -90,11 +89,11 @@ class TransformerTTS(Backbone):
         )
         self.encoder_projection = nn.Linear(embed_dim, embed_dim)
         self.encoder_positions = ScaledPositions(embed_dim)
-        self.encoder_layers = nn.ModuleList(layer(Pattern.NS) for _ in range(encoder_layers))
+        self.encoder_layers = stack(encoder_layers, partial(layer, Pattern.NS))
         self.encoder_norm = nn.LayerNorm(embed_dim)
         self.prenet = Prenet(width, prenet_dim, embed_dim)
         self.decoder_positions = ScaledPositions(embed_dim)
-        self.decoder_layers = nn.ModuleList(layer(Pattern.CS, Pattern.CC) for _ in range(decoder_layers))
+        self.decoder_layers = stack(decoder_layers, partial(layer, Pattern.CS, cross=Pattern.CC))
         self.decoder_norm = nn.LayerNorm(embed_dim)
         self.dropout = nn.Dropout(dropout)
         self.output = nn.Linear(embed_dim, width)
@@ -125,7 +124,7 @@ class TransformerTTS(Backbone):
         index = number_positions(frames, frame_padding)
         x = self.dropout(self.decoder_positions(self.prenet(before), index))
         for layer in self.decoder_layers:
-            x = self._run(layer, x, frame_padding, memory, padding_mask)
+            x = self.run_layer(layer, x, frame_padding, memory, padding_mask)
         x = self.decoder_norm(x)
         predicted = self.output(x)
         return TransformerTTSOutput(predicted, self.postnet(predicted, frame_padding), self.stop(x).squeeze(-1))
@@ -149,17 +148,13 @@ class TransformerTTS(Backbone):
         x = self.encoder_positions(self.encoder_projection(x), number_positions(tokens, padding_mask))
         x = self.dropout(x)
         for layer in self.encoder_layers:
-            x = self._run(layer, x, padding_mask)
+            x = self.run_layer(layer, x, padding_mask)
         return self.encoder_norm(x)
-
-    def _run(self, layer: nn.Module, *inputs: Tensor | None) -> Tensor:
-        return run_layer(layer, *inputs, checkpoint_activations=self.checkpoint_activations)
 
     def init_state(self, tokens: Tensor, padding_mask: Tensor | None = None) -> DecodingState:
         """The state before the first step: the phonemes are encoded and projected here, once."""
         memory = self.encode(tokens, padding_mask)
-        layers = tuple(layer.init_state(len(tokens), memory, memory, padding_mask) for layer in self._typed_layers())
-        return DecodingState(layers, torch.zeros(len(tokens), dtype=torch.long, device=tokens.device), 0)
+        return self.start_layers(len(tokens), memory, memory, padding_mask)
 
     def step(self, frames: Tensor, state: DecodingState) -> tuple[Tensor, Tensor, DecodingState]:
         """The next group of frames [B, r * bins] and its stop logit [B], from the group before it, zeros at first."""
@@ -167,16 +162,9 @@ class TransformerTTS(Backbone):
         if frames.shape != expected:
             raise UserError(f"step reads one group of frames a row, {list(expected)}, got {list(frames.shape)}")
         x = self.dropout(self.decoder_positions(self.prenet(frames.unsqueeze(1)), state.lengths.unsqueeze(1)))
-        layers = []
-        for layer, slots in zip(self._typed_layers(), state.layers, strict=True):
-            x, slots = layer.read(x, slots)
-            layers.append(slots)
+        x, state = self.read_layers(x, state)
         x = self.decoder_norm(x)[:, 0]
-        return (
-            self.output(x),
-            self.stop(x).squeeze(-1),
-            DecodingState(tuple(layers), state.lengths + 1, state.num_read + 1),
-        )
+        return self.output(x), self.stop(x).squeeze(-1), state
 
     @torch.no_grad()
     def synthesize(
@@ -220,9 +208,6 @@ class TransformerTTS(Backbone):
         frames = hide(self.postnet(output[:, :length], padding), padding)
         frames = frames.unflatten(-1, (self.frames_per_step, self.num_mels)).flatten(1, 2)
         return frames, num_steps * self.frames_per_step
-
-    def _typed_layers(self) -> list[TransformerLayer]:
-        return cast(list[TransformerLayer], list(self.decoder_layers))
 
 
 class Prenet(nn.Module):

@@ -175,7 +175,9 @@ class Attention(Decoding):
                 torch.ones_like(x[row, :, 0], dtype=torch.bool) if mask is None else ~mask[row]
                 for x, mask in ((query, padding.query), (key, padding.key))
             )
-            if targets.any() and keys.any():
+            if not targets.any():
+                continue
+            if keys.any():
                 own = {name: x[row] for name, x in draws.items()}
                 found = self.compute_row(query[row, targets], key[row, keys], value[row, keys], own)
             else:

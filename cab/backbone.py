@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from cab.attention import ALONE, Attention, Depth
+from cab.learning import recompute
 from cab.patterns import Pattern
 
 
@@ -51,7 +52,18 @@ class SlotFiller:
 
 
 class Backbone(nn.Module):
-    """A network with attention slots. Its constructor takes ``slots`` (a :class:`SlotFiller`) and options."""
+    """A network with attention slots. Its constructor takes ``slots`` (a :class:`SlotFiller`) and options.
+
+    ``checkpoint_activations``: training keeps what enters a layer, and forms the rest anew in the backward pass.
+    """
+
+    checkpoint_activations = False
+
+    def run_layer(self, layer: nn.Module, *inputs: Any) -> Any:
+        """``layer(*inputs)``, one of those whose activations can be formed anew."""
+        if self.checkpoint_activations and self.training:
+            return recompute(layer, *inputs)
+        return layer(*inputs)
 
     def attention_slots(self) -> list[tuple[str, Pattern]]:
         """(path, pattern) of every slot, in the order of the modules."""

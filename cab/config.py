@@ -5,49 +5,44 @@ from __future__ import annotations
 import csv
 import functools
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from cab.errors import UserError, unknown_name
+from cab.config_sources import REGISTRIES, config_folders, register_sources
+from cab.errors import UserError, first_line, unknown_name
 from cab.patterns import Pattern
-from cab.registry import ATTENTIONS, BACKBONES, TASKS, Entry
+from cab.registry import ATTENTIONS, BACKBONES, TASKS
 
-CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 PRESETS = ("paper", "mini", "smoke")
 CLUSTERS = ("none", "local", "slurm")
-GROUPS = ("task", "dataset", "backbone", "attention", "preset")
 
 
 def register_configs() -> None:
-    """Give Hydra a group for every registry: the name and the constructor's options, with their defaults."""
+    """Make what `configs/run.yaml` composes known to Hydra: groups, folders and the resolvers of tables."""
     OmegaConf.register_new_resolver("paper", paper_value, replace=True)
     OmegaConf.register_new_resolver("table5", _table5_value, replace=True)
-    store = ConfigStore.instance()
-    for attention in ATTENTIONS:
-        tuned = {option: f"${{table5:{attention.name},{option}}}" for option in attention.options}
-        store.store(group="attention", name=attention.name, node={"name": attention.name, **tuned})
-    for backbone in BACKBONES:
-        store.store(group="backbone", name=backbone.name, node={"name": backbone.name, **backbone.options})
-    for task in TASKS:
-        options = {name: value for name, value in task.options.items() if name != "dataset"}
-        store.store(group="task", name=task.name, node={"name": task.name, **options})
-        for dataset in task.cls.datasets:  # type: ignore[attr-defined]
-            store.store(group="dataset", name=dataset, node={"name": dataset})
+    register_sources()
 
 
 @functools.cache
 def read_table(name: str) -> tuple[dict[str, str], ...]:
-    """A table of configs/paper, row by row."""
-    path = CONFIGS / "paper" / f"{name}.csv"
-    with path.open(newline="") as file:
-        return tuple(csv.DictReader(file))
+    """A table of configs/paper, row by row, then the rows that other packages add; :func:`config_folders`."""
+    return read_rows(f"paper/{name}.csv")
+
+
+def read_rows(path: str) -> tuple[dict[str, str], ...]:
+    """The rows of a CSV file of every folder of configurations that has it."""
+    rows: list[dict[str, str]] = []
+    for folder in config_folders():
+        if (folder / path).exists():
+            with (folder / path).open(newline="") as file:
+                rows += csv.DictReader(file)
+    return tuple(rows)
 
 
 def paper_value(table: str, column: str, *where: str) -> Any:
@@ -74,12 +69,6 @@ def tuned_options(task: str, backbone: str, pattern: str, attention: str) -> dic
     return options
 
 
-def group_entry(group: str, name: str) -> Entry:
-    """What is registered as ``name`` in the group: attention, backbone or task."""
-    registries = {"attention": ATTENTIONS, "backbone": BACKBONES, "task": TASKS}
-    return registries[group].get(name)  # type: ignore[attr-defined]
-
-
 def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[str]:
     """Check names before Hydra composes anything, and fill what has one possible value.
 
@@ -97,12 +86,12 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
     try:
         parsed = OverridesParser.create().parse_overrides(arguments)
     except HydraException as error:
-        raise UserError(f"cannot read the overrides: {_first_line(error)}") from None
+        raise UserError(f"cannot read the overrides: {first_line(error)}") from None
     chosen = {override.key_or_group: _choices(override) for override in parsed}
     _check_names("task", chosen.get("task"), TASKS.names(), needed=not sweep)
-    tasks = [TASKS.get(name).cls for name in chosen.get("task", TASKS.names())]
-    datasets = sorted({name for task in tasks for name in task.datasets})  # type: ignore[attr-defined]
-    backbones = sorted({name for task in tasks for name in task.backbones})  # type: ignore[attr-defined]
+    tasks = [TASKS.get(name) for name in chosen.get("task", TASKS.names())]
+    datasets = sorted({name for task in tasks for name in task.datasets})
+    backbones = sorted({name for task in tasks for name in task.backbones})
     if "backbone" not in chosen and len(backbones) == 1:
         chosen["backbone"] = backbones
         arguments.append(f"backbone={backbones[0]}")
@@ -126,12 +115,12 @@ def _check_names(kind: str, names: list[str] | None, known: Iterable[str], *, ne
 
 def _check_options(chosen: Mapping[str, list[str]], parsed: list[Override]) -> None:
     """An option like ``attention.num_landmarks`` must exist in one of the attentions that are named."""
-    everything = {"attention": ATTENTIONS, "backbone": BACKBONES, "task": TASKS}
     for override in parsed:
         group, _, option = override.key_or_group.partition(".")
-        if option and group in everything:
-            entries = [group_entry(group, name) for name in chosen.get(group, everything[group].names())]  # type: ignore[attr-defined]
-            if not any(option.partition(".")[0] in {*entry.options} - {"dataset"} for entry in entries):
+        if option and group in REGISTRIES:
+            registry = REGISTRIES[group]
+            entries = [registry.get(name) for name in chosen[group]] if group in chosen else registry.load()
+            if not any(option.partition(".")[0] in entry.options for entry in entries):
                 entries[0].check_options({option: None}, group)
 
 
@@ -150,7 +139,3 @@ def resolve(config: DictConfig) -> dict[str, Any]:
     container = OmegaConf.to_container(config, resolve=True)
     assert isinstance(container, dict)
     return {str(key): value for key, value in container.items()}
-
-
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -24,3 +24,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'? " if near else ""
     return UserError(f"unknown {kind} '{name}': {hint}Known: {', '.join(known) or 'none'}")
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error that says something, else its kind."""
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,43 +1,75 @@
 """One registry for attentions, backbones and tasks; everything in it is found through entry points.
 
 A package makes its classes known by decorating them and naming its module in an entry point of the group
-``cab.attentions``, ``cab.backbones`` or ``cab.tasks``. This repository uses the same door for its own.
+``cab.attentions``, ``cab.backbones`` or ``cab.tasks``. This repository uses the same door for its own. Names and what
+the decorators say of them are read from the text (:mod:`cab.registry_index`); a module is imported when its class is
+used.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import importlib
 import inspect
 import logging
-import pkgutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from cab.errors import UserError, unknown_name
+from cab.errors import Unsupported, UserError, first_line, unknown_name
 from cab.patterns import Pattern
+from cab.registry_index import Place, decorator_calls, module_specs
+
+if TYPE_CHECKING:  # named in strings alone, since cab.attention imports torch
+    from cab.attention import Attention  # noqa: F401
+    from cab.backbone import Backbone  # noqa: F401
+    from cab.task import Task  # noqa: F401
 
 log = logging.getLogger(__name__)
 
+C = TypeVar("C", bound=type)
+T = TypeVar("T")
 
-@dataclass(frozen=True)
-class Entry:
-    """A registered class: its name, and where it was written."""
+
+@dataclass(frozen=True, kw_only=True)
+class Entry(Generic[T]):
+    """What is known of a registered class without importing it; ``imported`` once its module has run."""
 
     name: str
-    cls: type
+    paper: str
+    place: Place
+    imported: type[T] | None = field(default=None, compare=False)
+
+    @functools.cached_property
+    def cls(self) -> type[T]:
+        """The class; Unsupported when its module cannot be imported."""
+        if self.imported is not None:
+            return self.imported
+        try:
+            return getattr(importlib.import_module(self.place.module), self.place.qualname)
+        except Exception as error:
+            raise Unsupported(f"'{self.name}' ({self.origin}) cannot be imported: {_reason(error)}") from error
+
+    def build(self, **arguments: Any) -> T:
+        """An object of the class."""
+        return cast("Callable[..., T]", self.cls)(**arguments)
 
     @property
     def origin(self) -> str:
         """File and line of the class, for `cab list`."""
-        try:
-            file = inspect.getsourcefile(self.cls)
-            line = inspect.getsourcelines(self.cls)[1]
-        except (OSError, TypeError):  # defined in an interactive session
-            return self.cls.__module__
-        return f"{_shorten(Path(file or ''))}:{line}"
+        file, line = self.place.file, self.place.line
+        if file is None:
+            try:
+                file = Path(inspect.getsourcefile(self.cls) or "")
+                line = inspect.getsourcelines(self.cls)[1]
+            except (OSError, TypeError):  # defined in an interactive session
+                return self.place.module
+        file = file.resolve()
+        return f"{file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file}:{line}"
 
     @property
     def options(self) -> dict[str, Any]:
@@ -62,59 +94,83 @@ class Entry:
                 raise UserError(f"{kind} '{self.name}' has no option '{name}'. It has: {known}")
 
 
-@dataclass(frozen=True)
-class AttentionEntry(Entry):
+@dataclass(frozen=True, kw_only=True)
+class AttentionEntry(Entry["Attention"]):
     """``patterns`` are claimed and verified; ``unsound`` ones exist only to repeat what a published run did."""
 
     patterns: tuple[Pattern, ...]
     unsound: tuple[Pattern, ...]
     complexity: str
-    paper: str
 
     @property
     def reserved(self) -> frozenset[str]:
         return frozenset({"pattern", "embed_dim", "num_heads", "dropout", "depth"})
 
 
-@dataclass(frozen=True)
-class BackboneEntry(Entry):
-    paper: str
-
+@dataclass(frozen=True, kw_only=True)
+class BackboneEntry(Entry["Backbone"]):
     @property
     def reserved(self) -> frozenset[str]:
         return frozenset({"slots"})
 
 
+@dataclass(frozen=True, kw_only=True)
+class TaskEntry(Entry["Task"]):
+    """``datasets`` it accepts (``synthetic`` is the embedded generator), and ``backbones`` it is defined for, with the
+    patterns that are tested in each.
+    """
+
+    datasets: tuple[str, ...]
+    backbones: Mapping[str, tuple[Pattern, ...]]
+
+    @property
+    def reserved(self) -> frozenset[str]:
+        return frozenset({"dataset"})
+
+
+E = TypeVar("E", bound=Entry[Any])
+
+
 @dataclass(frozen=True)
-class TaskEntry(Entry):
-    paper: str
+class Declaration(Generic[E]):
+    """A class decorator: what it says makes the entry of the class that it is put on."""
 
+    registry: Registry[E]
+    entry: Callable[..., E]
 
-E = TypeVar("E", bound=Entry)
+    def __call__(self, cls: C) -> C:
+        self.registry.add(self.entry(place=Place(cls.__module__, cls.__qualname__), imported=cls))
+        return cls
 
 
 class Registry(Generic[E]):
-    """Names to entries of one kind; plug-in packages are imported at the first look-up, not before."""
+    """Names to entries of one kind; plug-in packages are read at the first look-up, not before."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.group = f"cab.{kind}s"
         self._entries: dict[str, E] = {}
         self._broken: list[str] = []
-        self._loaded = False
+        self._is_read = False
 
     def add(self, entry: E) -> None:
-        """Register ``entry``; UserError when the name is taken by another class."""
+        """Register ``entry``; UserError when its class is of another kind, or the name is taken by another class."""
+        base = self.kind.capitalize()
+        if entry.imported is not None and not issubclass(entry.imported, getattr(importlib.import_module("cab"), base)):
+            raise UserError(f"{self.kind} '{entry.name}' is no subclass of cab.{base}: {entry.origin}")
         other = self._entries.get(entry.name)
-        if other is not None and _identity(other.cls) != _identity(entry.cls):
+        if other is None:
+            self._entries[entry.name] = entry
+        elif other.place != entry.place:
             raise UserError(
                 f"{self.kind} '{entry.name}' is registered twice: {other.origin} and {entry.origin}; rename one"
             )
-        self._entries[entry.name] = entry
+        elif entry.imported is not None:
+            self._entries[entry.name] = dataclasses.replace(entry, place=other.place)
 
     def get(self, name: str) -> E:
         """The entry called ``name``; UserError lists what exists when there is none."""
-        self.load()
+        self._read()
         try:
             return self._entries[name]
         except KeyError:
@@ -123,57 +179,85 @@ class Registry(Generic[E]):
                 error = UserError(f"{error} (not loaded: {'; '.join(self._broken)})")
             raise error from None
 
+    def entry_of(self, cls: type) -> E | None:
+        """The entry of a class, if it is registered itself (a subclass of a registered one is not)."""
+        return next((entry for entry in self if entry.imported is cls), None)
+
     def __iter__(self) -> Iterator[E]:
-        self.load()
+        self._read()
         return iter(sorted(self._entries.values(), key=lambda entry: entry.name))
 
     def __contains__(self, name: object) -> bool:
-        self.load()
+        self._read()
         return name in self._entries
 
     def names(self) -> list[str]:
         return [entry.name for entry in self]
 
-    def load(self) -> None:
-        """Import every module of every plug-in of this kind, once."""
-        if self._loaded:
-            return
-        self._loaded = True
-        for value in dict.fromkeys(point.value for point in entry_points(group=self.group)):
-            self._import_all(value.partition(":")[0])
+    def load(self) -> list[E]:
+        """Every entry, imported; one whose module cannot be imported is reported and left out from now on."""
+        for entry in self:
+            try:
+                _ = entry.cls
+            except UserError as error:
+                self._leave_out(str(error))
+                del self._entries[entry.name]
+        return list(self)
 
-    def _import_all(self, name: str) -> None:
-        """Import a module and those below it; one that fails is reported and left out, and takes no other down."""
+    def _read(self) -> None:
+        """Read the text of every plug-in of this kind, once."""
+        if self._is_read:
+            return
+        self._is_read = True
+        for name in dict.fromkeys(point.module for point in entry_points(group=self.group)):
+            before = len(self._entries)
+            try:
+                specs = list(module_specs(name))
+            except Exception as error:
+                self._leave_out(f"module '{name}': {_reason(error)}")
+                continue
+            for spec in specs:
+                self._read_module(spec)
+            if len(self._entries) == before:  # it registers what other packages hold, or in a way of its own
+                for spec in specs:
+                    self._import(spec.name)
+
+    def _read_module(self, spec: ModuleSpec) -> None:
+        """Add what a module registers; a mistake in it is reported, and takes nothing else down."""
         try:
-            module = importlib.import_module(name)
+            calls = decorator_calls(spec, f"register_{self.kind}")
+            for call in calls or ():
+                self.add(DECORATORS[self.kind](*call.args, **call.kwargs).entry(place=call.place))
         except Exception as error:
-            reason = f"module '{name}' of group {self.group}: {type(error).__name__}: {error}"
-            log.warning("skipped %s", reason)
-            self._broken.append(reason)
+            self._leave_out(f"module '{spec.name}': {_reason(error)}")
             return
-        for info in pkgutil.iter_modules(getattr(module, "__path__", ()), f"{name}."):
-            self._import_all(info.name)
+        if calls is None:
+            self._import(spec.name)
+
+    def _import(self, name: str) -> None:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            self._leave_out(f"module '{name}': {_reason(error)}")
+
+    def _leave_out(self, reason: str) -> None:
+        if reason not in self._broken:
+            log.warning("skipped %s", f"{self.group}: {reason}")
+            self._broken.append(reason)
 
 
-def _identity(cls: type) -> tuple[str, str]:
-    return cls.__module__, cls.__qualname__
-
-
-def _shorten(file: Path) -> str:
-    try:
-        return file.resolve().relative_to(Path.cwd()).as_posix()
-    except ValueError:
-        return file.as_posix()
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 ATTENTIONS: Registry[AttentionEntry] = Registry("attention")
 BACKBONES: Registry[BackboneEntry] = Registry("backbone")
 TASKS: Registry[TaskEntry] = Registry("task")
 
-C = TypeVar("C", bound=type)
 
-
-def register_attention(name: str, *, patterns: str, complexity: str, paper: str, unsound: str = "") -> Callable[[C], C]:
+def register_attention(
+    name: str, *, patterns: str, complexity: str, paper: str, unsound: str = ""
+) -> Declaration[AttentionEntry]:
     """Class decorator: makes an attention known to every command under ``name``.
 
     Args:
@@ -183,30 +267,32 @@ def register_attention(name: str, *, patterns: str, complexity: str, paper: str,
         unsound: patterns that published runs used although the method is not sound in them; they can fill
             the slots outside the test (``elsewhere``), and are never under test themselves.
     """
-
-    def register(cls: C) -> C:
-        entry = AttentionEntry(name, cls, Pattern.parse_many(patterns), Pattern.parse_many(unsound), complexity, paper)
-        ATTENTIONS.add(entry)
-        return cls
-
-    return register
+    served, published = Pattern.parse_many(patterns), Pattern.parse_many(unsound)
+    entry = functools.partial(
+        AttentionEntry, name=name, paper=paper, patterns=served, unsound=published, complexity=complexity
+    )
+    return Declaration(ATTENTIONS, entry)
 
 
-def register_backbone(name: str, *, paper: str) -> Callable[[C], C]:
+def register_backbone(name: str, *, paper: str) -> Declaration[BackboneEntry]:
     """Class decorator: makes a backbone known under ``name``; its patterns are read from its slots."""
-
-    def register(cls: C) -> C:
-        BACKBONES.add(BackboneEntry(name, cls, paper))
-        return cls
-
-    return register
+    return Declaration(BACKBONES, functools.partial(BackboneEntry, name=name, paper=paper))
 
 
-def register_task(name: str, *, paper: str) -> Callable[[C], C]:
-    """Class decorator: makes a task known under ``name``."""
+def register_task(name: str, *, paper: str, datasets: str, backbones: Mapping[str, str]) -> Declaration[TaskEntry]:
+    """Class decorator: makes a task known under ``name``.
 
-    def register(cls: C) -> C:
-        TASKS.add(TaskEntry(name, cls, paper))
-        return cls
+    Args:
+        datasets: names it accepts, as in ``"pg19 synthetic"``; ``synthetic`` is the embedded generator.
+        backbones: those it is defined for, with the patterns that are tested in each, as in ``{"gpt2": "CS"}``.
+    """
+    tested = {backbone: Pattern.parse_many(patterns) for backbone, patterns in backbones.items()}
+    entry = functools.partial(TaskEntry, name=name, paper=paper, datasets=tuple(datasets.split()), backbones=tested)
+    return Declaration(TASKS, entry)
 
-    return register
+
+DECORATORS: Mapping[str, Callable[..., Declaration[Any]]] = {
+    "attention": register_attention,
+    "backbone": register_backbone,
+    "task": register_task,
+}

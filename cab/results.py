@@ -35,9 +35,6 @@ COLUMNS = (
 )  # fmt: skip
 """``record`` is the whole :class:`cab.record.Record`; None, as ``hash`` is empty, for a row of a CSV file."""
 
-MACHINE_KEYS = ("checkpoint_every", "micro_batch_size", "num_workers", "strategy")
-"""Keys of the trainer that suit a machine and are not part of what is measured."""
-
 
 def load_results(sources: Iterable[str | Path] | str | Path = DEFAULT_DIR) -> pd.DataFrame:
     """Results as one table, a row a metric, with the columns :data:`COLUMNS`.

@@ -29,14 +29,10 @@ class Task(ABC):
     Class attributes:
 
     * ``version``: raised whenever the protocol changes; results of different versions are never mixed.
-    * ``datasets``: names it accepts; ``synthetic`` is the embedded generator.
-    * ``backbones``: backbones it is defined for, with the patterns that are tested in each.
     * ``packages``: modules it imports that are no requirement of the harness, with the extra that brings each.
     """
 
     version: ClassVar[int] = 1
-    datasets: ClassVar[tuple[str, ...]]
-    backbones: ClassVar[Mapping[str, str]]
     packages: ClassVar[Mapping[str, str]] = {}
 
     @property

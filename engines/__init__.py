@@ -1,1 +1,1 @@
-"""Training loops of other frameworks, which run the cells of the benchmark beside our own."""
+"""Training loops that run the cells of the benchmark: our own in PyTorch, and fairseq's."""

@@ -73,5 +73,5 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
     left_out = Counter((report.nodeid.partition("::")[0], report.longrepr[2]) for report in skipped)
     for (file, reason), count in sorted(left_out.items()):
         terminal.write_line(f"not run: {count} of {file}, for want of {reason.removeprefix('Skipped: ')}")
-    if config.stash[THOROUGH]:
+    if config.stash[THOROUGH] and "not thorough" in config.option.markexpr:
         terminal.write_line(f"not run: {config.stash[THOROUGH]} thorough tests; make test-thorough runs them")

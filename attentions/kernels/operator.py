@@ -10,13 +10,18 @@ import torch
 from torch import Tensor
 
 
+def like_the_first(first: Tensor, *_: Any) -> Tensor:
+    """An uncleared tensor of the shape and type of the first input."""
+    return torch.empty_like(first)
+
+
 def differentiable_operator(
     name: str,
     forward: Callable[..., Any],
     backward: Callable[..., list[Tensor]],
     *,
-    shapes: Callable[..., Any],
     gradients: Sequence[str],
+    shapes: Callable[..., Any] = like_the_first,
     keeps: Sequence[int] = (),
 ) -> Callable[..., Any]:
     """``forward`` as the operator ``cab::name``, with ``backward`` as its derivative.
@@ -25,38 +30,37 @@ def differentiable_operator(
         forward: a function with type annotations, of tensors, tensors or None, numbers and lists of numbers.
         backward: a function with type annotations, of the gradients of all outputs, all inputs of ``forward``, and
             the outputs that are kept; gives the gradients of the inputs in ``gradients`` that are not None, in order.
-        shapes: uncleared outputs, from the inputs.
         gradients: names of the inputs that have a gradient.
+        shapes: uncleared outputs, from the inputs.
         keeps: numbers of the outputs that ``backward`` reads.
     """
     names = list(inspect.signature(forward).parameters)
     places = [names.index(wanted) for wanted in gradients]
     call = torch.library.custom_op(f"cab::{name}", forward, mutates_args=())
     derive = torch.library.custom_op(f"cab::{name}_backward", backward, mutates_args=())
-    call.register_fake(shapes)
+    num_grads = len(inspect.signature(backward).parameters) - len(names) - len(keeps)
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         outputs = output if isinstance(output, tuple) else (output,)
-        ctx.others = [None if isinstance(x, Tensor) else x for x in inputs]
         ctx.tensors = [place for place, x in enumerate(inputs) if isinstance(x, Tensor)]
+        ctx.others = [None if isinstance(x, Tensor) else x for x in inputs]
         ctx.save_for_backward(*(inputs[place] for place in ctx.tensors), *(outputs[number] for number in keeps))
 
     def differentiate(ctx: Any, *output_gradients: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, saved = list(ctx.others), ctx.saved_tensors
-        for place, tensor in zip(ctx.tensors, saved, strict=False):
+        inputs, saved, count = list(ctx.others), ctx.saved_tensors, len(ctx.tensors)
+        for place, tensor in zip(ctx.tensors, saved[:count], strict=True):
             inputs[place] = tensor
-        found = iter(derive(*output_gradients, *inputs, *saved[len(ctx.tensors) :]))
+        found = iter(derive(*output_gradients, *inputs, *saved[count:]))
         given: list[Tensor | None] = [None] * len(inputs)
         for place in places:
-            if inputs[place] is not None:
-                given[place] = next(found)
+            given[place] = None if inputs[place] is None else next(found)
         return tuple(given)
 
-    @derive.register_fake
-    def _(*arguments: Any) -> list[Tensor]:
-        first = len(inspect.signature(backward).parameters) - len(names) - len(keeps)
-        inputs = arguments[first : first + len(names)]
+    def gradient_shapes(*arguments: Any) -> list[Tensor]:
+        inputs = arguments[num_grads:]
         return [torch.empty_like(inputs[place]) for place in places if inputs[place] is not None]
 
+    call.register_fake(shapes)
+    derive.register_fake(gradient_shapes)
     call.register_autograd(differentiate, setup_context=save)
     return call

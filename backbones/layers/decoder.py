@@ -1,4 +1,4 @@
-"""The base class of backbones that predict tokens one after the other, and the state they decode with."""
+"""The base classes of backbones that decode step by step, and the state they decode with."""
 
 from __future__ import annotations
 
@@ -54,15 +54,44 @@ def _select(state: State, index: Tensor, shared: State | None) -> State:
     return reorder_state({k: v for k, v in state.items() if k not in unchanged}, index) | unchanged
 
 
-class TokenDecoder(Backbone):
-    """A backbone whose decoder reads tokens: subclasses name its ``embedding`` and ``decoder`` layers.
+class Decoder(Backbone):
+    """A backbone with a stack of ``decoder_layers`` that read one step, or several, onto a state."""
+
+    decoder_layers: nn.ModuleList
+
+    def start_layers(
+        self, batch_size: int, like: Tensor, memory: Tensor | None = None, memory_padding_mask: Tensor | None = None
+    ) -> DecodingState:
+        """The state before the first step; what the cross attentions make of ``memory`` is made here, once.
+
+        ``like`` has the device and type of the vectors that the layers read.
+        """
+        layers = tuple(layer.init_state(batch_size, like, memory, memory_padding_mask) for layer in self._layers())
+        return DecodingState(layers, torch.zeros(batch_size, dtype=torch.long, device=like.device), 0)
+
+    def read_layers(
+        self, x: Tensor, state: DecodingState, padding_mask: Tensor | None = None
+    ) -> tuple[Tensor, DecodingState]:
+        """The last layer's outputs of the next steps [B, T, D], and the state after them."""
+        layers = []
+        for layer, slots in zip(self._layers(), state.layers, strict=True):
+            x, slots = layer.read(x, slots, padding_mask)
+            layers.append(slots)
+        read = x.shape[1] if padding_mask is None else (~padding_mask).sum(dim=1)
+        return x, DecodingState(tuple(layers), state.lengths + read, state.num_read + x.shape[1])
+
+    def _layers(self) -> list[TransformerLayer]:
+        return cast(list[TransformerLayer], list(self.decoder_layers))
+
+
+class TokenDecoder(Decoder):
+    """A backbone whose decoder reads tokens, with a ``decoder_embedding`` beside the layers.
 
     :meth:`prefill` and :meth:`step` give the logits of the token that comes next, the same as the training
     forward pass on the same tokens.
     """
 
     decoder_embedding: TokenEmbedding
-    decoder_layers: nn.ModuleList
 
     def predict(self, x: Tensor) -> Tensor:
         """Logits [..., V] of the last layer's outputs [..., D]."""
@@ -75,10 +104,7 @@ class TokenDecoder(Backbone):
         if batch_size < 1:
             raise UserError(f"batch_size must be at least 1, got {batch_size}")
         like = self.decoder_embedding.tokens.weight if memory is None else memory
-        layers = tuple(
-            layer.init_state(batch_size, like, memory, memory_padding_mask) for layer in self._typed_layers()
-        )
-        return DecodingState(layers, torch.zeros(batch_size, dtype=torch.long, device=like.device), 0)
+        return self.start_layers(batch_size, like, memory, memory_padding_mask)
 
     def prefill(
         self, tokens: Tensor, state: DecodingState, *, padding_mask: Tensor | None = None
@@ -119,21 +145,12 @@ class TokenDecoder(Backbone):
     def _read(
         self, tokens: Tensor, index: Tensor, state: DecodingState, padding_mask: Tensor | None
     ) -> tuple[Tensor, DecodingState]:
-        x = self.decoder_embedding(tokens, index)
-        layers = []
-        for layer, slots in zip(self._typed_layers(), state.layers, strict=True):
-            x, slots = layer.read(x, slots, padding_mask)
-            layers.append(slots)
-        num_new = tokens.shape[1]
-        read = num_new if padding_mask is None else (~padding_mask).sum(dim=1)
-        return self.finish(x), DecodingState(tuple(layers), state.lengths + read, state.num_read + num_new)
+        x, state = self.read_layers(self.decoder_embedding(tokens, index), state, padding_mask)
+        return self.finish(x), state
 
     def finish(self, x: Tensor) -> Tensor:
         """What follows the last layer."""
         return x
-
-    def _typed_layers(self) -> list[TransformerLayer]:
-        return cast(list[TransformerLayer], list(self.decoder_layers))
 
     def _check_room(self, tokens: Tensor, state: DecodingState) -> None:
         limit = self.max_target_length

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
-from cab import Attention, Pattern, UserError
+from cab import Attention, Depth, Pattern, UserError
 from cab.attention import State
 from cab.backbone import SlotFiller
 
@@ -19,6 +17,11 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
 }
+
+
+def stack(count: int, layer: Callable[..., nn.Module]) -> nn.ModuleList:
+    """``count`` layers, each told its depth."""
+    return nn.ModuleList(layer(depth=Depth(index, count)) for index in range(count))
 
 
 class Residual(nn.Module):
@@ -44,9 +47,14 @@ class Residual(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two maps, position by position, with an activation and its dropout between them; Xavier uniform."""
+    """Two maps, position by position, with an activation and its dropout between them.
 
-    def __init__(self, embed_dim: int, ffn_dim: int, *, activation: str, dropout: float = 0.0) -> None:
+    Xavier uniform with biases of zero, or as torch's linear maps start (``is_xavier=False``).
+    """
+
+    def __init__(
+        self, embed_dim: int, ffn_dim: int, *, activation: str, dropout: float = 0.0, is_xavier: bool = True
+    ) -> None:
         super().__init__()
         if activation not in ACTIVATIONS:
             raise UserError(f"unknown activation '{activation}': choose one of {', '.join(ACTIVATIONS)}")
@@ -54,7 +62,7 @@ class FeedForward(nn.Module):
         self.reduce = nn.Linear(ffn_dim, embed_dim)
         self.activation = ACTIVATIONS[activation]
         self.dropout = nn.Dropout(dropout)
-        for linear in (self.expand, self.reduce):
+        for linear in (self.expand, self.reduce) if is_xavier else ():
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
 
@@ -73,6 +81,8 @@ class TransformerLayer(nn.Module):
         dropout: of each branch's output.
         attention_dropout: of the attention weights.
         activation_dropout: inside the feed-forward map.
+        is_xavier: of the feed-forward map.
+        depth: the place of the layer in its stack.
     """
 
     def __init__(
@@ -89,15 +99,20 @@ class TransformerLayer(nn.Module):
         dropout: float,
         attention_dropout: float,
         activation_dropout: float = 0.0,
+        is_xavier: bool = True,
+        depth: Depth,
     ) -> None:
         super().__init__()
-        self.self_attention = slots(pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=attention_dropout)
+        attention = partial(slots, embed_dim=embed_dim, num_heads=num_heads, dropout=attention_dropout, depth=depth)
+        self.self_attention = attention(pattern)
         self.self_residual = Residual(embed_dim, norm=norm, dropout=dropout)
         self.cross_attention: Attention | None = None
         if cross is not None:
-            self.cross_attention = slots(cross, embed_dim=embed_dim, num_heads=num_heads, dropout=attention_dropout)
+            self.cross_attention = attention(cross)
             self.cross_residual = Residual(embed_dim, norm=norm, dropout=dropout)
-        self.feed_forward = FeedForward(embed_dim, ffn_dim, activation=activation, dropout=activation_dropout)
+        self.feed_forward = FeedForward(
+            embed_dim, ffn_dim, activation=activation, dropout=activation_dropout, is_xavier=is_xavier
+        )
         self.feed_forward_residual = Residual(embed_dim, norm=norm, dropout=dropout)
 
     def forward(
@@ -158,10 +173,3 @@ class TransformerLayer(nn.Module):
 def _read(attention: Attention, x: Tensor, state: State, padding_mask: Tensor | None) -> tuple[Tensor, State]:
     read = attention.step if x.shape[1] == 1 else attention.prefill
     return read(x, state, query_padding_mask=padding_mask)
-
-
-def run_layer(layer: nn.Module, *inputs: Tensor | None, checkpoint_activations: bool) -> Tensor:
-    """``layer(*inputs)``; with ``checkpoint_activations``, a training step computes it anew in the backward pass."""
-    if checkpoint_activations and layer.training and torch.is_grad_enabled():
-        return checkpoint(layer, *inputs, use_reentrant=False)
-    return layer(*inputs)

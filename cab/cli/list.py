@@ -7,13 +7,18 @@ import csv
 import logging
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from cab.cli.text_table import text_table
 from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.record import CELL, Status
 from cab.registry import ATTENTIONS, BACKBONES, TASKS, AttentionEntry
 from cab.results import DEFAULT_DIR
 from cab.runner.statuses import UNFINISHED, cell_statuses
+
+if TYPE_CHECKING:
+    from cab.runner.report import Report
 
 RETRIED = (*(status for status in Status if status is not Status.FINISHED), UNFINISHED[1])
 """What ``--retry`` takes."""
@@ -43,26 +48,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.status is None and args.retry is None:
-        return _print(_registered(args.what), as_csv=args.csv)
+        _print(_registered(args.what), as_csv=args.csv)
+        return 0
     if args.what != "cells" or args.status is None:
         raise UserError("--status and --retry go with cells: cab list cells --status [RESULTS_DIR] [--retry STATUSES]")
-    if args.retry is not None:
-        _run_again(args.status, args.retry.split(","))
-    return _print(_statuses(args.status), as_csv=args.csv)
+    exit_status = 0 if args.retry is None else _run_again(args.status, args.retry.split(",")).exit_status
+    _print(_statuses(args.status), as_csv=args.csv)
+    return exit_status
 
 
 def _registered(what: str) -> list[list[str]]:
     return {"attentions": _attentions, "backbones": _backbones, "tasks": _tasks, "cells": _cells}[what]()
 
 
-def _print(rows: list[list[str]], *, as_csv: bool) -> int:
+def _print(rows: list[list[str]], *, as_csv: bool) -> None:
     if as_csv:
         csv.writer(sys.stdout).writerows(rows)
-        return 0
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
-    return 0
+    else:
+        print(text_table(rows[0], rows[1:], align="l" * len(rows[0])))
 
 
 def _attentions() -> list[list[str]]:
@@ -70,7 +73,7 @@ def _attentions() -> list[list[str]]:
 
     torch.set_num_threads(1)  # the sizes are tiny: waking threads would cost more than the work
     return [["attention", "patterns", "complexity", "state", "paper", "origin"]] + [
-        [a.name, _words(a.patterns), a.complexity, decoding_state(a), a.paper, a.origin] for a in ATTENTIONS
+        [a.name, _names(a.patterns), a.complexity, decoding_state(a), a.paper, a.origin] for a in ATTENTIONS.load()
     ]
 
 
@@ -78,16 +81,15 @@ def _backbones() -> list[list[str]]:
     from cab.build import backbone_patterns
 
     return [["backbone", "patterns", "paper", "origin"]] + [
-        [b.name, _words(backbone_patterns(b.name)), b.paper, b.origin] for b in BACKBONES
+        [b.name, _names(backbone_patterns(b.name)), b.paper, b.origin] for b in BACKBONES.load()
     ]
 
 
 def _tasks() -> list[list[str]]:
     rows = [["task", "backbone", "patterns", "datasets", "paper", "origin"]]
     for task in TASKS:
-        for backbone, patterns in task.cls.backbones.items():  # type: ignore[attr-defined]
-            datasets = " ".join(task.cls.datasets)  # type: ignore[attr-defined]
-            rows.append([task.name, backbone, patterns, datasets, task.paper, task.origin])
+        for backbone, patterns in task.backbones.items():
+            rows.append([task.name, backbone, _names(patterns), " ".join(task.datasets), task.paper, task.origin])
     return rows
 
 
@@ -105,23 +107,22 @@ def _statuses(results_dir: Path) -> list[list[str]]:
     return [[*CELL, "status", "detail"], *rows]
 
 
-def _run_again(results_dir: Path, wanted: list[str]) -> None:
+def _run_again(results_dir: Path, wanted: list[str]) -> Report:
     """Run the cells again that have one of the statuses, each with the configuration it was started with."""
-    from cab.runner.sweep import REPORT, run_here
+    from cab.runner.launch import run_here
+    from cab.runner.report import Job, Report
 
     if not set(wanted) <= set(RETRIED):
         raise UserError(f"--retry takes statuses separated by commas, of {', '.join(RETRIED)}")
     logging.getLogger().setLevel(logging.INFO)
-    REPORT.clear()
-    for found in cell_statuses(results_dir):
-        if found.status in wanted:
-            changes = {"results_dir": str(results_dir), "retry": wanted, "force": False}
-            run_here(({**found.config, **changes}, found.command))
-    for reason in REPORT.left_out:
-        logging.getLogger("cab").warning("left out: %s", reason)
+    changes = {"results_dir": str(results_dir), "retry": wanted, "force": False}
+    found = [each for each in cell_statuses(results_dir) if each.status in wanted]
+    report = run_here((Job({**each.config, **changes}, each.command) for each in found), Report())
+    report.log_end()
+    return report
 
 
-def _words(patterns: tuple[Pattern, ...]) -> str:
+def _names(patterns: tuple[Pattern, ...]) -> str:
     return " ".join(str(pattern) for pattern in patterns)
 
 

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import traceback
+from pathlib import Path
 
 from cab.errors import UserError, unknown_name
 from cab.runner.faults import Preempted
@@ -96,4 +97,7 @@ def _help() -> str:
 
 
 if __name__ == "__main__":
+    # `python -m` puts the working folder first, as torchrun starts us: a tasks.py there must not replace ours.
+    if not sys.flags.safe_path and Path(sys.path[0]).resolve() != Path(__file__).resolve().parents[2]:
+        del sys.path[0]
     sys.exit(main())

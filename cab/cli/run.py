@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import logging
-import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cab.cli.text_table import text_table
@@ -15,7 +13,7 @@ from cab.errors import UserError, unknown_name
 from cab.record import CELL, Record, Status
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from cab.runner.report import Report
 
 
 log = logging.getLogger("cab")
@@ -40,7 +38,7 @@ A cell whose record exists is not run again; a cell that was cut goes on.
   preset     paper, mini (default), smoke
 
   seed=1  elsewhere=vanilla  results_dir=results/local  data_root=FOLDER (or CAB_DATA)
-  device=auto|cpu|cuda  force=true  logger=csv|tensorboard|wandb  engine=lightning|fairseq
+  device=auto|cpu|cuda  force=true  logger=csv|tensorboard|wandb  engine=torch|fairseq
   --retry failed,oom,diverged   run cells again whose record has one of these statuses
   --dry-run                     print the cells, their GPU hours and their commands, and run nothing
   cluster=local                 worker processes of this machine, one a GPU (cluster.workers=4)
@@ -58,24 +56,23 @@ def run(arguments: list[str]) -> int:
     if "-h" in arguments or "--help" in arguments:
         print(_help())
         return 0
-    from cab import config
-    from cab.runner.launch import run_sweep
-    from cab.runner.sweep import REPORT
-
     flags, overrides = _parse(arguments)
-    overrides = config.check_overrides(overrides, sweep=flags.multirun)
-    sweep = flags.multirun or flags.dry_run or not {"cluster=local", "cluster=slurm"}.isdisjoint(overrides)
-    if sweep and flags.cfg:
-        raise UserError("--cfg prints the configuration of one cell: leave out -m, --dry-run and cluster=")
-    config.register_configs()
-    REPORT.clear()
-    if sweep:
-        with _readable_errors():
-            run_sweep(overrides, only_plan=flags.dry_run)
-    else:
-        _compose_and_run([*(["--cfg", flags.cfg] if flags.cfg else []), *overrides])
-    _report(sweep=sweep, printed=bool(flags.dry_run or flags.cfg))
-    return 1 if REPORT.failures else 0
+    from cab.config import check_overrides
+
+    overrides = check_overrides(overrides, sweep=flags.multirun)
+    from cab.runner.launch import composed_text, run_overrides  # imports torch: a mistyped name is answered before
+
+    is_sweep = flags.multirun or flags.dry_run or not {"cluster=local", "cluster=slurm"}.isdisjoint(overrides)
+    if flags.cfg:
+        if is_sweep:
+            raise UserError("--cfg prints the configuration of one cell: leave out -m, --dry-run and cluster=")
+        print(composed_text(overrides), end="")
+        return 0
+    report = _print_plan(overrides) if flags.dry_run else run_overrides(overrides, is_sweep=is_sweep)
+    report.log_end()
+    if not flags.dry_run:
+        _print_records(report, is_sweep=is_sweep)
+    return report.exit_status
 
 
 def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -84,7 +81,7 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("-m", "--multirun", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--retry")
-    parser.add_argument("--cfg", choices=("job", "hydra", "all"))
+    parser.add_argument("--cfg", choices=("job",))
     try:
         flags, overrides = parser.parse_known_args(arguments)
     except argparse.ArgumentError as error:
@@ -105,72 +102,23 @@ def _statuses(text: str) -> list[str]:
     return text.split(",")
 
 
-@contextlib.contextmanager
-def _readable_errors() -> Iterator[None]:
-    """Hydra's complaints about the overrides are the user's to fix."""
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
+def _print_plan(overrides: Sequence[str]) -> Report:
+    from cab.runner.launch import jobs_of
+    from cab.runner.plan import COLUMNS, plan
+    from cab.runner.report import Report
 
-    from cab.runner.sweep import first_line
-
-    try:
-        yield
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(first_line(error)) from error
+    report = Report()
+    with jobs_of(overrides, report, is_sweep=True) as jobs:
+        print(text_table(COLUMNS, plan(jobs, report), align="rll"))
+    return report
 
 
-def _compose_and_run(arguments: list[str]) -> None:
-    import hydra
-
-    from cab.config import CONFIGS
-
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come back to us, not to the terminal
-    before = sys.argv
-    sys.argv = ["cab run", *arguments]
-    _raised.clear()
-    try:
-        with _readable_errors():
-            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="run")(run_composed)()
-    finally:
-        sys.argv = before
-    if _raised:
-        raise _raised[0]
-
-
-def run_composed(composed: DictConfig) -> None:
-    """The one cell of a command without -m; the cells of a sweep go to the launchers."""
-    from hydra.core.hydra_config import HydraConfig
-
-    from cab.config import resolve
-    from cab.runner.run import run_cell
-    from cab.runner.sweep import REPORT, command_of
-
-    try:
-        outcome = run_cell(resolve(composed), command=command_of(HydraConfig.get().overrides.task))
-    except Exception as error:
-        _raised.append(error)
-        return
-    REPORT.add(outcome)
-
-
-def _report(*, sweep: bool, printed: bool) -> None:
-    from cab.runner.sweep import REPORT
-
-    for reason in dict.fromkeys(REPORT.left_out):
-        log.warning("left out: %s", reason)
-    for failure in REPORT.failures:
-        log.error("failed: %s", failure)
-    records = [outcome.record for outcome in REPORT.outcomes if outcome.record is not None]
-    if REPORT.plan:
-        from cab.runner.plan import COLUMNS
-
-        print(text_table(COLUMNS, REPORT.plan, align="rll"))
-    if printed:
-        return
+def _print_records(report: Report, *, is_sweep: bool) -> None:
+    records = [outcome.record for outcome in report.outcomes if outcome.record is not None]
     if records:
-        print(_sweep_tables(records) if sweep else _cell_table(records[0]))
-    elif not REPORT.failures and not REPORT.outcomes:
-        raise UserError(f"no cell can run: {'; '.join(dict.fromkeys(REPORT.left_out)) or 'nothing was composed'}")
+        print(_sweep_tables(records) if is_sweep else _cell_table(records[0]))
+    elif not report.failures and not report.outcomes:
+        raise UserError(f"no cell can run: {'; '.join(dict.fromkeys(report.left_out)) or 'nothing was composed'}")
 
 
 def _cell_table(record: Record) -> str:
@@ -219,7 +167,7 @@ def _number(value: float | None) -> str:
 def _help() -> str:
     from cab.registry import ATTENTIONS, BACKBONES, TASKS
 
-    datasets = sorted({name for task in TASKS for name in task.cls.datasets})  # type: ignore[attr-defined]
+    datasets = sorted({name for task in TASKS for name in task.datasets})
     return HELP.format(
         tasks=", ".join(TASKS.names()),
         datasets=", ".join(datasets),

@@ -6,9 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-
 from cab.errors import UserError
+from cab.runner.faults import is_out_of_memory
 
 RESERVE = 0.1
 """Part of the free memory that is left to everybody else."""
@@ -22,14 +21,6 @@ def status_of(error: BaseException) -> tuple[str, str]:
     if isinstance(error, UserError):
         return "unsupported", line
     return "failed", f"{type(error).__name__}: {line}"
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """CUDA has a class for it; torch on a CPU raises RuntimeError with the allocator's words."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    words = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
 @contextlib.contextmanager

@@ -126,7 +126,7 @@ def select_attentions(texts: list[str], patterns: list[Pattern]) -> list[Attenti
     Raises:
         ValueError: an unknown name or option, or a named attention that serves none of the patterns.
     """
-    everything = [entry.name for entry in ATTENTIONS if entry.name != "none"]
+    everything = [entry.name for entry in ATTENTIONS.load() if entry.name != "none"]
     subjects = [AttentionSubject.parse(text) for text in dict.fromkeys([*BASELINES, *(texts or everything)])]
     for subject in subjects:
         if subject.label in texts and not set(subject.patterns) & set(patterns):

@@ -93,7 +93,7 @@ def baselines(results: pd.DataFrame) -> dict[tuple[str, str, str], float]:
     """
     runs = results[(results["status"] == Status.FINISHED) & (results["hash"] != "")]
     return {
-        (place, printable(name), printable(metric)): float(value)
+        (str(place), printable(name), printable(metric)): float(value)
         for place, record in with_place(runs).groupby("place")["record"].first().items()
         for name, metrics in record.baselines.items()
         for metric, value in metrics.items()

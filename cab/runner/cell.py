@@ -14,16 +14,16 @@ from cab.build import backbone_patterns, check_attention, check_slot, parse_else
 from cab.config import tuned_options
 from cab.errors import Unsupported, UserError
 from cab.patterns import Pattern
-from cab.record import cell_hash
+from cab.record import Record, cell_hash, record_path
 from cab.registry import ATTENTIONS, BACKBONES, TASKS
-from cab.results import MACHINE_KEYS
-from cab.runner.engines import OWN
+from cab.runner.trainer_config import MACHINE_KEYS, TrainerConfig
 from cab.task import Task
 
 GROUPS = ("task", "dataset", "backbone", "pattern", "attention")
 """What is chosen by name, in the order of :func:`runnable_cells`."""
-RUN_KEYS = ("results_dir", "data_root", "device", "force", "retry", "logger", "cluster")
+RUN_KEYS = ("results_dir", "data_root", "device", "force", "retry", "logger", "cluster", "engine")
 """Where and how a cell runs; all other keys say what it is, and make its hash."""
+DEFAULT_ENGINE = "torch"
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Cell:
     attention: AttentionSpec
     pattern: Pattern
     elsewhere: Mapping[Pattern, AttentionSpec]
+    trainer: TrainerConfig
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Cell:
@@ -52,29 +53,44 @@ class Cell:
         pattern = Pattern.parse(config["pattern"])
         check_task_backbone(task_name, backbone, pattern)
         check_attention(attention, pattern)
-        task: Task = task_entry.cls(dataset=dataset, **task_options)
+        task = task_entry.build(dataset=dataset, **task_options)
         task.check()
         _check_seed(config["seed"])
         elsewhere = parse_elsewhere(config["elsewhere"])
-        return cls(config, task, backbone, backbone_options, attention, pattern, elsewhere)
+        trainer = TrainerConfig(**config["trainer"])
+        return cls(config, task, backbone, backbone_options, attention, pattern, elsewhere, trainer)
 
     @property
     def identity(self) -> dict[str, Any]:
         """The configuration that makes the cell what it is: all but where and how it runs."""
         what = {key: value for key, value in self.config.items() if key not in RUN_KEYS}
         what["trainer"] = {key: value for key, value in what["trainer"].items() if key not in MACHINE_KEYS}
-        if self.engine == OWN:  # records from before there were others keep their hash
-            what.pop("engine", None)
-        return {**what, "task_version": self.task.version}
+        return {**what, **self._other_engine, "task_version": self.task.version}
 
     @property
     def engine(self) -> str:
-        """What trains: our own loop, or the name of another (:mod:`cab.runner.engines`)."""
-        return str(self.config.get("engine", OWN))
+        """The name of what trains (:mod:`cab.runner.engine`)."""
+        return str(self.config["engine"])
+
+    @property
+    def _other_engine(self) -> dict[str, str]:
+        """An engine that is not the default makes another cell of it."""
+        return {} if self.engine == DEFAULT_ENGINE else {"engine": self.engine}
 
     @functools.cached_property
     def hash(self) -> str:
         return cell_hash(self.identity)
+
+    def existing_record(self) -> Record | None:
+        """The record of an earlier run that need not be repeated; ``force`` and ``retry`` decide."""
+        path = record_path(self.results_dir, self.hash)
+        if self.config["force"] or not path.exists():
+            return None
+        try:
+            record = Record.read(path)
+        except UserError:  # a broken record is no record: run the cell again
+            return None
+        return None if record.status in self.config["retry"] else record
 
     @property
     def results_dir(self) -> Path:
@@ -98,7 +114,7 @@ class Cell:
         return {
             "task": self.config["task"]["name"],
             "dataset": self.config["dataset"]["name"],
-            "variant": " ".join(filter(None, (self.task.variant, "" if self.engine == OWN else self.engine))),
+            "variant": " ".join(filter(None, (self.task.variant, *self._other_engine.values()))),
             "backbone": self.backbone,
             "pattern": str(self.pattern),
             "attention": self.label,
@@ -113,23 +129,23 @@ class Cell:
 
 def check_dataset(task: str, dataset: str) -> None:
     """UserError when the task has no such data."""
-    datasets: tuple[str, ...] = TASKS.get(task).cls.datasets  # type: ignore[attr-defined]
+    datasets = TASKS.get(task).datasets
     if dataset not in datasets:
         raise Unsupported(f"task '{task}' has no dataset '{dataset}'; it has {', '.join(datasets)}")
 
 
 def check_task_backbone(task: str, backbone: str, pattern: Pattern | None = None) -> None:
     """UserError when the task is not defined for the backbone, or the backbone has no slot of the pattern."""
-    defined: Mapping[str, str] = TASKS.get(task).cls.backbones  # type: ignore[attr-defined]
+    defined = TASKS.get(task).backbones
     BACKBONES.get(backbone)
     if backbone not in defined:
         raise Unsupported(f"task '{task}' is not defined for backbone '{backbone}'; choose {', '.join(defined)}")
     if pattern is None:
         return
     check_slot(backbone, pattern, set(backbone_patterns(backbone)))
-    if pattern not in Pattern.parse_many(defined[backbone]):
+    if pattern not in defined[backbone]:
         raise Unsupported(
-            f"task '{task}' does not test pattern {pattern} in '{backbone}'; it tests {defined[backbone]}"
+            f"task '{task}' does not test pattern {pattern} in '{backbone}'; it tests {' '.join(defined[backbone])}"
         )
 
 
@@ -138,10 +154,10 @@ def runnable_cells() -> list[tuple[str, str, str, str, str]]:
     return [
         (task.name, dataset, backbone, str(pattern), attention.name)
         for task in TASKS
-        for dataset in task.cls.datasets  # type: ignore[attr-defined]
-        for backbone, patterns in task.cls.backbones.items()  # type: ignore[attr-defined]
+        for dataset in task.datasets
+        for backbone, patterns in task.backbones.items()
         if backbone in BACKBONES
-        for pattern in Pattern.parse_many(patterns)
+        for pattern in patterns
         for attention in ATTENTIONS
         if pattern in attention.patterns
     ]

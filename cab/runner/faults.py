@@ -38,15 +38,16 @@ def status_of(error: Exception) -> Status:
     """What the record of a run says that ended with ``error``."""
     if isinstance(error, Diverged):
         return Status.DIVERGED
-    return Status.OOM if _is_out_of_memory(error) else Status.FAILED
+    return Status.OOM if is_out_of_memory(error) else Status.FAILED
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
+    """CUDA has a class for it; torch on a CPU raises RuntimeError with the allocator's words, the system an OSError."""
     import torch
 
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    words = ("can't allocate memory", "out of memory", "not enough memory")
+    words = ("allocate memory", "not enough memory", "out of memory", "bad_alloc")
     return isinstance(error, (RuntimeError, OSError)) and any(word in str(error).lower() for word in words)
 
 
@@ -90,6 +91,15 @@ class StopSignals:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def waiting_for_step(self) -> Iterator[None]:
+        """Inside the block a signal is only noted: who trains there asks for it between steps."""
+        self.wait_for_step = True
+        try:
+            yield
+        finally:
+            self.wait_for_step = False
 
     def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         self.received = number

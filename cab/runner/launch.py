@@ -1,63 +1,104 @@
-"""A sweep from its overrides to where it runs: this process, a pool of workers, Slurm, or nowhere (a plan)."""
+"""From overrides to a report: composed, then run in this process, a pool of workers, or on Slurm."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 
 from hydra import compose, initialize_config_dir
-from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from cab.config import CONFIGS, resolve
-from cab.runner.sweep import REPORT, Job, command_of, expand, run_here
+from cab.config import register_configs, resolve
+from cab.config_sources import CONFIGS
+from cab.errors import UserError, first_line
+from cab.runner.report import Job, Report
+from cab.runner.run import run_cell
 
 
-def run_sweep(overrides: Sequence[str], *, only_plan: bool = False) -> None:
-    """Run every cell that the overrides stand for, where their ``cluster`` says; the outcome is in ``REPORT``.
+def run_overrides(overrides: Sequence[str], *, is_sweep: bool) -> Report:
+    """Run the cell of the overrides, or every cell that they stand for, where their ``cluster`` says.
 
     Hydra composes each cell; its own sweeper would make a Cartesian product, and its launchers would take the word
     of a job for what became of it, end a sweep at the first job that fails, and compose each cell twice.
 
-    Args:
-        only_plan: run nothing, and fill ``REPORT.plan``.
-
     Raises:
-        ValueError: overrides that cannot be swept, or options that the cluster does not take.
+        ValueError: overrides that cannot be swept, or options that the cluster does not take; of a single cell also
+            what is wrong with it.
     """
-    cells, REPORT.left_out = expand(OverridesParser.create().parse_overrides(list(overrides)))
-    with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
-        jobs = _composed(cells)
+    report = Report(raises=not is_sweep)
+    with jobs_of(overrides, report, is_sweep=is_sweep) as jobs:
         first = next(jobs, None)
         if first is not None:
-            _launch(itertools.chain([first], jobs), dict(first[0]["cluster"]), only_plan=only_plan)
+            cluster = dict(first.config["cluster"])
+            run_jobs(itertools.chain([first], jobs), report, cluster=cluster.pop("name"), **cluster)
+    return report
 
 
-def _launch(jobs: Iterator[Job], cluster: dict[str, object], *, only_plan: bool) -> None:
-    name = cluster.pop("name")
-    if only_plan:
-        from cab.runner.plan import plan
-
-        REPORT.plan = plan(jobs)
-    elif name == "local":
+def run_jobs(jobs: Iterable[Job], report: Report, *, cluster: str = "none", **options: object) -> None:
+    """Run cells that are composed."""
+    if cluster == "local":
         from cab.runner.pool import run_in_pool
 
-        run_in_pool(jobs, **cluster)  # type: ignore[arg-type]
-    elif name == "slurm":
+        run_in_pool(jobs, report, **options)  # type: ignore[arg-type]
+    elif cluster == "slurm":
         from cab.runner.slurm import SlurmOptions, run_on_slurm
 
-        run_on_slurm(jobs, SlurmOptions(**cluster))  # type: ignore[arg-type]
+        run_on_slurm(jobs, report, SlurmOptions(**options))  # type: ignore[arg-type]
     else:
-        for job in jobs:
-            run_here(job)
+        run_here(jobs, report)
 
 
-def _composed(cells: Sequence[Sequence[str]]) -> Iterator[Job]:
-    """The configuration of each cell; one that cannot be composed is an error of that cell alone."""
-    for overrides in cells:
-        command = command_of(overrides)
+def run_here(jobs: Iterable[Job], report: Report) -> Report:
+    """Run cells one after another in this process; an error of one does not stop the others."""
+    for job in jobs:
         try:
-            config = resolve(compose("run", overrides=list(overrides)))
+            report.add(run_cell(job.config, command=job.command))
         except Exception as error:
-            REPORT.add_error(error, command)
+            report.add_error(error, job.command)
+    return report
+
+
+@contextlib.contextmanager
+def jobs_of(overrides: Sequence[str], report: Report, *, is_sweep: bool) -> Iterator[Iterator[Job]]:
+    """The cells of the overrides, composed one by one; one that cannot be is an error of that cell alone."""
+    cells = [list(overrides)]
+    if is_sweep:
+        from cab.runner.sweep import expand
+
+        with readable_errors():
+            cells, report.left_out = expand(overrides)
+    register_configs()
+    with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
+        yield _composed(cells, report)
+
+
+def _composed(cells: Iterable[Sequence[str]], report: Report) -> Iterator[Job]:
+    for overrides in cells:
+        command = f"cab run {shlex.join(overrides)}"
+        try:
+            with readable_errors():
+                config = resolve(compose("run", overrides=list(overrides)))
+        except Exception as error:
+            report.add_error(error, command)
             continue
-        yield config, command
+        yield Job(config, command)
+
+
+def composed_text(overrides: Sequence[str]) -> str:
+    """The configuration of one cell as YAML, nothing in it replaced."""
+    register_configs()
+    with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"), readable_errors():
+        return OmegaConf.to_yaml(compose("run", overrides=list(overrides)))
+
+
+@contextlib.contextmanager
+def readable_errors() -> Iterator[None]:
+    """Hydra's complaints about the overrides are the user's to fix."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(first_line(error)) from error

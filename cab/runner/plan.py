@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 from collections.abc import Iterable
 
-from cab.config import CONFIGS
+from cab.config import read_rows
 from cab.runner.cell import Cell
-from cab.runner.run import existing_record
-from cab.runner.sweep import REPORT, Job
+from cab.runner.report import Job, Report
 
 COLUMNS = ("gpu_hours", "record", "command")
 
 
-def plan(jobs: Iterable[Job]) -> list[list[str]]:
+def plan(jobs: Iterable[Job], report: Report) -> list[list[str]]:
     """A row a cell: estimated GPU hours, the status of its record (empty: to be run), and its command; then the sum.
 
     Whether a cell is to be run is what a real run decides: ``force`` and ``retry`` count, a broken record does not.
@@ -23,17 +21,17 @@ def plan(jobs: Iterable[Job]) -> list[list[str]]:
     without a figure has ``-``. Cells that are not run again cost nothing more and are not in the sum.
     """
     rows, total = [], 0.0
-    for config, command in jobs:
+    for job in jobs:
         try:
-            cell = Cell.from_config(config)
-            record = existing_record(cell)
+            cell = Cell.from_config(job.config)
+            record = cell.existing_record()
         except ValueError as error:
-            REPORT.add_error(error, command)
+            report.add_error(error, job.command)
             continue
         hours = gpu_hours(cell)
         if record is None:
             total += hours or 0.0
-        rows.append(["-" if hours is None else f"{hours:g}", "" if record is None else record.status, command])
+        rows.append(["-" if hours is None else f"{hours:g}", "" if record is None else str(record.status), job.command])
     return [*rows, [f"{total:g}", "", f"in all, of {sum(not row[1] for row in rows)} cells to be run"]]
 
 
@@ -53,5 +51,4 @@ def _is_real(row: dict[str, str], wanted: dict[str, str]) -> bool:
 
 @functools.cache
 def _costs() -> tuple[dict[str, str], ...]:
-    with (CONFIGS / "costs.csv").open(newline="") as file:
-        return tuple(csv.DictReader(file))
+    return read_rows("costs.csv")

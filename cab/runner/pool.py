@@ -17,7 +17,7 @@ from typing import Any
 from cab.errors import UserError
 from cab.runner.cell import Cell
 from cab.runner.faults import Preempted, StopSignals
-from cab.runner.sweep import REPORT, Job, collect, to_do
+from cab.runner.report import Job, Report, cells_without_record
 
 log = logging.getLogger("cab")
 
@@ -25,7 +25,7 @@ STARTS = 2
 """How often a cell is started whose worker dies: once more than once, since it may not be the cell's fault."""
 
 
-def run_in_pool(jobs: Iterable[Job], *, workers: int | None) -> None:
+def run_in_pool(jobs: Iterable[Job], report: Report, *, workers: int | None) -> None:
     """Run every cell that has no record yet.
 
     Args:
@@ -40,9 +40,9 @@ def run_in_pool(jobs: Iterable[Job], *, workers: int | None) -> None:
     gpus = _visible_gpus()
     count = workers or max(1, len(gpus))
     waiting: queue.SimpleQueue[tuple[Cell, Job]] = queue.SimpleQueue()
-    for item in to_do(jobs):
+    for item in cells_without_record(jobs, report):
         waiting.put(item)
-    pool = [_Worker(waiting, _environment(i, count, gpus)) for i in range(min(count, waiting.qsize()))]
+    pool = [_Worker(waiting, report, _environment(i, count, gpus)) for i in range(min(count, waiting.qsize()))]
     signals = StopSignals()
     try:
         with signals.watched():
@@ -82,9 +82,12 @@ def _environment(index: int, count: int, gpus: list[str]) -> dict[str, str]:
 class _Worker(threading.Thread):
     """Feeds one worker process from the common queue, and starts another when it dies."""
 
-    def __init__(self, waiting: queue.SimpleQueue[tuple[Cell, Job]], environment: dict[str, str]) -> None:
+    def __init__(
+        self, waiting: queue.SimpleQueue[tuple[Cell, Job]], report: Report, environment: dict[str, str]
+    ) -> None:
         super().__init__(daemon=True)
         self.waiting = waiting
+        self.report = report
         self.environment = environment
         self.process: subprocess.Popen[str] | None = None
         self.stopped = False
@@ -113,37 +116,43 @@ class _Worker(threading.Thread):
     def _run_cell(self, cell: Cell, job: Job) -> None:
         died = ""
         for _ in range(STARTS):
-            answer = self._ask(job)
+            answer = self._answer(job)
             if answer is not None:
-                _report(cell, job, answer)
+                if answer["error"]:
+                    self.report.add_error(UserError(answer["error"]), job.command)
+                elif answer["outcome"] == "busy":
+                    log.warning("another process is running %s", cell.title)
+                else:
+                    self.report.add_recorded(cell, otherwise="its record is gone")
                 return
             if self.stopped:
                 return
             died = self._last_words()
             log.warning("the worker at %s was %s", cell.title, died)
-        collect(cell, otherwise=f"its worker was {died} {STARTS} times; the same command goes on from its checkpoint")
+        why = f"its worker was {died} {STARTS} times; the same command goes on from its checkpoint"
+        self.report.add_recorded(cell, otherwise=why)
 
-    def _ask(self, job: Job) -> dict[str, Any] | None:
+    def _answer(self, job: Job) -> dict[str, Any] | None:
         """The worker's answer; None when it dies over it, or the pool has been told to stop."""
-        process = self._living()
+        process = self._live_process()
         if process is None:
             return None
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(json.dumps({"config": job[0], "command": job[1]}) + "\n")
+            process.stdin.write(json.dumps(vars(job)) + "\n")
             process.stdin.flush()
             line = process.stdout.readline()
         except OSError:
             return None
         return json.loads(line) if line.endswith("\n") else None
 
-    def _living(self) -> subprocess.Popen[str] | None:
+    def _live_process(self) -> subprocess.Popen[str] | None:
         with self.starting:
             if self.stopped:
                 return None
             if self.process is None or self.process.poll() is not None:
-                command = [sys.executable, "-m", "cab.runner.worker"]
+                command = [sys.executable, "-P", "-m", "cab.runner.worker"]
                 pipe = subprocess.PIPE
                 self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=self.environment, text=True)
             return self.process
@@ -152,12 +161,3 @@ class _Worker(threading.Thread):
         assert self.process is not None
         status = self.process.wait()
         return f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-
-
-def _report(cell: Cell, job: Job, answer: dict[str, Any]) -> None:
-    if answer["error"]:
-        REPORT.add_error(UserError(answer["error"]), job[1])
-    elif answer["outcome"] == "busy":
-        log.warning("another process is running %s", cell.title)
-    else:
-        collect(cell, otherwise="its record is gone")

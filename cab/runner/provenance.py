@@ -19,7 +19,7 @@ from cab.record import About
 if TYPE_CHECKING:
     from cab.runner.cell import Cell
 
-PACKAGES = ("cab-benchmark", "torch", "lightning", "hydra-core", "numpy", "pandas")
+PACKAGES = ("cab-benchmark", "torch", "hydra-core", "numpy", "pandas")
 
 
 def about_run(cell: Cell, command: str, device: torch.device | None) -> About:

@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import fcntl
-import importlib.util
-import json
 import logging
-import shutil
+import random
 import time
 import traceback
-import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import torch
+
+from cab.backbone import Backbone
 from cab.errors import UserError
-from cab.record import Cost, Record, Status, record_path, weights_path
+from cab.record import About, Cost, Record, Status, record_path, weights_path
+from cab.runner.batches import DeviceBatches, mix_seed
 from cab.runner.cell import Cell
-from cab.runner.engines import OWN, Trained, find_engine
-from cab.runner.faults import StopSignals, disk_errors, is_full_disk, status_of
-
-if TYPE_CHECKING:
-    from cab.backbone import Backbone
-    from cab.record import About
-    from cab.runner.optimizer import TrainerConfig
-    from cab.runner.processes import Processes
+from cab.runner.engine import Run, make_backbone
+from cab.runner.faults import disk_errors, is_full_disk, status_of
+from cab.runner.folder import empty_folder, held_folder, save_whole
+from cab.runner.provenance import PeakMemory, about_run
+from cab.runner.report import Outcome
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a cell: ``trained``, ``found`` (its record was there), ``busy`` (another run has it), or ``helped``
-    (this process is not the first of its run, which writes the record)."""
-
-    title: str
-    status: str
-    record: Record | None
 
 
 def run_cell(config: Mapping[str, Any], *, command: str = "") -> Outcome:
@@ -57,189 +43,85 @@ def run_cell(config: Mapping[str, Any], *, command: str = "") -> Outcome:
         Preempted: a signal asked to stop; the checkpoint is on disk.
     """
     cell = Cell.from_config(config)
-    found = existing_record(cell)
+    found = cell.existing_record()
     if found is not None:
         return Outcome(cell.title, "found", found)
-    _check(cell)
-    from cab.runner.processes import find_processes
-
-    processes = find_processes()
-    if not processes.is_first:
-        _record(cell, cell.results_dir / cell.hash, command, processes)
+    run = Run.checked(cell, command)
+    if not run.processes.is_first:
+        _record(run)
         return Outcome(cell.title, "helped", None)
-    with _claim(cell, command) as folder:
-        if folder is None and processes.count > 1:
+    about = {"cell": cell.key, "command": command, "config": dict(cell.config)}
+    with held_folder(run.folder, about) as is_ours:
+        if not is_ours and run.processes.count > 1:
             raise UserError(f"another process is running {cell.title}")
-        if folder is None:
+        if not is_ours:
             log.warning("another process is running %s", cell.title)
             return Outcome(cell.title, "busy", None)
-        found = existing_record(cell)  # by a process that held the folder until now
+        found = cell.existing_record()  # by a process that held the folder until now
         if found is not None:
             return Outcome(cell.title, "found", found)
-        _delete_record(cell, folder)
-        with disk_errors(cell.results_dir):
-            record = _record(cell, folder, command, processes)
-            assert record is not None
-            record.write(cell.results_dir)
-        _clean(folder, record)
-    return Outcome(cell.title, "trained", record)
+        return Outcome(cell.title, "trained", _trained(run))
 
 
-def existing_record(cell: Cell) -> Record | None:
-    """The record of an earlier run that need not be repeated."""
+def _trained(run: Run) -> Record:
+    """The record, written; the folder has what a run of this status is looked at for, or gone on from."""
+    cell = run.cell
     path = record_path(cell.results_dir, cell.hash)
-    if cell.config["force"] or not path.exists():
-        return None
-    try:
-        record = Record.read(path)
-    except UserError:  # a broken record is no record: run the cell again
-        return None
-    return None if record.status in cell.config["retry"] else record
+    if path.exists():  # without it this run, if it is cut, goes on like any other
+        if cell.config["force"]:
+            empty_folder(run.folder)
+        path.unlink()
+    with disk_errors(cell.results_dir):
+        record = _record(run)
+        assert record is not None
+        record.write(cell.results_dir)
+    if record.status is Status.FINISHED:
+        for pattern in ("step-*.ckpt", "*.tmp", "best-*.pt", "average-*.pt"):
+            for file in run.folder.glob(pattern):
+                file.unlink()
+    return record
 
 
-def _delete_record(cell: Cell, folder: Path) -> None:
-    """Delete the record of a cell that is run again: if this run is cut it has none, and goes on like any other.
-
-    Under ``force`` what the old run left goes as well, but not what this one has saved when it starts a second time.
-    """
-    path = record_path(cell.results_dir, cell.hash)
-    if not path.exists():
-        return
-    if cell.config["force"]:
-        for child in folder.iterdir():
-            if child.name not in ("lock", "cell.json"):
-                shutil.rmtree(child) if child.is_dir() else child.unlink()
-    path.unlink()
-
-
-def _record(cell: Cell, folder: Path, command: str, processes: Processes) -> Record | None:
-    """The record of the run, whatever becomes of it; None in a process that is not the first of its run."""
-    from cab.runner.provenance import about_run
-
+def _record(run: Run) -> Record | None:
+    """What becomes of the run, whatever it is; None in a process that is not the first of its run."""
     started = time.perf_counter()
-    about = about_run(cell, command, choose_device(cell.config["device"]))
+    about = about_run(run.cell, run.command, run.device)
     try:
-        return _train_and_evaluate(cell, about, folder, processes)
+        return _train_and_evaluate(run, about)
     except UserError:
         raise
     except Exception as error:
-        if is_full_disk(error) or not processes.is_first:
+        if is_full_disk(error) or not run.processes.is_first:
             raise
-        (folder / "traceback.txt").write_text(traceback.format_exc())
+        (run.folder / "traceback.txt").write_text(traceback.format_exc())
         seconds, step = time.perf_counter() - started, getattr(error, "step", None)
-        cost = Cost(steps=step, processes=processes.count, train_seconds=seconds, wall_seconds=seconds)
-        return Record.failed(
-            about, status=status_of(error), error=error, step=step, cost=cost, metrics=cell.task.metrics
-        )
+        cost = Cost(steps=step, processes=run.processes.count, train_seconds=seconds, wall_seconds=seconds)
+        status, metrics = status_of(error), run.cell.task.metrics
+        return Record.failed(about, status=status, error=error, step=step, cost=cost, metrics=metrics)
 
 
-def _clean(folder: Path, record: Record) -> None:
-    """Keep what a finished run is looked at for; of others keep the checkpoints, in case they are run again."""
-    if record.status is not Status.FINISHED:
-        return
-    for pattern in ("step-*.ckpt", "*.tmp", "best-*.pt", "average-*.pt", "last.pt"):
-        for file in folder.glob(pattern):
-            file.unlink()
-
-
-def _check(cell: Cell) -> None:
-    """Everything that can be wrong, before anything is written: device, training, data, network."""
-    from cab.runner.loggers import check_logger
-
-    choose_device(cell.config["device"])
-    trainer_config(cell)
-    check_logger(cell.config["logger"]["name"])
-    check_packages(cell)
-    if cell.engine != OWN:
-        find_engine(cell.engine).check(cell, trainer_config(cell))
-    cell.task.setup(cell.data_root)
-    make_backbone(cell, "meta")
-
-
-def trainer_config(cell: Cell) -> TrainerConfig:
-    """The ``trainer`` group, checked."""
-    from cab.runner.optimizer import TrainerConfig
-
-    return TrainerConfig(**cell.config["trainer"])
-
-
-def make_backbone(cell: Cell, device: str = "cpu") -> Backbone:
-    """The network of the cell, sized by its data; on ``meta`` it has no memory."""
-    import torch
-
-    from cab.build import build_backbone
-
-    options = {**cell.backbone_options, **cell.task.backbone_options(cell.backbone)}
-    with torch.device(device):
-        return build_backbone(
-            cell.backbone,
-            attention=cell.attention,
-            pattern=cell.pattern,
-            elsewhere={str(p): {"name": spec.name, **spec.options} for p, spec in cell.elsewhere.items()},
-            **options,
-        )
-
-
-@contextlib.contextmanager
-def _claim(cell: Cell, command: str) -> Iterator[Path | None]:
-    """The folder of the run, held by this process alone; None when another process holds it."""
-    folder = cell.results_dir / cell.hash
-    with disk_errors(cell.results_dir):
-        folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield None
-            return
-        with disk_errors(cell.results_dir):
-            about = {"cell": cell.key, "command": command, "config": dict(cell.config)}
-            (folder / "cell.json").write_text(json.dumps(about, indent=1))
-        yield folder
-
-
-def _train_and_evaluate(cell: Cell, about: About, folder: Path, processes: Processes) -> Record | None:
-    import lightning as L
-    import torch
-
-    from cab.runner.loggers import open_loggers
-    from cab.runner.order import mix_seed
-    from cab.runner.provenance import PeakMemory
-    from cab.runner.watch import DeviceBatches, save_whole
-
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", module="lightning")
-    started = time.perf_counter()
-    device = choose_device(cell.config["device"])
-    config = trainer_config(cell)
-    memory = PeakMemory(device)
-    signals = StopSignals()
-    with signals.watched(), open_loggers(cell, folder) as loggers:
-        L.seed_everything(cell.config["seed"], verbose=False)
+def _train_and_evaluate(run: Run, about: About) -> Record | None:
+    cell, started = run.cell, time.perf_counter()
+    memory = PeakMemory(run.device)
+    with run.signals.watched():
+        _seed_everything(cell.config["seed"])
         backbone = make_backbone(cell)
-        if cell.engine == OWN:
-            run = _train(cell, backbone, config, device, folder, signals, processes, loggers)
-        else:
-            run = find_engine(cell.engine).train(cell, backbone, config, device=device, folder=folder)
-        if not processes.is_first:
+        training = run.engine.train(run, backbone)
+        if not run.processes.is_first:
             return None
         trained = time.perf_counter()
         save_whole(backbone.state_dict(), weights_path(cell.results_dir, cell.hash))
-        batches = DeviceBatches(device)
-        torch.manual_seed(mix_seed(cell.config["seed"], -1))  # what evaluation draws is the same after a resume
-        with torch.no_grad(), config.autocast(device):
-            scores = cell.task.evaluate(backbone, batches)
-            cell.task.draw(backbone, batches, folder)
-        if run.history:
-            draw_loss(run.history, cell.title, folder / "loss.png")
+        scores = _scores(run, backbone)
+        if training.history:
+            draw_loss(training.history, cell.title, run.folder / "loss.png")
         baselines = cell.task.baselines()
     cost = Cost(
         params=sum(parameter.numel() for parameter in backbone.parameters()),
-        steps=run.steps,
-        processes=processes.count,
-        best_step=run.best_step,
-        train_seconds=run.earlier_seconds + trained - started,
-        wall_seconds=run.earlier_seconds + time.perf_counter() - started,
+        steps=training.steps,
+        processes=run.processes.count,
+        best_step=training.best_step,
+        train_seconds=training.earlier_seconds + trained - started,
+        wall_seconds=training.earlier_seconds + time.perf_counter() - started,
         peak_memory_bytes=memory.read(),
         peak_memory_kind=memory.kind,
     )
@@ -247,59 +129,27 @@ def _train_and_evaluate(cell: Cell, about: About, folder: Path, processes: Proce
         about,
         metrics=[metric.measured(scores.get(metric.name)) for metric in cell.task.metrics],
         baselines=baselines,
-        history=run.history,
-        cost=dataclasses.replace(cost, **run.cost),
-        engine_facts=run.facts,
+        history=training.history,
+        cost=dataclasses.replace(cost, **training.cost),
+        engine_facts=training.facts,
     )
 
 
-def _train(
-    cell: Cell,
-    backbone: Backbone,
-    config: TrainerConfig,
-    device: Any,
-    folder: Path,
-    signals: StopSignals,
-    processes: Processes,
-    loggers: list[Any],
-) -> Trained:
-    """Train by our own loop."""
-    from cab.runner.training import train
-
-    watch = train(
-        cell.task,
-        backbone,
-        config,
-        seed=cell.config["seed"],
-        device=device,
-        folder=folder,
-        title=cell.title,
-        loggers=loggers,
-        signals=signals,
-        processes=processes,
-    )
-    best_step = watch.best_step if config.keep == "best" else 0
-    return Trained(watch.history, watch.steps, best_step, watch.earlier_seconds)
+def _seed_everything(seed: int) -> None:
+    """Of the weights' initial values; a training seeds its steps itself."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
-def choose_device(name: str) -> Any:
-    """``auto`` is the GPU where there is one. UserError for a GPU that is not there."""
-    import torch
-
-    if name not in ("auto", "cpu", "cuda"):
-        raise UserError(f"device must be auto, cpu or cuda, got '{name}'")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("device=cuda, but torch sees no GPU; use device=cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def check_packages(cell: Cell) -> None:
-    """UserError for a package that the task needs and that is not installed."""
-    missing = [extra for module, extra in cell.task.packages.items() if importlib.util.find_spec(module) is None]
-    if missing:
-        extras = ",".join(sorted(set(missing)))
-        name = cell.config["task"]["name"]
-        raise UserError(f"task '{name}' needs an extra: pip install 'cab-benchmark[{extras}]'")
+def _scores(run: Run, backbone: Backbone) -> dict[str, float]:
+    """The task's evaluation, and its pictures in the folder of the run."""
+    batches = DeviceBatches(run.device)
+    torch.manual_seed(mix_seed(run.cell.config["seed"], -1))  # what evaluation draws is the same after a resume
+    with torch.no_grad(), run.cell.trainer.autocast(run.device):
+        scores = run.cell.task.evaluate(backbone, batches)
+        run.cell.task.draw(backbone, batches, run.folder)
+    return scores
 
 
 def draw_loss(history: list[dict[str, float | None]], title: str, path: Path) -> None:

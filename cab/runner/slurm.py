@@ -8,8 +8,10 @@ way the cell goes on from its last checkpoint.
 from __future__ import annotations
 
 import logging
+import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,7 +22,8 @@ from cab.errors import UserError
 from cab.record import Cost, Record, Status, record_path
 from cab.runner.cell import Cell
 from cab.runner.faults import Preempted
-from cab.runner.sweep import Job, collect, to_do
+from cab.runner.provenance import about_run
+from cab.runner.report import Job, Report, cells_without_record
 
 log = logging.getLogger("cab")
 
@@ -94,7 +97,7 @@ class CellJob:
 
         logging.basicConfig(level=logging.INFO, format="%(message)s")
         try:
-            return run_cell(config, command=command).status
+            return run_cell(config, command=command).kind
         except Preempted as stop:
             if stop.signal != signal.SIGTERM:
                 put_back = signal.getsignal(stop.signal)  # submitit's handler, now that the cell has saved itself
@@ -108,28 +111,29 @@ class CellJob:
         return DelayedSubmission(self, *arguments)
 
 
-def run_on_slurm(jobs: Iterable[Job], options: SlurmOptions) -> None:
+def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmOptions) -> None:
     """Submit every cell that has no record yet, and wait for the jobs to end if ``options.wait``.
 
     Raises:
         ValueError: submitit is not installed, there is no Slurm here, or Slurm refuses the options.
     """
-    cells = list(to_do(jobs))
+    cells = list(cells_without_record(jobs, report))
     if not cells:
         return
     folder = cells[0][0].results_dir.resolve() / "slurm"
     submitted = _submit(cells, options, folder)
-    arrays = sorted({job.split("_")[0] for job in submitted})
+    arrays = sorted({number.split("_")[0] for number in submitted})
     log.info("%d cells submitted to Slurm as %s; cab list cells --status shows them", len(cells), ", ".join(arrays))
     if not options.wait:
         return
     _wait(arrays)
     states = job_states(arrays)
-    for (cell, (_, command)), job in zip(cells, submitted, strict=True):
-        state = states.get(job, "ended")
-        if state == "OUT_OF_MEMORY" or (state == "FAILED" and _had_no_memory(folder / job)):
-            _record_out_of_memory(cell, command, job)
-        collect(cell, otherwise=f"no record; its job {job} is {state}; the same command goes on from its checkpoint")
+    for (cell, job), number in zip(cells, submitted, strict=True):
+        state = states.get(number, "ended")
+        if state == "OUT_OF_MEMORY" or (state == "FAILED" and _had_no_memory(folder / number)):
+            _record_out_of_memory(cell, job.command, number)
+        why = f"no record; its job {number} is {state}; the same command goes on from its checkpoint"
+        report.add_recorded(cell, otherwise=why)
 
 
 def _submit(cells: list[tuple[Cell, Job]], options: SlurmOptions, folder: Path) -> list[str]:
@@ -139,11 +143,18 @@ def _submit(cells: list[tuple[Cell, Job]], options: SlurmOptions, folder: Path) 
     except ImportError:
         raise UserError("cluster=slurm needs an extra: pip install 'cab-benchmark[cluster]'") from None
     try:
-        executor = submitit.AutoExecutor(folder=folder / "%j", cluster="slurm", slurm_max_num_timeout=options.requeues)
+        executor = submitit.AutoExecutor(
+            folder=folder / "%j",
+            cluster="slurm",
+            slurm_max_num_timeout=options.requeues,
+            slurm_python=f"{shlex.quote(sys.executable)} -P",  # no tasks.py of the working folder replaces ours
+        )
         executor.update_parameters(**options.for_submitit())
         numbers: list[str] = []
         for start in range(0, len(cells), ARRAY):
-            configs, commands = zip(*(job for _, job in cells[start : start + ARRAY]), strict=True)
+            configs, commands = zip(
+                *((job.config, job.command) for _, job in cells[start : start + ARRAY]), strict=True
+            )
             numbers += [job.job_id for job in executor.map_array(CellJob(), configs, commands)]
     except (RuntimeError, submitit.core.utils.FailedJobError) as error:
         raise UserError(f"Slurm did not take the jobs: {_last_line(error)}") from error
@@ -200,8 +211,6 @@ def _had_no_memory(logs: Path) -> bool:
 
 def _record_out_of_memory(cell: Cell, command: str, job: str) -> None:
     """The record of a cell that Slurm has killed for want of memory: it could not write one itself."""
-    from cab.runner.provenance import about_run
-
     if record_path(cell.results_dir, cell.hash).exists():
         return
     error = MemoryError(f"Slurm killed job {job} for want of memory; ask for more with cluster.memory")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from cab.errors import UserError
 from cab.record import CELL, Record, record_path
+from cab.runner.folder import ABOUT, is_held
 
 UNFINISHED = ("running", "cut")
 """Cells without a record: a process holds the folder, or none does and the same command would go on."""
@@ -50,7 +50,7 @@ def _recorded(results_dir: Path) -> Iterator[CellStatus]:
 
 
 def _started(results_dir: Path) -> Iterator[CellStatus]:
-    for about in results_dir.glob("*/cell.json"):
+    for about in results_dir.glob(f"*/{ABOUT}"):
         folder = about.parent
         if record_path(results_dir, folder.name).exists():
             continue
@@ -62,16 +62,4 @@ def _started(results_dir: Path) -> Iterator[CellStatus]:
             continue
         steps = [path.stem.removeprefix("step-").lstrip("0") for path in sorted(folder.glob("step-*.ckpt"))]
         detail = f"checkpoint at step {steps[-1]}" if steps else "no checkpoint yet"
-        yield CellStatus(cell, "running" if _is_held(folder / "lock") else "cut", detail, config, command)
-
-
-def _is_held(lock: Path) -> bool:
-    """Whether a process holds the lock."""
-    try:
-        with lock.open("r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False
+        yield CellStatus(cell, "running" if is_held(folder) else "cut", detail, config, command)

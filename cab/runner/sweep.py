@@ -1,92 +1,20 @@
-"""A sweep: the runnable cells that overrides stand for, and what became of each."""
+"""The runnable cells that the overrides of a sweep stand for."""
 
 from __future__ import annotations
 
 import itertools
-import logging
-import shlex
-import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
-from cab.config import group_entry
-from cab.errors import Unsupported, UserError
-from cab.record import Record, Status, record_path
-from cab.runner.cell import GROUPS, Cell, runnable_cells, why_not_runnable
-from cab.runner.run import Outcome, existing_record, run_cell
-
-log = logging.getLogger("cab")
-
-Job = tuple[dict[str, Any], str]
-"""The resolved configuration of a cell, and the command that runs it alone."""
+from cab.config_sources import REGISTRIES
+from cab.errors import UserError
+from cab.runner.cell import GROUPS, runnable_cells, why_not_runnable
 
 
-@dataclass
-class Report:
-    """What came of the cells of one command."""
-
-    outcomes: list[Outcome] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-    plan: list[list[str]] = field(default_factory=list)
-
-    def clear(self) -> None:
-        for part in (self.outcomes, self.left_out, self.failures, self.plan):
-            part.clear()
-
-    def add(self, outcome: Outcome) -> None:
-        log.info("%s: %s", words(outcome), outcome.title)
-        if outcome.record is not None and outcome.record.status is Status.FAILED:
-            self.failures.append(f"{outcome.title}: {outcome.record.error}")
-        self.outcomes.append(outcome)
-
-    def add_error(self, error: Exception, about: str) -> None:
-        """A cell that wrote no record: left out when it cannot run, else a failure."""
-        if isinstance(error, Unsupported):
-            self.left_out.append(str(error))
-            return
-        log.error("%s", error if isinstance(error, UserError) else "".join(traceback.format_exception(error)))
-        self.failures.append(f"{about}: {first_line(error)}")
-
-
-REPORT = Report()
-"""Of the command that this process runs."""
-
-
-def run_here(job: Job) -> None:
-    """Run a cell of a sweep in this process; an error of one cell does not stop the others."""
-    config, command = job
-    try:
-        REPORT.add(run_cell(config, command=command))
-    except Exception as error:
-        REPORT.add_error(error, command)
-
-
-def command_of(overrides: Iterable[str]) -> str:
-    """The command that runs the one cell of these overrides."""
-    return "cab run " + shlex.join(overrides)
-
-
-def words(outcome: Outcome) -> str:
-    """What became of the cell, in words."""
-    status = Status.FINISHED if outcome.record is None else outcome.record.status
-    if outcome.status == "found":
-        again = "" if status is Status.FINISHED else f" ({status}; --retry {status} runs it again)"
-        return "already there" + again
-    if outcome.record is None:
-        return outcome.status
-    return status if status is Status.FINISHED else f"{status} ({outcome.record.error})"
-
-
-def first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
-
-
-def expand(overrides: Sequence[Override]) -> tuple[list[list[str]], list[str]]:
+def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     """The cells that overrides with lists of values stand for.
 
     A group that is not named (task, dataset, backbone, pattern, attention) means all that can run; of the data sets
@@ -95,6 +23,7 @@ def expand(overrides: Sequence[Override]) -> tuple[list[list[str]], list[str]]:
     Returns:
         The overrides of every runnable cell; and why named combinations are left out, a line each.
     """
+    overrides = OverridesParser.create().parse_overrides(list(arguments))
     named = {o.key_or_group: [str(v) for v in _values(o)] for o in overrides if o.key_or_group in GROUPS}
     others = [(o.key_or_group, _strings(o)) for o in overrides if o.key_or_group not in GROUPS]
     runnable = dict.fromkeys(c for c in runnable_cells() if "dataset" in named or c[1] != "synthetic")
@@ -125,7 +54,7 @@ def _applies(key: str, groups: Mapping[str, str]) -> bool:
     group, _, option = key.partition(".")
     if not option or group not in groups or group in ("dataset", "pattern"):
         return True
-    return option.partition(".")[0] in group_entry(group, groups[group]).options
+    return option.partition(".")[0] in REGISTRIES[group].get(groups[group]).options
 
 
 def _values(override: Override) -> list[Any]:
@@ -139,28 +68,3 @@ def _strings(override: Override) -> list[str]:
     if not override.is_discrete_sweep():
         raise UserError(f"{override.input_line}: name the values of a sweep, separated by commas, or as range(1,4)")
     return [f"{key}={value}" for value in override.sweep_string_iterator()]
-
-
-def to_do(jobs: Iterable[Job]) -> Iterator[tuple[Cell, Job]]:
-    """The cells that have no record yet; what is wrong with one is known before it is given to another process."""
-    for config, command in jobs:
-        try:
-            cell = Cell.from_config(config)
-            record = existing_record(cell)
-        except Exception as error:
-            REPORT.add_error(error, command)
-            continue
-        if record is None:
-            yield cell, (config, command)
-        else:
-            REPORT.add(Outcome(cell.title, "found", record))
-
-
-def collect(cell: Cell, *, otherwise: str) -> None:
-    """What another process has made of the cell: the record on disk is the truth, ``otherwise`` the words for none."""
-    try:
-        record = Record.read(record_path(cell.results_dir, cell.hash))
-    except UserError:
-        REPORT.failures.append(f"{cell.title}: {otherwise}")
-    else:
-        REPORT.add(Outcome(cell.title, "trained", record))

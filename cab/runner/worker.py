@@ -24,10 +24,9 @@ def main() -> int:
     from cab.runner.run import run_cell
 
     for line in sys.stdin:
-        job = json.loads(line)
         answer = {"error": "", "outcome": ""}
         try:
-            answer["outcome"] = run_cell(job["config"], command=job["command"]).status
+            answer["outcome"] = run_cell(**json.loads(line)).kind
         except Preempted as stop:
             return 128 + stop.signal
         except UserError as error:

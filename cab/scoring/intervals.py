@@ -98,8 +98,8 @@ class Spread:
         runs["residual"] = residual * np.sqrt(seeds / np.maximum(seeds - 1, 1))
         single = runs[seeds == 1]
         self._single = set(zip(single["pattern"], single["task"], single["attention"], strict=True))
-        for names, part in runs[seeds > 1].groupby(place, sort=False):
-            self._add_place(*map(str, names), part)
+        for (pattern, task, name), part in runs[seeds > 1].groupby(place, sort=False):
+            self._add_place(str(pattern), str(task), str(name), part)
 
     def _add_place(self, pattern: str, task: str, place: str, runs: pd.DataFrame) -> None:
         pool = runs["residual"].to_numpy()

@@ -26,7 +26,7 @@ def not_scored(results: pd.DataFrame, needed: pd.DataFrame, normalization: str) 
     for term in results[TERM].drop_duplicates().itertuples(index=False, name=None):
         if term not in wanted:
             pattern, task, *number = term
-            left.setdefault(f"{pattern} {task}", []).append(_named(number))
+            left.setdefault(f"{pattern} {task}", []).append(_named(tuple(number)))
     reason = f"only '{ABLATION}' has" if normalization == "own" else "the paper has no constants for"
     notes = [f"{where}: not scored, {reason} {listed(names)}" for where, names in left.items()]
     if normalization != "own" and not {"paper", PUBLISHED} & set(results["preset"]):

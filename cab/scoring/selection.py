@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
 from cab.record import CELL, PLACE, Record
-from cab.results import EXAMPLE_COMMAND, MACHINE_KEYS, SYNTHETIC
+from cab.results import EXAMPLE_COMMAND, SYNTHETIC
+from cab.runner.trainer_config import MACHINE_KEYS
 
 if TYPE_CHECKING:
     import pandas as pd

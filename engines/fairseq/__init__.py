@@ -10,15 +10,12 @@ import logging
 from pathlib import Path
 from typing import cast
 
-import torch
-
 from cab import Backbone, UserError
 from cab.registry import ATTENTIONS
 from cab.runner.cell import Cell
-from cab.runner.engines import Trained
+from cab.runner.engine import Run, Training
 from cab.runner.faults import Diverged
-from cab.runner.optimizer import TrainerConfig
-from cab.runner.processes import find_processes
+from cab.runner.processes import Processes
 from engines.fairseq import environment
 from engines.fairseq.command import check_trainer, task_arguments, training_arguments
 from engines.fairseq.data import fairseq_data
@@ -31,12 +28,12 @@ from tasks.mlm.task import MLM
 log = logging.getLogger(__name__)
 
 
-def check(cell: Cell, config: TrainerConfig) -> None:
+def check(cell: Cell, processes: Processes) -> None:
     """UserError for what fairseq does not have, or an environment that is not there."""
     environment.require()
     task_arguments(cell)
-    check_trainer(config)
-    if find_processes().count > 1:
+    check_trainer(cell.trainer)
+    if processes.count > 1:
         raise UserError("engine=fairseq trains in one process: start it without torchrun or srun")
     name = cell.attention.name
     if not ATTENTIONS.get(name).cls.__module__.startswith("attentions."):
@@ -48,20 +45,21 @@ def check(cell: Cell, config: TrainerConfig) -> None:
             )
 
 
-def train(cell: Cell, backbone: Backbone, config: TrainerConfig, *, device: torch.device, folder: Path) -> Trained:
-    """Train ``backbone`` in fairseq, or go on from its last checkpoint in ``folder``."""
-    home = folder / "fairseq"
+def train(run: Run, backbone: Backbone) -> Training:
+    """Train ``backbone`` in fairseq, or go on from its last checkpoint in the folder of the run."""
+    cell, config, device = run.cell, run.cell.trainer, run.device
+    home = run.folder / "fairseq"
     home.mkdir(exist_ok=True)
     data = fairseq_data(cast(LM | MLM, cell.task).corpus)
     common = [str(data), "--user-dir", str(environment.PLUGIN), *(["--cpu"] if device.type == "cpu" else [])]
-    arguments = [*common, *training_arguments(cell, config), "--save-dir", str(home)]
+    arguments = [*common, *training_arguments(cell), "--save-dir", str(home)]
     kept = home / f"checkpoint_{config.keep}.pt"
     peak = None
     if not (home / "trained").exists():
         start = home / "initial.pt"
         if not start.exists():
             write_checkpoint(backbone, start, arguments)
-        peak = _train(cell, config, [*arguments, "--finetune-from-model", str(start)], home / "train.log")
+        peak = _train(cell, [*arguments, "--finetune-from-model", str(start)], home / "train.log")
         (home / "trained").touch()
     for checkpoint in set(home.glob("*.pt")) - {kept}:
         checkpoint.unlink()
@@ -70,7 +68,7 @@ def train(cell: Cell, backbone: Backbone, config: TrainerConfig, *, device: torc
     history = read_history(home / "train.log")
     perplexity = fairseq_perplexity(cell, common, kept, home / "evaluate.log")
     log.info("fairseq's own perplexity on the test part: %.4f", perplexity)
-    return Trained(
+    return Training(
         history,
         steps=int(history[-1]["step"] or 0),
         best_step=_best_step(history) if config.keep == "best" else 0,
@@ -82,8 +80,8 @@ def train(cell: Cell, backbone: Backbone, config: TrainerConfig, *, device: torc
     )
 
 
-def _train(cell: Cell, config: TrainerConfig, arguments: list[str], log_file: Path) -> int:
-    progress = Progress(cell.title, config.max_steps)
+def _train(cell: Cell, arguments: list[str], log_file: Path) -> int:
+    progress = Progress(cell.title, cell.trainer.max_steps)
     try:
         return environment.run("fairseq-train", arguments, log=log_file, watch=progress)
     except RuntimeError as error:

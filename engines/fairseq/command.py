@@ -10,7 +10,7 @@ from cab import UserError
 from cab.errors import Unsupported
 from cab.registry import BACKBONES
 from cab.runner.cell import Cell
-from cab.runner.optimizer import TrainerConfig
+from cab.runner.trainer_config import TrainerConfig
 from tasks.lm.task import LM
 from tasks.mlm.task import MLM
 
@@ -18,12 +18,12 @@ ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_accurate"}
 """Ours, and fairseq's names for them."""
 
 
-def training_arguments(cell: Cell, config: TrainerConfig) -> list[str]:
+def training_arguments(cell: Cell) -> list[str]:
     """What `fairseq-train DATA` is given for the cell, folders and the device apart."""
     return [
         *network_arguments(cell),
         *task_arguments(cell),
-        *trainer_arguments(config, seed=cell.config["seed"]),
+        *trainer_arguments(cell.trainer, seed=cell.config["seed"]),
         *("--batch-size-valid", str(cast(LM | MLM, cell.task).evaluation_batch_size)),
     ]
 
@@ -106,7 +106,7 @@ def check_trainer(config: TrainerConfig) -> None:
         )
     for setting, is_asked in lacking.items():
         if is_asked:
-            raise UserError(f"engine=fairseq has no trainer.{setting}; change it, or use engine=lightning")
+            raise UserError(f"engine=fairseq has no trainer.{setting}; change it, or use engine=torch")
 
 
 def trainer_arguments(config: TrainerConfig, *, seed: int) -> list[str]:

@@ -26,7 +26,7 @@ def require() -> None:
 
 def python(code: str, *arguments: str) -> str:
     """What ``code`` prints, run by the environment's Python; UserError with its last line when it fails."""
-    command = [str(HOME / "bin" / "python"), "-c", code, *arguments]
+    command = [str(HOME / "bin" / "python"), "-P", "-c", code, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(f"fairseq's environment: {_last_line(done.stderr)}")

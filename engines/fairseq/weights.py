@@ -21,7 +21,7 @@ def write_checkpoint(backbone: Backbone, path: Path, arguments: Sequence[str]) -
     """The weights of ``backbone`` as a checkpoint of fairseq; ``arguments`` are those of `fairseq-train`."""
     weights, unfinished = path.with_suffix(".weights"), path.with_suffix(".unfinished")
     torch.save(fairseq_weights(backbone), weights)
-    command = ["-m", "cab_fairseq.checkpoint", str(weights), str(unfinished), *arguments]
+    command = ["-P", "-m", "cab_fairseq.checkpoint", str(weights), str(unfinished), *arguments]
     environment.run("python", command, log=path.with_suffix(".log"))
     unfinished.replace(path)
     weights.unlink()

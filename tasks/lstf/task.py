@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,14 +11,19 @@ from torch.nn import functional as F
 
 from cab import Backbone, Task, UserError, register_task
 from cab.task import Batches, Metric
-from tasks.lstf.data import SOURCES, Series, Windows, read_series, standardize
+from tasks.lstf.data import Series, Windows, read_series, standardize
 from tasks.lstf.pictures import draw_forecasts
 from tasks.lstf.synthetic import synthetic_series
 
 UNIT = "standardised"  # values are standardised by the training part, channel by channel
 
 
-@register_task("lstf", paper="Zhou et al. 2021")
+@register_task(
+    "lstf",
+    paper="Zhou et al. 2021",
+    datasets="etth1 etth2 ettm1 ecl weather synthetic",
+    backbones={"informer": "NS CS NC"},
+)
 class LSTF(Task):
     """Forecast the next ``pred_len`` steps of a series from the last ``seq_len``.
 
@@ -32,9 +36,6 @@ class LSTF(Task):
             batch of 32 windows unscored: ``mse`` and ``mae`` are then its figures, and the sound ones are
             reported beside them as ``mse_all_windows`` and ``mae_all_windows``.
     """
-
-    datasets: ClassVar[tuple[str, ...]] = (*SOURCES, "synthetic")
-    backbones: ClassVar[Mapping[str, str]] = {"informer": "NS CS NC"}
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ SYNTHETIC = {"train": 600, "val": 32, "test": 64}
 NAMES = {"cd_l1": ("x 1000", False), "cd_l2": ("x 1000", False), "f_score": ("", True)}
 
 
-@register_task("pcc", paper="Yu et al. 2021")
+@register_task("pcc", paper="Yu et al. 2021", datasets="pcn synthetic", backbones={"pointr": "NS NC"})
 class PCC(Task):
     """Complete point clouds.
 
@@ -35,9 +35,6 @@ class PCC(Task):
             published.
         evaluation_batch_size: shapes a batch in validation; the test is one by one.
     """
-
-    datasets: ClassVar[tuple[str, ...]] = ("pcn", "synthetic")
-    backbones: ClassVar[Mapping[str, str]] = {"pointr": "NS NC"}
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ PUBLISHED_IMAGES = 100
 SYNTHETIC = {"train": 2000, "validation": 32, "test": 64}
 
 
-@register_task("sr", paper="Saharia et al. 2021")
+@register_task("sr", paper="Saharia et al. 2021", datasets="ffhq synthetic", backbones={"sr3": "NS"})
 class SR(Task):
     """Super-resolution of images from ``low_resolution`` to ``high_resolution`` pixels a side.
 
@@ -36,8 +36,6 @@ class SR(Task):
         evaluation_batch_size: images sampled at once.
     """
 
-    datasets: ClassVar[tuple[str, ...]] = ("ffhq", "synthetic")
-    backbones: ClassVar[Mapping[str, str]] = {"sr3": "NS"}
     packages: ClassVar[Mapping[str, str]] = {"skimage": "vision", "PIL": "vision"}
 
     def __init__(

@@ -22,7 +22,9 @@ from tasks.sum.rouge import NAMES, rouge, split_sentences
 Batch = Mapping[str, Tensor]
 
 
-@register_task("sum", paper="Fabbri et al. 2019")
+@register_task(
+    "sum", paper="Fabbri et al. 2019", datasets="multi_news synthetic", backbones={"transformer": "NS CS CC"}
+)
 class Sum(Task):
     """Summarise several news articles in one text.
 
@@ -43,8 +45,6 @@ class Sum(Task):
         evaluation_batch_size: examples a batch in validation and test.
     """
 
-    datasets: ClassVar[tuple[str, ...]] = ("multi_news", "synthetic")
-    backbones: ClassVar[Mapping[str, str]] = {"transformer": "NS CS CC"}
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text", "rouge_score": "text"}
 
     def __init__(

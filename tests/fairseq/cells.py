@@ -13,13 +13,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cab import Backbone
-from cab.config import CONFIGS, register_configs, resolve
+from cab.config import register_configs, resolve
+from cab.config_sources import CONFIGS
 from cab.runner.cell import Cell
-from cab.runner.optimizer import TrainerConfig
-from cab.runner.run import make_backbone, trainer_config
+from cab.runner.engine import make_backbone
+from cab.runner.trainer_config import TrainerConfig
 from engines.fairseq import environment
 from engines.fairseq.command import training_arguments
 from engines.fairseq.data import write_dictionary
+from engines.torch.adam import make_optimizer
 from tasks.corpus.tokens import PAD
 
 PATTERNS = {"lm": ("gpt2", "CS"), "mlm": ("roberta", "NS")}
@@ -56,7 +58,7 @@ class Ours:
         backbone = make_backbone(cell).eval()
         items: Any = cell.task.training_set
         drawn = [items.__getitems__(list(range(4 * step, 4 * step + 4))) for step in range(STEPS)]
-        return cls(cell, trainer_config(cell), backbone, [_seen_and_target(cell, batch) for batch in drawn])
+        return cls(cell, cell.trainer, backbone, [_seen_and_target(cell, batch) for batch in drawn])
 
     def logits(self) -> Tensor:
         """Of the first batch."""
@@ -72,23 +74,23 @@ class Ours:
 
     def train(self) -> None:
         """A step on each batch, with the seeds of fairseq's."""
-        optimizer = self.config.make_optimizer(self.backbone)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.config.rate(steps_per_epoch=STEPS))
+        optimizer = make_optimizer(self.backbone, self.config)
+        rate = self.config.rate(steps_per_epoch=STEPS)
         self.backbone.train()
         for number in range(STEPS):
             torch.manual_seed(int(self.cell.config["seed"]) + number)
             optimizer.zero_grad()
             self.loss(number).backward()
             torch.nn.utils.clip_grad_norm_(self.backbone.parameters(), self.config.clip_norm)
+            optimizer.rate = rate(number)
             optimizer.step()
-            schedule.step()
         self.backbone.eval()
 
     def arguments(self, folder: Path) -> list[str]:
         """What fairseq is given; ``folder`` receives the dictionary."""
         folder.mkdir(parents=True, exist_ok=True)
         write_dictionary(self.cell.task.corpus, folder / "dict.txt")  # type: ignore[attr-defined]
-        rest = training_arguments(self.cell, self.config)
+        rest = training_arguments(self.cell)
         return [str(folder), "--user-dir", str(environment.PLUGIN), "--cpu", *rest]
 
 

@@ -38,10 +38,10 @@ EXPENSIVE = {"ffhq": ["trainer.max_steps=2", "trainer.batch_size=1", "trainer.va
 CELLS = [
     (task.name, dataset, backbone, str(pattern))
     for task in TASKS
-    for dataset in task.cls.datasets  # type: ignore[attr-defined]
+    for dataset in task.datasets
     if dataset != "ecl"
-    for backbone, patterns in task.cls.backbones.items()  # type: ignore[attr-defined]
-    for pattern in Pattern.parse_many(patterns)
+    for backbone, patterns in task.backbones.items()
+    for pattern in patterns
 ]
 
 

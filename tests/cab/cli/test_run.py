@@ -68,7 +68,7 @@ def test_what_is_missing_is_named(missing: str, tmp_path: Path) -> None:
         (["-m", "--retri=failed"], ["unknown flag '--retri'", "did you mean '--retry'"]),
         (["--retry=lost"], ["--retry takes statuses", "failed"]),
         (["--retry"], ["--retry"]),
-        (["--cfg", "jobs"], ["--cfg", "hydra"]),
+        (["--cfg", "jobs"], ["--cfg", "job"]),
         (["-m", "--cfg", "job"], ["--cfg prints the configuration of one cell"]),
     ],
     ids=lambda value: "".join(value) if value[0].startswith("-") else "",

@@ -16,7 +16,7 @@ WITHOUT_TORCH = """
 import sys
 from cab.cli.main import main
 status = main(sys.argv[1:])
-loaded = [name for name in ("torch", "lightning", "hydra") if name in sys.modules]
+loaded = [name for name in ("torch", "hydra") if name in sys.modules]
 sys.exit(f"loaded {loaded}" if loaded else status)
 """
 

@@ -176,7 +176,7 @@ def test_no_torch_and_no_plotting_where_none_is_shown(suite_folder: Path, tmp_pa
         "import sys; from cab.cli.main import main; "
         f"code = main(['leaderboard', {str(suite_folder)!r}, '--format', {form!r}, "
         f"'--out', {str(tmp_path / 'out')!r}]); "
-        "loaded = {'torch', 'lightning', 'matplotlib.pyplot'} & set(sys.modules); "
+        "loaded = {'torch', 'matplotlib.pyplot'} & set(sys.modules); "
         f"loaded |= {{'matplotlib', 'jinja2'}} & set(sys.modules) if {form!r} == 'markdown' else set(); "
         "sys.exit(f'loaded {loaded}' if loaded else code)"
     )

@@ -10,7 +10,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from cab import register_task
-from cab.config import CONFIGS, register_configs, resolve
+from cab.config import register_configs, resolve
+from cab.config_sources import CONFIGS
 from cab.registry import TASKS
 from tests.cab.runner.troubled import Troubled
 
@@ -18,7 +19,7 @@ from tests.cab.runner.troubled import Troubled
 @pytest.fixture(scope="session", autouse=True)
 def _registered() -> Iterator[None]:
     TASKS.names()  # finds those of the packages before one more is added
-    register_task("troubled", paper="none")(Troubled)
+    register_task("troubled", paper="none", datasets="synthetic", backbones={"gpt2": "CS"})(Troubled)
     yield
     del TASKS._entries["troubled"]
 

@@ -21,7 +21,7 @@ from cab.record import Record
 from cab.runner.faults import Preempted, StopSignals
 from cab.runner.run import run_cell
 from cab.runner.statuses import cell_statuses
-from cab.runner.watch import newest_checkpoint
+from engines.torch.checkpoints import Checkpoints
 from tests.cab.runner.troubled import Troubled
 
 Cell = Callable[..., dict[str, Any]]
@@ -65,10 +65,10 @@ def test_a_wrong_option_of_the_trainer_is_told_before_anything_is_written(
 def test_a_failed_cell_is_run_again_only_when_asked(troubled: Cell, tmp_path: Path) -> None:
     run_cell(troubled(trouble="crash"))
     again = run_cell(troubled())
-    assert again.status == "found"
+    assert again.kind == "found"
     assert again.record is not None
     assert again.record.status == "failed"
-    assert run_cell(troubled("retry=[oom]")).status == "found"
+    assert run_cell(troubled("retry=[oom]")).kind == "found"
     retried = run_cell(troubled("retry=[failed]"))
     assert retried.record is not None
     assert retried.record.status == "finished"
@@ -98,7 +98,7 @@ def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(
     config = {name: value for name, value in records[1].config.items() if name != "attention"}
     dataclasses.replace(records[1], config=config).write(tmp_path)
     troubled()
-    assert main(["list", "cells", "--status", str(tmp_path), "--retry", "failed"]) == 0
+    assert main(["list", "cells", "--status", str(tmp_path), "--retry", "failed"]) == 1
     assert "KeyError" in caplog.text
     records = {record.cell["seed"]: record for record in map(Record.read, tmp_path.glob("*.json"))}
     assert [records[seed].status for seed in (1, 2)] == ["failed", "finished"]
@@ -236,7 +236,7 @@ def test_a_checkpoint_with_code_in_it_runs_nothing(troubled: Cell, tmp_path: Pat
     folder.mkdir()
     torch.save({"state": Hostile(tmp_path / "owned")}, folder / "step-00000004.ckpt")
     (folder / "step-00000005.ckpt").write_bytes(pickle.dumps(Hostile(tmp_path / "owned")))
-    assert newest_checkpoint(folder) is None
+    assert Checkpoints(folder).newest() is None
     record = run_cell(troubled()).record
     assert record is not None
     assert record.metrics == uncut.metrics

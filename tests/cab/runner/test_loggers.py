@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from cab.errors import UserError
-from cab.runner import loggers
 from cab.runner.provenance import nvidia_driver
 from cab.runner.run import run_cell
+from engines.torch import loggers
 
 Cell = Callable[..., dict[str, Any]]
 
@@ -20,7 +20,7 @@ Cell = Callable[..., dict[str, Any]]
 def test_the_numbers_of_every_validation_are_in_a_csv(troubled: Cell, tmp_path: Path) -> None:
     outcome = run_cell(troubled("trainer.validate_every=4"))
     assert outcome.record is not None
-    [path] = tmp_path.glob("*/log/version_0/metrics.csv")
+    [path] = tmp_path.glob("*/metrics.csv")
     table = pd.read_csv(path)
     seen = table.dropna(subset=["validation"])
     assert list(seen["step"]) == [4, 8]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from cab.runner.watch import checkpoints, newest_checkpoint
+from engines.torch.checkpoints import Checkpoints, checkpoint_files
 
 CELL = [
     "task=lstf",
@@ -63,11 +63,10 @@ def kill_after(folder: Path, step: int) -> None:
 
 def make_longer(folder: Path, *, seconds: float) -> None:
     """Let the newest checkpoint say that its run took so much longer."""
-    path = newest_checkpoint(next(path for path in folder.iterdir() if path.is_dir()))
-    assert path is not None
+    path = checkpoint_files(next(path for path in folder.iterdir() if path.is_dir()))[-1]
     state = torch.load(path, weights_only=True)
-    assert state["callbacks"]["Watch"]["seconds"] > 0
-    state["callbacks"]["Watch"]["seconds"] += seconds
+    assert state["history"]["seconds"] > 0
+    state["history"]["seconds"] += seconds
     torch.save(state, path)
 
 
@@ -94,9 +93,11 @@ def test_two_kills_change_nothing(uncut: dict[str, Any], tmp_path: Path) -> None
 def test_a_broken_checkpoint_is_passed_over(uncut: dict[str, Any], tmp_path: Path) -> None:
     kill_after(tmp_path, 6)
     [folder] = [path for path in tmp_path.iterdir() if path.is_dir()]
-    *_, older, newest = checkpoints(folder)
+    *_, older, newest = checkpoint_files(folder)
     newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])
-    assert newest_checkpoint(folder) == older
+    newest_whole = Checkpoints(folder).newest()
+    assert newest_whole is not None
+    assert older.stem == f"step-{newest_whole['step']:08d}"
     assert finish(tmp_path)["metrics"] == uncut["metrics"]
 
 

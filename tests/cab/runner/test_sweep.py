@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from cab.cli.main import main
-from cab.config import CONFIGS
+from cab.config_sources import CONFIGS
 from cab.errors import UserError
 from cab.record import Record
 from cab.registry import TASKS
@@ -33,7 +32,7 @@ Cell = Callable[..., dict[str, Any]]
 
 
 def cells(*overrides: str) -> tuple[list[dict[str, str]], list[str]]:
-    jobs, left_out = expand(OverridesParser.create().parse_overrides(list(overrides)))
+    jobs, left_out = expand(overrides)
     return [dict(override.split("=", 1) for override in job) for job in jobs], left_out
 
 
@@ -104,7 +103,7 @@ def test_every_cell_of_the_paper_has_its_hours(capsys: pytest.CaptureFixture[str
 def test_hours_are_of_what_exists() -> None:
     with (CONFIGS / "costs.csv").open(newline="") as file:
         for row in csv.DictReader(file):
-            task = TASKS.get(row["task"]).cls
+            task = TASKS.get(row["task"])
             assert row["backbone"] in task.backbones, row
             assert row["dataset"] in ("", *task.datasets), row
 

@@ -11,9 +11,9 @@ import torch
 
 from cab import UserError
 from cab.record import weights_path
-from cab.runner.order import Draw, SeededItems
+from cab.runner.batches import Draw, SeededItems
 from cab.runner.run import run_cell
-from cab.runner.watch import average_weights
+from engines.torch.checkpoints import average_weights
 from tasks.lm.task import LM
 from tests.cab.runner.troubled import Numbers, Troubled
 
@@ -120,7 +120,7 @@ def test_the_weights_that_were_scored_stay(keep: str, troubled: Cell, tmp_path: 
 def test_average_of_whole_numbers_is_the_last(tmp_path: Path) -> None:
     for i in (1, 2):
         torch.save({"w": torch.tensor([float(i)]), "n": torch.tensor(i)}, tmp_path / f"{i}.pt")
-    mean = average_weights([tmp_path / "1.pt", tmp_path / "2.pt"], torch.device("cpu"))
+    mean = average_weights([tmp_path / "1.pt", tmp_path / "2.pt"])
     assert mean["w"].item() == 1.5
     assert mean["n"].item() == 2
 

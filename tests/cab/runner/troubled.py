@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,8 +26,6 @@ class Numbers(Dataset[Any]):
 class Troubled(Task):
     """Fits the tokens' embedding to random targets until, at step ``at``, ``trouble`` happens."""
 
-    datasets: ClassVar[tuple[str, ...]] = ("synthetic",)
-    backbones: ClassVar[Mapping[str, str]] = {"gpt2": "CS"}
     trouble_now: ClassVar[str] = ""
 
     def __init__(self, *, dataset: str, at: int = 3) -> None:

@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from cab.runner.processes import find_processes, share_batch_norms
+from cab.runner.processes import find_processes
+from engines.torch.batch_norm import share_batch_norms
 
 
 def main(path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cab import UserError
-from cab.runner.order import Draw, Shares, StepBatches, mix_seed
+from cab.runner.batches import Draw, Shares, StepBatches, mix_seed
 
 
 def draws(start: int = 0, seed: int = 3, **shares: int) -> list[Draw]:

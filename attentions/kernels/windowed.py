@@ -18,6 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from attentions.kernels.blocks import BlockSum, dropout_factor, dropout_seed, of_block
+from attentions.kernels.operator import differentiable_operator
+from attentions.kernels.precision import no_weight, wide_dtype
+
 if TYPE_CHECKING:  # importing it loads the compiler, which takes longer than torch itself
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -82,15 +86,10 @@ def by_blocks(
     """:func:`windowed_attention` on any device."""
     mask = None
     if key_padding_mask is not None:
-        accurate = torch.promote_types(query.dtype, torch.float32)
-        mask = key_padding_mask.to(accurate) * hidden_logit(accurate)
-    seed = torch.randint(2**62, ()) if dropout else None
+        dtype = wide_dtype(query.dtype)
+        mask = key_padding_mask.to(dtype) * no_weight(dtype)
+    seed = dropout_seed(dropout)
     return _attend(query, key, value, *(slots or (None, None)), mask, list(window), dropout, seed)
-
-
-def hidden_logit(dtype: torch.dtype) -> float:
-    """Added to a logit that must not count; finite, so that a query which sees nothing is not NaN."""
-    return torch.finfo(dtype).min / 4
 
 
 class _Block(NamedTuple):
@@ -108,18 +107,13 @@ def _blocks(query: Tensor, key: Tensor, window: Window) -> Iterator[_Block]:
     first = torch.arange(size, device=query.device).unsqueeze(1) // segment * segment - left
     position = torch.arange(-left, size + right, device=query.device)
     outside = (position < first) | (position >= first + left + segment + right)
-    mask = torch.zeros(outside.shape, dtype=torch.promote_types(query.dtype, torch.float32), device=query.device)
-    mask.masked_fill_(outside, hidden_logit(mask.dtype))
+    mask = torch.zeros(outside.shape, dtype=wide_dtype(query.dtype), device=query.device)
+    mask.masked_fill_(outside, no_weight(mask.dtype))
     for number, begin in enumerate(range(0, length, size)):
         start = begin + offset - left
         low, high = max(0, start), min(num_keys, start + len(position))
         end = min(begin + size, length)
         yield _Block(number, slice(begin, end), slice(low, high), mask[: end - begin, low - start : high - start])
-
-
-def of_block(x: Tensor, block: slice) -> Tensor:
-    """Some tokens of [B, H, N, E] as [G, tokens, E]."""
-    return x[:, :, block].flatten(0, 1)
 
 
 def _join(x: Tensor, block: slice, slots: Tensor | None) -> Tensor:
@@ -139,38 +133,7 @@ def _weights(query: Tensor, keys: Tensor, block: _Block, padding: Tensor | None)
     return logits.softmax(dim=-1)
 
 
-def dropout_factor(weights: Tensor, dropout: float, seed: Tensor | None, number: int) -> Tensor | None:
-    """What dropout multiplies the weights of block ``number`` by, the same in both passes; None without dropout."""
-    if seed is None:
-        return None
-    generator = torch.Generator(weights.device).manual_seed(int(seed) + number)
-    return torch.empty_like(weights).bernoulli_(1.0 - dropout, generator=generator).div_(1.0 - dropout)
-
-
-class BlockSum:
-    """A sum over blocks whose slices begin and end ever later, in float32 at least and in memory not cleared first."""
-
-    def __init__(self, like: Tensor) -> None:
-        self.total = torch.empty_like(like, dtype=torch.promote_types(like.dtype, torch.float32))
-        self.end = 0
-        """Where the memory begins that holds nothing yet."""
-
-    def add(self, where: slice, part: Tensor) -> None:
-        """Add ``part`` [G, tokens, E] at ``where`` in [B, H, N, E]."""
-        part = part.unflatten(0, self.total.shape[:2])
-        seen = max(min(self.end, where.stop) - where.start, 0)
-        self.total[:, :, self.end : where.start] = 0
-        self.total[:, :, where.start : where.start + seen] += part[:, :, :seen]
-        self.total[:, :, where.start + seen : where.stop] = part[:, :, seen:]
-        self.end = max(self.end, where.stop)
-
-    def result(self, dtype: torch.dtype) -> Tensor:
-        self.total[:, :, self.end :] = 0
-        return self.total.to(dtype)
-
-
-@torch.library.custom_op("cab::windowed_attention", mutates_args=())
-def _attend(
+def _forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -193,8 +156,7 @@ def _attend(
     return output
 
 
-@torch.library.custom_op("cab::windowed_attention_backward", mutates_args=())
-def _attend_backward(
+def _backward(
     grad: Tensor,
     query: Tensor,
     key: Tensor,
@@ -209,11 +171,7 @@ def _attend_backward(
     """Gradients of query, key, value, and of the slots where there are any; summed in float32 where blocks meet."""
     scale = query.shape[-1] ** -0.5
     d_query, d_key, d_value = torch.empty_like(query), BlockSum(key), BlockSum(value)
-    d_slots = [
-        torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))
-        for x in (slot_key, slot_value)
-        if x is not None
-    ]
+    d_slots = [torch.zeros_like(x, dtype=wide_dtype(x.dtype)) for x in (slot_key, slot_value) if x is not None]
     for block in _blocks(query, key, Window(*window)):
         keys, values = _join(key, block.keys, slot_key), _join(value, block.keys, slot_value)
         q, g, width = of_block(query, block.queries), of_block(grad, block.queries), block.mask.shape[1]
@@ -235,28 +193,9 @@ def _attend_backward(
     return [d_query, d_key.result(dtype), d_value.result(dtype), *(x.to(dtype) for x in d_slots)]
 
 
-@_attend.register_fake
-def _(query: Tensor, *_: Any) -> Tensor:
-    return torch.empty_like(query)
-
-
-@_attend_backward.register_fake
-def _(grad: Tensor, *inputs: Any) -> list[Tensor]:  # noqa: ARG001
-    return [torch.empty_like(x) for x in inputs[:5] if x is not None]
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
-    *tensors, ctx.window, ctx.dropout, seed = inputs
-    ctx.save_for_backward(*tensors, seed)
-
-
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    *tensors, seed = ctx.saved_tensors
-    grads = _attend_backward(grad, *tensors, ctx.window, ctx.dropout, seed)
-    return (*grads, *[None] * (9 - len(grads)))
-
-
-_attend.register_autograd(_differentiate, setup_context=_save)
+_attend = differentiable_operator(
+    "windowed_attention", _forward, _backward, gradients=("query", "key", "value", "slot_key", "slot_value")
+)
 
 
 # --- on CUDA --------------------------------------------------------------------------------------------

@@ -9,13 +9,14 @@ Shapes: B rows, H heads, G rows times heads, N positions, E width of a head, K t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.windowed import BlockSum, of_block
+from attentions.kernels.blocks import BlockSum, of_block
+from attentions.kernels.operator import differentiable_operator
+from attentions.kernels.precision import wide_dtype
 
 BLOCK = 64
 """Positions of one block."""
@@ -51,8 +52,7 @@ def _band(taps: Tensor) -> Tensor:
     return rows[:, : BLOCK * (BLOCK + num_taps - 1)].unflatten(1, (BLOCK, -1))
 
 
-@torch.library.custom_op("cab::depthwise_conv", mutates_args=())
-def _convolve(x: Tensor, taps: Tensor) -> Tensor:
+def _forward(x: Tensor, taps: Tensor) -> Tensor:
     band, output = _band(taps), torch.empty_like(x)
     with torch.autocast(x.device.type, enabled=False):
         for here, seen, columns in _blocks(x.shape[2], taps.shape[1]):
@@ -61,11 +61,10 @@ def _convolve(x: Tensor, taps: Tensor) -> Tensor:
     return output
 
 
-@torch.library.custom_op("cab::depthwise_conv_backward", mutates_args=())
-def _convolve_backward(grad: Tensor, x: Tensor, taps: Tensor) -> list[Tensor]:
+def _backward(grad: Tensor, x: Tensor, taps: Tensor) -> list[Tensor]:
     """Gradients of input and taps; those of the band's entries are summed before its diagonals are."""
     band, d_x = _band(taps), BlockSum(x)
-    d_band = torch.zeros_like(band, dtype=torch.promote_types(band.dtype, torch.float32))
+    d_band = torch.zeros_like(band, dtype=wide_dtype(band.dtype))
     for here, seen, columns in _blocks(x.shape[2], taps.shape[1]):
         size = here.stop - here.start
         g = of_block(grad, here)
@@ -75,23 +74,4 @@ def _convolve_backward(grad: Tensor, x: Tensor, taps: Tensor) -> list[Tensor]:
     return [d_x.result(x.dtype), diagonals.sum(dim=1).to(taps.dtype)]
 
 
-@_convolve.register_fake
-def _(x: Tensor, taps: Tensor) -> Tensor:  # noqa: ARG001
-    return torch.empty_like(x)
-
-
-@_convolve_backward.register_fake
-def _(grad: Tensor, x: Tensor, taps: Tensor) -> list[Tensor]:  # noqa: ARG001
-    return [torch.empty_like(x), torch.empty_like(taps)]
-
-
-def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG001
-    ctx.save_for_backward(*inputs)
-
-
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-    d_x, d_taps = _convolve_backward(grad, *ctx.saved_tensors)
-    return d_x, d_taps
-
-
-_convolve.register_autograd(_differentiate, setup_context=_save)
+_convolve = differentiable_operator("depthwise_conv", _forward, _backward, gradients=("x", "taps"))

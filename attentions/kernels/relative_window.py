@@ -1,6 +1,6 @@
 """The kernel of LongShort's causal form: a sliding window with relative positions, and slots of finished chunks.
 
-As in :mod:`attentions.windowed`, blocks of queries, weights formed anew in the backward pass, and two operators
+As in :mod:`attentions.kernels.windowed`, blocks of queries, weights formed anew in the backward pass, and two operators
 opaque to ``torch.compile``; here a block lies in one chunk, so that its queries see the same slots.
 
 Shapes: B rows, H heads, G rows times heads, N queries, M keys, E width of a head, S slots, W distances in the window.
@@ -9,13 +9,15 @@ Shapes: B rows, H heads, G rows times heads, N queries, M keys, E width of a hea
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.windowed import BlockSum, dropout_factor, hidden_logit, of_block
+from attentions.kernels.blocks import BlockSum, dropout_factor, dropout_seed, of_block
+from attentions.kernels.operator import differentiable_operator
+from attentions.kernels.precision import no_weight, wide_dtype
 
 BLOCK = 64
 """Queries of one block, at most."""
@@ -81,8 +83,8 @@ def causal_longshort(
     slots = [x.to(dtype).flatten(0, 1) for x in (slot_key, slot_value)]
     shared = [x.to(dtype).repeat(batch, *[1] * (x.dim() - 1)) for x in (key_position, slot_position)]
     biases = [x.to(dtype).unsqueeze(1).repeat(batch, 1, 1) for x in (content_bias, position_bias)]
-    masks = [None if x is None else x.to(dtype) * hidden_logit(dtype) for x in (key_padding_mask, slot_padding_mask)]
-    seed = torch.randint(2**62, ()) if dropout else None
+    masks = [None if x is None else x.to(dtype) * no_weight(dtype) for x in (key_padding_mask, slot_padding_mask)]
+    seed = dropout_seed(dropout)
     return _attend(*rows, *slots, *shared, *biases, *masks, list(chunks), dropout, seed)
 
 
@@ -99,7 +101,7 @@ def _blocks(query: Tensor, num_distances: int, chunks: Chunks) -> Iterator[_Bloc
             i = torch.arange(begin + offset, end + offset, device=query.device).unsqueeze(1)
             j = torch.arange(low, end + offset, device=query.device)
             outside = (i - j >= window) & (j < chunk + offset)
-            mask = torch.zeros_like(outside, dtype=query.dtype).masked_fill_(outside, hidden_logit(query.dtype))
+            mask = torch.zeros_like(outside, dtype=query.dtype).masked_fill_(outside, no_weight(query.dtype))
         first_column = low - (begin + offset - num_distances + 1)
         seen = slots + chunk // size * rank
         yield _Block(number, slice(begin, end), slice(low, end + offset), first_column, seen, mask)
@@ -108,7 +110,7 @@ def _blocks(query: Tensor, num_distances: int, chunks: Chunks) -> Iterator[_Bloc
 def _by_key(logits: Tensor) -> Tensor:
     """[G, n, W] by distance, W - 1 to 0, to [G, n, n + W - 1] by key; hidden where there is no such distance."""
     n, num_distances = logits.shape[1:]
-    padded = F.pad(logits, (0, n), value=hidden_logit(logits.dtype)).flatten(1)
+    padded = F.pad(logits, (0, n), value=no_weight(logits.dtype)).flatten(1)
     return padded[:, : n * (n + num_distances - 1)].unflatten(1, (n, -1))
 
 
@@ -159,8 +161,7 @@ def _weights(parts: _Parts, block: _Block, key_mask: Tensor | None, slot_mask: T
     return logits.softmax(dim=-1)
 
 
-@torch.library.custom_op("cab::causal_longshort", mutates_args=())
-def _attend(
+def _forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -191,8 +192,7 @@ def _attend(
     return output
 
 
-@torch.library.custom_op("cab::causal_longshort_backward", mutates_args=())
-def _attend_backward(
+def _backward(
     grad: Tensor,
     query: Tensor,
     key: Tensor,
@@ -213,7 +213,7 @@ def _attend_backward(
     biases, positions = [content_bias, position_bias], (key_position, slot_position)
     d_query, d_key, d_value = torch.empty_like(query), BlockSum(key), BlockSum(value)
     shared = (slot_key, slot_value, key_position, slot_position, content_bias, position_bias)
-    sums = [torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for x in shared]
+    sums = [torch.zeros_like(x, dtype=wide_dtype(x.dtype)) for x in shared]
     d_slot_key, d_slot_value, d_key_position, d_slot_position, d_content_bias, d_position_bias = sums
     num_distances = key_position.shape[1]
     for block in _blocks(query, num_distances, Chunks(*chunks)):
@@ -247,24 +247,19 @@ def _attend_backward(
     return [d_query, d_key.result(dtype), d_value.result(dtype), *(x.to(dtype) for x in sums)]
 
 
-@_attend.register_fake
-def _(query: Tensor, *_: Any) -> Tensor:
-    return torch.empty_like(query)
-
-
-@_attend_backward.register_fake
-def _(grad: Tensor, *inputs: Any) -> list[Tensor]:  # noqa: ARG001
-    return [torch.empty_like(x) for x in inputs[:9]]
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
-    *tensors, ctx.chunks, ctx.dropout, seed = inputs
-    ctx.save_for_backward(*tensors, seed)
-
-
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    *tensors, seed = ctx.saved_tensors
-    return (*_attend_backward(grad, *tensors, ctx.chunks, ctx.dropout, seed), *[None] * 5)
-
-
-_attend.register_autograd(_differentiate, setup_context=_save)
+_attend = differentiable_operator(
+    "causal_longshort",
+    _forward,
+    _backward,
+    gradients=(
+        "query",
+        "key",
+        "value",
+        "slot_key",
+        "slot_value",
+        "key_position",
+        "slot_position",
+        "content_bias",
+        "position_bias",
+    ),
+)

@@ -1,13 +1,18 @@
-"""The order of the data: a function of (seed, step) and of nothing else, so a resumed run sees what it would have."""
+"""The batches of a run, on its device.
+
+Those of training come in an order that is a function of (seed, step) and of nothing else, so a resumed run sees what it
+would have; those of validation and evaluation in order and whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.data import Dataset, Sampler
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from cab.errors import UserError
 
@@ -91,7 +96,8 @@ class StepBatches(Sampler[Draw]):
         return self.num_items // self.shares.batch_size
 
     def __len__(self) -> int:
-        return self.num_steps * self.shares.accumulate
+        """Micro-batches that are left to this process."""
+        return (self.num_steps - self.start) * self.shares.accumulate
 
     def __iter__(self) -> Iterator[Draw]:
         epoch, order, shares = -1, torch.empty(0), self.shares
@@ -106,9 +112,9 @@ class StepBatches(Sampler[Draw]):
                 items = batch[piece * shares.micro_batch_size : (piece + 1) * shares.micro_batch_size]
                 yield Draw(step * shares.pieces + piece, items.tolist())
 
-    def number(self, batch_idx: int) -> int:
-        """Which micro-batch of the run, over all processes, this process's ``batch_idx``-th is."""
-        return batch_idx * self.shares.num_processes + self.shares.rank
+    def number(self, index: int) -> int:
+        """Which micro-batch of the run, over all processes, this process's micro-batch ``index`` of the run is."""
+        return index * self.shares.num_processes + self.shares.rank
 
 
 class SeededItems(Dataset[Any]):
@@ -122,6 +128,48 @@ class SeededItems(Dataset[Any]):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(mix_seed(~self.seed, draw.number))
             return self.items.__getitems__(draw.indices)  # type: ignore[attr-defined]
+
+
+def training_batches(
+    dataset: Dataset[Any], order: StepBatches, *, num_workers: int, device: torch.device
+) -> DataLoader[Any]:
+    """Every micro-batch that is left to this process."""
+    return DataLoader(
+        SeededItems(dataset, order.seed),
+        batch_sampler=order,  # type: ignore[arg-type]  # it yields draws, which SeededItems takes
+        collate_fn=_uncollated,
+        num_workers=num_workers,
+        pin_memory=device.type == "cuda",
+    )
+
+
+class DeviceBatches:
+    """Batches in order, whole, moved to the device: what a task is given to validate and evaluate."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def __call__(self, dataset: Dataset[Any], batch_size: int) -> Iterator[Any]:
+        for batch in DataLoader(dataset, batch_size=batch_size, collate_fn=_uncollated):
+            yield on_device(batch, self.device)
+
+
+def on_device(batch: Any, device: torch.device) -> Any:
+    """The batch with every tensor in it moved, whatever holds them."""
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {key: on_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(on_device(value, device) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(on_device(value, device) for value in batch)
+    return batch
+
+
+def _uncollated(batch: Any) -> Any:
+    """The data sets make whole batches themselves."""
+    return batch
 
 
 def mix_seed(seed: int, step: int) -> int:

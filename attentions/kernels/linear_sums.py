@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attentions.pieces import pieces
+from attentions.kernels.blocks import pieces
 
 
 class FeatureMap(Protocol):

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
-from torch import nn
 
 from cab import UserError
-from cab.config import CONFIGS
-from cab.runner.optimizer import TrainerConfig
+from cab.config_sources import CONFIGS
+from cab.runner.trainer_config import TrainerConfig
 
 
 def config(**changes: Any) -> TrainerConfig:
@@ -44,15 +43,6 @@ def test_exponential_decay_goes_epoch_by_epoch_to_its_floor() -> None:
     assert rate(9) == 1.0
     assert rate(215) == pytest.approx(0.9)
     assert rate(10**6) == 0.02
-
-
-def test_vectors_can_be_left_out_of_weight_decay() -> None:
-    network = nn.Linear(3, 2)
-    groups = config(weight_decay=0.1, decay_vectors=False).make_optimizer(network).param_groups
-    assert [(group["weight_decay"], [p.ndim for p in group["params"]]) for group in groups] == [(0.1, [2]), (0.0, [1])]
-    [group] = config(weight_decay=0.1).make_optimizer(network).param_groups
-    assert group["weight_decay"] == 0.1
-    assert len(group["params"]) == 2
 
 
 def test_epochs_become_steps() -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attentions.pieces import pieces
+from attentions.kernels.blocks import pieces
 
 
 def _key_logarithms(key: Tensor, weights: Tensor, hidden: Tensor | None) -> Tensor:

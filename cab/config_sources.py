@@ -1,0 +1,93 @@
+"""Where Hydra finds configurations besides configs/: the registries, and the folders of other packages."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import OmegaConf
+
+from cab.errors import UserError
+from cab.registry import ATTENTIONS, BACKBONES, TASKS, Registry
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+REGISTRIES: Mapping[str, Registry[Any]] = {"attention": ATTENTIONS, "backbone": BACKBONES, "task": TASKS}
+
+
+@functools.cache
+def config_folders() -> tuple[Path, ...]:
+    """configs/, then the folder of each package that an entry point of the group ``cab.configs`` names.
+
+    Each is laid out as configs/: ``recipe/<task>/<preset>.yaml``, ``size/<backbone>/<preset>.yaml``,
+    ``paper/<table>.csv``, ``costs.csv``. What is in two of them is taken from the first.
+    """
+    folders = [CONFIGS]
+    for point in entry_points(group="cab.configs"):
+        spec = importlib.util.find_spec(point.module)
+        if spec is None or not spec.submodule_search_locations:
+            raise UserError(f"entry point '{point.name}' of cab.configs: no package '{point.module}'")
+        folders += map(Path, spec.submodule_search_locations)
+    return tuple(folders)
+
+
+class RegistrySource(ConfigSource):
+    """The groups task, dataset, backbone and attention: a name and the constructor's options, with their defaults."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "registry"
+
+    def available(self) -> bool:
+        return True
+
+    def is_group(self, config_path: str) -> bool:
+        return config_path.strip("/") in ("", "dataset", *REGISTRIES)
+
+    def is_config(self, config_path: str) -> bool:
+        group, _, name = config_path.removesuffix(".yaml").rpartition("/")
+        return self.is_group(group) and name in _names(group)
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        groups = ["dataset", *REGISTRIES] if config_path.strip("/") == "" else []
+        names = _names(config_path.strip("/"))
+        wanted = {ObjectType.GROUP: groups, ObjectType.CONFIG: names, None: [*groups, *names]}
+        return sorted(wanted[results_filter])
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        group, _, name = config_path.removesuffix(".yaml").rpartition("/")
+        options = REGISTRIES[group].get(name).options if group in REGISTRIES else {}
+        if group == "attention":
+            options = {option: f"${{table5:{name},{option}}}" for option in options}
+        return ConfigResult(
+            self.provider, self.full_path(), OmegaConf.create({"name": name, **options}), {"package": None}
+        )
+
+
+class ConfigFolders(SearchPathPlugin):
+    """Puts the registries and other packages' folders behind configs/."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        search_path.append("registries", "registry://")
+        for folder in config_folders()[1:]:
+            search_path.append("cab.configs", f"file://{folder}")
+
+
+def register_sources() -> None:
+    """Make Hydra look there, in every composition of this process."""
+    Plugins.instance().register(RegistrySource)
+    Plugins.instance().register(ConfigFolders)
+
+
+def _names(group: str) -> list[str]:
+    if group == "dataset":
+        return sorted({dataset for task in TASKS for dataset in task.datasets})
+    return REGISTRIES[group].names() if group in REGISTRIES else []

@@ -1,0 +1,125 @@
+"""What trains a cell, ``engine=NAME``: a module that an entry point of ``cab.engines`` names, and what it is given."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from cab.backbone import Backbone
+from cab.build import build_backbone
+from cab.errors import UserError, unknown_name
+from cab.runner.cell import Cell
+from cab.runner.faults import StopSignals
+from cab.runner.processes import Processes, find_processes
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a record says of a training; the weights to evaluate are in the backbone.
+
+    Attributes:
+        history: entries of ``step``, ``loss`` and ``validation``, in nats.
+        best_step: the step of the weights, when validation chose them (``trainer.keep=best``); else 0.
+        earlier_seconds: what this training took in processes that were cut, up to the checkpoint that was gone on from.
+        cost: entries of the record's cost that this process cannot measure.
+        facts: what else there is to say of the engine, under its name in the record.
+    """
+
+    history: list[dict[str, float | None]]
+    steps: int
+    best_step: int
+    earlier_seconds: float = 0.0
+    cost: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    def check(self, cell: Cell, processes: Processes) -> None:
+        """UserError for a cell or a training that the engine does not have; called before anything is written."""
+
+    def train(self, run: Run, backbone: Backbone) -> Training:
+        """Train ``backbone``, from the weights it has or the engine's newest checkpoint in the folder of the run.
+
+        Afterwards it is on ``run.device``, in evaluation mode.
+        """
+
+
+@dataclass(frozen=True)
+class Run:
+    """A cell that is checked, its data read, and what it is run with: everything from here on is given it."""
+
+    cell: Cell
+    command: str
+    engine: Engine
+    device: torch.device
+    processes: Processes
+    signals: StopSignals = field(default_factory=StopSignals)
+
+    @classmethod
+    def checked(cls, cell: Cell, command: str) -> Run:
+        """UserError for everything that can be wrong, before anything is written."""
+        processes = find_processes()
+        device = choose_device(cell.config["device"], processes)
+        _check_packages(cell)
+        engine = find_engine(cell.engine)
+        engine.check(cell, processes)
+        cell.task.setup(cell.data_root)
+        make_backbone(cell, "meta")
+        return cls(cell, command, engine, device, processes)
+
+    @property
+    def folder(self) -> Path:
+        """For logs, checkpoints and pictures."""
+        return self.cell.results_dir / self.cell.hash
+
+
+@functools.cache
+def find_engine(name: str) -> Engine:
+    """The engine called ``name``, imported; UserError lists what exists when there is none."""
+    points = {point.name: point for point in entry_points(group="cab.engines")}
+    if name not in points:
+        raise unknown_name("engine", name, points)
+    engine: Engine = points[name].load()
+    return engine
+
+
+def choose_device(name: str, processes: Processes) -> torch.device:
+    """``auto`` is the GPU where there is one, of several processes one each. UserError for a GPU that is not there."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise UserError(f"device must be auto, cpu or cuda, got '{name}'")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("device=cuda, but torch sees no GPU; use device=cpu")
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    if processes.count == 1:
+        return torch.device("cuda")
+    return torch.device("cuda", processes.local_rank % torch.cuda.device_count())
+
+
+def make_backbone(cell: Cell, device: str = "cpu") -> Backbone:
+    """The network of the cell, sized by its data; on ``meta`` it has no memory."""
+    options = {**cell.backbone_options, **cell.task.backbone_options(cell.backbone)}
+    with torch.device(device):
+        return build_backbone(
+            cell.backbone,
+            attention=cell.attention,
+            pattern=cell.pattern,
+            elsewhere={str(p): {"name": spec.name, **spec.options} for p, spec in cell.elsewhere.items()},
+            **options,
+        )
+
+
+def _check_packages(cell: Cell) -> None:
+    """UserError for a package that the task needs and that is not installed."""
+    missing = [extra for module, extra in cell.task.packages.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        extras = ",".join(sorted(set(missing)))
+        name = cell.config["task"]["name"]
+        raise UserError(f"task '{name}' needs an extra: pip install 'cab-benchmark[{extras}]'")

@@ -1,0 +1,111 @@
+"""What became of the cells of one command."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from cab.errors import Unsupported, UserError, first_line
+from cab.record import Record, Status, record_path
+from cab.runner.cell import Cell
+
+log = logging.getLogger("cab")
+
+
+@dataclass(frozen=True)
+class Job:
+    """The resolved configuration of a cell, and the command that runs it alone."""
+
+    config: Mapping[str, Any]
+    command: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a cell: ``trained``, ``found`` (its record was there), ``busy`` (another run has it), or ``helped``
+    (this process is not the first of its run, which writes the record)."""
+
+    title: str
+    kind: Literal["trained", "found", "busy", "helped"]
+    record: Record | None
+
+    @property
+    def description(self) -> str:
+        """In words."""
+        if self.record is None:
+            return self.kind
+        status = self.record.status
+        if self.kind == "found":
+            again = "" if status is Status.FINISHED else f" ({status}; --retry {status} runs it again)"
+            return f"already there{again}"
+        return str(status) if status is Status.FINISHED else f"{status} ({self.record.error})"
+
+
+@dataclass
+class Report:
+    """Filled cell by cell.
+
+    Attributes:
+        raises: the error of a cell is raised instead of noted: of a command that has but one.
+        left_out: why named combinations are no cells.
+        failures: a line each.
+    """
+
+    raises: bool = False
+    outcomes: list[Outcome] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def exit_status(self) -> int:
+        return 1 if self.failures else 0
+
+    def add(self, outcome: Outcome) -> None:
+        log.info("%s: %s", outcome.description, outcome.title)
+        if outcome.record is not None and outcome.record.status is Status.FAILED:
+            self.failures.append(f"{outcome.title}: {outcome.record.error}")
+        self.outcomes.append(outcome)
+
+    def add_error(self, error: Exception, about: str) -> None:
+        """A cell that wrote no record: left out when it cannot run, else a failure."""
+        if self.raises:
+            raise error
+        if isinstance(error, Unsupported):
+            self.left_out.append(str(error))
+            return
+        log.error("%s", error if isinstance(error, UserError) else "".join(traceback.format_exception(error)))
+        self.failures.append(f"{about}: {first_line(error)}")
+
+    def add_recorded(self, cell: Cell, *, otherwise: str) -> None:
+        """What another process has made of the cell: the record on disk is the truth, ``otherwise`` says why none."""
+        try:
+            record = Record.read(record_path(cell.results_dir, cell.hash))
+        except UserError:
+            self.failures.append(f"{cell.title}: {otherwise}")
+        else:
+            self.add(Outcome(cell.title, "trained", record))
+
+    def log_end(self) -> None:
+        """Once more, at the end, what is easily overlooked above."""
+        for reason in dict.fromkeys(self.left_out):
+            log.warning("left out: %s", reason)
+        for failure in self.failures:
+            log.error("failed: %s", failure)
+
+
+def cells_without_record(jobs: Iterable[Job], report: Report) -> Iterator[tuple[Cell, Job]]:
+    """The cells to be run; what is wrong with one is known before it is given to another process."""
+    for job in jobs:
+        try:
+            cell = Cell.from_config(job.config)
+            record = cell.existing_record()
+        except Exception as error:
+            report.add_error(error, job.command)
+            continue
+        if record is None:
+            yield cell, job
+        else:
+            report.add(Outcome(cell.title, "found", record))

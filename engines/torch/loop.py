@@ -1,0 +1,168 @@
+"""The loop over the steps of a run, for one process and for several."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cab.backbone import Backbone
+from cab.runner.batches import DeviceBatches, StepBatches, mix_seed, on_device
+from cab.runner.engine import Run
+from cab.runner.faults import Preempted
+from cab.runner.folder import save_whole
+from cab.task import Task
+from engines.torch.adam import make_optimizer
+from engines.torch.checkpoints import Checkpoints, averaged_steps
+from engines.torch.history import History
+from engines.torch.loggers import Loggers
+from engines.torch.parallel import OneProcess
+
+log = logging.getLogger(__name__)
+
+
+class Objective(nn.Module):
+    """The task's loss on the network, as a module: what several processes exchange the gradients of."""
+
+    def __init__(self, task: Task, network: Backbone, *, is_compiled: bool) -> None:
+        super().__init__()
+        self.task = task
+        self.network = network
+        self._called = (torch.compile(network) if is_compiled else network,)  # in a tuple, so no second submodule
+
+    def forward(self, batch: Any) -> Tensor:
+        return self.task.loss(self._called[0], batch)  # type: ignore[arg-type]
+
+
+class Loop:
+    """Every random number of a step follows from (seed, step), so a run that was cut goes on as if it was not.
+
+    Args:
+        network: on the device of the run; trained in place, from the newest checkpoint if there is one.
+        order: the batches of the whole run.
+    """
+
+    def __init__(self, run: Run, network: Backbone, order: StepBatches, processes: OneProcess) -> None:
+        self.run, self.network, self.order, self.processes = run, network, order, processes
+        self.task, self.config = run.cell.task, run.cell.trainer
+        self.history = History(
+            self.config, steps=order.num_steps, steps_per_epoch=order.steps_per_epoch, processes=processes
+        )
+        self.checkpoints = Checkpoints(run.folder)
+        saved = self.checkpoints.newest()
+        if saved is not None:
+            order.start = saved["step"]
+            log.info("resuming from step %d", order.start)
+            network.load_state_dict(saved["network"])
+            self.history.load_state_dict(saved["history"])
+        self.objective = processes.spread(Objective(self.task, network, is_compiled=self.config.compile))
+        self.optimizer = make_optimizer(network, self.config)
+        self.rate = self.config.rate(order.steps_per_epoch)
+        is_scaled = self.config.precision == "16-mixed" and run.device.type == "cuda"
+        self.scaler = torch.amp.GradScaler(run.device.type, enabled=is_scaled)
+        if saved is not None:
+            self.optimizer.load_state_dict(saved["optimizer"])
+            if saved["scaler"]:
+                self.scaler.load_state_dict(saved["scaler"])
+        self._epoch: int | None = None
+
+    def train(self, batches: Iterable[Any], loggers: Loggers) -> int:
+        """Make the steps that are left with ``batches``, the micro-batches from there on; how many steps were made."""
+        step = self.order.start
+        self.network.train()
+        remaining = iter(batches)
+        for index in self._progress():
+            if self.history.has_stalled:
+                break
+            self._make_step(index, remaining)
+            step = index + 1
+            self._note(step, loggers)
+        return step
+
+    def _progress(self) -> Iterable[int]:
+        steps = range(self.order.start, self.order.num_steps)
+        if not (sys.stderr.isatty() and self.run.processes.is_first):
+            return steps
+        from tqdm import tqdm
+
+        bar: dict[str, Any] = {"initial": self.order.start, "total": self.order.num_steps, "smoothing": 0}
+        return tqdm(steps, desc=self.run.cell.title, file=sys.stderr, leave=False, dynamic_ncols=True, **bar)
+
+    def _make_step(self, step: int, batches: Iterator[Any]) -> None:
+        """Forward and backward of the micro-batches, then one update."""
+        accumulate = self.order.shares.accumulate
+        for piece in range(accumulate):
+            batch = on_device(next(batches), self.run.device)
+            self._begin(step, self.order.number(step * accumulate + piece))
+            with self.processes.step_part(self.objective, is_last=piece == accumulate - 1):
+                with self.config.autocast(self.run.device):
+                    loss = self.objective(batch)
+                loss = loss / accumulate
+                self.scaler.scale(loss).backward()
+            self.history.losses.add(loss.detach(), step + 1, 1 / accumulate)
+        self.optimizer.rate = self.rate(step)
+        self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it asks for no more than Adam has
+        if self.config.clip_norm:
+            nn.utils.clip_grad_norm_(self.optimizer.parameters, self.config.clip_norm)
+        self.scaler.step(self.optimizer)  # type: ignore[arg-type]
+        self.scaler.update()
+        self.optimizer.zero_grad()
+
+    def _begin(self, step: int, number: int) -> None:
+        """Announce the epoch, and seed the micro-batch."""
+        epoch = step // self.order.steps_per_epoch
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self.task.begin_epoch(self.network, epoch)
+        torch.manual_seed(mix_seed(self.order.seed, number))
+
+    def _note(self, step: int, loggers: Loggers) -> None:
+        """After a step, in this order: validate, save, stop; so a run that goes on passes through the same states."""
+        self.history.check_losses(step)
+        if self.history.is_due(step):
+            entry = self.history.add(step, self._validate)
+            if self.history.best_step == step and self.config.keep == "best":
+                self._save_weights(self.checkpoints.best(step))
+            loggers.write(entry)
+        if self.config.keep == "average" and step in averaged_steps(self.config, self.order.num_steps):
+            self._save_weights(self.checkpoints.averaged(step))
+        stop = self._stop_signal(step)
+        is_last = step == self.order.num_steps or self.history.has_stalled
+        if step % self.config.checkpoint_every == 0 or is_last or stop:
+            self._save(step)
+        if stop:
+            raise Preempted(stop)
+
+    def _stop_signal(self, step: int) -> int:
+        """The signal that asks to stop, 0 for none. Several processes ask each other, every tenth step."""
+        received = self.run.signals.received or 0
+        if self.run.processes.count == 1:
+            return received
+        return int(self.processes.largest(received)) if step % 10 == 0 else 0
+
+    def _validate(self) -> float:
+        self.network.eval()
+        with torch.no_grad(), self.config.autocast(self.run.device):
+            score = self.task.validate(self.network, DeviceBatches(self.run.device))
+        self.network.train()
+        return score
+
+    def _save_weights(self, path: Any) -> None:
+        weights = self.processes.weights(self.network)
+        if self.run.processes.is_first:
+            save_whole(weights, path)
+
+    def _save(self, step: int) -> None:
+        state = {
+            "step": step,
+            "network": self.processes.weights(self.network),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "history": self.history.state_dict(),
+        }
+        if self.run.processes.is_first:
+            self.checkpoints.save(state, step=step, best_step=self.history.best_step)
