@@ -1,37 +1,58 @@
-"""News from several places whose summary needs one sentence of each, wherever it stands."""
+"""News whose summary needs every document, one fact at a time: what is kept, by whom, and what it is changed into.
+
+Each word of a document is one token that says one thing of another. The first document tells of twelve people what
+they keep (``annalamp``), or only its colour (``annared``), in random order; the second says what has each colour
+(``redlamp``); the third into what each thing is changed (``lampring``).
+
+The summary tells first what each of the people keeps, in the order of their names:
+
+* ``direct``, 4 words: the thing is in the fact itself. One look-up in the source (CC).
+* ``colour``, 8 words: the fact has the colour only. The decoder, of one layer, reads the source once, so the encoder
+  must have joined the two facts (NS).
+
+and then follows eight things through three changes, all eight once before any of them again:
+
+* ``change``, 24 words: the next form of what was said eight words before. That word must be found in the summary
+  itself (CS), then its change in the source (CC). The encoder can join two changes, not three.
+
+What bounded readers can reach: without a look at the source every thing is as likely as any other, 1 in 8; without an
+encoder the eight colours are guesses, or with a window of a few words of it; without the summary's own words, or with
+a window of fewer than eight of them, the last of the three changes is, and of the second what the encoder does not
+join.
+"""
 
 from __future__ import annotations
 
 import random
 
-PEOPLE = ["the mayor", "a teacher", "the bishop", "a sailor", "the judge", "a farmer", "the doctor", "a painter"]
-DEEDS = ["opened", "sold", "repaired", "closed", "bought", "burned", "painted", "moved"]
-THINGS = ["bridge", "school", "museum", "harbour", "factory", "library", "theatre", "station"]
-CITIES = ["Oslo", "Lima", "Cairo", "Delhi", "Quito", "Dakar", "Hanoi", "Turin"]
-TALK = [
-    "The weather has been mild in {city} for weeks.",
-    "Many people in {city} say that prices are too high.",
-    "A street of {city} was empty on Monday.",
-    "Nobody could remember so quiet a summer.",
-    "The newspapers of {city} had little to tell.",
-    "Visitors came from all parts of the country.",
-]
+from tasks.corpus.synthetic import NAMES, THINGS
+
+COLOURS = ("red", "green", "blue", "white")
+OBJECTS = THINGS[:8]
+BY_COLOUR, TIMES_TOLD, CHANGES = 12, 2, 3
 
 
-def generate_pair(number: int, *, documents: int = 3, sentences: int = 5) -> tuple[str, str]:
-    """Documents and summary ``number``, always the same.
-
-    Each document has one sentence that officials confirmed, never the first; the summary says what it says, for
-    each document in turn. All else is talk, and the first sentences, which make a good summary of real news, are
-    of no use.
-    """
+def generate_pair(number: int) -> tuple[str, str]:
+    """Documents and summary ``number``, always the same."""
     rng = random.Random(f"pair {number}")
-    texts, summary = [], []
-    for city in rng.sample(CITIES, documents):
-        person, deed, thing = rng.choice(PEOPLE), rng.choice(DEEDS), rng.choice(THINGS)
-        lines = [rng.choice(TALK).format(city=city) for _ in range(sentences - 1)]
-        fact = f"Officials confirmed that {person} {deed} the {thing} in {city}."
-        lines.insert(rng.randrange(1, sentences), fact)
-        texts.append(" ".join(lines))
-        summary.append(f"In {city}, {person} {deed} the {thing}.")
-    return " ||||| ".join(texts), "– " + " ".join(summary)
+    of_colour = {colour: rng.choice(OBJECTS) for colour in shuffled(COLOURS, rng)}
+    circle = shuffled(OBJECTS, rng)
+    becomes = dict(zip(circle, circle[1:] + circle[:1], strict=True))
+    by_colour = shuffled(NAMES, rng)[:BY_COLOUR]
+    told = {name: rng.choice(COLOURS if name in by_colour else OBJECTS) for name in shuffled(NAMES, rng)}
+    documents = (
+        ["Kept", *(name + what for name, what in told.items())],
+        ["Coloured", *TIMES_TOLD * [colour + thing for colour, thing in of_colour.items()]],
+        ["Changed", *(thing + becomes[thing] for thing in shuffled(OBJECTS, rng))],
+    )
+    kept = [of_colour.get(told[name], told[name]) for name in NAMES]
+    forms, said = list(OBJECTS), []
+    for _ in range(CHANGES):
+        forms = [becomes[form] for form in forms]
+        said += forms
+    return " ||||| ".join(" ".join(words) for words in documents), " ".join(["Kept", *kept, "changed", *said])
+
+
+def shuffled(words: tuple[str, ...], rng: random.Random) -> list[str]:
+    """The words in random order."""
+    return rng.sample(words, len(words))
