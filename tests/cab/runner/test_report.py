@@ -19,7 +19,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_the_time_left_is_told_from_the_first_trained_cell_on(clock: list[float]) -> None:
-    report = Report(expected=12)
+    report = Report(expected=12, started=clock[0])
     report.add(Outcome("a", "found", None))
     assert report.progress() == " (1 of 12)"
     clock[0] += 6
@@ -31,7 +31,7 @@ def test_the_time_left_is_told_from_the_first_trained_cell_on(clock: list[float]
 
 
 def test_the_last_cell_leaves_no_time(clock: list[float]) -> None:
-    report = Report(expected=2)
+    report = Report(expected=2, started=clock[0])
     clock[0] += 5
     for title in "ab":
         report.add(Outcome(title, "trained", None))
