@@ -25,6 +25,8 @@ SCHEMA = 2
 
 CELL = ("task", "dataset", "variant", "backbone", "pattern", "attention", "preset", "seed")
 """What one run measures; ``variant`` tells apart runs of one data set, as univariate and multivariate."""
+PLACE = CELL[:4]
+"""Where attentions are compared: their metrics of one place measure the same thing."""
 
 
 class Status(StrEnum):
@@ -197,6 +199,7 @@ class Record(About):
         if not isinstance(content, dict) or content.get("schema") != SCHEMA:
             raise UserError(f"{path} is not a result record of schema {SCHEMA}")
         try:
+            str(path).encode()
             record = cls._parsed(content)
             if "\\u" in text:  # JSON can spell halves of characters, which no table can hold
                 json.dumps([content["cell"], content["metrics"]], ensure_ascii=False).encode()

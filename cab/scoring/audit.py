@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cab.results import PUBLISHED, load_results
+from cab.results import PAPER_DIR, load_results
 from cab.scoring import published
 from cab.scoring.efficiency_length import published_length
 from cab.scoring.index import AVERAGE, score_table
@@ -68,7 +68,7 @@ Index = dict[tuple[str, str, str], tuple[float, Interval]]
 
 def _indices(normalization: str) -> Index:
     """Index of each pattern, task and attention from Table 3, and what it can be."""
-    table = score_table(load_results(PUBLISHED / "results.csv"), normalization=normalization).dropna(subset=["ci"])
+    table = score_table(load_results(PAPER_DIR / "results.csv"), normalization=normalization).dropna(subset=["ci"])
     exact = {tuple(key): ci for *key, ci in table[["pattern", "task", "attention", "ci"]].itertuples(index=False)}
     scales, better = published.scales(normalization), published.directions()
     terms: dict[tuple[str, str, str], list[Interval]] = {}

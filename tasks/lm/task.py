@@ -72,10 +72,13 @@ class LM(Task):
         beside = (
             [("word_ppl", "per word")] if self.scored == ALL else [(f"ppl_{level}", "per token") for level in LEVELS]
         )
-        beside += [(f"ppl_{length}", "per token") for length in self.context_lengths]
         return (
             Metric("ppl", "per token", higher_is_better=False),
             *(Metric(name, unit, higher_is_better=False, primary=False) for name, unit in beside),
+            *(
+                Metric(f"ppl_{length}", "per token", higher_is_better=False, primary=False, at_length=length)
+                for length in self.context_lengths
+            ),
         )
 
     def check(self) -> None:

@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 
 from cab.cli.main import main
-from cab.results import EXAMPLE_COMMAND, PUBLISHED
+from cab.results import EXAMPLE_COMMAND, PAPER_DIR
 from tests.cab.made_records import make_record
 
-COSTS = str(PUBLISHED / "efficiency_cost.csv")
-RAW = str(PUBLISHED / "results.csv")
+COSTS = str(PAPER_DIR / "efficiency_cost.csv")
+RAW = str(PAPER_DIR / "results.csv")
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def csv_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> pd.DataFrame:
 
 
 def test_score_of_the_published_results(capsys: pytest.CaptureFixture[str]) -> None:
-    for source in (RAW, str(PUBLISHED)):
+    for source in (RAW, str(PAPER_DIR)):
         found = csv_of(capsys, "score", source, "--normalization", "official")
         assert list(found.columns) == ["pattern", "task", "attention", "ci", "low", "high", "seeds"]
         local = found[(found["pattern"] == "NS") & (found["task"] == "all") & (found["attention"] == "local")]
