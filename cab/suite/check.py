@@ -54,8 +54,8 @@ def check_cell(scores: CellScores) -> Verdict:
     known = {name: values for name, values in scores.scores.items() if len(values) >= LEAST_SEEDS}
     seeds = min((len(values) for values in known.values()), default=0)
     if not {"none", "vanilla"} <= known.keys():
-        failures = (f"no {LEAST_SEEDS} seeds of both none and vanilla",)
-        return Verdict(str(scores.cell), len(known), seeds, None, None, None, None, {}, failures)
+        missing = f"no {LEAST_SEEDS} seeds of both none and vanilla"
+        return Verdict(str(scores.cell), len(known), seeds, None, None, None, None, {}, (missing,))
     means = {name: statistics.fmean(values) for name, values in known.items()}
     deviations = distance(known["vanilla"], known["none"])
     best = max(means.values())

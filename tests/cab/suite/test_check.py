@@ -21,9 +21,9 @@ GOOD = {
 }
 
 
-def scores(task: str = "lstf", pattern: str = "CS", trivial: float | None = -1.0, **changes: list[float]) -> CellScores:
-    [cell] = [cell for cell in suite_cells() if (cell.task, cell.pattern) == (task, pattern)]
-    return CellScores(cell, {**GOOD, **changes}, trivial, None)
+def scores(changes: dict[str, list[float]] | None = None, *, trivial: float | None = -1.0) -> CellScores:
+    [cell] = [cell for cell in suite_cells() if (cell.task, cell.pattern) == ("lstf", "CS")]
+    return CellScores(cell, {**GOOD, **(changes or {})}, trivial, None)
 
 
 def test_a_cell_that_measures_attention() -> None:
@@ -48,7 +48,7 @@ def test_a_cell_that_measures_attention() -> None:
     ],
 )
 def test_why_a_cell_does_not(changes: dict[str, list[float]], failure: str) -> None:
-    assert any(failure in line for line in check_cell(scores(**changes)).failures)
+    assert any(failure in line for line in check_cell(scores(changes)).failures)
 
 
 def test_without_its_baseline_nothing_is_known_of_the_way() -> None:
