@@ -57,6 +57,7 @@ def install(section: str, folder: Path) -> None:
     ("section", "name", "columns"),
     [
         ("An attention", "sigmoid_mean", ["NS tts", "CS tts", "CC tts", "NC lstf"]),
+        ("A backbone", "season", ["NS lstf"]),
         ("A task", "accuracy", ["CS recall"]),
         ("A metric", "skill", ["NC lstf_skill"]),
     ],
