@@ -56,17 +56,31 @@ def paper_value(table: str, column: str, *where: str) -> Any:
 
 def _table5_value(attention: str, option: str, *, _root_: DictConfig) -> Any:
     """``${table5:ATTENTION,OPTION}``: the option's value for the cell that is being composed."""
-    return tuned_options(_root_.task.name, _root_.backbone.name, str(_root_.pattern), attention)[option]
+    cell = _root_.task.name, _root_.backbone.name, str(_root_.pattern), attention
+    return tuned_options(*cell, preset=_root_.preset)[option]
 
 
-def tuned_options(task: str, backbone: str, pattern: str, attention: str) -> dict[str, Any]:
-    """An attention's options for a cell: Table 5 where it says something, else the constructor's defaults."""
+def tuned_options(task: str, backbone: str, pattern: str, attention: str, *, preset: str = "paper") -> dict[str, Any]:
+    """An attention's options for a cell: Table 5 where it says something, else the constructor's defaults.
+
+    In preset mini, whose sequences are short, configs/suite/options.csv has the last word: windows, landmarks,
+    features and states of about the published share.
+    """
     options = dict(ATTENTIONS.get(attention).options)
     for row in reversed(read_table("table5")):  # the first row, ours, has the last word
         applies = (row["task"], row["pattern"], row["attention"]) == (task, pattern, attention)
         if applies and row["backbone"] in ("", backbone) and row["option"] in options:
             options[row["option"]] = yaml.safe_load(row["value"])
+    for row in _suite_options() if preset == "mini" else ():
+        applies = row["task"] in ("", task) and row["pattern"] in ("", pattern) and row["attention"] == attention
+        if applies and row["option"] in options:
+            options[row["option"]] = yaml.safe_load(row["value"])
     return options
+
+
+@functools.cache
+def _suite_options() -> tuple[dict[str, str], ...]:
+    return read_rows("suite/options.csv")
 
 
 def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[str]:

@@ -166,9 +166,13 @@ class Sum(Task):
         return rouge(zip(references, self._summaries, strict=True))
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """The first sentence of each document."""
-        pairs = ((reference, lead(documents)) for documents, reference in self.parts["test"].read_texts())
-        return {"lead_sentences": rouge(pairs)}
+        """The first sentence of each document; the summary of other documents, which knows only how summaries look."""
+        documents, references = zip(*self.parts["test"].read_texts(), strict=True)
+        others = (*references[1:], references[0])
+        return {
+            "lead_sentences": rouge(zip(references, map(lead, documents), strict=True)),
+            "another_summary": rouge(zip(references, others, strict=True)),
+        }
 
     def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:  # noqa: ARG002
         """The first summaries of the test part beside the references."""
