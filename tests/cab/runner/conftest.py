@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from cab import register_task
+from cab import register_attention, register_task
 from cab.config import register_configs, resolve
 from cab.config_sources import CONFIGS
-from cab.registry import TASKS
+from cab.registry import ATTENTIONS, TASKS
+from tests.cab.runner.learning_attention import Learning
 from tests.cab.runner.troubled import Troubled
 
 
@@ -20,8 +21,11 @@ from tests.cab.runner.troubled import Troubled
 def _registered() -> Iterator[None]:
     TASKS.names()  # finds those of the packages before one more is added
     register_task("troubled", paper="none", datasets="synthetic", backbones={"gpt2": "CS"})(Troubled)
+    ATTENTIONS.names()
+    register_attention("learning", patterns="CS", complexity="n^2", paper="none")(Learning)
     yield
     del TASKS._entries["troubled"]
+    del ATTENTIONS._entries["learning"]
 
 
 @pytest.fixture
