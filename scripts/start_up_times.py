@@ -1,6 +1,6 @@
 """What a command takes to start, beside `import torch`: interleaved runs in fresh processes, and their medians.
 
-    python scripts/start_up_times.py [RUNS]
+python scripts/start_up_times.py [RUNS]
 """
 
 from __future__ import annotations
