@@ -17,8 +17,6 @@ from attentions.kernels.running_memory import causal_abc
 from cab import Attention, Pattern, register_attention
 from cab.attention import Padding, State
 from cab.errors import UserError
-from cab.input_checks import check_decoding, check_tokens
-from cab.padding import compact_rows, take_rows, without_padding
 
 
 @register_attention("abc", patterns="NS CS NC CC", complexity="n", paper="Peng et al. 2022")
@@ -40,6 +38,8 @@ class ABCAttention(Attention):
         ValueError: for ``num_landmarks`` below 1.
     """
 
+    constant_state = True
+
     def __init__(
         self,
         *,
@@ -60,112 +60,47 @@ class ABCAttention(Attention):
             nn.init.xavier_uniform_(weight, gain=2**-0.5)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
-        key_padding_mask = padding.key
         if self.pattern is Pattern.CS:
-            return self.attend_causally(query, key, value, key_padding_mask, None)[0]
-        return self.read(query, *self.memory(key, value, key_padding_mask))
+            return self.decode(query, key, value, self.start(len(query), query), padding)[0]
+        return self.decode_cross(query, self.read_source(key, value, padding), padding)[0]
 
-    def reference(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        query_padding_mask: Tensor | None,  # noqa: ARG002
-        key_padding_mask: Tensor | None,
-    ) -> Tensor:
-        """Every target's memory from its own prefix (CS) or from all keys, in the words of Eq. 20."""
-        n, m = query.shape[2], key.shape[2]
-        padding = key.new_zeros(key.shape[0], m, dtype=torch.bool) if key_padding_mask is None else key_padding_mask
-
-        def mean(x: Tensor, weight: Tensor, padding: Tensor) -> Tensor:
-            logits = (x @ weight).masked_fill(padding[:, None, :, None], no_weight())
-            return logits.softmax(dim=2).transpose(-2, -1) @ x.masked_fill(padding[:, None, :, None], 0.0)
-
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Eq. 20, with the memory of every target written out: of its own prefix in CS, else of all keys."""
+        n, m = query.shape[1], key.shape[1]
         outputs = []
         for t in range(n):
-            past = t + 1 if self.pattern is Pattern.CS else m
-            keys = mean(key[:, :, :past], self.compress_k, padding[:, :past])
-            values = mean(value[:, :, :past], self.compress_v, padding[:, :past])
-            logits = query[:, :, t : t + 1] @ keys.transpose(-2, -1) * self.scale
-            outputs.append(logits.softmax(dim=-1) @ values)
-        return torch.cat(outputs, dim=2)
+            seen = t + 1 if self.pattern is Pattern.CS else m
+            k, v = key[:, :seen], value[:, :seen]
+            keys = (k @ self.compress_k).softmax(dim=1).mT @ k
+            values = (v @ self.compress_v).softmax(dim=1).mT @ v
+            outputs.append((query[:, t : t + 1] @ keys.mT * self.scale).softmax(dim=-1) @ values)
+        return torch.cat(outputs, dim=1)
 
     # --- a memory of all keys: NS, NC, CC ----------------------------------------------------------------
 
-    def memory(self, key: Tensor, value: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
+    def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
         """K~ and V~ [B, H, r, E]; zero in a row whose keys are all padding."""
         with torch.autocast(key.device.type, enabled=False):
-            keys = WeightedMeans.apply(wide(key), wide(self.compress_k), padding)
-            values = WeightedMeans.apply(wide(value), wide(self.compress_v), padding)
-        return keys.to(key.dtype), values.to(value.dtype)
+            keys = WeightedMeans.apply(wide(key), wide(self.compress_k), padding.key)
+            values = WeightedMeans.apply(wide(value), wide(self.compress_v), padding.key)
+        return {"keys": keys.to(key.dtype), "values": values.to(value.dtype)}
 
-    def read(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """softmax(q K~^T / sqrt(E)) V~."""
-        return F.scaled_dot_product_attention(query, keys, values)
+    def decode_cross(self, query: Tensor, state: State, _padding: Padding) -> tuple[Tensor, State]:
+        return F.scaled_dot_product_attention(query, state["keys"], state["values"]), state
 
     # --- a memory that grows with the target: CS ---------------------------------------------------------
 
-    def attend_causally(
-        self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, state: State | None
-    ) -> tuple[Tensor, State]:
-        """Output and the new state."""
-        state = state or self.empty_state(query.shape[0], query.device)
-        mass, mean = (torch.stack([state[f"{name}_{what}"] for name in ("key", "value")]) for what in ("mass", "mean"))
+    def start(self, batch_size: int, like: Tensor) -> State:
+        """Of keys and values, logarithms of masses [B, 2, H, r] and means [B, 2, H, r, E] of nothing."""
+        shape = (batch_size, 2, self.num_heads, self.num_landmarks)
+        mass = like.new_full(shape, no_weight(), dtype=torch.float64)
+        return {"mass": mass, "mean": wide(like.new_zeros(*shape, self.head_dim))}
+
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+        memory = (state[name].transpose(0, 1) for name in ("mass", "mean"))
         compress = torch.stack([self.compress_k, self.compress_v])
-        output, masses, means = causal_abc(query, key, value, compress, padding, mass, mean)
-        return output, {
-            "key_mass": masses[0],
-            "key_mean": means[0],
-            "value_mass": masses[1],
-            "value_mean": means[1],
-        }
-
-    # --- decoding ----------------------------------------------------------------------------------------
-
-    def empty_state(self, batch_size: int, device: torch.device | str | None) -> State:
-        """No token seen: no weight, and means of zero, at least in float32 whatever the precision of the tokens."""
-        mean = wide(self.compress_k).new_zeros(
-            batch_size, self.num_heads, self.num_landmarks, self.head_dim, device=device
-        )
-        mass = torch.full(mean.shape[:-1], no_weight(), device=device, dtype=torch.float64)
-        return {"key_mass": mass, "key_mean": mean, "value_mass": mass, "value_mean": mean}
-
-    def init_state(
-        self,
-        batch_size: int,
-        *,
-        key: Tensor | None = None,
-        value: Tensor | None = None,
-        key_padding_mask: Tensor | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,  # noqa: ARG002
-    ) -> State:
-        """CS: masses [B, H, r], logarithms, and means [B, H, r, E] of nothing. CC: K~ and V~ of the source."""
-        check_decoding(self.pattern, batch_size, key, value, key_padding_mask, self.embed_dim)
-        if key is None or value is None:
-            return self.empty_state(batch_size, device or self.compress_k.device)
-        key = self.split_heads(self.k_proj(without_padding(key, key_padding_mask)))
-        value = self.split_heads(self.v_proj(without_padding(value, key_padding_mask)))
-        keys, values = self.memory(key, value, key_padding_mask)
-        return {"keys": keys, "values": values}
-
-    def state_bytes(self, num_tokens: int) -> int:
-        if self.pattern is not Pattern.CS:
-            return super().state_bytes(num_tokens)
-        return sum(tensor.nbytes for tensor in self.empty_state(1, None).values())
-
-    def prefill(self, query: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
-        check_tokens(query, query_padding_mask, self.embed_dim)
-        tokens, mask, order = compact_rows(without_padding(query, query_padding_mask), query_padding_mask)
-        heads = self.split_heads(self.q_proj(tokens))
-        if self.pattern is Pattern.CS:
-            key, value = self.split_heads(self.k_proj(tokens)), self.split_heads(self.v_proj(tokens))
-            heads, state = self.attend_causally(heads, key, value, mask, state)
-        else:
-            heads = self.read(heads, state["keys"], state["values"])
-        output = without_padding(self.out_proj(self.merge_heads(heads)), mask)
-        return (output if order is None else take_rows(output, order.argsort(dim=1))), state
+        output, mass, mean = causal_abc(query, key, value, compress, padding.key, *memory)
+        return output, {"mass": mass.transpose(0, 1), "mean": mean.transpose(0, 1)}
 
 
 class WeightedMeans(torch.autograd.Function):

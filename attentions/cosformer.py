@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-from attentions.linear import normalised
 from attentions.linearized import LinearizedAttention, Where
 from cab import Pattern, UserError, register_attention
 
@@ -67,33 +66,17 @@ class CosformerAttention(LinearizedAttention):
             raise UserError(f"reweighting_length must be at least 1, got {reweighting_length}")
         self.reweighting_length = reweighting_length
 
-    def query_factors(self, query: Tensor, where: Where) -> Tensor:
-        """cos and sin of the angles: products of features give cos of the difference."""
-        angle = self.angles(query, where)
-        return torch.stack([angle.cos(), angle.sin()], dim=-2)  # [B or 1, 1, N, 2, 1]
-
-    def key_factors(self, key: Tensor, where: Where) -> Tensor:
-        return self.query_factors(key, where._replace(start=None) if self.pattern.is_cross else where)
-
-    def angles(self, x: Tensor, where: Where) -> Tensor:
-        """Angle of each position, counted from 1: [B or 1, 1, N, 1]."""
+    def factors(self, x: Tensor, where: Where) -> Tensor:
+        """cos and sin of each position's angle, counted from 1: products of features give cos of the difference."""
         position = torch.arange(1, x.shape[2] + 1, device=x.device, dtype=x.dtype).expand(1, -1)
         if where.start is not None:
             position = position + where.start.unsqueeze(1)
         length = self.reweighting_length if where.length is None else where.length.clamp(min=1).unsqueeze(1)
-        return (position / length).clamp(max=1.0)[:, None, :, None] * (math.pi / 2)
+        angle = (position / length).clamp(max=1.0)[:, None, :, None] * (math.pi / 2)
+        return torch.stack([angle.cos(), angle.sin()], dim=-2)  # [B or 1, 1, N, 2, 1]
 
-    def reference(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        query_padding_mask: Tensor | None,
-        key_padding_mask: Tensor | None,
-    ) -> Tensor:
-        """With the weight of every pair written out, Eq. 16."""
-        where = self.locate(query, key, query_padding_mask, key_padding_mask)
-        difference = self.angles(query, where) - self.angles(key, where).transpose(-2, -1)
-        weights = query.relu() @ key.relu().transpose(-2, -1) * difference.cos()
-        return normalised(weights, value, self.pattern, key_padding_mask, self.smallest_denominator)
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        i, j = (torch.arange(1, x.shape[1] + 1, device=x.device, dtype=x.dtype) for x in (query, key))
+        length = self.reweighting_length if self.pattern.is_causal else max(len(i), len(j))
+        distance = i.clamp(max=length)[:, None] - j.clamp(max=length)
+        return self.normalised(query.relu() @ key.relu().mT * (distance * math.pi / 2 / length).cos()) @ value

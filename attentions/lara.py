@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from attentions.kernels.landmarks import average, segment_means, segments
 from attentions.kernels.precision import no_weight, wide
 from cab import Attention, Pattern, UserError, register_attention
 from cab.attention import Padding, SoftmaxLimit
+from cab.padding import lengths
 
 
 @register_attention("lara", patterns="NS", complexity="n", paper="Zheng et al. 2022")
@@ -54,64 +54,45 @@ class LARAAttention(Attention):
         steps = (1, max(num_tokens // 3, 1), num_tokens)
         return SoftmaxLimit(tuple({"num_landmarks": landmarks} for landmarks in steps), tolerance=0.2)
 
-    def noise(self, like: Tensor) -> Tensor:
-        """What samples differ from their proposals' means by, [B, H, r, E]."""
-        shape = (*like.shape[:2], self.num_landmarks, self.head_dim)
-        return torch.randn(shape, dtype=like.dtype, device=like.device) if self.training else like.new_zeros(shape)
+    def draws(self, query: Tensor, _key: Tensor, _padding: Padding) -> dict[str, Tensor]:
+        """What samples differ from their proposals' means by: ``noise`` [B, H, r, E]."""
+        like = wide(query.new_empty(0))
+        shape = (len(query), self.num_heads, self.num_landmarks, self.head_dim)
+        return {
+            "noise": torch.randn(shape, dtype=like.dtype, device=like.device)
+            if self.training
+            else like.new_zeros(shape)
+        }
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
-        key_padding_mask = padding.key
-        dtype, (rows, _, num_tokens, _) = query.dtype, query.shape
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, noise: Tensor) -> Tensor:
+        dtype, num_tokens = query.dtype, query.shape[2]
         with torch.autocast(query.device.type, enabled=False):
             query, key, value = (wide(x) for x in (query, key, value))
-            hidden = key_padding_mask
-            if hidden is None:
-                hidden = torch.zeros(rows, num_tokens, dtype=torch.bool, device=query.device)
-            means, absent = segment_means(self.num_landmarks, (~hidden).sum(dim=1), num_tokens, query.dtype)
+            means, absent = segment_means(self.num_landmarks, lengths(key, padding.key), num_tokens, query.dtype)
             mean = average(means, query) + average(means, key)
-            sample = mean + self.noise(query)
-            keys = (sample @ key.transpose(-2, -1) - key.square().sum(dim=-1).unsqueeze(-2) / 2) * self.scale
-            keys = keys.masked_fill(hidden[:, None, None, :], no_weight())
+            sample = mean + noise
+            keys = (sample @ key.mT - key.square().sum(dim=-1).unsqueeze(-2) / 2) * self.scale
+            if padding.key is not None:
+                keys = keys.masked_fill(padding.key[:, None, None, :], no_weight())
             values = keys.softmax(dim=-1) @ value
             evidence = keys.logsumexp(dim=-1) - self.scale * (
                 (sample * mean).sum(dim=-1) - mean.square().sum(dim=-1) / 2
             )
             # -|q|^2 / 2 is the same for every proposal: it cancels in the softmax.
-            weights = (query @ (mean + sample).transpose(-2, -1)) * self.scale + evidence.unsqueeze(-2)
+            weights = (query @ (mean + sample).mT) * self.scale + evidence.unsqueeze(-2)
             weights = weights.masked_fill(absent[:, None, None, :], no_weight()).softmax(dim=-1)
             return (weights.masked_fill(absent[:, None, None, :], 0.0) @ values).to(dtype)
 
-    def reference(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        query_padding_mask: Tensor | None,  # noqa: ARG002
-        key_padding_mask: Tensor | None,
-    ) -> Tensor:
-        """Row by row and head by head, on the real tokens alone."""
-        noise = self.noise(query)
-        rows = []
-        for row in range(len(query)):
-            n = query.shape[2] if key_padding_mask is None else int((~key_padding_mask[row]).sum())
-            heads = [
-                self._head(query[row, h, :n], key[row, h, :n], value[row, h, :n], noise[row, h])
-                for h in range(query.shape[1])
-            ]
-            rows.append(F.pad(torch.stack(heads), (0, 0, 0, query.shape[2] - n)))
-        return torch.stack(rows)
-
-    def _head(self, q: Tensor, k: Tensor, v: Tensor, noise: Tensor) -> Tensor:
-        if not len(q):
-            return q
-        mean = segments(q, self.num_landmarks) + segments(k, self.num_landmarks)
-        sample = mean + noise[: len(mean)]
+    def reference(self, query: Tensor, key: Tensor, value: Tensor, noise: Tensor) -> Tensor:
+        mean = segments(query, self.num_landmarks) + segments(key, self.num_landmarks)  # [H, c, E]
+        sample = mean + noise[:, : mean.shape[1]]
 
         def log_phi(x: Tensor, w: Tensor) -> Tensor:
-            return (w * x).sum(dim=-1) * self.scale - x.square().sum(dim=-1) * self.scale / 2
+            return ((w * x).sum(dim=-1) - x.square().sum(dim=-1) / 2) * self.scale
 
-        keys = log_phi(k.unsqueeze(0), sample.unsqueeze(1))
-        weight = (q @ mean.T) * self.scale + log_phi(q.unsqueeze(1), sample.unsqueeze(0))
-        weight = weight + keys.logsumexp(dim=-1) - log_phi(mean, sample)
-        return weight.softmax(dim=-1) @ (keys.softmax(dim=-1) @ v)
+        keys = log_phi(key.unsqueeze(1), sample.unsqueeze(2))  # [H, c, n]
+        proposals = keys.logsumexp(dim=-1) - log_phi(mean, sample)
+        weights = (
+            query @ mean.mT * self.scale + log_phi(query.unsqueeze(2), sample.unsqueeze(1)) + proposals.unsqueeze(1)
+        )
+        return weights.softmax(dim=-1) @ (keys.softmax(dim=-1) @ value)

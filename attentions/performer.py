@@ -7,10 +7,24 @@ from torch import Tensor
 
 from attentions.kernels.exponential_features import FeatureMean, KeyMeans
 from attentions.kernels.precision import no_weight
-from attentions.linear import normalised
 from attentions.linearized import LinearizedAttention, Where, hide
 from cab import Pattern, UserError, register_attention
 from cab.attention import SoftmaxLimit, State
+from cab.errors import Unsupported
+
+RELEASED_OFFSET = 1e-4
+
+
+class ReleasedExponential:
+    """(exp(x) + 1e-4) / sqrt(r) of the released code, of logarithms of which the largest is zero."""
+
+    @staticmethod
+    def forward(x: Tensor, _factors: Tensor | None) -> Tensor:
+        return x.exp().add_(RELEASED_OFFSET).mul_(x.shape[-1] ** -0.5)
+
+    @staticmethod
+    def backward(features: Tensor, _factors: Tensor | None, grad: Tensor) -> Tensor:
+        return (features - RELEASED_OFFSET * features.shape[-1] ** -0.5).mul_(grad)
 
 
 @register_attention("performer", patterns="NS CS NC CC", complexity="n", paper="Choromanski et al. 2021")
@@ -23,18 +37,19 @@ class PerformerAttention(LinearizedAttention):
     a matrix that is not saved).
 
     Factors that keep exponentials in range cancel in the quotient and look at nothing they must not: NS, NC and CC
-    are two softmaxes (``exponential_features``), CS has the running maximum over the keys up to the target.
+    are two softmaxes (``kernels.exponential_features``), CS has the running maximum over the keys up to the target.
 
     Args:
         num_features: random features r of each head.
         denominator_floor: 0 is the method. The released code has 0.1 together with features
             (exp(W x - |x|^2 / 2 - max) + 1e-4) / sqrt(r), the maximum over all features (and keys); any
-            value above 0 does the same in NS, NC and CC, and bounds the running denominator in CS.
+            value above 0 does the same. Not in CS, where the released code sees the future.
 
     Raises:
-        ValueError: for ``num_features`` below 1 or a negative floor.
+        ValueError: for ``num_features`` below 1, a negative floor, or one in CS.
     """
 
+    feature_map = ReleasedExponential
     weights: Tensor
 
     def __init__(
@@ -52,6 +67,8 @@ class PerformerAttention(LinearizedAttention):
             raise UserError(f"num_features must be at least 1, got {num_features}")
         if denominator_floor < 0:
             raise UserError(f"denominator_floor must not be negative, got {denominator_floor}")
+        if denominator_floor and self.pattern is Pattern.CS:
+            raise Unsupported("denominator_floor repeats released code that has no causal form; in CS it must be 0")
         self.num_features = num_features
         self.denominator_floor = denominator_floor
         self.smallest_denominator = denominator_floor or LinearizedAttention.smallest_denominator
@@ -67,26 +84,18 @@ class PerformerAttention(LinearizedAttention):
         x = x * self.head_dim**-0.25
         return x @ self.weights.to(x.dtype).transpose(-2, -1) - x.square().sum(dim=-1, keepdim=True) / 2
 
-    # --- all keys ----------------------------------------------------------------------------------------
+    # --- all keys: two softmaxes, or sums as released ----------------------------------------------------
 
-    def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> State:  # noqa: ARG002
-        """Of each feature the mean value ``means`` [B, H, r, E] and the logarithm of its sum, ``log_mass`` [B, H, r].
-
-        With a floor, sums as released, divided by the largest feature.
-        """
+    def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> State:
+        """Of each feature the mean value, ``means`` [B, H, r, E], and the log of its sum, ``log_mass`` [B, H, r]."""
         if self.denominator_floor:
-            logs = self.logarithms(key)
-            if padding is not None:
-                logs = logs.masked_fill(padding[:, None, :, None], no_weight())
-            features = (logs - logs.detach().amax(dim=(-2, -1), keepdim=True)).exp()
-            features = hide((features + RELEASED_OFFSET) * self.num_features**-0.5, padding)
-            return {"sums": features.transpose(-2, -1) @ value, "mass": features.sum(dim=-2)}
-        scale = self.head_dim**-0.25
+            logs = hide(self.logarithms(key), padding, no_weight())
+            return super().summarise(logs - logs.detach().amax(dim=(-2, -1), keepdim=True), value, padding, where)
         hidden = None
         if padding is not None:
             hidden = torch.zeros_like(padding, dtype=key.dtype).masked_fill_(padding, no_weight())
             hidden = hidden[:, None, None].expand(-1, self.num_heads, -1, -1).flatten(0, 1)
-        heads = ((key * scale).flatten(0, 1), value.flatten(0, 1))
+        heads = ((key * self.head_dim**-0.25).flatten(0, 1), value.flatten(0, 1))
         means, log_mass = KeyMeans.apply(*heads, self._weights_of_rows(key), hidden)
         means, log_mass = (x.unflatten(0, key.shape[:2]) for x in (means, log_mass))
         if padding is not None:
@@ -95,9 +104,8 @@ class PerformerAttention(LinearizedAttention):
 
     def read(self, query: Tensor, summary: State, where: Where) -> Tensor:
         if self.denominator_floor:
-            features = self.query_features(query, where)
-            mass = (features @ summary["mass"].unsqueeze(-1)).clamp(min=self.smallest_denominator)
-            return features @ summary["sums"] / mass
+            logs = self.logarithms(query)
+            return super().read(logs - logs.detach().amax(dim=-1, keepdim=True), summary, where)
         memory = [summary[name].flatten(0, 1) for name in ("means", "log_mass")]
         heads = (query * self.head_dim**-0.25).flatten(0, 1)
         return FeatureMean.apply(heads, self._weights_of_rows(query), *memory).unflatten(0, query.shape[:2])
@@ -108,69 +116,29 @@ class PerformerAttention(LinearizedAttention):
 
     # --- keys up to the query ----------------------------------------------------------------------------
 
-    def query_features(self, query: Tensor, where: Where) -> Tensor:  # noqa: ARG002
-        logs = self.logarithms(query)
-        features = (logs - logs.detach().amax(dim=-1, keepdim=True)).exp()
-        if self.denominator_floor and self.pattern is not Pattern.CS:
-            features = (features + RELEASED_OFFSET) * self.num_features**-0.5
-        return features
+    def features(self, x: Tensor, _where: Where) -> Tensor:
+        logs = self.logarithms(x)
+        return (logs - logs.detach().amax(dim=-1, keepdim=True)).exp()
 
     def causal_key_features(
-        self,
-        key: Tensor,
-        padding: Tensor | None,
-        scale: Tensor | None,
-        where: Where,  # noqa: ARG002
+        self, key: Tensor, padding: Tensor | None, scale: Tensor | None, _where: Where
     ) -> tuple[Tensor, Tensor | None]:
-        logs = self.logarithms(key)
-        if padding is not None:
-            logs = logs.masked_fill(padding[:, None, :, None], no_weight())
+        logs = hide(self.logarithms(key), padding, no_weight())
         running = logs.detach().amax(dim=-1).cummax(dim=-1).values
         if scale is not None:
             running = torch.maximum(running, scale.unsqueeze(-1))
-        features = (logs - running.unsqueeze(-1)).exp()
-        if padding is not None:
-            features = features.masked_fill(padding[:, None, :, None], 0.0)
-        return features, running
+        return hide((logs - running.unsqueeze(-1)).exp(), padding), running
 
-    def reference(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        query_padding_mask: Tensor | None,  # noqa: ARG002
-        key_padding_mask: Tensor | None,
-    ) -> Tensor:
-        """With the weight of every pair written out: exp of the logarithms of its features, summed."""
-        pairs = self.logarithms(query).unsqueeze(3) + self.logarithms(key).unsqueeze(2)
-        logs = pairs.logsumexp(dim=-1)
-        if self.pattern is Pattern.CS:
-            future = torch.ones_like(logs, dtype=torch.bool).triu(1)
-            logs = logs.masked_fill(future, no_weight())
-        if key_padding_mask is not None:
-            logs = logs.masked_fill(key_padding_mask[:, None, None, :], no_weight())
-        if self.denominator_floor:
-            return self._released(query, key, value, key_padding_mask)
-        weights = (logs - logs.detach().amax(dim=-1, keepdim=True)).exp()
-        return normalised(weights, value, self.pattern, key_padding_mask)
-
-    def _released(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None) -> Tensor:
-        """The form with a floor under the denominator, pair by pair."""
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         queries, keys = self.logarithms(query), self.logarithms(key)
-        if key_padding_mask is not None:
-            keys = keys.masked_fill(key_padding_mask[:, None, :, None], no_weight())
-        queries = (queries - queries.detach().amax(dim=-1, keepdim=True)).exp()
+        if self.denominator_floor:
+            queries = (queries - queries.detach().amax(dim=-1, keepdim=True)).exp() + RELEASED_OFFSET
+            keys = (keys - keys.detach().amax(dim=(-2, -1), keepdim=True)).exp() + RELEASED_OFFSET
+            return self.normalised(queries @ keys.mT / self.num_features) @ value
+        logs = (queries.unsqueeze(2) + keys.unsqueeze(1)).logsumexp(dim=-1)  # of phi(q) . phi(k)
         if self.pattern is Pattern.CS:
-            largest = keys.detach().amax(dim=-1).cummax(dim=-1).values
-            weights = (queries.unsqueeze(3) * (keys.unsqueeze(2) - largest[:, :, :, None, None]).exp()).sum(dim=-1)
-        else:
-            keys = (keys - keys.detach().amax(dim=(-2, -1), keepdim=True)).exp()
-            weights = (queries + RELEASED_OFFSET) @ (keys + RELEASED_OFFSET).transpose(-2, -1) / self.num_features
-        return normalised(weights, value, self.pattern, key_padding_mask, self.denominator_floor)
-
-
-RELEASED_OFFSET = 1e-4
+            logs = logs.masked_fill(torch.ones_like(logs, dtype=torch.bool).triu(1), -torch.inf)
+        return logs.softmax(dim=-1) @ value
 
 
 def orthogonal_gaussians(num_heads: int, num_features: int, head_dim: int) -> Tensor:

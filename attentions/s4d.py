@@ -17,8 +17,7 @@ from attentions.kernels.precision import wide_dtype
 from cab import Attention, Pattern, register_attention
 from cab.attention import Padding, State
 from cab.errors import UserError
-from cab.input_checks import check_decoding, check_tokens
-from cab.padding import compact_rows, take_rows, without_padding
+from cab.padding import compact_rows, lengths
 
 MIN_BLOCK = 16
 """Tokens of a block, or M where that is more: within a block a matrix does the convolution, then the state."""
@@ -55,6 +54,7 @@ class S4DAttention(Attention):
     """
 
     compacts_padding = True
+    constant_state = True
     parameter_budget = 0.5  # 12 channels in GPT-2 add 48%; the published run, with 8 of them, 27%
 
     def __init__(
@@ -101,10 +101,6 @@ class S4DAttention(Attention):
 
     # --- the state space ---------------------------------------------------------------------------------
 
-    def precision(self, x: Tensor) -> torch.dtype:
-        """At least float32; float64 where the tokens are."""
-        return wide_dtype(x.dtype)
-
     def discretize(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """log of the factor of one step, dt A [D, M], and C (exp(dt A) - 1) / A [directions, c, D, M]."""
         a = torch.complex(-self.log_decay.to(dtype).exp(), self.frequency.to(dtype))
@@ -112,31 +108,26 @@ class S4DAttention(Attention):
         return log_step, torch.view_as_complex(self.readout.to(dtype)) * (torch.expm1(log_step) / a)
 
     def compute(self, query: Tensor, *_: Tensor | Padding) -> Tensor:
-        # Padding is zero and on the right: it adds nothing to any sum.
-        return self.convolve_by_definition(query) if self.use_reference else self.convolve(query, None)
+        return self.convolve(query, None)  # padding is zero and on the right: it adds nothing to any sum
 
-    def convolve_by_definition(self, x: Tensor) -> Tensor:
-        """The sum over all pairs of positions, from the kernel written out: [B, L, D] to [B, L, D]."""
-        length, dtype = x.shape[1], self.precision(x)
-        with torch.autocast(x.device.type, enabled=False):
-            log_step, readout = self.discretize(dtype)
-            times = torch.arange(length, device=x.device)
-            kernel = 2 * torch.einsum("scdm,dml->scdl", readout, (log_step.unsqueeze(-1) * times).exp()).real
-            lag = times[:, None] - times[None, :]  # target - source
-            pairs = kernel[0][..., lag.clamp(min=0)].masked_fill(lag < 0, 0.0)
-            if self.bidirectional:
-                pairs = pairs + kernel[1][..., (-lag - 1).clamp(min=0)].masked_fill(lag >= 0, 0.0)
-            u = x.to(dtype)
-            y = torch.einsum("cdij,bjd->bicd", pairs, u) + torch.einsum("cd,bid->bicd", self.skip, u)
-            y = F.dropout(F.gelu(y), self.dropout, self.training)
-        return self.out_proj(y.flatten(2).to(x.dtype))
+    def compute_row(self, query: Tensor, *_: Any) -> Tensor:
+        """The sum over all pairs of positions, from the kernel written out: [L, D] to [L, D]."""
+        log_step, readout = self.discretize(query.dtype)
+        times = torch.arange(len(query), device=query.device)
+        kernel = 2 * torch.einsum("scdm,dml->scdl", readout, (log_step.unsqueeze(-1) * times).exp()).real
+        lag = times[:, None] - times  # target - source
+        pairs = kernel[0][..., lag.clamp(min=0)].masked_fill(lag < 0, 0.0)
+        if self.bidirectional:
+            pairs = pairs + kernel[1][..., (-lag - 1).clamp(min=0)].masked_fill(lag >= 0, 0.0)
+        y = torch.einsum("cdij,jd->icd", pairs, query) + self.skip * query.unsqueeze(1)
+        return self.out_proj(F.gelu(y).flatten(1))
 
     def convolve(self, x: Tensor, state: Tensor | None) -> Tensor:
         """The same in blocks, after what ``state`` (complex [B, D, M]) holds: [B, L, D] to [B, L, D]."""
         batch, length, _ = x.shape
         block = self.block_size(length)
         with torch.autocast(x.device.type, enabled=False):
-            log_step, readout = self.discretize(self.precision(x))
+            log_step, readout = self.discretize(wide_dtype(x.dtype))
             powers = self.powers(log_step, block)
             within, factor = powers[..., :block], powers[..., block]
             tokens = self.blocks(x, block)
@@ -169,7 +160,7 @@ class S4DAttention(Attention):
 
     def blocks(self, x: Tensor, block: int) -> Tensor:
         """[B, L, D] to [D, B, J, T], filled up with zeros at the right end."""
-        x = F.pad(x.to(self.precision(x)), (0, 0, 0, -x.shape[1] % block))
+        x = F.pad(x.to(wide_dtype(x.dtype)), (0, 0, 0, -x.shape[1] % block))
         return x.permute(2, 0, 1).contiguous().unflatten(2, (-1, block))
 
     def summaries(self, tokens: Tensor, weights: Tensor) -> Tensor:
@@ -195,44 +186,23 @@ class S4DAttention(Attention):
 
     # --- decoding ----------------------------------------------------------------------------------------
 
-    def init_state(
-        self,
-        batch_size: int,
-        *,
-        key: Tensor | None = None,
-        value: Tensor | None = None,
-        key_padding_mask: Tensor | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> State:
+    def start(self, batch_size: int, like: Tensor) -> State:
         """One complex number a feature and mode, as pairs [B, D, M, 2]."""
-        check_decoding(self.pattern, batch_size, key, value, key_padding_mask, self.embed_dim)
-        weight = self.log_dt
-        dtype = wide_dtype(dtype or weight.dtype)
         shape = (batch_size, self.embed_dim, self.state_size // 2, 2)
-        return {"modes": torch.zeros(shape, device=device or weight.device, dtype=dtype)}
+        return {"modes": like.new_zeros(shape, dtype=wide_dtype(like.dtype))}
 
-    def state_bytes(self, num_tokens: int) -> int:  # noqa: ARG002
-        return sum(tensor.nbytes for tensor in self.init_state(1).values())
-
-    def prefill(self, query: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
-        check_tokens(query, query_padding_mask, self.embed_dim)
-        query = without_padding(query, query_padding_mask)
-        modes = torch.view_as_complex(state["modes"].to(self.precision(query)))
-        if query.shape[1] == 1:
-            output, modes = self.recur(query, modes, query_padding_mask)
+    def advance(self, tokens: Tensor, mask: Tensor | None, state: State) -> tuple[Tensor, State]:
+        modes = torch.view_as_complex(state["modes"].to(wide_dtype(tokens.dtype)))
+        if tokens.shape[1] == 1:
+            output, modes = self.recur(tokens, modes, mask)
         else:
-            tokens, _, order = compact_rows(query, query_padding_mask)
-            output = self.convolve(tokens, modes)
-            if order is not None:
-                output = take_rows(output, order.argsort(dim=1))
-            modes = self.advance(query, modes, query_padding_mask)
-        return without_padding(output, query_padding_mask), {"modes": torch.view_as_real(modes)}
+            output, modes = self.convolve(tokens, modes), self.modes_after(tokens, modes, mask)
+        return output, {"modes": torch.view_as_real(modes)}
 
     def recur(self, query: Tensor, modes: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
         """One token [B, 1, D]: s = exp(dt A) s + u, y = 2 Re(C s) + D u."""
         with torch.autocast(query.device.type, enabled=False):
-            u = query.squeeze(1).to(self.precision(query))
+            u = query.squeeze(1).to(wide_dtype(query.dtype))
             log_step, readout = self.discretize(u.dtype)
             after = torch.addcmul(u.unsqueeze(-1), log_step.exp(), modes)
             y = 2 * torch.einsum("cdm,bdm->bcd", readout[0], after).real + self.skip * u.unsqueeze(1)
@@ -241,23 +211,17 @@ class S4DAttention(Attention):
                 after = torch.where(padding.unsqueeze(-1), modes, after)
         return self.out_proj(y.flatten(1).to(query.dtype)).unsqueeze(1), after
 
-    def advance(self, x: Tensor, modes: Tensor, padding: Tensor | None) -> Tensor:
+    def modes_after(self, x: Tensor, modes: Tensor, padding: Tensor | None) -> Tensor:
         """The state after the tokens [B, L, D]: exp(dt A L) s + sum_l exp(dt A (L - 1 - l)) u_l."""
-        batch, length, _ = x.shape
-        lengths = x.new_full((batch,), length, dtype=torch.long)
-        if padding is not None:  # what counts is the distance from the last real token: padding goes to the left
-            x, padding, _ = compact_rows(x.flip(1), padding.flip(1))
-            assert padding is not None
-            x, lengths = x.flip(1), length - padding.sum(dim=1)
-        block = self.block_size(length)
+        # What counts is the distance from the last real token: the latest comes first.
+        latest, _, _ = compact_rows(x.flip(1), None if padding is None else padding.flip(1))
+        block = self.block_size(x.shape[1])
         with torch.autocast(x.device.type, enabled=False):
-            log_step, _ = self.discretize(self.precision(x))
-            powers = self.powers(log_step, block)
-            tokens = self.blocks(x.flip(1), block)
-            sums = self.summaries(tokens, powers[..., :block])
+            log_step, _ = self.discretize(wide_dtype(x.dtype))
+            sums = self.summaries(self.blocks(latest, block), self.powers(log_step, block)[..., :block])
             starts = torch.arange(sums.shape[2], device=x.device) * block
             own = torch.einsum("dbjm,djm->bdm", sums, (log_step.unsqueeze(1) * starts[:, None]).exp())
-            return own + (log_step * lengths[:, None, None]).exp() * modes
+            return own + (log_step * lengths(x, padding)[:, None, None]).exp() * modes
 
 
 class Scan(torch.autograd.Function):

@@ -13,9 +13,6 @@ from backbones.layers.transformer import TransformerLayer, stack
 from cab import Attention, Backbone, Pattern, register_backbone
 from cab.backbone import SlotFiller
 
-INIT_STD = 0.02
-"""BERT's: every weight from N(0, 0.02^2), every bias zero."""
-
 
 @register_backbone("roberta", paper="Liu et al. 2019")
 class RoBERTa(Backbone):
@@ -35,6 +32,8 @@ class RoBERTa(Backbone):
         embed_dim, num_heads, ffn_dim, num_layers: as usual.
         dropout: of embeddings and branches.
         attention_dropout: of attention weights.
+        init_std: every weight outside the attentions is drawn from N(0, init_std^2), every bias is zero. BERT's 0.02
+            suits its width; a network of width 64 does not learn to look anything up from it, from 1/8 it does.
         checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
     """
 
@@ -50,6 +49,7 @@ class RoBERTa(Backbone):
         num_layers: int = 12,
         dropout: float = 0.1,
         attention_dropout: float = 0.1,
+        init_std: float = 0.02,
         checkpoint_activations: bool = False,
     ) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class RoBERTa(Backbone):
         self.head = nn.Linear(embed_dim, embed_dim)
         self.head_norm = nn.LayerNorm(embed_dim)
         self.output_bias = nn.Parameter(torch.zeros(vocab_size))
-        initialize_as_bert(self)
+        initialize_as_bert(self, init_std)
 
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None, *, selected: Tensor | None = None) -> Tensor:
         """Logits of the token at each place, or at ``selected`` places only, which saves most of their memory.
@@ -110,12 +110,12 @@ class RoBERTa(Backbone):
         return F.linear(x, embedding.tokens.weight, self.output_bias)
 
 
-def initialize_as_bert(module: nn.Module) -> None:
-    """Draw linear maps and tables outside the attentions from N(0, 0.02^2), with biases of zero."""
+def initialize_as_bert(module: nn.Module, std: float) -> None:
+    """Draw linear maps and tables outside the attentions from N(0, std^2), with biases of zero."""
     if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=INIT_STD)
+        nn.init.normal_(module.weight, std=std)
     if isinstance(module, nn.Linear):
         nn.init.zeros_(module.bias)
     for child in module.children():
         if not isinstance(child, Attention):
-            initialize_as_bert(child)
+            initialize_as_bert(child, std)

@@ -152,8 +152,9 @@ class Attention(Decoding):
 
     def compute(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
         """Project, split into heads, ``attend``, merge, project: [B, N, D] to [B, N, D]."""
+        heads = self.project(query, key, value)
         more = {**self.query_extras(query), **self.key_extras(key), **self.draws(query, key, padding)}
-        output = self.attend(*self.project(query, key, value), padding, **more)
+        output = self.attend(*heads, padding, **more)
         return self.out_proj(self.merge_heads(output))
 
     def compute_row(self, query: Tensor, key: Tensor, value: Tensor, draws: Mapping[str, Tensor]) -> Tensor:
@@ -175,7 +176,9 @@ class Attention(Decoding):
                 torch.ones_like(x[row, :, 0], dtype=torch.bool) if mask is None else ~mask[row]
                 for x, mask in ((query, padding.query), (key, padding.key))
             )
-            if targets.any() and keys.any():
+            if not targets.any():
+                continue
+            if keys.any():
                 own = {name: x[row] for name, x in draws.items()}
                 found = self.compute_row(query[row, targets], key[row, keys], value[row, keys], own)
             else:

@@ -74,12 +74,14 @@ class Learner(nn.Module):
         number may depend on parameters alone. Padded targets do not count; the rest are averaged. Outside of
         training, and where activations are formed anew, nothing happens.
         """
-        if not self.training or is_recomputing():
+        if not self.training:
             return
         if padding is not None and padding.query is not None:
             real = ~padding.query
             loss = loss.masked_fill(padding.query, 0.0).sum() / real.sum().clamp(min=1)
-        self._losses.append(loss.mean())
+        loss = loss.mean()  # where activations are formed anew too: checkpointing wants the same operations
+        if not is_recomputing():
+            self._losses.append(loss)
 
     def auxiliary_loss(self) -> Tensor | None:
         """The sum of what forward passes in training mode added since the last call; None for nothing."""

@@ -1,7 +1,7 @@
 """S4D's outputs from blocks of tokens and the states around them, a few blocks at a time.
 
 The c D activations of a token are many times its D features; here they exist for a few blocks only and are formed
-anew in the backward pass. What is kept is tokens and states. Two operators, opaque to ``torch.compile``.
+anew in the backward pass. What is kept is tokens and states.
 
 Shapes: D width, c channels, T tokens of a block, G blocks, S numbers of a state, K = T + S, or T + 2 S where there
 is a state after the block too.
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.kernels.blocks import dropout_factor, dropout_seed
+from attentions.kernels.operator import differentiable_operator
 from attentions.kernels.precision import wide_dtype
 
 ON_CPU, ELSEWHERE = 2**20, 2**26
@@ -44,7 +45,7 @@ def read_blocks(
         dropout: probability of dropping an activation.
     """
     seed = dropout_seed(dropout)
-    return _read(tokens, before, after, matrix, weight, bias, dropout, seed)
+    return _s4d_read(tokens, before, after, matrix, weight, bias, dropout, seed)
 
 
 def _pieces(tokens: Tensor, matrix: Tensor) -> Iterator[tuple[int, slice]]:
@@ -65,7 +66,6 @@ def _by_token(x: Tensor, num_tokens: int) -> Tensor:
     return x.unflatten(1, (-1, num_tokens)).flatten(2).flatten(0, 1)
 
 
-@torch.library.custom_op("cab::s4d_read", mutates_args=())
 def _read(
     tokens: Tensor,
     before: Tensor,
@@ -88,7 +88,6 @@ def _read(
     return output
 
 
-@torch.library.custom_op("cab::s4d_read_backward", mutates_args=())
 def _read_backward(
     grad: Tensor,
     tokens: Tensor,
@@ -131,26 +130,14 @@ def _read_backward(
     return [*d_known, d_matrix.to(matrix.dtype), d_weight.to(weight.dtype), d_bias.to(bias.dtype)]
 
 
-@_read.register_fake
-def _(tokens: Tensor, before: Tensor, after: Tensor | None, matrix: Tensor, weight: Tensor, *_: Any) -> Tensor:  # noqa: ARG001
+def _shapes(tokens: Tensor, _before: Tensor, _after: Tensor | None, _matrix: Tensor, weight: Tensor, *_: Any) -> Tensor:
     return weight.new_empty(*tokens.shape[1:], len(weight))
 
 
-@_read_backward.register_fake
-def _(grad: Tensor, *inputs: Any) -> list[Tensor]:  # noqa: ARG001
-    return [torch.empty_like(x) for x in inputs[:6] if x is not None]
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
-    *tensors, ctx.dropout, seed = inputs
-    ctx.save_for_backward(*tensors, seed)
-
-
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    *tensors, seed = ctx.saved_tensors
-    d_tokens, d_before, *rest = _read_backward(grad, *tensors, ctx.dropout, seed)
-    d_after = rest.pop(0) if tensors[2] is not None else None
-    return (d_tokens, d_before, d_after, *rest, None, None)
-
-
-_read.register_autograd(_differentiate, setup_context=_save)
+_s4d_read = differentiable_operator(
+    "s4d_read",
+    _read,
+    _read_backward,
+    shapes=_shapes,
+    gradients=("tokens", "before", "after", "matrix", "weight", "bias"),
+)

@@ -40,9 +40,9 @@ def average(weights: Tensor, x: Tensor) -> Tensor:
 
 
 def segments(x: Tensor, num_landmarks: int) -> Tensor:
-    """The same means of one row without padding, readable: [n, E] to [c, E]."""
-    n = len(x)
+    """The same means of one row without padding, readable: [H, n, E] to [H, c, E]."""
+    n = x.shape[1]
     count = min(n, num_landmarks)
     size = n // count
     sizes = [size] * ((size + 1) * count - n) + [size + 1] * (n - size * count)
-    return torch.stack([part.mean(dim=0) for part in x.split(sizes)])
+    return torch.stack([part.mean(dim=1) for part in x.split(sizes, dim=1)], dim=1)

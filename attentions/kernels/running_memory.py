@@ -3,7 +3,7 @@
 Blocks of tokens, and spans of blocks. Within a block every token weighs exp(logit), in units of what there was at
 the block's first token; a target reads its block's tokens through their products with it, so its own memory is
 never formed. Before a block stands one memory. A span's activations are formed anew in the backward pass: what is
-kept is query, key, value and the memory before each span. Two operators, opaque to ``torch.compile``.
+kept is query, key, value and the memory before each span.
 
 Shapes: B batch, H heads, N tokens, E width of a head, r slots; G rows times heads, J blocks of a span, c tokens of
 a block. A leading 2 stands for keys and values.
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.kernels.blocks import groups_at_once
+from attentions.kernels.operator import differentiable_operator
 from attentions.kernels.precision import no_weight
 
 BLOCK = 32
@@ -52,7 +53,7 @@ def causal_abc(
         output [B, H, N, E], mass and mean.
     """
     key, value = key.to(query.dtype), value.to(query.dtype)
-    output, masses, means = _attend(query, key, value, compress.to(mean.dtype), padding, mass, mean)
+    output, masses, means = _causal_abc(query, key, value, compress.to(mean.dtype), padding, mass, mean)
     return output, masses[-1], means[-1]
 
 
@@ -211,7 +212,6 @@ def _output(span: _Span) -> Tensor:
     return (read @ span.means[1, :, :-1]).add_(span.mixed @ span.tokens[1])
 
 
-@torch.library.custom_op("cab::causal_abc", mutates_args=())
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, compress: Tensor, padding: Tensor | None, mass: Tensor, mean: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -230,7 +230,6 @@ def _attend(
     return output, masses, means
 
 
-@torch.library.custom_op("cab::causal_abc_backward", mutates_args=())
 def _attend_backward(
     grad: Tensor,
     d_masses: Tensor,
@@ -240,6 +239,8 @@ def _attend_backward(
     value: Tensor,
     compress: Tensor,
     padding: Tensor | None,
+    _mass: Tensor,
+    _mean: Tensor,
     masses: Tensor,
     means: Tensor,
 ) -> list[Tensor]:
@@ -322,25 +323,17 @@ def _memory_backward(
     return new.unsqueeze(-1) * after, d_block_mass, d_mass, d_mean
 
 
-@_attend.register_fake
-def _(query: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _shapes(query: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     mass, mean = inputs[-2:]
     count = (query.shape[2] + SPAN - 1) // SPAN + 1
     return torch.empty_like(query), mass.new_empty(count, *mass.shape), mean.new_empty(count, *mean.shape)
 
 
-@_attend_backward.register_fake
-def _(grad: Tensor, d_masses: Tensor, d_means: Tensor, *inputs: Any) -> list[Tensor]:  # noqa: ARG001
-    return [*(torch.empty_like(x) for x in inputs[:4]), torch.empty_like(d_masses[-1]), torch.empty_like(d_means[-1])]
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs[:5], *output[1:])
-
-
-def _differentiate(ctx: Any, grad: Tensor, d_masses: Tensor, d_means: Tensor) -> tuple[Tensor | None, ...]:
-    *d_inputs, d_mass, d_mean = _attend_backward(grad, d_masses, d_means, *ctx.saved_tensors)
-    return (*d_inputs, None, d_mass, d_mean)
-
-
-_attend.register_autograd(_differentiate, setup_context=_save)
+_causal_abc = differentiable_operator(
+    "causal_abc",
+    _attend,
+    _attend_backward,
+    shapes=_shapes,
+    gradients=("query", "key", "value", "compress", "mass", "mean"),
+    keeps=(1, 2),
+)

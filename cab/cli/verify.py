@@ -40,6 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checks", action="append", default=[], metavar="CHECK", help="checks or groups of checks (see --list-checks)"
     )
+    parser.add_argument(
+        "--quick", action="store_true", help="seconds: without slow checks, long sequences and measurements of time"
+    )
     parser.add_argument("--compile", action="store_true", help="also look for graph breaks under torch.compile (slow)")
     parser.add_argument(
         "--complexity",
@@ -57,14 +60,14 @@ def run(args: argparse.Namespace) -> int:
     if args.list_checks:
         _list_checks(args.csv)
         return 0
-    checks = select_checks(_words(args.checks) or None)
+    checks = select_checks(_words(args.checks) or None, quick=args.quick)
     if args.compile:
         checks += [check for check in select_checks(["compile"]) if check not in checks]
     patterns = [Pattern.parse(word) for word in _words(args.pattern)]
     subjects = list(_subjects(args, patterns))
     if not any(check.applies(subject) for check in checks for subject in subjects):
         raise UserError("none of these checks applies to these attentions and patterns; see --list-checks")
-    results = list(_results(subjects, checks))
+    results = sorted(_results(subjects, checks), key=lambda result: result.passed)  # what failed comes first
     if args.csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(COLUMNS)
@@ -107,11 +110,13 @@ def _results(subjects: Sequence[Subject], checks: Sequence[Check]) -> Iterator[C
             print(f"{subject.name} {subject.pattern}: no init_state and step, decoding not verified", file=sys.stderr)
         if subject.complexity is None:
             print(f"{subject.name} {subject.pattern}: growth is measured, not judged (--complexity)", file=sys.stderr)
-        count = failed = 0
+        results = []
         for result in run_checks(subject, checks):
-            count, failed = count + 1, failed + (not result.passed)
+            results.append(result)
             yield result
-        print(f"{subject.name} {subject.pattern}: {count} checks, {failed} failed", file=sys.stderr)
+        failed = [result.check for result in results if not result.passed]
+        names = f": {', '.join(failed)}" if failed else ""
+        print(f"{subject.name} {subject.pattern}: {len(results)} checks, {len(failed)} failed{names}", file=sys.stderr)
 
 
 def _print_table(results: Sequence[CheckResult]) -> None:

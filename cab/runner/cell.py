@@ -104,7 +104,8 @@ class Cell:
     @property
     def label(self) -> str:
         """The attention's name, with the options that were set by hand: ``abc(num_landmarks=32)``."""
-        usual = tuned_options(self.config["task"]["name"], self.backbone, str(self.pattern), self.attention.name)
+        cell = self.config["task"]["name"], self.backbone, str(self.pattern), self.attention.name
+        usual = tuned_options(*cell, preset=self.config["preset"])
         set_by_hand = [f"{k}={v}" for k, v in sorted(self.attention.options.items()) if v != usual[k]]
         return self.attention.name + (f"({', '.join(set_by_hand)})" if set_by_hand else "")
 

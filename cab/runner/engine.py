@@ -15,6 +15,7 @@ import torch
 from cab.backbone import Backbone
 from cab.build import build_backbone, without_memory
 from cab.errors import UserError, unknown_name
+from cab.registry import BACKBONES
 from cab.runner.cell import Cell
 from cab.runner.faults import StopSignals
 from cab.runner.processes import Processes, find_processes
@@ -105,7 +106,13 @@ def choose_device(name: str, processes: Processes) -> torch.device:
 
 
 def make_backbone(cell: Cell) -> Backbone:
-    """The network of the cell, sized by its data."""
+    """The network of the cell, sized by its data.
+
+    Raises:
+        ValueError: a backbone that does not take the task's calls, or options that do not fit.
+    """
+    if cell.task.calls:
+        cell.task.protocol_of(BACKBONES.get(cell.backbone).cls)
     return build_backbone(
         cell.backbone,
         attention=cell.attention,

@@ -23,13 +23,19 @@ class Check:
     summary: str
     applies: Callable[[Subject], bool]
     measure: Callable[[Subject], Worst]
+    is_quick: bool = True
+    """Whether it belongs to the quick form of the suite."""
+    is_timed: bool = False
+    """Whether its outcome depends on the speed of the machine."""
+    runs_long: bool = True
+    """Whether it looks at a long sequence too; not in the quick form."""
 
 
 CHECKS: dict[str, Check] = {}
 """Every check by name, in the order in which they run."""
 
 
-def always(subject: Subject) -> bool:  # noqa: ARG001
+def always(_subject: Subject) -> bool:
     return True
 
 
@@ -52,12 +58,14 @@ def decodes(subject: Subject) -> bool:
 Measure = Callable[[Subject], "Worst"]
 
 
-def check(group: str, *, applies: Callable[[Subject], bool] = always) -> Callable[[Measure], Measure]:
+def check(
+    group: str, *, applies: Callable[[Subject], bool] = always, is_quick: bool = True, is_timed: bool = False
+) -> Callable[[Measure], Measure]:
     """Decorator: the function is a check of ``group``; its docstring says what holds."""
 
     def add(measure: Measure) -> Measure:
         summary = " ".join((measure.__doc__ or "").split("\n\n")[0].split())
-        CHECKS[measure.__name__] = Check(measure.__name__, group, summary, applies, measure)
+        CHECKS[measure.__name__] = Check(measure.__name__, group, summary, applies, measure, is_quick, is_timed)
         return measure
 
     return add

@@ -12,7 +12,7 @@ LENGTH = 600
 """Longer than the blocks that causal forms are computed in."""
 
 
-@check("compile")
+@check("compile", is_quick=False)
 def compile_graph_breaks(subject: Subject) -> Worst:
     """torch.compile captures the call in one graph, in evaluation and in training mode."""
     worst = Worst("graph breaks:", limit=0.0)

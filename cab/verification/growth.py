@@ -35,7 +35,7 @@ ATTEMPTS = 3
 """A busy machine makes one measurement of time grow too fast now and then, hardly three."""
 
 
-@check("growth")
+@check("growth", is_quick=False, is_timed=True)
 def time_growth(subject: Subject) -> Worst:
     """Time of forward and backward grows with length no faster than the declared complexity."""
     limit = allowed(subject, TIME_SLACK)
@@ -48,7 +48,7 @@ def time_growth(subject: Subject) -> Worst:
     return worst
 
 
-@check("growth")
+@check("growth", is_quick=False)
 def memory_growth(subject: Subject) -> Worst:
     """Peak memory of forward and backward grows with length no faster than the declared complexity."""
     worst = Worst("power of the length with which memory grows is", limit=allowed(subject, MEMORY_SLACK))

@@ -22,8 +22,13 @@ class Inputs:
     query_padding: Tensor | None = None
     key_padding: Tensor | None = None
 
-    def run(self, module: Module) -> Tensor:
-        """Output [B, N, D]; in a self pattern the mask is given under both names, so either may be honoured."""
+    def run(self, module: Module, *, seed: int | None = None) -> Tensor:
+        """Output [B, N, D]; in a self pattern the mask is given under both names, so either may be honoured.
+
+        With a ``seed``, torch's random numbers are the same in every call.
+        """
+        if seed is not None:
+            torch.manual_seed(seed)
         masks = {}
         if self.query_padding is not None:
             masks["query_padding_mask"] = self.query_padding
@@ -56,6 +61,10 @@ class Inputs:
         masks = {"query_padding": self.query_padding, "key_padding": self.key_padding}
         named = self.tensors() | {name: mask for name, mask in masks.items() if mask is not None}
         return replace(self, **{name: x[index] for name, x in named.items()})
+
+    def repeated(self, count: int) -> Inputs:
+        """The one row of the inputs, ``count`` times."""
+        return replace(self, **{name: x.expand(count, -1, -1) for name, x in self.tensors().items()})
 
     def prefix(self, length: int) -> Inputs:
         """The first ``length`` targets, with the whole source."""

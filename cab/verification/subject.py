@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,13 +15,17 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from cab.attention import Attention
+from cab.attention import ALONE, Attention
 from cab.errors import UserError
+from cab.learning import Learner, auxiliary_loss
 from cab.patterns import Pattern
 from cab.verification.inputs import Inputs, Module
 
 WIDTH, HEADS = 32, 4
 """Size of most modules under verification; some checks add others."""
+
+LONG, LONG_WIDTH, LONG_HEADS = 4133, 8, 1
+"""A length beyond the blocks, caches and switches of real methods, and the size of modules at such lengths."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,10 @@ class Subject:
     complexity: str | None = None
     is_registered: bool = False
     device: str = "cpu"
+    long: tuple[int, ...] = (LONG,)
+    """Lengths of the long form of a check; none in the quick suite."""
+    drawn: set[int] = field(default_factory=set, compare=False)
+    """Lengths of the inputs drawn so far."""
 
     @property
     def keeps_whole_contract(self) -> bool:
@@ -70,6 +79,33 @@ class Subject:
             return True
         return True
 
+    @functools.cached_property
+    def is_random_in_training(self) -> bool:
+        """Whether training mode draws random numbers, without dropout."""
+        module = self.build().train()
+        inputs = self.draw(module, 33)
+        with torch.no_grad():
+            return not torch.equal(inputs.run(module, seed=1), inputs.run(module, seed=2))
+
+    @functools.cached_property
+    def adds_loss(self) -> bool:
+        """Whether a call gives the training loop a loss of its own."""
+        return any(auxiliary_loss(module) is not None for module in self._after_a_call())
+
+    @functools.cached_property
+    def gathers(self) -> bool:
+        """Whether a call in training mode gathers statistics from which buffers learn."""
+        learners = (m for module in self._after_a_call() for m in module.modules() if isinstance(m, Learner))
+        return any(learner.take_statistics() for learner in learners)
+
+    def _after_a_call(self) -> Iterator[Module]:
+        """Modules that were called in training and in evaluation; none where a call fails, as other checks will say."""
+        for training in (True, False):
+            module = self.build().train(training)
+            with contextlib.suppress(Exception):
+                self.draw(module, 5).run(module)
+                yield module
+
     @property
     def decodes(self) -> bool:
         """Whether decoding is to be verified."""
@@ -83,10 +119,17 @@ class Subject:
 
         Parameters that start as zeros (biases) are drawn at random: a defect can hide behind a zero.
         """
-        harness = {"pattern": self.pattern, "embed_dim": embed_dim, "num_heads": num_heads, "dropout": dropout}
+        harness: dict[str, Any] = {
+            "pattern": self.pattern,
+            "embed_dim": embed_dim,
+            "num_heads": num_heads,
+            "dropout": dropout,
+        }
+        if names_argument(self.cls, "depth"):
+            harness["depth"] = ALONE
         accepted = {name: value for name, value in harness.items() if takes(self.cls, name)}
         torch.manual_seed(seed)
-        module: Module = self.cls(**accepted, **{**self.options, **options}).to(self.device).eval()
+        module: Module = self.cls(**{**accepted, **self.options, **options}).to(self.device).eval()
         if not isinstance(getattr(module, "embed_dim", None), int):  # a plain module need not keep its width
             if "embed_dim" not in accepted:
                 raise UserError(f"cannot tell the width of {self.name}: give it an attribute embed_dim")
@@ -96,6 +139,11 @@ class Subject:
                 if parameter.is_floating_point() and not parameter.any():
                     parameter.normal_(std=0.3)
         return module
+
+    def build_for(self, length: int, **options: Any) -> Module:
+        """A module of the usual size, of a small one for long sequences."""
+        small = {"embed_dim": LONG_WIDTH, "num_heads": LONG_HEADS} if length >= min(self.long, default=LONG) else {}
+        return self.build(**small | options)
 
     def draw(
         self,
@@ -113,6 +161,7 @@ class Subject:
         longer of the two lengths then depends on the targets'.
         """
         generator = torch.Generator().manual_seed(seed)
+        self.drawn.add(length)
 
         def draw(length: int) -> Tensor:
             return (torch.randn(batch, length, module.embed_dim, generator=generator) * scale).to(self.device)
@@ -120,6 +169,7 @@ class Subject:
         if not self.pattern.is_cross:
             return Inputs(draw(length))
         source_length = length // 2 + 3 if source_length is None else source_length
+        self.drawn.add(source_length)
         return Inputs(draw(length), draw(source_length), draw(source_length))
 
 
@@ -129,6 +179,11 @@ def takes(cls: type[nn.Module], name: str) -> bool:
         return False
     parameters = inspect.signature(cls).parameters
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def names_argument(cls: type[nn.Module], name: str) -> bool:
+    """Whether the constructor of ``cls`` names the argument, not only takes any."""
+    return cls.__init__ is not nn.Module.__init__ and name in inspect.signature(cls).parameters
 
 
 class _Precision(TorchDispatchMode):

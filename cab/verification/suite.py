@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,6 +29,8 @@ GROUPS = (
     "determinism",
     "numerics",
     "precision",
+    "learning",
+    "depth",
     "limits",
     "parameters",
     "growth",
@@ -52,6 +54,8 @@ class CheckResult:
     check: str
     passed: bool
     detail: str
+    longest: int = 0
+    """Tokens of the longest sequence it looked at."""
 
 
 def verify_attention(
@@ -59,6 +63,7 @@ def verify_attention(
     pattern: Pattern | str,
     *,
     checks: Iterable[str] | None = None,
+    quick: bool = False,
     options: Mapping[str, Any] | None = None,
     complexity: str | None = None,
     device: str = "cpu",
@@ -71,6 +76,7 @@ def verify_attention(
             it has ``init_state`` and ``step``.
         pattern: NS, CS, NC or CC; one that a registered attention claims.
         checks: names of checks or of groups of checks; all but those of group ``compile`` when not given.
+        quick: in seconds: without the slow checks, and without long sequences in the others.
         options: options of the constructor; its defaults when not given.
         complexity: declared growth of a class that is not registered, as in :func:`cab.register_attention`.
         device: where the modules run.
@@ -78,7 +84,7 @@ def verify_attention(
     Raises:
         ValueError: an unknown attention, pattern, check or option, or a class that cannot be built.
     """
-    chosen = select_checks(checks)
+    chosen = select_checks(checks, quick=quick)
     subject = subject_of(attention, pattern, options=options or {}, complexity=complexity, device=device)
     return list(run_checks(subject, chosen))
 
@@ -92,8 +98,7 @@ def run_checks(subject: Subject, checks: Iterable[Check]) -> Iterator[CheckResul
     for check in applicable:
         with torch.random.fork_rng(gpus), one_thread():
             torch.manual_seed(0)
-            passed, detail = run(check, subject)
-        yield CheckResult(subject.name, str(subject.pattern), check.name, passed, detail)
+            yield run(check, subject)
 
 
 @contextmanager
@@ -107,25 +112,41 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def run(check: Check, subject: Subject) -> tuple[bool, str]:
-    """Whether a check passed, and its words; an attention that raises has not passed."""
+def run(check: Check, subject: Subject) -> CheckResult:
+    """What a check found, and at what length; an attention that raises has not passed."""
+    subject = replace(subject, long=subject.long if check.runs_long else (), drawn=set())
     try:
         worst = check.measure(subject)
-        return worst.passed, worst.detail
+        passed, detail = worst.passed, worst.detail
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
-        return False, f"raised {type(error).__name__}: {lines[0]}; no error expected"
+        passed, detail = False, f"raised {type(error).__name__}: {lines[0]}; no error expected"
+    longest = max(subject.drawn, default=0)
+    looked = f"; n up to {longest}" if longest else ""
+    return CheckResult(subject.name, str(subject.pattern), check.name, passed, detail + looked, longest)
 
 
-def select_checks(names: Iterable[str] | None = None) -> list[Check]:
-    """The checks of these names and groups, in the order of the suite; UserError for an unknown one."""
-    if names is None:
-        return [check for check in CHECKS.values() if check.group not in ON_DEMAND]
-    names = set(names)
+def select_checks(
+    names: Iterable[str] | None = None, *, quick: bool = False, is_timed: bool | None = None
+) -> list[Check]:
+    """Checks by their names and groups, in the order of the suite; all but those of group ``compile`` by default.
+
+    Args:
+        names: names of checks or of groups of checks.
+        quick: those that take little, without their long sequences.
+        is_timed: only those that depend on the speed of the machine (True), or that do not (False).
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    names = set(GROUPS) - set(ON_DEMAND) if names is None else set(names)
     for name in sorted(names):
         if name not in CHECKS and name not in GROUPS:
             raise unknown_name("check", name, [*CHECKS, *GROUPS])
-    return [check for check in CHECKS.values() if check.name in names or check.group in names]
+    chosen = [check for check in CHECKS.values() if check.name in names or check.group in names]
+    if is_timed is not None:
+        chosen = [check for check in chosen if check.is_timed is is_timed]
+    return [replace(check, runs_long=False) for check in chosen if check.is_quick] if quick else chosen
 
 
 def subject_of(

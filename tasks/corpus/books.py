@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 from cab import UserError
 from cab.cache import checksums
-from tasks.corpus.synthetic import generate_book
 from tasks.hub import stream
 
 log = logging.getLogger(__name__)
@@ -94,13 +93,18 @@ class HubBooks(Books):
 
 
 class SyntheticBooks(Books):
-    """Books that :func:`generate_book` writes, so many of each part."""
+    """Books that ``generate`` writes from their numbers, so many of each part.
 
-    COUNTS: ClassVar[dict[str, int]] = {"train": 120, "validation": 8, "test": 8}
-    VERSION = 1
+    Args:
+        generate: the text of a book, always the same for its number.
+    """
 
-    def __init__(self) -> None:
-        digest = hashlib.sha256(generate_book(0).encode()).hexdigest()[:16]
+    COUNTS: ClassVar[dict[str, int]] = {"train": 128, "validation": 8, "test": 8}
+    VERSION = 2
+
+    def __init__(self, generate: Callable[[int], str]) -> None:
+        self.generate = generate
+        digest = hashlib.sha256(generate(0).encode()).hexdigest()[:16]
         self.key = {"generator": self.VERSION, "first": digest, "counts": self.COUNTS}
 
     def __str__(self) -> str:
@@ -109,17 +113,17 @@ class SyntheticBooks(Books):
     def read(self, part: str) -> Iterator[str]:
         first = sum(self.COUNTS[before] for before in PARTS[: PARTS.index(part)])
         for number in range(self.COUNTS[part]):
-            yield generate_book(first + number)
+            yield self.generate(first + number)
 
 
-def find_books(dataset: str, source: str | None, data_root: Path | None) -> Books:
-    """The books of a data set: generated, of the hub where ``source`` names one, else under ``data_root``.
+def find_books(dataset: str, source: str | None, data_root: Path | None, *, synthetic: SyntheticBooks) -> Books:
+    """The books of a data set: ``synthetic``, of the hub where ``source`` names one, else under ``data_root``.
 
     Raises:
         ValueError: no folder is given, or it has no books.
     """
     if dataset == "synthetic":
-        return SyntheticBooks()
+        return synthetic
     if source is not None:
         return HubBooks(source)
     if data_root is None:

@@ -6,20 +6,22 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from backbones.generation import Limits, sample
-from backbones.layers.decoder import TokenDecoder
 from cab import Backbone, Task, UserError, register_task
+from cab.backbone_protocols import TokenLM
 from cab.task import Batches, Metric
 from tasks.corpus.blocks import Blocks
-from tasks.corpus.books import find_books
+from tasks.corpus.books import SyntheticBooks, find_books
+from tasks.corpus.facts import ALL, Facts, FactScores, check_scored
 from tasks.corpus.tokens import perplexity, read_corpus, unigram_loss
 from tasks.lm.pictures import draw_contexts, write_samples
+from tasks.lm.synthetic import LEVELS, generate_book
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,7 @@ class LM(Task):
         tokenizer: a tokenizer.json, or a folder with one or with GPT-2's vocab.json and merges.txt; without one, a
             byte-level BPE of ``vocab_size`` entries is trained on the training part.
         vocab_size: of the tokenizer that is trained.
+        scored: ``all`` tokens, or of generated books the ``answers`` alone: what is learnt and scored.
         block_len: tokens of a training block.
         evaluation_batch_size: blocks a batch in validation and test.
         context_lengths: block lengths at which the trained network is scored besides, shorter and longer than
@@ -43,6 +46,7 @@ class LM(Task):
     """
 
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
+    calls: ClassVar = (TokenLM,)
 
     def __init__(
         self,
@@ -51,6 +55,7 @@ class LM(Task):
         source: str | None = None,
         tokenizer: str | None = None,
         vocab_size: int = 50257,
+        scored: str = ALL,
         block_len: int = 8192,
         evaluation_batch_size: int = 1,
         context_lengths: Sequence[int] = (256, 512, 1024, 2048, 4096, 8192, 16384),
@@ -58,28 +63,36 @@ class LM(Task):
         sample_tokens: int = 100,
     ) -> None:
         self.dataset, self.source, self.tokenizer = dataset, source, tokenizer
-        self.vocab_size, self.block_len = vocab_size, block_len
+        self.vocab_size, self.scored, self.block_len = vocab_size, scored, block_len
         self.evaluation_batch_size = evaluation_batch_size
         self.context_lengths = tuple(context_lengths)
         self.context_tokens, self.sample_tokens = context_tokens, sample_tokens
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        beside = [("word_ppl", "per word"), *((f"ppl_{length}", "per token") for length in self.context_lengths)]
+        beside = (
+            [("word_ppl", "per word")] if self.scored == ALL else [(f"ppl_{level}", "per token") for level in LEVELS]
+        )
         return (
             Metric("ppl", "per token", higher_is_better=False),
             *(Metric(name, unit, higher_is_better=False, primary=False) for name, unit in beside),
+            *(
+                Metric(f"ppl_{length}", "per token", higher_is_better=False, primary=False, at_length=length)
+                for length in self.context_lengths
+            ),
         )
 
     def check(self) -> None:
+        check_scored(self.scored, self.dataset)
         if min(self.block_len, self.evaluation_batch_size, self.sample_tokens, *self.context_lengths) < 1:
             raise UserError(
                 "task.block_len, evaluation_batch_size, sample_tokens and context_lengths must be at least 1"
             )
 
     def setup(self, data_root: Path | None) -> None:
-        books = find_books(self.dataset, self.source, data_root)
+        books = find_books(self.dataset, self.source, data_root, synthetic=SyntheticBooks(generate_book))
         self.corpus = read_corpus(books, tokenizer=self.tokenizer, vocab_size=self.vocab_size)
+        self._facts = None if self.scored == ALL else Facts.of(self.corpus)
         self._training = Blocks(self.corpus, "train", self.block_len, whole=True)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -93,20 +106,30 @@ class LM(Task):
         return self._training
 
     def loss(self, backbone: Backbone, batch: Tensor) -> Tensor:
-        """Mean negative log-likelihood, in nats a token."""
+        """Mean negative log-likelihood, in nats a token that is scored."""
+        return self.token_losses(backbone, batch)[self._is_scored(batch[:, 1:])].mean()
+
+    def token_losses(self, backbone: Backbone, batch: Tensor) -> Tensor:
+        """Negative log-likelihood of each token but the first, [B, N]."""
         logits = backbone(batch[:, :-1])
-        return F.cross_entropy(logits.flatten(0, 1).float(), batch[:, 1:].flatten())
+        losses = F.cross_entropy(logits.flatten(0, 1).float(), batch[:, 1:].flatten(), reduction="none")
+        return losses.view_as(batch[:, 1:])
+
+    def _is_scored(self, tokens: Tensor) -> Tensor:
+        if self._facts is None:
+            return torch.ones_like(tokens, dtype=torch.bool)
+        return self._facts.is_answer.to(tokens.device)[tokens]
 
     def mean_loss(
         self, backbone: Backbone, batches: Batches, part: str, length: int, limit: int | None = None
     ) -> tuple[float, int]:
-        """Mean over every token of a part, in blocks of ``length`` that do not overlap; and how many tokens."""
+        """Mean over every scored token of a part, in blocks of ``length`` that do not overlap; and how many tokens."""
         total, count = 0.0, 0
         for batch in batches(Blocks(self.corpus, part, length, whole=False, limit=limit), self.evaluation_batch_size):
             for rows in [batch] if isinstance(batch, Tensor) else [row.unsqueeze(0) for row in batch]:
-                tokens = rows[:, 1:].numel()
-                total += self.loss(backbone, rows).item() * tokens
-                count += tokens
+                losses = self.token_losses(backbone, rows)[self._is_scored(rows[:, 1:])]
+                total += losses.double().sum().item()
+                count += losses.numel()
         return total / count, count
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
@@ -114,7 +137,11 @@ class LM(Task):
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         mean, count = self.mean_loss(backbone, batches, "test", self.block_len)
-        scores = {"ppl": perplexity(mean), "word_ppl": perplexity(mean * count / self.corpus.words["test"])}
+        scores = {"ppl": perplexity(mean)}
+        if self._facts is None:
+            scores["word_ppl"] = perplexity(mean * count / self.corpus.words["test"])
+        else:
+            scores |= self._level_scores(self._facts, backbone, batches)
         for length in self.context_lengths:
             try:
                 mean, _ = self.mean_loss(backbone, batches, "test", length, self.context_tokens)
@@ -126,19 +153,34 @@ class LM(Task):
         self._contexts = {length: scores[f"ppl_{length}"] for length in self.context_lengths}
         return scores
 
+    def _level_scores(self, facts: Facts, backbone: Backbone, batches: Batches) -> dict[str, float]:
+        scores = FactScores(facts, LEVELS)
+        for batch in batches(Blocks(self.corpus, "test", self.block_len, whole=True), self.evaluation_batch_size):
+            scores.add(batch, F.pad(self.token_losses(backbone, batch), (1, 0)))
+        return scores.perplexities()
+
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Each token by its share of the training part."""
+        """Each token by its share of the training part; of generated books, what a window of so many tokens tells."""
+        if self._facts is not None:
+            return {f"look_up_{window}": self._looked_up(self._facts, window) for window in (0, 4, 16, self.block_len)}
         mean = unigram_loss(self.corpus, "test")
         words = perplexity(mean * len(self.corpus.files["test"]) / self.corpus.words["test"])
         return {"unigram": {"ppl": perplexity(mean), "word_ppl": words}}
 
+    def _looked_up(self, facts: Facts, window: int) -> dict[str, float]:
+        scores = FactScores(facts, LEVELS)
+        blocks = Blocks(self.corpus, "test", self.block_len, whole=True)
+        for i in range(len(blocks)):
+            scores.add_look_up(blocks[i], window)
+        return {"ppl": perplexity(scores.mean), **scores.perplexities()}
+
     def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         draw_contexts(self._contexts, self.block_len, f"LM {self.dataset}", folder / "contexts.png")
-        assert isinstance(backbone, TokenDecoder)
+        network = cast(TokenLM, backbone)
         prompts = next(batches(Blocks(self.corpus, "test", min(64, self.block_len), whole=True), 2))
         generator = torch.Generator(device=prompts.device).manual_seed(1)
         limits = Limits(max_length=self.sample_tokens)
-        texts = sample(backbone, backbone.init_state(len(prompts)), prompts, limits, top_p=0.9, generator=generator)
+        texts = sample(network, network.init_state(len(prompts)), prompts, limits, top_p=0.9, generator=generator)
         write_samples(
             [(self.corpus.text(a), self.corpus.text(b)) for a, b in zip(prompts.tolist(), texts.tolist(), strict=True)],
             folder / "samples.txt",

@@ -11,10 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cab import Backbone, Task, UserError, register_task
+from cab.backbone_protocols import MaskedLM
 from cab.task import Batches, Metric
 from tasks.corpus.blocks import PackedLines
-from tasks.corpus.books import find_books
+from tasks.corpus.books import SyntheticBooks, find_books
+from tasks.corpus.facts import ALL, Facts, FactScores, check_scored
 from tasks.corpus.tokens import NUM_SPECIAL, PAD, perplexity, read_corpus, unigram_loss
+from tasks.mlm.synthetic import LEVELS, generate_book
 
 MASKED, REPLACED, KEPT = 0.8, 0.1, 0.1  # of the chosen tokens (Devlin et al. 2019, section 3.1)
 
@@ -26,6 +29,7 @@ class MLM(Task):
     Args:
         dataset: pg19 (folders in its layout, or a data set on the hub), or synthetic.
         source, tokenizer, vocab_size: as of the task ``lm``.
+        scored: ``all`` tokens, or of generated pages the ``answers`` alone: what is chosen.
         block_len: most tokens of a page, packed from whole lines.
         mask_share: part of the tokens that is chosen; 80 percent of them become the mask, 10 percent a random
             token, 10 percent stay.
@@ -35,6 +39,7 @@ class MLM(Task):
     """
 
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
+    calls: ClassVar = (MaskedLM,)
 
     def __init__(
         self,
@@ -43,24 +48,28 @@ class MLM(Task):
         source: str | None = None,
         tokenizer: str | None = None,
         vocab_size: int = 50257,
+        scored: str = ALL,
         block_len: int = 2048,
         mask_share: float = 0.15,
         scored_part: str = "test",
         evaluation_batch_size: int = 8,
     ) -> None:
         self.dataset, self.source, self.tokenizer = dataset, source, tokenizer
-        self.vocab_size, self.block_len = vocab_size, block_len
+        self.vocab_size, self.scored, self.block_len = vocab_size, scored, block_len
         self.mask_share, self.scored_part = mask_share, scored_part
         self.evaluation_batch_size = evaluation_batch_size
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        ppl = Metric("ppl", "per masked token", higher_is_better=False)
-        if self.scored_part == "test":
-            return (ppl,)
-        return (ppl, Metric("ppl_test", "per masked token", higher_is_better=False, primary=False))
+        beside = [] if self.scored_part == "test" else ["ppl_test"]
+        beside += [] if self.scored == ALL else [f"ppl_{level}" for level in LEVELS]
+        names = {"ppl": True, **dict.fromkeys(beside, False)}
+        return tuple(
+            Metric(name, "per masked token", higher_is_better=False, primary=primary) for name, primary in names.items()
+        )
 
     def check(self) -> None:
+        check_scored(self.scored, self.dataset)
         if self.scored_part not in ("test", "validation"):
             raise UserError(f"task.scored_part must be test or validation, got '{self.scored_part}'")
         if not 0.0 < self.mask_share <= 1.0:
@@ -69,8 +78,9 @@ class MLM(Task):
             raise UserError("task.block_len and task.evaluation_batch_size must be at least 1")
 
     def setup(self, data_root: Path | None) -> None:
-        books = find_books(self.dataset, self.source, data_root)
+        books = find_books(self.dataset, self.source, data_root, synthetic=SyntheticBooks(generate_book))
         self.corpus = read_corpus(books, tokenizer=self.tokenizer, vocab_size=self.vocab_size)
+        self._facts = None if self.scored == ALL else Facts.of(self.corpus)
         self.parts = {part: PackedLines(self.corpus, part, self.block_len) for part in ("train", "validation", "test")}
 
     def fingerprint(self) -> dict[str, Any]:
@@ -92,13 +102,13 @@ class MLM(Task):
         """The page as the network sees it [B, N], and the places to predict [K] in the flattened page.
 
         ``mask_share`` of each row's tokens are chosen, the number rounded up or down at random so that it is
-        right on average, but at least one.
+        right on average, but at least one. Where answers alone are scored, ``mask_share`` is that of the answers.
         """
         draw = torch.rand(2, *tokens.shape, generator=generator)
         rounding = torch.rand(len(tokens), 1, generator=generator)
         random_tokens = torch.randint(NUM_SPECIAL, len(self.corpus.counts), tokens.shape, generator=generator)
         draw, rounding, random_tokens = (x.to(tokens.device) for x in (draw, rounding, random_tokens))
-        real = tokens != PAD
+        real = tokens != PAD if self._facts is None else self._facts.is_answer.to(tokens.device)[tokens]
         wanted = (self.mask_share * real.sum(dim=1, keepdim=True) + rounding).floor().clamp(min=1.0)
         rank = draw[0].masked_fill(~real, 2.0).argsort(dim=1).argsort(dim=1)
         chosen = (rank < wanted) & real
@@ -131,16 +141,36 @@ class MLM(Task):
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         test = perplexity(self.mean_loss(backbone, batches, "test"))
+        levels = {} if self._facts is None else self._level_scores(self._facts, backbone, batches)
         if self.scored_part == "test":
-            return {"ppl": test}
-        return {"ppl": perplexity(self.mean_loss(backbone, batches, "validation")), "ppl_test": test}
+            return {"ppl": test, **levels}
+        return {"ppl": perplexity(self.mean_loss(backbone, batches, "validation")), "ppl_test": test, **levels}
+
+    def _level_scores(self, facts: Facts, backbone: Backbone, batches: Batches) -> dict[str, float]:
+        """Perplexity of the test part's chosen answers by how far away they are told."""
+        generator = torch.Generator().manual_seed(0)
+        scores = FactScores(facts, LEVELS)
+        for batch in batches(self.parts["test"], self.evaluation_batch_size):
+            seen, places = self.hide(batch, generator)
+            losses = torch.full(batch.shape, torch.nan, device=batch.device).flatten()
+            chosen = F.cross_entropy(backbone(seen, selected=places).float(), batch.flatten()[places], reduction="none")
+            scores.add(batch, losses.index_copy(0, places, chosen).view_as(batch))
+        return scores.perplexities()
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Each token of the scored part by its share of the training part."""
+        """Each token of the scored part by its share of the training part; of generated pages, what a window tells."""
+        if self._facts is not None:
+            return {f"look_up_{window}": self._looked_up(self._facts, window) for window in (0, 4, self.block_len)}
         scores = {"ppl": perplexity(unigram_loss(self.corpus, self.scored_part))}
         if self.scored_part == "validation":
             scores["ppl_test"] = perplexity(unigram_loss(self.corpus, "test"))
         return {"unigram": scores}
+
+    def _looked_up(self, facts: Facts, window: int) -> dict[str, float]:
+        scores = FactScores(facts, LEVELS)
+        for i in range(len(self.parts[self.scored_part])):
+            scores.add_look_up(self.parts[self.scored_part].__getitems__([i])[0], window)
+        return {"ppl": perplexity(scores.mean), **scores.perplexities()}
 
     def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         """Pages of the test part with the chosen tokens in brackets: what stands there, and what is predicted."""

@@ -1,4 +1,4 @@
-"""linear, cosFormer and Performer: readable forms, padding, decoding across blocks, limits, stabilisers."""
+"""linear, cosFormer and Performer: readable forms, blocks, positions, features, the released denominator."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
-from attentions.linearized import BLOCK, BlockCausal, Where
-from attentions.performer import PerformerAttention
+from attentions.kernels.causal_sums import BLOCK, BlockCausal
+from attentions.performer import PerformerAttention, ReleasedExponential
 from cab import UserError, build_attention
-from tests.attentions.agreement import assert_forms_agree, assert_padding_is_nothing, make
+from tests.attentions.agreement import assert_forms_agree, make
 
 METHODS = ["linear", "cosformer", "performer"]
 PATTERNS = ["NS", "CS", "NC", "CC"]
@@ -27,12 +27,6 @@ def test_fast_form_is_the_readable_one(name: str, pattern: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_fast_form_is_the_readable_one_across_blocks(name: str) -> None:
     assert_forms_agree(make(name, "CS"), BLOCK + 37, 0)
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("name", METHODS)
-def test_padding_is_nothing(name: str, pattern: str) -> None:
-    assert_padding_is_nothing(make(name, pattern), 19, 11)
 
 
 def test_block_sums_have_the_gradients_of_their_definition() -> None:
@@ -101,18 +95,7 @@ def test_performer_keeps_its_features_in_the_state_dict() -> None:
     assert torch.equal(first(x), second(x))
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_performer_is_finite_on_large_inputs(pattern: str) -> None:
-    module = build_attention("performer", pattern=pattern, embed_dim=32, num_heads=2)
-    inputs = [torch.randn(2, 300, 32) * 30 for _ in range(3 if module.pattern.is_cross else 1)]
-    for x in inputs:
-        x.requires_grad_()
-    output = module(*inputs)
-    assert output.isfinite().all()
-    assert all(g.isfinite().all() for g in torch.autograd.grad(output.sum(), inputs))
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", ["NS", "NC", "CC"])
 def test_the_released_denominator_floor_is_reproduced(pattern: str) -> None:
     assert_forms_agree(make("performer", pattern, denominator_floor=0.1), 21, 13)
 
@@ -122,6 +105,7 @@ def test_the_released_denominator_floor_is_reproduced(pattern: str) -> None:
     [
         ("performer", {"num_features": 0}),
         ("performer", {"denominator_floor": -0.1}),
+        ("performer", {"denominator_floor": 0.1}),
         ("cosformer", {"reweighting_length": 0}),
     ],
 )
@@ -138,6 +122,8 @@ def test_how_often_the_released_floor_replaces_a_denominator(num_features: int, 
     )
     assert isinstance(attention, PerformerAttention)
     query, key = scale * torch.randn(2, 2, 8, 1024, 64)
-    mass = attention.summarise(key, key, None, Where())["mass"]
-    denominators = attention.query_features(query, Where()) @ mass.unsqueeze(-1)
+    queries, keys = attention.logarithms(query), attention.logarithms(key)
+    queries = ReleasedExponential.forward(queries - queries.amax(dim=-1, keepdim=True), None)
+    keys = ReleasedExponential.forward(keys - keys.amax(dim=(-2, -1), keepdim=True), None)
+    denominators = queries @ keys.sum(dim=-2).unsqueeze(-1)
     assert (denominators < 0.1).float().mean().item() == pytest.approx(share, abs=0.15)

@@ -1,6 +1,5 @@
 """Attentions with one real defect each, of padding, batches, randomness, numbers or cost."""
 
-# ruff: noqa: ARG002 - the contract's arguments, which no defect needs all of
 from __future__ import annotations
 
 import random
@@ -18,8 +17,7 @@ class Softmax(Attention):
     """Sound softmax attention without causality: what most defects below start from."""
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
-        return self.weights(query, key, key_padding_mask) @ value
+        return self.weights(query, key, padding.key) @ value
 
     def weights(self, query, key, padding):
         return hide_padding(query @ key.mT * self.scale, padding).softmax(-1)
@@ -31,7 +29,7 @@ class Softmax(Attention):
 class ForgottenPadding(Attention):
     """The mask is never used; padded keys take part with what their biases make of zeros."""
 
-    def attend(self, query, key, value, padding):
+    def attend(self, query, key, value, _padding):
         return (query @ key.mT * self.scale).softmax(-1) @ value
 
 
@@ -41,10 +39,9 @@ class PaddingInDenominator(Attention):
     autocast_dtypes = ()
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
         q, k = F.elu(query) + 1, F.elu(key) + 1
-        if key_padding_mask is not None:
-            value = value.masked_fill(key_padding_mask[:, None, :, None], 0.0)
+        if padding.key is not None:
+            value = value.masked_fill(padding.key[:, None, :, None], 0.0)
         return q @ (k.mT @ value) / (q @ k.sum(2).unsqueeze(-1))
 
 
@@ -65,13 +62,12 @@ class OutOfRangeAndPadding(Attention):
     reach = 3
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
         n = query.shape[2]
         places = torch.arange(n)[:, None] + torch.arange(-self.reach, self.reach + 1)
         index = places.clamp(0, n - 1)
         hidden = ((places < 0) | (places >= n))[None, None]
-        if key_padding_mask is not None:
-            hidden = hidden & key_padding_mask[:, index][:, None]
+        if padding.key is not None:
+            hidden = hidden & padding.key[:, index][:, None]
         logits = torch.einsum("bhne,bhnwe->bhnw", query, key[:, :, index]) * self.scale
         return torch.einsum(
             "bhnw,bhnwe->bhne", logits.masked_fill(hidden, torch.finfo(query.dtype).min).softmax(-1), value[:, :, index]
@@ -81,11 +77,11 @@ class OutOfRangeAndPadding(Attention):
 class PaddingByMultiplication(nn.Module):
     """A plain module that multiplies padding by zero: NaN times zero is NaN."""
 
-    def __init__(self, pattern, embed_dim):
+    def __init__(self, embed_dim):
         super().__init__()
         self.project = nn.Linear(embed_dim, embed_dim)
 
-    def forward(self, query, key=None, value=None, *, query_padding_mask=None, key_padding_mask=None):
+    def forward(self, query, *, key_padding_mask=None, **_same):
         x = self.project(query)
         if key_padding_mask is None:
             return 0.1 * x + x.mean(1, keepdim=True)
@@ -97,10 +93,9 @@ class EmptyMaskCounts(Softmax):
     """Giving a mask, even an empty one, adds a key of zeros."""
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
-        if key_padding_mask is None:
-            return super().attend(query, key, value, Padding(None, None))
-        padding = F.pad(key_padding_mask, (0, 1), value=False)
+        if padding.key is None:
+            return super().attend(query, key, value, Padding())
+        padding = F.pad(padding.key, (0, 1), value=False)
         return self.weights(query, F.pad(key, (0, 0, 0, 1)), padding) @ F.pad(value, (0, 0, 0, 1))
 
 
@@ -114,12 +109,11 @@ class BatchScaledInverse(Attention):
     num_landmarks = 4
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
         query, key = query * self.scale**0.5, key * self.scale**0.5
         assign = torch.arange(query.shape[2]) * self.num_landmarks // query.shape[2]
         member = F.one_hot(assign, self.num_landmarks).float()
-        if key_padding_mask is not None:
-            member = (member * ~key_padding_mask[..., None])[:, None]
+        if padding.key is not None:
+            member = (member * ~padding.key[..., None])[:, None]
         member = member / member.sum(-2, keepdim=True).clamp_min(1.0)
         q_mean, k_mean = member.mT @ query, member.mT @ key
         kernel = (q_mean @ k_mean.mT).softmax(-1)
@@ -128,7 +122,7 @@ class BatchScaledInverse(Attention):
         for _ in range(3):
             product = kernel @ inverse
             inverse = 0.25 * inverse @ (13 * eye - product @ (15 * eye - product @ (7 * eye - product)))
-        last = hide_padding(q_mean @ key.mT, key_padding_mask).softmax(-1) @ value
+        last = hide_padding(q_mean @ key.mT, padding.key).softmax(-1) @ value
         return (query @ k_mean.mT).softmax(-1) @ (inverse @ last)
 
 
@@ -136,9 +130,8 @@ class CentredOverBatch(Softmax):
     """Keys are centred by their mean over batch and positions."""
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
         value = value - 0.01 * value.mean((0, 2), keepdim=True)
-        return self.weights(query, key, key_padding_mask) @ value
+        return self.weights(query, key, padding.key) @ value
 
 
 # --- randomness ----------------------------------------------------------------------------------------------
@@ -157,15 +150,14 @@ class RandomFeatures(Attention):
         return self.projection
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
         projection = self.features()
 
         def positive(x):
             return (x @ projection - x.square().sum(-1, keepdim=True) / 2).exp()
 
         q, k = positive(query * self.scale**0.5), positive(key * self.scale**0.5)
-        if key_padding_mask is not None:
-            k = k.masked_fill(key_padding_mask[:, None, :, None], 0.0)
+        if padding.key is not None:
+            k = k.masked_fill(padding.key[:, None, :, None], 0.0)
         return q @ (k.mT @ value) / (q @ k.sum(2).unsqueeze(-1)).clamp_min(1e-9)
 
 
@@ -217,10 +209,9 @@ class ScalesInPlace(Softmax):
     """The input is scaled in place."""
 
     def compute(self, query, key, value, padding):
-        query_padding_mask, key_padding_mask = padding
         with torch.no_grad():
             query.mul_(0.5)
-        return super().compute(query, key, value, Padding(query_padding_mask, key_padding_mask))
+        return super().compute(query, key, value, padding)
 
 
 # --- lengths and numbers ---------------------------------------------------------------------------------------
@@ -230,28 +221,25 @@ class FailsAtLengthOne(Softmax):
     """Values are divided by their deviation over positions, which a single one does not have."""
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
-        return self.weights(query, key, key_padding_mask) @ (value / (1.0 + value.std(2, keepdim=True)))
+        return self.weights(query, key, padding.key) @ (value / (1.0 + value.std(2, keepdim=True)))
 
 
 class NeedsWholeBlocks(Softmax):
     """Only multiples of 16 work beyond the first 16 tokens."""
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
         if query.shape[2] > 16:
             query = query.unflatten(2, (-1, 16)).flatten(2, 3)
-        return self.weights(query, key, key_padding_mask) @ value
+        return self.weights(query, key, padding.key) @ value
 
 
 class NoMaximum(Attention):
     """A softmax without subtracting the maximum first."""
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
         weights = (query @ key.mT * self.scale).exp()
-        if key_padding_mask is not None:
-            weights = weights.masked_fill(key_padding_mask[:, None, None], 0.0)
+        if padding.key is not None:
+            weights = weights.masked_fill(padding.key[:, None, None], 0.0)
         return weights @ value / weights.sum(-1, keepdim=True)
 
 
@@ -268,15 +256,15 @@ class FastIsNotReference(Softmax):
     def weights(self, query, key, padding):
         return super().weights(query / self.scale, key, padding)
 
-    def reference(self, query, key, value, *, query_padding_mask, key_padding_mask):
-        return super().weights(query, key, key_padding_mask) @ value
+    def reference(self, query, key, value):
+        return (query @ key.mT * self.scale).softmax(-1) @ value
 
 
 class ScaledTwice(Softmax):
     """Nystromformer as published: query and key are both divided by sqrt(E), so no limit is softmax attention."""
 
     @classmethod
-    def softmax_limit(cls, pattern, num_tokens):  # noqa: ARG003
+    def softmax_limit(cls, _pattern, _num_tokens):
         return SoftmaxLimit(({},))
 
     def weights(self, query, key, padding):
@@ -287,10 +275,9 @@ class OverflowsInHalf(Attention):
     """Linear attention that adds up unnormalised products in the precision of autocast."""
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
         q, k = query.relu() + 0.1, key.relu() + 0.1
-        if key_padding_mask is not None:
-            k = k.masked_fill(key_padding_mask[:, None, :, None], 0.0)
+        if padding.key is not None:
+            k = k.masked_fill(padding.key[:, None, :, None], 0.0)
         return q @ (k.mT @ value) / (q @ k.sum(2, dtype=k.dtype).unsqueeze(-1))
 
 
@@ -298,19 +285,17 @@ class WantsFloat32(Softmax):
     """Says nothing about autocast, and fails under it."""
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
         if query.dtype is not torch.float32:
             raise TypeError(f"{query.dtype} is not supported")
-        return self.weights(query, key, key_padding_mask) @ value
+        return self.weights(query, key, padding.key) @ value
 
 
 class WantsContiguous(Softmax):
     """Cuts the width into heads by a view of the input."""
 
     def compute(self, query, key, value, padding):
-        query_padding_mask, key_padding_mask = padding
         query = query.view(-1, self.embed_dim).view_as(query)
-        return super().compute(query, key, value, Padding(query_padding_mask, key_padding_mask))
+        return super().compute(query, key, value, padding)
 
 
 # --- cost ------------------------------------------------------------------------------------------------------
@@ -320,16 +305,14 @@ class QuadraticMemory(Attention):
     """Registered as linear; writes all weights out."""
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
-        return hide_padding(query @ key.mT * self.scale, key_padding_mask).softmax(-1) @ value
+        return hide_padding(query @ key.mT * self.scale, padding.key).softmax(-1) @ value
 
 
 class QuadraticTime(Attention):
     """Registered as linear; the fused kernel hides the weights but not the time."""
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
-        visible = None if key_padding_mask is None else ~key_padding_mask[:, None, None]
+        visible = None if padding.key is None else ~padding.key[:, None, None]
         return F.scaled_dot_product_attention(query, key, value, visible).nan_to_num()
 
 
@@ -341,19 +324,18 @@ class ManyParameters(Softmax):
         self.hidden = nn.Sequential(nn.Linear(embed_dim, 4 * embed_dim), nn.GELU(), nn.Linear(4 * embed_dim, embed_dim))
 
     def compute(self, query, key, value, padding):
-        query_padding_mask, key_padding_mask = padding
         value = value + self.hidden(value)
-        return super().compute(query, key, value, Padding(query_padding_mask, key_padding_mask))
+        return super().compute(query, key, value, padding)
 
 
 class TakesAnything(nn.Module):
     """A registered module that checks nothing."""
 
-    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
+    def __init__(self, *, embed_dim, **_anything):
         super().__init__()
         self.project = nn.Linear(embed_dim, embed_dim)
 
-    def forward(self, query, key=None, value=None, *, query_padding_mask=None, key_padding_mask=None):
+    def forward(self, query, *_source, **_masks):
         return self.project(query)
 
 
@@ -361,7 +343,6 @@ class LooksAtANumber(Softmax):
     """Python asks for a value of a tensor, which breaks the graph of torch.compile."""
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
         if query.abs().max().item() > 1e6:
             query = query / 1e6
-        return self.weights(query, key, key_padding_mask) @ value
+        return self.weights(query, key, padding.key) @ value

@@ -1,6 +1,5 @@
 """Attentions that look ahead, forget the past, or decode otherwise than they train. Each has one real defect."""
 
-# ruff: noqa: ARG002 - the contract's arguments, which no defect needs all of
 from __future__ import annotations
 
 import torch
@@ -34,16 +33,14 @@ class ForgottenMask(Attention):
     """Softmax attention that never heard of causality."""
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
-        return hide_padding(query @ key.mT * self.scale, key_padding_mask).softmax(-1) @ value
+        return hide_padding(query @ key.mT * self.scale, padding.key).softmax(-1) @ value
 
 
 class MaskDroppedByDropout(Attention):
     """The causal mask is lost on the path that applies dropout (Keras, 2026)."""
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
-        logits = hide_padding(query @ key.mT * self.scale, key_padding_mask)
+        logits = hide_padding(query @ key.mT * self.scale, padding.key)
         if self.training and self.dropout > 0.0:
             return F.dropout(logits.softmax(-1), self.dropout) @ value
         return logits.masked_fill(future(query.shape[2]), NEVER).softmax(-1) @ value
@@ -53,8 +50,7 @@ class FaintLeak(Attention):
     """One part in a thousand comes from the next token, and only there where a block of 64 ends."""
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
-        logits = hide_padding(query @ key.mT * self.scale, key_padding_mask)
+        logits = hide_padding(query @ key.mT * self.scale, padding.key)
         output = logits.masked_fill(future(query.shape[2]), NEVER).softmax(-1) @ value
         at_border = (torch.arange(query.shape[2]) % 64 == 63)[:, None]
         return output + 1e-3 * torch.where(at_border, value.roll(-1, 2) - value, 0.0)
@@ -66,11 +62,10 @@ class LengthFactor(Attention):
     autocast_dtypes = ()
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
         n = query.shape[2]
         distance = torch.arange(n)[:, None] - torch.arange(n)
         scores = query.relu() @ key.relu().mT * torch.cos(torch.pi / 2 * distance / n)
-        return causal_average(scores + 1e-3, value, key_padding_mask)
+        return causal_average(scores + 1e-3, value, padding.key)
 
 
 class GlobalStabiliser(Attention):
@@ -83,14 +78,13 @@ class GlobalStabiliser(Attention):
         self.register_buffer("projection", torch.randn(self.head_dim, 16))
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
 
         def features(x: Tensor, dims: tuple[int, ...]) -> Tensor:
             x = x * self.scale**0.5
             logits = x @ self.projection - x.square().sum(-1, keepdim=True) / 2
             return (logits - logits.amax(dims, keepdim=True)).exp() + 1e-4
 
-        return causal_average(features(query, (-1,)) @ features(key, (-1, -2)).mT, value, key_padding_mask)
+        return causal_average(features(query, (-1,)) @ features(key, (-1, -2)).mT, value, padding.key)
 
 
 class NoRunningSum(Attention):
@@ -103,12 +97,11 @@ class NoRunningSum(Attention):
         self.compress = nn.Parameter(torch.randn(2, self.head_dim, 16) * self.head_dim**-0.5)
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
 
         def slots(x: Tensor, weight: Tensor) -> Tensor:
             logits = x @ weight
-            if key_padding_mask is not None:
-                logits = logits.masked_fill(key_padding_mask[:, None, :, None], -1e30)
+            if padding.key is not None:
+                logits = logits.masked_fill(padding.key[:, None, :, None], -1e30)
             return (logits - logits.logcumsumexp(2)).exp().unsqueeze(-1) * x.unsqueeze(-2)
 
         keys, values = slots(key, self.compress[0]), slots(value, self.compress[1])
@@ -123,17 +116,16 @@ class OwnBlockSummary(Attention):
     block = 8
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
         n = query.shape[2]
         blocks = torch.arange(n) // self.block
         member = F.one_hot(blocks).float()
-        if key_padding_mask is not None:
-            member = member * ~key_padding_mask[:, None, :, None]
+        if padding.key is not None:
+            member = member * ~padding.key[:, None, :, None]
         member = member / member.sum(-2, keepdim=True).clamp_min(1.0)
         keys, values = member.mT @ key, member.mT @ value
         near = (query @ key.mT * self.scale).masked_fill(future(n) | (blocks[:, None] != blocks), NEVER)
         far = (query @ keys.mT * self.scale).masked_fill(torch.arange(keys.shape[2]) > blocks[:, None], NEVER)
-        near = hide_padding(near, key_padding_mask)
+        near = hide_padding(near, padding.key)
         near_weight, far_weight = torch.cat([near, far], -1).softmax(-1).split([n, keys.shape[2]], -1)
         return near_weight @ value + far_weight @ values
 
@@ -145,10 +137,9 @@ class ChunkState(Attention):
     chunk = 8
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
         q, k = F.elu(query) + 1, F.elu(key) + 1
-        if key_padding_mask is not None:
-            k = k.masked_fill(key_padding_mask[:, None, :, None], 0.0)
+        if padding.key is not None:
+            k = k.masked_fill(padding.key[:, None, :, None], 0.0)
         n, chunks = query.shape[2], torch.arange(query.shape[2]) // self.chunk
         seen = (chunks[:, None] >= chunks) | ~future(n)
         scores = (q @ k.mT).masked_fill(~seen, 0.0)
@@ -164,11 +155,10 @@ class CircularConvolution(Attention):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         self.decay = nn.Parameter(torch.linspace(-3.0, 0.0, self.head_dim))
 
-    def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
+    def attend(self, _query, _key, value, padding):
         n = value.shape[2]
-        if key_padding_mask is not None:
-            value = value.masked_fill(key_padding_mask[:, None, :, None], 0.0)
+        if padding.key is not None:
+            value = value.masked_fill(padding.key[:, None, :, None], 0.0)
         kernel = (-self.decay.exp() * torch.arange(n)[:, None]).exp()
         return torch.fft.irfft(torch.fft.rfft(value, dim=2) * torch.fft.rfft(kernel, dim=0), n=n, dim=2)
 
@@ -177,8 +167,7 @@ class CausalSoftmax(Attention):
     """Sound causal softmax attention: what the decoding defects below start from."""
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
-        logits = hide_padding(query @ key.mT * self.scale, key_padding_mask)
+        logits = hide_padding(query @ key.mT * self.scale, padding.key)
         return logits.masked_fill(future(query.shape[2]), NEVER).softmax(-1) @ value
 
 

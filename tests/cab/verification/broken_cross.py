@@ -1,6 +1,5 @@
 """Cross attentions with one real defect each."""
 
-# ruff: noqa: ARG002 - the contract's arguments, which no defect needs all of
 from __future__ import annotations
 
 import torch
@@ -27,15 +26,14 @@ class QueryStabiliserOverTargets(Attention):
         self.register_buffer("projection", torch.randn(self.head_dim, 16))
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
 
         def features(x: Tensor, dims: tuple[int, ...]) -> Tensor:
             logits = x * self.scale**0.5 @ self.projection - x.square().sum(-1, keepdim=True) * self.scale / 2
             return (logits - logits.amax(dims, keepdim=True)).exp() + 1e-4
 
         k = features(key, (-1,))
-        if key_padding_mask is not None:
-            k = k.masked_fill(key_padding_mask[:, None, :, None], 0.0)
+        if padding.key is not None:
+            k = k.masked_fill(padding.key[:, None, :, None], 0.0)
         q = features(query, (-1, -2))
         return q @ (k.mT @ value) / (q @ k.sum(2).unsqueeze(-1)).clamp_min(1e-9)
 
@@ -46,34 +44,31 @@ class SharedScale(Attention):
     autocast_dtypes = ()
 
     def attend(self, query, key, value, padding):
-        key_padding_mask = padding.key
         n, m = query.shape[2], key.shape[2]
         distance = torch.arange(n)[:, None] - torch.arange(m)
         scores = query.relu() @ key.relu().mT * torch.cos(torch.pi / 2 * distance / max(n, m)) + 1e-3
-        if key_padding_mask is not None:
-            scores = scores.masked_fill(key_padding_mask[:, None, None], 0.0)
+        if padding.key is not None:
+            scores = scores.masked_fill(padding.key[:, None, None], 0.0)
         return scores @ value / scores.sum(-1, keepdim=True).clamp_min(1e-6)
 
 
 class SourceMaskLostInDecoding(Softmax):
     """Decoding starts from the source without its mask."""
 
-    def init_state(self, batch_size, *, key=None, value=None, key_padding_mask=None, device=None, dtype=None):
+    def init_state(self, batch_size, *, key=None, value=None, **_mask):
         return super().init_state(batch_size, key=key, value=value)
 
 
 class SourceIgnored(Softmax):
     """Attends to the targets themselves; the source only lends its length."""
 
-    def attend(self, query, key, value, padding):
-        query_padding_mask = padding.query
-        return super().attend(query, query, query, Padding(None, query_padding_mask))
+    def attend(self, query, _key, _value, padding):
+        return super().attend(query, query, query, Padding(None, padding.query))
 
 
 class OneTensorAlone(Softmax):
     """Works when key and value are one tensor and takes the key for the value."""
 
     def compute(self, query, key, value, padding):
-        query_padding_mask, key_padding_mask = padding
         value = key if key is value else value.flip(1)
-        return super().compute(query, key, value, Padding(query_padding_mask, key_padding_mask))
+        return super().compute(query, key, value, padding)

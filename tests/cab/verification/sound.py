@@ -1,6 +1,5 @@
 """Attentions without defects, unlike this project's own: none of them may be blamed for anything."""
 
-# ruff: noqa: ARG002 - the contract's arguments, which no defect needs all of
 from __future__ import annotations
 
 import torch
@@ -18,7 +17,7 @@ class PlainAverage(nn.Module):
         self.is_causal = pattern == "CS"
         self.value = nn.Linear(embed_dim, embed_dim)
 
-    def forward(self, query, key=None, value=None, *, query_padding_mask=None, key_padding_mask=None):
+    def forward(self, query, *, query_padding_mask=None, key_padding_mask=None):
         padding = key_padding_mask if key_padding_mask is not None else query_padding_mask
         weights = query.new_ones(query.shape[:2])
         if padding is not None:
@@ -57,7 +56,7 @@ class FixedWidth(nn.Module):
         super().__init__()
         self.decay = nn.Parameter(torch.linspace(-6.0, 0.0, self.embed_dim))
 
-    def forward(self, query, key=None, value=None, *, query_padding_mask=None, key_padding_mask=None):
+    def forward(self, query, *, query_padding_mask=None, **_same):
         n, order = query.shape[1], None
         if query_padding_mask is not None:
             query = query.masked_fill(query_padding_mask[..., None], 0.0)
@@ -77,7 +76,7 @@ class InsideBfloat16(nn.Module):
         super().__init__()
         self.maps = nn.ModuleList(nn.Linear(embed_dim, embed_dim) for _ in range(3))
 
-    def forward(self, query, key=None, value=None, *, query_padding_mask=None, key_padding_mask=None):
+    def forward(self, query, *, key_padding_mask=None, **_same):
         if key_padding_mask is not None:
             query = query.masked_fill(key_padding_mask[..., None], 0.0)
         q, k, v = (linear(query).bfloat16() for linear in self.maps)

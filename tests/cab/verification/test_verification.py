@@ -32,7 +32,8 @@ def test_results_say_what_was_measured_and_expected():
     for result in results:
         assert (result.attention, result.pattern, result.passed) == ("vanilla", "CS", True)
         assert any(character.isdigit() for character in result.detail)
-        assert result.detail.endswith("expected")
+        assert "expected; n up to " in result.detail
+        assert result.longest >= 33
 
 
 def test_failure_names_place_and_limit():
@@ -43,10 +44,11 @@ def test_failure_names_place_and_limit():
 
 
 def test_every_applicable_check_runs_and_no_other():
-    names = {result.check for result in verify_attention(sound.PlainAverage, "NS")}
+    names = {result.check for result in verify_attention(sound.PlainAverage, "NS", quick=True)}
     assert not any(name.startswith(("lookahead", "decode", "compile")) for name in names)
     assert "wrong_inputs" not in names  # a plain module promises forward alone
-    assert {"padded_right", "length_one", "memory_growth", "same_seed"} <= names
+    assert {"padded_right", "length_one", "same_seed"} <= names
+    assert "memory_growth" not in names  # too slow for the quick form
     assert "decode_steps" in {
         result.check for result in verify_attention(sound.CachedAverage, "CS", checks=["decoding"])
     }

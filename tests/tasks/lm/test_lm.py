@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import subprocess
@@ -17,8 +18,10 @@ from torch import Tensor, nn
 from cab import Backbone, UserError, build_backbone
 from tasks.corpus.blocks import Blocks, PackedLines
 from tasks.corpus.books import FolderBooks, SyntheticBooks, find_books
-from tasks.corpus.synthetic import generate_book
+from tasks.corpus.facts import Facts
+from tasks.corpus.synthetic import THINGS
 from tasks.corpus.tokens import END, NUM_SPECIAL, PAD, UNKNOWN, Corpus, read_corpus
+from tasks.lm.synthetic import generate_book
 from tasks.lm.task import LM
 from tests.cab.cli.command import ROOT
 from tests.tasks.in_order import in_order
@@ -177,18 +180,74 @@ def test_a_book_of_one_word_is_left_out_and_counted(tmp_path: Path, caplog: pyte
 
 def test_without_books_the_way_out_is_named() -> None:
     with pytest.raises(UserError, match="dataset=synthetic"):
-        find_books("pg19", None, None)
+        find_books("pg19", None, None, synthetic=SyntheticBooks(generate_book))
 
 
-def test_generated_books_are_always_the_same_and_need_their_beginning() -> None:
+def test_generated_books_are_always_the_same_and_answer_what_they_told() -> None:
     assert generate_book(3) == generate_book(3) != generate_book(4)
-    for chapter in generate_book(5).split("Chapter ")[1:]:
-        kept = {line.split()[0]: line.split()[3:5] for line in chapter.splitlines() if " keeps a " in line}
-        answers = [line for line in chapter.splitlines() if line.startswith("What does")]
-        assert answers
-        for line in answers:
-            assert " ".join(kept[line.split()[2]]) in line
-    assert str(SyntheticBooks()) == "the generated books"
+    for told, asked in zip(*[iter(generate_book(5).splitlines())] * 2, strict=True):
+        facts, words = told.split()[1:], asked.split()[1:]
+        assert len(facts) == 16
+        questions = [(a, b) for a, b in itertools.pairwise(words) if b in THINGS]
+        assert len(questions) == 48
+        assert all(name in facts if name.endswith(thing) else name + thing in facts for name, thing in questions)
+
+
+@pytest.fixture(scope="module")
+def generated() -> LM:
+    return ready(None, dataset="synthetic", vocab_size=800, block_len=128, scored="answers")
+
+
+def test_a_block_is_a_chapter_and_its_answers_count(generated: LM) -> None:
+    block = generated.training_set[7]
+    words = generated.corpus.text(block[1:].tolist()).split()
+    assert words[0] == "Kept"
+    assert len(words) == 126  # and two ends of lines
+    is_answer = generated.token_losses(Bigram(generated.corpus.size), block[None])[0].isfinite()
+    assert is_answer.all()
+    counted = [
+        generated.corpus.text([t]).strip() for t in block[1:].tolist() if Facts.of(generated.corpus).is_answer[t]
+    ]
+    assert counted == [word for word in words if word in THINGS]
+
+
+def test_the_loss_is_that_of_the_answers(generated: LM) -> None:
+    table = torch.zeros(generated.corpus.size, generated.corpus.size)
+    table[:, Facts.of(generated.corpus).is_answer] = 20.0  # every thing as likely as any other, nothing else
+    backbone = Bigram(generated.corpus.size)
+    backbone.table.data = table
+    batch = torch.stack([generated.training_set[i] for i in range(3)])
+    assert generated.loss(backbone, batch).item() == pytest.approx(math.log(16), abs=1e-4)
+    with torch.no_grad():
+        scores = generated.evaluate(backbone, in_order)
+    assert scores["ppl"] == pytest.approx(16.0, abs=1e-2)
+    assert scores["ppl_near"] == pytest.approx(16.0, abs=1e-2)
+    assert "word_ppl" not in scores
+
+
+def test_a_window_knows_what_was_told_within_it(generated: LM) -> None:
+    baselines = generated.baselines()
+    assert baselines["look_up_0"]["ppl"] == pytest.approx(16.0)
+    assert baselines["look_up_128"]["ppl"] == pytest.approx(1.0)
+    assert 6.0 < baselines["look_up_4"]["ppl"] < 9.0
+    assert baselines["look_up_4"]["ppl_near"] == pytest.approx(1.0)
+    assert baselines["look_up_16"]["ppl_far"] == pytest.approx(16.0)
+
+
+def test_distances_are_to_the_fact_or_to_the_same_answer(generated: LM) -> None:
+    text = " annalamp borisring anna lamp boris ring anna lamp borisring boris ring clara coin"
+    ids = generated.corpus.tokenizer.encode(text).ids
+    found = list(Facts.of(generated.corpus).distances(generated.corpus.dictionary[ids].tolist()))
+    assert [place for place, _ in found] == [3, 5, 7, 10, 12]
+    assert [distance for _, distance in found[:-1]] == [3, 4, 4, 2]
+    assert found[-1][1] > 128
+
+
+def test_answers_alone_are_of_generated_books_with_their_words(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="dataset=synthetic"):
+        ready(write_books(tmp_path), scored="answers")
+    with pytest.raises(UserError, match="vocab_size to 800"):
+        ready(None, dataset="synthetic", vocab_size=300, scored="answers")
 
 
 @pytest.mark.parametrize(

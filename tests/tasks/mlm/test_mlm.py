@@ -11,13 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from cab import Backbone, UserError
+from tasks.corpus.synthetic import THINGS
 from tasks.corpus.tokens import NUM_SPECIAL, PAD
+from tasks.mlm.synthetic import generate_book
 from tasks.mlm.task import MLM
 from tests.tasks.in_order import in_order
 from tests.tasks.lm.test_lm import write_books
 
 
-def ready(folder: Path, **options: Any) -> MLM:
+def ready(folder: Path | None, **options: Any) -> MLM:
     task = MLM(**{"dataset": "pg19", "vocab_size": 300, "block_len": 40, "evaluation_batch_size": 3, **options})
     task.check()
     task.setup(folder)
@@ -31,7 +33,7 @@ class Lookup(Backbone):
         super().__init__()
         self.table = nn.Parameter(torch.randn(size, size))
 
-    def forward(self, tokens: Tensor, padding_mask: Tensor | None, *, selected: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None, *, selected: Tensor) -> Tensor:
         assert padding_mask is None or torch.equal(padding_mask, tokens == PAD)
         return self.table[tokens.flatten()[selected]]
 
@@ -87,6 +89,38 @@ def test_perplexity_is_the_likelihood_of_the_hidden_tokens(part: str, tmp_path: 
     )
     if part == "validation":
         assert scores["ppl_test"] == pytest.approx(expected["test"], rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def generated() -> MLM:
+    options = {"dataset": "synthetic", "vocab_size": 800, "block_len": 52, "mask_share": 0.8}
+    return ready(None, **options, scored="answers")
+
+
+def test_a_generated_page_hides_things_of_its_list(generated: MLM) -> None:
+    pages = generated.training_set.__getitems__(list(range(200)))
+    assert pages.shape == (200, 52)
+    seen, places = generated.hide(pages, torch.Generator().manual_seed(1))
+    hidden = {generated.corpus.text([t]).strip() for t in pages.flatten()[places].tolist()}
+    assert hidden == set(THINGS)
+    assert len(places) / 200 == pytest.approx(0.8 * 16, abs=0.2)
+    told, listed = (line.split()[1:] for line in generate_book(0).splitlines()[:2])
+    near = [name for name in listed[::2] if name in told]
+    assert len(near) == 4
+    for name, thing in zip(listed[::2], listed[1::2], strict=True):
+        assert name in told if name in near else name + thing in told
+    assert (seen[:, :19] == pages[:, :19]).all()
+
+
+def test_bounds_of_generated_pages(generated: MLM) -> None:
+    baselines = generated.baselines()
+    assert baselines["look_up_0"]["ppl"] == pytest.approx(16.0)
+    assert baselines["look_up_52"]["ppl"] == pytest.approx(1.0)
+    assert baselines["look_up_4"]["ppl"] == pytest.approx(8.0, abs=0.2)
+    backbone = Lookup(generated.mask + 1).eval()
+    with torch.no_grad():
+        scores = generated.evaluate(backbone, in_order)
+    assert set(scores) == {metric.name for metric in generated.metrics} == {"ppl", "ppl_near", "ppl_far"}
 
 
 @pytest.mark.parametrize(

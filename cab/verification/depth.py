@@ -1,0 +1,32 @@
+"""Depth: a method that depends on its place in a network keeps its promises at every place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cab.attention import Depth
+from cab.verification.check import CHECKS, Worst, check
+from cab.verification.subject import Subject, names_argument
+
+DEPTHS = (Depth(0, 4), Depth(3, 4))
+"""Beside the one that all other checks build with, the first of one."""
+
+KEPT = ("lookahead_gradient", "decode_steps", "decode_padded", "padded_left", "batch_size", "gradient_is_derivative")
+
+
+def takes_depth(subject: Subject) -> bool:
+    return names_argument(subject.cls, "depth")
+
+
+@check("depth", applies=takes_depth, is_quick=False)
+def every_depth(subject: Subject) -> Worst:
+    """First and last in a network of four, the main properties of every group hold as they do alone."""
+    worst = Worst("error, in parts of what is allowed,", limit=1.0)
+    for depth in DEPTHS:
+        deep = replace(subject, options={**subject.options, "depth": depth}, long=())
+        for kept in (CHECKS[name] for name in KEPT):
+            if kept.applies(deep):
+                found = kept.measure(deep)
+                part = found.value / found.limit if found.limit else float(found.value > 0.0) * 2.0
+                worst.add(part, f"depth {depth.index} of {depth.count}, {kept.name}, {found.where}")
+    return worst

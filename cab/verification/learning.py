@@ -1,0 +1,323 @@
+"""Learning: losses of its own, buffers that learn and rules for parameters, as every training loop uses them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from cab.learning import Learner, auxiliary_loss, end_step, parameter_groups, recompute
+from cab.padding import Padding
+from cab.verification.check import Worst, causal, check, keeps_contract
+from cab.verification.compare import LEAK, ROUNDING, difference, gradient_floor
+from cab.verification.inputs import Inputs, Module, padded_places, row_alone, with_padding
+from cab.verification.subject import Subject
+
+LAYOUTS = ("right", "left", "inside")
+SEED = 5
+
+
+def learns(subject: Subject) -> bool:
+    return any(isinstance(module, Learner) for module in subject.build().modules())
+
+
+def adds_loss(subject: Subject) -> bool:
+    return learns(subject) and subject.adds_loss
+
+
+def adds_loss_causally(subject: Subject) -> bool:
+    return causal(subject) and adds_loss(subject)
+
+
+def gathers(subject: Subject) -> bool:
+    return learns(subject) and subject.gathers
+
+
+@check("learning", applies=adds_loss_causally)
+def loss_lookahead(subject: Subject) -> Worst:
+    """The loss of a target keeps to what its output may see: by gradient and by replacement, all cuts, in training."""
+    worst = Worst("part of a target's loss that comes from later tokens", limit=LEAK)
+    for length, dropout in ((2, 0.0), (9, 0.0), (45, subject.dropout)):
+        module = subject.build(dropout=dropout).train()
+        inputs = subject.draw(module, length, batch=1)
+        rows = inputs.repeated(length).requiring_grad()
+        cuts = torch.arange(length, device=rows.query.device)
+        later = torch.arange(length, device=rows.query.device) > cuts[:, None]
+        before = losses_of_targets(module, rows)
+        noise = torch.randn_like(rows.query)
+        after = losses_of_targets(module, replace(rows, query=torch.where(later[..., None], noise, rows.query)))
+        for loss, other in zip(before, after, strict=True):
+            (gradient,) = torch.autograd.grad(loss.diagonal().sum(), rows.query, retain_graph=True)
+            size = gradient.norm(dim=-1)
+            leak = size.where(later, 0.0).max() / size.max().clamp_min(1e-30)
+            worst.add(leak, f"n={length}, dropout {dropout:g}, gradient")
+            moved = (other - loss).abs().where(~later, 0.0).max() / loss.abs().mean().clamp_min(1e-30)
+            worst.add(moved.detach(), f"n={length}, dropout {dropout:g}, later tokens replaced")
+        worst.add(0.0, f"n={length}, {len(before)} losses of targets")
+    return worst
+
+
+@check("learning", applies=adds_loss)
+def loss_number(subject: Subject) -> Worst:
+    """A loss is one of each target, or a number that depends on parameters alone."""
+    worst = Worst("part of a number that comes from inputs", limit=LEAK)
+    module = subject.build().train()
+    inputs = subject.draw(module, 17, batch=3).requiring_grad()
+    other = subject.draw(module, 17, batch=3, seed=2, scale=2.0)
+    found = []
+    for x in (inputs, other):
+        with recorded_losses(module) as given:
+            x.run(module, seed=SEED)
+        total = auxiliary_loss(module)
+        numbers = [loss for loss in given if loss.dim() == 0]
+        found.append(numbers or ([] if given or total is None else [total]))
+    for number, moved in zip(*found, strict=True):
+        size = number.detach().abs().clamp_min(1e-30)
+        worst.add((moved - number).abs().detach() / size, "n=17, other inputs")
+        if number.requires_grad:
+            gradients = torch.autograd.grad(number, [*inputs.tensors().values()], allow_unused=True)
+            worst.add(sum(float(g.abs().sum()) for g in gradients if g is not None), "n=17, gradient")
+    worst.add(0.0, f"n=17, {len(found[0])} numbers")
+    return worst
+
+
+@check("learning", applies=adds_loss)
+def loss_padding(subject: Subject) -> Worst:
+    """The loss of a padded batch is that of its rows alone, each weighted by its targets: padding does not count."""
+    worst = Worst("difference between the loss of a padded batch and that of its rows", limit=ROUNDING)
+    for layout in LAYOUTS:
+        module = subject.build().train()
+        inputs = with_padding(subject.draw(module, 17, batch=5), layout)
+        total = own_loss(module, inputs)
+        filled = replace(inputs, **{name: x.clone() for name, x in inputs.tensors().items()})
+        for _, x, mask in padded_places(filled):
+            x[mask] = 100.0
+        worst.add(relative(own_loss(module, filled), total), f"n=17, padding {layout} of 100")
+        with recorded_losses(module, whole=False) as unmasked:
+            inputs.run(module, seed=SEED)
+        auxiliary_loss(module)
+        worst.add(len(unmasked), f"n=17, padding {layout}, losses of targets given without padding", limit=0.0)
+        if subject.is_random_in_training:
+            continue
+        rows = [row_alone(inputs, row) for row in range(len(inputs.query))]
+        counts = inputs.real.sum(1).tolist()
+        alone = [own_loss(module, row) * n for row, n in zip(rows, counts, strict=True) if row is not None]
+        worst.add(relative(total, sum(alone) / sum(counts)), f"n=17, padding {layout}, rows alone")
+    return worst
+
+
+@check("learning", applies=learns)
+def loss_once(subject: Subject) -> Worst:
+    """A loss is there once: in training only, given away once, and neither lost nor doubled by recomputation."""
+    worst = Worst("losses too many or too few", limit=0.0)
+    module = subject.build()
+    inputs = subject.draw(module, 17)
+    inputs.run(module)
+    worst.add(float(auxiliary_loss(module) is not None), "n=17, in evaluation")
+    module.train()
+    inputs.run(module)
+    auxiliary_loss(module)
+    worst.add(float(auxiliary_loss(module) is not None), "n=17, asked for twice")
+    plain, again = (training_step(subject, recomputes=recomputes) for recomputes in (False, True))
+    worst.add(float(again.is_left), "n=17, left behind by recomputation")
+    if math.isnan(plain.loss) or math.isnan(again.loss):
+        worst.add(float(math.isnan(plain.loss) != math.isnan(again.loss)), "n=17, under recomputation")
+    else:
+        worst.add(relative(again.loss, plain.loss), "n=17, value under recomputation", limit=ROUNDING)
+    floor = gradient_floor(plain.gradients)
+    for name, gradient in plain.gradients.items():
+        error = difference(again.gradients.get(name, torch.zeros_like(gradient)), gradient, floor)
+        worst.add(error, f"n=17, gradient of {name} under recomputation", limit=ROUNDING)
+    return worst
+
+
+@check("learning", applies=keeps_contract)
+def forward_keeps_state(subject: Subject) -> Worst:
+    """Forward and backward passes in training, recomputed or not, and evaluation leave the state_dict as it is."""
+    worst = Worst("entries of the state_dict that a pass changed:", limit=0.0)
+    for training in (True, False):
+        for recomputes in (False, True):
+            module = subject.build(dropout=subject.dropout).train(training)
+            before = state_of(module)
+            inputs = with_padding(subject.draw(module, 17, batch=3), "right").requiring_grad()
+            output = recompute(lambda *_, x=inputs, m=module: x.run(m), inputs.query) if recomputes else None
+            output = inputs.run(module) if output is None else output
+            output.sum().backward()
+            auxiliary_loss(module)
+            changed = [name for name, x in state_of(module).items() if not _same(x, before.get(name))]
+            mode = f"{'training' if training else 'evaluation'}{', recomputed' if recomputes else ''}"
+            worst.add(len(changed), f"n=17, {mode} ({', '.join(changed) or 'none'})")
+    return worst
+
+
+@check("learning", applies=gathers)
+def statistics_once(subject: Subject) -> Worst:
+    """Buffers learn from a training pass once, recomputed or not, and from no evaluation; what they learn is saved."""
+    worst = Worst("difference of what was learnt", limit=ROUNDING)
+
+    (plain, expected), again, evaluated = (
+        learnt(subject, recomputes=recomputes, evaluates=evaluates)
+        for recomputes, evaluates in ((False, False), (True, False), (False, True))
+    )
+    for how, (_, state) in (("recomputation", again), ("a call in evaluation", evaluated)):
+        worst.add(*worst_entry(state, expected, f"n=33, by {how}"))
+    fresh = subject.build(seed=100)
+    fresh.load_state_dict(plain.state_dict())
+    inputs = subject.draw(plain, 17)
+    with torch.no_grad():
+        worst.add(difference(inputs.run(fresh), inputs.run(plain)), "n=17, output after loading what was learnt")
+    return worst
+
+
+def learnt(subject: Subject, *, recomputes: bool, evaluates: bool) -> tuple[Module, dict[str, Tensor]]:
+    """A module after one step of training, and its state_dict beside the statistics that it learnt from."""
+    module = subject.build().train()
+    inputs = subject.draw(module, 33, batch=3).requiring_grad()
+    output = recompute(lambda *_: inputs.run(module), inputs.query) if recomputes else inputs.run(module)
+    output.sum().backward()
+    if evaluates:
+        subject.draw(module, 19, seed=9).run(module.eval())
+    gathered: dict[str, Tensor] = {}
+    for path, learner in module.named_modules():
+        statistics = learner.take_statistics() if isinstance(learner, Learner) else {}
+        gathered |= {f"{path}.{name} as gathered": x.clone() for name, x in statistics.items()}
+        if statistics:
+            with torch.no_grad():
+                learner.learn(**statistics)
+    return module.eval(), state_of(module) | gathered
+
+
+@check("learning", applies=gathers)
+def statistics_padding(subject: Subject) -> Worst:
+    """What buffers learn from a padded batch is what they learn from its rows, one pass each: sums over real tokens."""
+    worst = Worst("difference of what was learnt", limit=ROUNDING)
+    for layout in LAYOUTS:
+        together, apart, filled = (subject.build().train() for _ in range(3))
+        inputs = with_padding(subject.draw(together, 17, batch=5), layout)
+        poisoned = replace(inputs, **{name: x.clone() for name, x in inputs.tensors().items()})
+        for _, x, mask in padded_places(poisoned):
+            x[mask] = 100.0
+        inputs.run(together, seed=SEED)
+        poisoned.run(filled, seed=SEED)
+        for row in range(len(inputs.query)):
+            alone = row_alone(inputs, row)
+            if alone is not None:
+                alone.run(apart, seed=SEED)
+        for module in (together, apart, filled):
+            end_step(module)
+        learnt = state_of(together)
+        worst.add(*worst_entry(state_of(filled), learnt, f"n=17, padding {layout} of 100"))
+        if not subject.is_random_in_training:
+            worst.add(*worst_entry(state_of(apart), learnt, f"n=17, padding {layout}, rows one by one"))
+    return worst
+
+
+@check("learning", applies=learns)
+def parameter_rules(subject: Subject) -> Worst:
+    """Rules for parameters name parameters, with rates and decays that are numbers from zero on."""
+    worst = Worst("rules that an optimiser cannot follow:", limit=0.0)
+    module = subject.build()
+    groups = parameter_groups(module, learning_rate=1e-3, weight_decay=1e-2)
+    for group in groups:
+        for name in ("lr", "weight_decay"):
+            is_sound = math.isfinite(group[name]) and group[name] >= 0.0
+            worst.add(float(not is_sound), f"{name} {group[name]:g} of {len(group['params'])} parameters")
+    covered = [id(parameter) for group in groups for parameter in group["params"]]
+    worst.add(len(set(covered) ^ {id(p) for p in module.parameters()}), f"{len(covered)} parameters in groups")
+    return worst
+
+
+# --- what the checks measure -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def recorded_losses(module: Module, *, whole: bool = True) -> Iterator[list[Tensor]]:
+    """What ``add_loss`` is given meanwhile; or only losses of targets that came without the targets' padding."""
+    given: list[Tensor] = []
+    learners = [m for m in module.modules() if isinstance(m, Learner)]
+    for learner in learners:
+
+        def record(loss: Tensor, padding: Padding | None = None, *, learner: Learner = learner) -> None:
+            if whole or (loss.dim() > 0 and (padding is None or padding.query is None)):
+                given.append(loss)
+            type(learner).add_loss(learner, loss, padding)
+
+        learner.__dict__["add_loss"] = record
+    try:
+        yield given
+    finally:
+        for learner in learners:
+            del learner.__dict__["add_loss"]
+
+
+def losses_of_targets(module: Module, inputs: Inputs) -> list[Tensor]:
+    """The losses [B, N] of one call in training mode, always with the same random numbers.
+
+    Raises:
+        ValueError: for a loss of another shape that is no number.
+    """
+    with recorded_losses(module) as given:
+        inputs.run(module, seed=SEED)
+    auxiliary_loss(module)
+    for loss in given:
+        if loss.dim() and loss.shape != inputs.query.shape[:2]:
+            raise ValueError(f"a loss is {list(inputs.query.shape[:2])} or a number, got {list(loss.shape)}")
+    return [loss for loss in given if loss.dim()]
+
+
+def own_loss(module: Module, inputs: Inputs) -> float:
+    """What one call in training mode adds to the loss."""
+    with torch.no_grad():
+        inputs.run(module, seed=SEED)
+    loss = auxiliary_loss(module)
+    return 0.0 if loss is None else loss.item()
+
+
+def relative(actual: float, expected: float) -> float:
+    return abs(actual - expected) / max(abs(expected), 1e-30) if actual != expected else 0.0
+
+
+def state_of(module: Module) -> dict[str, Tensor]:
+    return {name: x.detach().clone() for name, x in module.state_dict().items()}
+
+
+def worst_entry(actual: dict[str, Tensor], expected: dict[str, Tensor], where: str) -> tuple[float, str]:
+    """The largest difference between entries of two state_dicts, and which it is."""
+    errors = {
+        name: difference(actual[name].double().reshape(1, -1), x.double().reshape(1, -1))
+        for name, x in expected.items()
+    }
+    name = max(errors, key=lambda name: errors[name])
+    return errors[name], f"{where}, {name}"
+
+
+def _same(x: Tensor, before: Tensor | None) -> bool:
+    return before is not None and x.shape == before.shape and bool(((x == before) | (x != x)).all())
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one forward and backward pass in training gave."""
+
+    loss: float
+    """The module's own; NaN where it has none."""
+    is_left: bool
+    """Whether another loss is there after the backward pass."""
+    gradients: dict[str, Tensor]
+
+
+def training_step(subject: Subject, *, recomputes: bool) -> Step:
+    """Loss and gradients of one step, its activations formed once or twice."""
+    module = subject.build().train()
+    inputs = with_padding(subject.draw(module, 17, batch=3), "right").requiring_grad()
+    direction = torch.linspace(-1.0, 1.0, inputs.query.numel()).view_as(inputs.query).to(inputs.query.device)
+    torch.manual_seed(SEED)
+    output = recompute(lambda *_: inputs.run(module), inputs.query) if recomputes else inputs.run(module)
+    own = auxiliary_loss(module)
+    ((output * direction).sum() + (0.0 if own is None else own)).backward()
+    gradients = {name: p.grad.reshape(1, -1) for name, p in module.named_parameters() if p.grad is not None}
+    return Step(math.nan if own is None else own.item(), auxiliary_loss(module) is not None, gradients)

@@ -1,0 +1,103 @@
+"""What generated books tell and ask, token by token: which answers count, and how far back each was told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cab import UserError
+from tasks.corpus.synthetic import NAMES, THINGS
+from tasks.corpus.tokens import NUM_SPECIAL, Corpus, perplexity
+
+ALL, ANSWERS = "all", "answers"
+NEVER = 10**6
+"""Tokens back to what was not told."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The entries of names, things and facts in a corpus.
+
+    Attributes:
+        name, thing: [entries] number of the name or thing that an entry says, -1 for none; a fact says both.
+        is_answer: [entries] bool, the things.
+    """
+
+    name: np.ndarray
+    thing: np.ndarray
+    is_answer: Tensor
+
+    @classmethod
+    def of(cls, corpus: Corpus) -> Facts:
+        """UserError where the tokenizer has too few entries for each word to be one token."""
+        name, thing = np.full((2, corpus.size), -1)
+        for n, a in enumerate(["", *NAMES], -1):
+            for t, b in enumerate(["", *THINGS], -1):
+                ids = corpus.tokenizer.encode(f" {a}{b}").ids
+                if len(ids) == 1 and a + b:
+                    name[corpus.dictionary[ids[0]]], thing[corpus.dictionary[ids[0]]] = n, t
+        name[:NUM_SPECIAL] = thing[:NUM_SPECIAL] = -1  # where facts that do not occur in training end
+        is_answer = (thing >= 0) & (name < 0)
+        if is_answer.sum() < len(THINGS):
+            raise UserError("the words of generated books are no single tokens: raise task.vocab_size to 800 or more")
+        return cls(name, thing, torch.from_numpy(is_answer))
+
+    def distances(self, entries: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Place of every answer, and how many tokens before it its fact, or the same answer, stands."""
+        last_told: dict[int, int] = {}
+        asked = -1
+        for place, entry in enumerate(entries):
+            name, thing = int(self.name[entry]), int(self.thing[entry])
+            if thing >= 0 and name < 0:
+                yield place, place - last_told.get(asked, -NEVER)
+            if thing >= 0:
+                last_told[name if name >= 0 else asked] = place
+            asked = name
+
+
+class FactScores:
+    """Losses of answers, in all and by level: names with the distances from an answer to where it was told last."""
+
+    def __init__(self, facts: Facts, levels: Mapping[str, range]) -> None:
+        self.facts, self.levels = facts, levels
+        self._losses: list[float] = []
+        self._distances: list[int] = []
+
+    def add(self, tokens: Tensor, losses: Tensor) -> None:
+        """Tokens [B, N] and the loss of each; those of no number are left out."""
+        for row, row_losses in zip(tokens.tolist(), losses.tolist(), strict=True):
+            for place, distance in self.facts.distances(row):
+                if not math.isnan(row_losses[place]):
+                    self._losses.append(row_losses[place])
+                    self._distances.append(distance)
+
+    def add_look_up(self, tokens: Tensor, window: int) -> None:
+        """What one knows of the answers of a row [N] who sees ``window`` tokens before each, and looks up its name."""
+        for _, distance in self.facts.distances(tokens.tolist()):
+            self._losses.append(0.0 if distance <= window else math.log(len(THINGS)))
+            self._distances.append(distance)
+
+    @property
+    def mean(self) -> float:
+        return sum(self._losses) / len(self._losses)
+
+    def perplexities(self) -> dict[str, float]:
+        """``ppl_LEVEL`` of each level."""
+        means = {}
+        for level, distances in self.levels.items():
+            chosen = [x for x, distance in zip(self._losses, self._distances, strict=True) if distance in distances]
+            means[f"ppl_{level}"] = perplexity(sum(chosen) / len(chosen)) if chosen else math.nan
+        return means
+
+
+def check_scored(scored: str, dataset: str) -> None:
+    """UserError for a ``task.scored`` that does not exist or does not fit the data."""
+    if scored not in (ALL, ANSWERS):
+        raise UserError(f"task.scored must be {ALL} or {ANSWERS}, got '{scored}'")
+    if scored == ANSWERS and dataset != "synthetic":
+        raise UserError(f"task.scored={ANSWERS} is for dataset=synthetic, whose books ask and answer")
