@@ -201,3 +201,12 @@ def test_torch_is_never_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("tolerance", ["-1", "nan"])
+def test_a_tolerance_is_refused_before_the_cell_is_run(
+    tolerance: str, records: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = next(records.glob("*.json"))
+    assert main(["reproduce", str(path), "--tolerance", tolerance]) == 2
+    assert "--tolerance must be a number from 0" in capsys.readouterr().err
