@@ -42,7 +42,7 @@ def test_a_record_of_other_data_is_not_already_there(
     assert run_cell(troubled("trainer.max_steps=1")).kind == "found"
     other_data(monkeypatch)
     before = files(tmp_path)
-    with pytest.raises(UserError, match="measured on other data .made was for tests, is anew") as raised:
+    with pytest.raises(UserError, match=r"measured on other data \(made was for tests, is anew\)") as raised:
         run_cell(troubled("trainer.max_steps=1"))
     assert measured.name in str(raised.value)
     assert "force=true" in str(raised.value)
@@ -76,7 +76,7 @@ def test_a_sweep_names_a_cell_of_other_data(measured: Path, troubled: Cell, monk
 def test_data_that_are_not_here_leave_the_record_its_word(
     measured: Path, troubled: Cell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing(self: Troubled, root: Path | None) -> None:
+    def missing(self: Troubled, root: Path | None) -> None:  # noqa: ARG001
         raise UserError("no data")
 
     monkeypatch.setattr(Troubled, "setup", missing)
