@@ -229,7 +229,7 @@ def flex_tiles(
 
     left, right, segment, offset = window
 
-    def visible(row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:  # noqa: ARG001
+    def visible(row: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         start = i // segment * segment + offset - left
         position = j - num_slots
         seen = (position >= start) & (position < start + left + segment + right)
