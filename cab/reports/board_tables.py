@@ -10,8 +10,8 @@ from cab.reports.records import baselines
 from cab.reports.tables import (
     COST_LABELS,
     MISSING,
-    Cell,
     Column,
+    Entry,
     Group,
     Row,
     Table,
@@ -20,6 +20,7 @@ from cab.reports.tables import (
     element_id,
     mark_best,
     plain,
+    plain_interval,
     records_link,
 )
 from cab.scoring.index import AVERAGE
@@ -47,17 +48,17 @@ def index_table(board: Board, pattern: str) -> Table:
         for cost in COSTS:
             known = math.isfinite(row[cost])
             cells.append(
-                Cell(cost_text(cost, row[cost]), row[cost]) if known else table.missing("not recorded in full")
+                Entry(cost_text(cost, row[cost]), row[cost]) if known else table.missing("not recorded in full")
             )
         revision = " ".join(name[:10] for name in row["revision"].split())
-        cells += [Cell(str(row["seeds"]), row["seeds"]), Cell(revision or MISSING)]
+        cells += [Entry(str(row["seeds"]), row["seeds"]), Entry(revision or MISSING)]
         table.rows.append(Row(row["attention"], cells))
     for column in range(len(shown)):
         mark_best(table.rows, column, higher_is_better=True)
     return table
 
 
-def _index_cell(table: Table, board: Board, row: dict[str, Any], task: str) -> Cell:
+def _index_cell(table: Table, board: Board, row: dict[str, Any], task: str) -> Entry:
     prefix = "" if task == AVERAGE else f"{task}."
     ci, low, high = (row[prefix + bound] for bound in ("ci", "low", "high"))
     if not math.isfinite(ci):
@@ -66,8 +67,7 @@ def _index_cell(table: Table, board: Board, row: dict[str, Any], task: str) -> C
     fields = {"preset": row["preset"], "pattern": row["pattern"], "attention": row["attention"]}
     if task != AVERAGE:
         fields["task"] = task
-    interval = f"{plain(low, 3)} to {plain(high, 3)}" if math.isfinite(low) and math.isfinite(high) else ""
-    return Cell(plain(ci, 3), ci, interval, records_link(**fields))
+    return Entry(plain(ci, 3), ci, plain_interval(low, high, 3), records_link(**fields))
 
 
 def metrics_table(board: Board, pattern: str) -> Table:
@@ -100,7 +100,7 @@ def metrics_table(board: Board, pattern: str) -> Table:
             row.cells.append(_measured_cell(table, column.metric, number, decimals, link))
         for row in table.fixed:
             value = trivial.get((column.place, row.label, column.metric), math.nan)
-            row.cells.append(Cell(plain(value, decimals) if math.isfinite(value) else MISSING))
+            row.cells.append(Entry(plain(value, decimals) if math.isfinite(value) else MISSING))
         mark_best(table.rows, len(table.columns) - 2, higher_is_better=column.higher_is_better)
     return table
 
@@ -131,13 +131,13 @@ def _measured_columns(results: pd.DataFrame, measured: pd.DataFrame) -> Iterator
                 yield _Measured(place, cost, COST_LABELS[cost], higher_is_better=False, fields=fields)
 
 
-def _measured_cell(table: Table, metric: str, number: tuple[float, ...], decimals: int, link: str) -> Cell:
+def _measured_cell(table: Table, metric: str, number: tuple[float, ...], decimals: int, link: str) -> Entry:
     if not number:
         return table.missing("no result")
     value, deviation = number
     if not math.isfinite(value):
         return table.missing("not a number in at least one run")
     if metric in COSTS:
-        return Cell(cost_text(metric, value), value, href=link)
+        return Entry(cost_text(metric, value), value, href=link)
     spread = f"± {plain(deviation, decimals)}" if math.isfinite(deviation) else ""
-    return Cell(plain(value, decimals), value, spread, link)
+    return Entry(plain(value, decimals), value, spread, link)

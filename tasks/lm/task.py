@@ -6,15 +6,15 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from backbones.generation import Limits, sample
-from backbones.layers.decoder import TokenDecoder
 from cab import Backbone, Task, UserError, register_task
+from cab.backbone_protocols import TokenLM
 from cab.task import Batches, Metric
 from tasks.corpus.blocks import Blocks
 from tasks.corpus.books import SyntheticBooks, find_books
@@ -46,6 +46,7 @@ class LM(Task):
     """
 
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
+    calls: ClassVar = (TokenLM,)
 
     def __init__(
         self,
@@ -175,11 +176,11 @@ class LM(Task):
 
     def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         draw_contexts(self._contexts, self.block_len, f"LM {self.dataset}", folder / "contexts.png")
-        assert isinstance(backbone, TokenDecoder)
+        network = cast(TokenLM, backbone)
         prompts = next(batches(Blocks(self.corpus, "test", min(64, self.block_len), whole=True), 2))
         generator = torch.Generator(device=prompts.device).manual_seed(1)
         limits = Limits(max_length=self.sample_tokens)
-        texts = sample(backbone, backbone.init_state(len(prompts)), prompts, limits, top_p=0.9, generator=generator)
+        texts = sample(network, network.init_state(len(prompts)), prompts, limits, top_p=0.9, generator=generator)
         write_samples(
             [(self.corpus.text(a), self.corpus.text(b)) for a, b in zip(prompts.tolist(), texts.tolist(), strict=True)],
             folder / "samples.txt",

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cab import Backbone, Task, UserError, register_task
+from cab.backbone_protocols import MaskedLM
 from cab.task import Batches, Metric
 from tasks.corpus.blocks import PackedLines
 from tasks.corpus.books import SyntheticBooks, find_books
@@ -38,6 +39,7 @@ class MLM(Task):
     """
 
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
+    calls: ClassVar = (MaskedLM,)
 
     def __init__(
         self,

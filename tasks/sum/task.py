@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from backbones.generation import Limits, beam_search, greedy
-from backbones.transformer import Transformer
 from cab import Backbone, Task, UserError, register_task
+from cab.backbone_protocols import SequenceToSequence
 from cab.task import Batches, Metric
 from tasks.bpe import read_bpe, trained_bpe
 from tasks.sum.data import PARTS, SEPARATOR, SPECIAL, EncodedPairs, find_pairs
@@ -46,6 +46,7 @@ class Sum(Task):
     """
 
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text", "rouge_score": "text"}
+    calls: ClassVar = (SequenceToSequence,)
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class Sum(Task):
             count += int((batch["target"][:, 1:] != self.training_set.pad).sum())
         return total / count
 
-    def summarise(self, backbone: Transformer, batch: Batch) -> list[str]:
+    def summarise(self, backbone: SequenceToSequence, batch: Batch) -> list[str]:
         """The network's summaries of a batch."""
         begin, end = self.training_set.begin, self.training_set.end
         limits = Limits(self.max_length, min_length=self.min_length, end=end, blocked_ngram=self.blocked_ngram)
@@ -155,20 +156,23 @@ class Sum(Task):
         return [self.tokenizer.decode([t for t in row if t != end]).strip() for row in tokens.tolist()]
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        assert isinstance(backbone, Transformer)
         test = self.parts["test"]
         self._summaries = [
             summary
             for batch in batches(test, self.evaluation_batch_size)
-            for summary in self.summarise(backbone, batch)
+            for summary in self.summarise(cast(SequenceToSequence, backbone), batch)
         ]
         references = (reference for _, reference in test.read_texts())
         return rouge(zip(references, self._summaries, strict=True))
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """The first sentence of each document."""
-        pairs = ((reference, lead(documents)) for documents, reference in self.parts["test"].read_texts())
-        return {"lead_sentences": rouge(pairs)}
+        """The first sentence of each document; the summary of other documents, which knows only how summaries look."""
+        documents, references = zip(*self.parts["test"].read_texts(), strict=True)
+        others = (*references[1:], references[0])
+        return {
+            "lead_sentences": rouge(zip(references, map(lead, documents), strict=True)),
+            "another_summary": rouge(zip(references, others, strict=True)),
+        }
 
     def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:  # noqa: ARG002
         """The first summaries of the test part beside the references."""
