@@ -83,10 +83,12 @@ def plain_relative(query: Tensor, key: Tensor, value: Tensor, *others: Tensor) -
         parts = relative_window._parts(
             block, query, key, slots[0], (key_position, slot_position), [bias.unsqueeze(1) for bias in biases]
         )
-        weights, width = relative_window._weights(parts, block, None, None), parts.key.shape[1]
-        means.append(
-            weights[..., :width] @ of_block(value, block.keys) + weights[..., width:] @ slots[1][:, : block.slots]
-        )
+        width = parts.key.shape[1]
+        columns = slice(block.first_column, block.first_column + width)
+        by_key = relative_window._by_key(parts.position_query @ parts.key_position.mT)[..., columns]
+        logits = torch.cat([by_key + parts.content_query @ parts.key.mT, parts.query @ parts.slot_key.mT], dim=-1)
+        values = torch.cat([of_block(value, block.keys), slots[1][:, : block.slots]], dim=1)
+        means.append(logits.softmax(dim=-1) @ values)
     return torch.cat(means, dim=1).unflatten(0, SHAPE)
 
 
