@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from attentions.kernels.blocks import pieces
+from attentions.kernels.softmax import softmax_gradient
 
 
 def _key_logarithms(key: Tensor, weights: Tensor, hidden: Tensor | None) -> Tensor:
@@ -93,7 +94,7 @@ class FeatureMean(torch.autograd.Function):
                 share, g = _feature_shares(query[:, piece], weights, log_mass), grad[:, piece]
                 means_grad.baddbmm_(share.transpose(1, 2), g)
                 share_grad = torch.bmm(g, means.transpose(1, 2))
-                logs_grad = torch.ops.aten._softmax_backward_data(share_grad, share, -1, share.dtype)
+                logs_grad = softmax_gradient(share, share_grad)
                 mass_grad.add_(logs_grad.sum(dim=1))
                 query_grad[:, piece] = torch.bmm(logs_grad, weights)
             return query_grad, None, means_grad, mass_grad
