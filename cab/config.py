@@ -14,7 +14,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from cab.config_sources import REGISTRIES, config_folders, register_sources
-from cab.errors import UserError, first_line, unknown_name
+from cab.errors import Unsupported, UserError, first_line, unknown_name
 from cab.patterns import Pattern
 from cab.registry import ATTENTIONS, BACKBONES, TASKS
 
@@ -67,7 +67,7 @@ def tuned_options(task: str, backbone: str, pattern: str, attention: str, *, pre
     features and states of about the published share.
     """
     options = dict(ATTENTIONS.get(attention).options)
-    for row in read_table("table5"):
+    for row in reversed(read_table("table5")):  # the first row, ours, has the last word
         applies = (row["task"], row["pattern"], row["attention"]) == (task, pattern, attention)
         if applies and row["backbone"] in ("", backbone) and row["option"] in options:
             options[row["option"]] = yaml.safe_load(row["value"])
@@ -146,10 +146,24 @@ def _choices(override: Override) -> list[str]:
 
 
 def resolve(config: DictConfig) -> dict[str, Any]:
-    """The configuration as plain values, every interpolation replaced."""
+    """The configuration as plain values, every interpolation replaced; UserError when something is missing."""
     missing = OmegaConf.missing_keys(config)
     if missing:
         raise UserError(f"no value for {', '.join(sorted(missing))}")
     container = OmegaConf.to_container(config, resolve=True)
     assert isinstance(container, dict)
+    check_preset(container["preset"], task=container["task"]["name"], backbone=container["backbone"]["name"])
     return {str(key): value for key, value in container.items()}
+
+
+def check_preset(preset: str, *, task: str, backbone: str) -> None:
+    """Unsupported, naming the file that is missing, when the task has no recipe or the backbone no size for it.
+
+    The published sizes are the constructor's defaults: ``paper`` needs no file of a size.
+    """
+    for path in (f"recipe/{task}/{preset}.yaml", *([f"size/{backbone}/{preset}.yaml"] if preset != "paper" else [])):
+        if not any((folder / path).is_file() for folder in config_folders()):
+            raise Unsupported(
+                f"preset '{preset}' needs {path}, which is neither in configs/ nor in a package that an entry point "
+                "of cab.configs names"
+            )

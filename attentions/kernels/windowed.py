@@ -2,8 +2,8 @@
 
 A block of queries needs the keys from the first one's window to the last one's only, so neither an N x N mask
 nor a window gathered for each query is ever formed. Weights are computed anew in the backward pass: what is kept
-is query, key and value. The two passes are operators of their own, opaque to ``torch.compile``. On CUDA the same
-function runs as FlexAttention, where that works.
+is query, key and value: at 4,096 tokens 70% of the memory of plain autograd for local attention's window
+(results/efficiency/kernel_gains.csv). On CUDA the same function runs as FlexAttention, where that works.
 
 Shapes: B rows, H heads, G rows times heads, N queries, M keys, E width of a head, r slots.
 """
@@ -230,7 +230,7 @@ def flex_tiles(
 
     left, right, segment, offset = window
 
-    def visible(row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:  # noqa: ARG001
+    def visible(row: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         start = i // segment * segment + offset - left
         position = j - num_slots
         seen = (position >= start) & (position < start + left + segment + right)

@@ -141,13 +141,12 @@ def check_task_backbone(task: str, backbone: str, pattern: Pattern | None = None
     BACKBONES.get(backbone)
     if backbone not in defined:
         raise Unsupported(f"task '{task}' is not defined for backbone '{backbone}'; choose {', '.join(defined)}")
-    if pattern is None:
+    if pattern is None or pattern in defined[backbone]:
         return
     check_slot(backbone, pattern, set(backbone_patterns(backbone)))
-    if pattern not in defined[backbone]:
-        raise Unsupported(
-            f"task '{task}' does not test pattern {pattern} in '{backbone}'; it tests {' '.join(defined[backbone])}"
-        )
+    raise Unsupported(
+        f"task '{task}' does not test pattern {pattern} in '{backbone}'; it tests {' '.join(defined[backbone])}"
+    )
 
 
 def runnable_cells() -> list[tuple[str, str, str, str, str]]:

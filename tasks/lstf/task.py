@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from cab import Backbone, Task, UserError, register_task
+from cab.backbone_protocols import Forecaster
 from cab.task import Batches, Metric
 from tasks.lstf.data import Series, Windows, read_series, standardize
 from tasks.lstf.pictures import draw_forecasts
@@ -38,6 +39,8 @@ class LSTF(Task):
             batch of 32 windows unscored: ``mse`` and ``mae`` are then its figures, and the sound ones are
             reported beside them as ``mse_all_windows`` and ``mae_all_windows``.
     """
+
+    calls: ClassVar = (Forecaster,)
 
     def __init__(
         self,
