@@ -30,6 +30,9 @@ from tasks.corpus.synthetic import NAMES, THINGS
 COLOURS = ("red", "green", "blue", "white")
 OBJECTS = THINGS[:8]
 BY_COLOUR, COLOURED, CHANGES = 12, 8, 3
+SUMMARY_WORDS = 42
+LEVELS = {"kept": slice(1, 17), "changed_once": slice(18, 26), "changed_twice": slice(26, 34), "changed": slice(34, 42)}
+"""Words of a summary."""
 
 
 def generate_pair(number: int) -> tuple[str, str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -18,6 +18,7 @@ from cab.task import Batches, Metric
 from tasks.bpe import read_bpe, trained_bpe
 from tasks.sum.data import PARTS, SEPARATOR, SPECIAL, EncodedPairs, find_pairs
 from tasks.sum.rouge import NAMES, rouge, split_sentences
+from tasks.sum.synthetic import LEVELS, SUMMARY_WORDS
 
 Batch = Mapping[str, Tensor]
 
@@ -76,7 +77,14 @@ class Sum(Task):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        return tuple(Metric(name, "F, percent", higher_is_better=True) for name in NAMES)
+        scored = [Metric(name, "F, percent", higher_is_better=True) for name in NAMES]
+        levels = [Metric(level, "right words, percent", higher_is_better=True, primary=False) for level in self._levels]
+        return (*scored, *levels)
+
+    @property
+    def _levels(self) -> Mapping[str, slice]:
+        """Words of a summary that are scored apart: those of the generated ones, where whole ones can be written."""
+        return LEVELS if self.dataset == "synthetic" and self.max_length >= SUMMARY_WORDS else {}
 
     def check(self) -> None:
         if self.search not in ("greedy", "beam"):
@@ -162,8 +170,9 @@ class Sum(Task):
             for batch in batches(test, self.evaluation_batch_size)
             for summary in self.summarise(cast(SequenceToSequence, backbone), batch)
         ]
-        references = (reference for _, reference in test.read_texts())
-        return rouge(zip(references, self._summaries, strict=True))
+        references = [reference for _, reference in test.read_texts()]
+        right = {name: right_words(references, self._summaries, words) for name, words in self._levels.items()}
+        return rouge(zip(references, self._summaries, strict=True)) | right
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """The first sentence of each document; the summary of other documents, which knows only how summaries look."""
@@ -183,6 +192,17 @@ class Sum(Task):
             )
         ]
         (folder / "summaries.txt").write_text("\n\n".join(shown) + "\n")
+
+
+def right_words(references: Sequence[str], summaries: Sequence[str], words: slice) -> float:
+    """Percent of some words of the references that stand at the same place of the summaries."""
+    pairs = [
+        (word, said)
+        for reference, summary in zip(references, summaries, strict=True)
+        for word, said in zip_longest(reference.split()[words], summary.split()[words])
+        if word is not None
+    ]
+    return 100 * sum(word == said for word, said in pairs) / len(pairs)
 
 
 def lead(documents: str) -> str:

@@ -14,8 +14,8 @@ from cab import UserError, build_backbone
 from tasks.corpus.synthetic import NAMES
 from tasks.sum.data import PARTS, clean, find_pairs
 from tasks.sum.rouge import rouge, split_sentences
-from tasks.sum.synthetic import COLOURS, OBJECTS, generate_pair
-from tasks.sum.task import Sum, lead
+from tasks.sum.synthetic import COLOURS, LEVELS, OBJECTS, SUMMARY_WORDS, generate_pair
+from tasks.sum.task import Sum, lead, right_words
 from tests.tasks.in_order import in_order
 
 SOURCE = "First one. It goes on. NEWLINE_CHAR More here. ||||| Second one. It ends."
@@ -168,6 +168,13 @@ def test_generated_news_says_every_fact_of_its_summary_once() -> None:
         assert len(said) == 8 + 24
         assert all(said[i] + said[i + 8] in changed for i in range(24))
     assert by_colour == 50 * 12
+
+
+def test_right_words_are_counted_at_their_places() -> None:
+    assert right_words(["a b c d", "a b c d"], ["a x c d", "a b"], slice(1, 4)) == pytest.approx(100 * 3 / 6)
+    summary = generate_pair(3)[1]
+    assert len(summary.split()) == SUMMARY_WORDS
+    assert [len(summary.split()[words]) for words in LEVELS.values()] == [16, 8, 8, 8]
 
 
 def test_another_summary_says_little(tmp_path: Path) -> None:
