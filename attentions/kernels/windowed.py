@@ -21,6 +21,7 @@ from torch import Tensor
 from attentions.kernels.blocks import BlockSum, dropout_factor, dropout_seed, of_block
 from attentions.kernels.operator import differentiable_operator
 from attentions.kernels.precision import no_weight, wide_dtype
+from attentions.kernels.softmax import softmax_gradient
 
 if TYPE_CHECKING:  # importing it loads the compiler, which takes longer than torch itself
     from torch.nn.attention.flex_attention import BlockMask
@@ -181,7 +182,7 @@ def _backward(
         used = weights
         if factor is not None:
             used, d_weights = weights * factor, d_weights * factor
-        d_logits = torch.ops.aten._softmax_backward_data(d_weights, weights, -1, weights.dtype)
+        d_logits = softmax_gradient(weights, d_weights)
         d_logits, used = d_logits.mul_(scale).to(q.dtype), used.to(g.dtype)
         d_query[:, :, block.queries] = torch.bmm(d_logits, keys).unflatten(0, query.shape[:2])
         d_key.add(block.keys, torch.bmm(d_logits[..., :width].transpose(1, 2), q))
