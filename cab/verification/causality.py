@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
@@ -85,9 +86,8 @@ def lookahead_long(subject: Subject) -> Worst:
         module = subject.build_for(length).train()
         inputs = subject.draw(module, length, batch=1)
         limit = limit_for(rounding(module, inputs), LEAK)
-        for border in BORDERS:
-            leak, where = gradient_leak(module, inputs, torch.tensor([border - 1]), reaching_back=True)
-            worst.add(leak, f"n={length}, gradient, {where}")
+        leak, where = border_leak(module, inputs, BORDERS)
+        worst.add(leak, f"n={length}, gradient, {where}, of {len(BORDERS)} borders")
         for border in (BORDERS[0], length // 2, BORDERS[-1]):
             leak, where = replacement_leak(module.eval(), inputs, torch.tensor([border - 1]), 1.0)
             worst.add(leak, f"n={length}, {where}", limit=limit)
@@ -113,33 +113,39 @@ def lookahead_length(subject: Subject) -> Worst:
     return worst
 
 
-def gradient_leak(
-    module: Module, inputs: Inputs, positions: Tensor, *, reaching_back: bool = False
-) -> tuple[float, str]:
-    """Largest gradient of an output to a target after it, and where; one row of a batch for each position.
-
-    ``reaching_back``: of all outputs up to the position together, to the targets after it.
-    """
+def gradient_leak(module: Module, inputs: Inputs, positions: Tensor) -> tuple[float, str]:
+    """Largest gradient of an output to a target after it, and where; one row of a batch for each position."""
     rows = inputs.repeated(len(positions)).requiring_grad()
     positions = positions.to(rows.query.device)
     output = rows.run(module)
-    if reaching_back:
-        assert len(positions) == 1, "one row has one position"
-        chosen = output[0, : int(positions) + 1]
-    else:
-        chosen = output[torch.arange(len(positions)), positions]
+    chosen = output[torch.arange(len(positions)), positions]
+    return worst_pair(_later_gradient(rows, chosen, positions), positions)
+
+
+def border_leak(module: Module, inputs: Inputs, borders: Iterable[int]) -> tuple[float, str]:
+    """Largest gradient of the outputs before a border, together, to a target behind it, and where."""
+    row = inputs.requiring_grad()
+    output = row.run(module)
+    found = []
+    for border in borders:
+        last = torch.tensor([border - 1], device=output.device)
+        found.append(worst_pair(_later_gradient(row, output[0, :border], last), last))
+    return max(found)
+
+
+def _later_gradient(rows: Inputs, chosen: Tensor, positions: Tensor) -> Tensor:
+    """Gradient of ``chosen`` outputs to targets after ``positions``, in parts of the largest, [rows, N]."""
     direction = torch.randn(chosen.shape, generator=torch.Generator().manual_seed(0)).to(chosen)
-    if not output.requires_grad:
+    if not chosen.requires_grad:
         raise RuntimeError("the output does not depend on the inputs through autograd")
-    (chosen * direction).sum().backward()
-    assert rows.query.grad is not None, "the query gets no gradient"
-    gradient = rows.query.grad.detach().double().norm(dim=-1)
+    (slope,) = torch.autograd.grad((chosen * direction).sum(), rows.query, retain_graph=True)
+    gradient = slope.double().norm(dim=-1)
     largest = gradient.amax(dim=1)
     # Never smaller than the float32 noise of outputs of this size, for outputs that hardly depend on the query.
     floor = chosen.detach().double().norm(dim=-1).median() * FLOAT32
     later = torch.arange(gradient.shape[1], device=gradient.device) > positions[:, None]
-    leak = (gradient / (largest + largest.median()).clamp_min(floor / LEAK)[:, None].clamp_min(1e-30)).where(later, 0.0)
-    return worst_pair(leak, positions)
+    size = (largest + largest.median()).clamp_min(floor / LEAK).clamp_min(1e-30)
+    return (gradient / size[:, None]).where(later, 0.0)
 
 
 def replacement_leak(

@@ -14,8 +14,10 @@ ROWS = 4096
 
 
 def drops(subject: Subject) -> bool:
-    """Whether the class takes dropout, and uses it."""
-    return subject.dropout > 0.0 and bool(_parts(subject, 0.5, 5).std() > 1e-3)
+    """Whether the class takes dropout and uses it, and draws nothing else."""
+    if subject.dropout == 0.0 or subject.is_random_in_training:
+        return False
+    return bool(_parts(subject, 0.5, 5).std() > 1e-3)
 
 
 @check("dropout", applies=drops)

@@ -92,7 +92,8 @@ def parameters_learn(subject: Subject) -> Worst:
         inputs = subject.draw(module, length, batch=3)
         inputs = with_padding(inputs, layout) if layout else inputs
         output = inputs.run(module)
-        ((output * torch.randn_like(output))[inputs.real]).sum().backward()
+        if output.requires_grad:  # not of what has no parameters at all
+            ((output * torch.randn_like(output))[inputs.real]).sum().backward()
         got |= {n for n, p in module.named_parameters() if p.grad is not None and bool(p.grad.any())}
     missing = [n for n, p in module.named_parameters() if p.requires_grad and n not in got]
     worst.add(len(missing), f"n=1, 17, 70 ({', '.join(missing) or 'none'})")
