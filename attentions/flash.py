@@ -26,8 +26,7 @@ class FlashAttention(VanillaAttention):
     float32_devices = ("cpu",)
 
     def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
-        dropout = self.dropout if self.training else 0.0
-        if dropout and query.device.type == "cpu":
+        if self.weight_dropout and query.device.type == "cpu":
             raise self._no_kernel(query)
         if query.device.type == "cuda" and visible is not None:
             if visible.shape[2] > 1:  # a prompt read in pieces; the kernel for CUDA takes no masks
@@ -37,7 +36,7 @@ class FlashAttention(VanillaAttention):
         try:
             with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
                 output = F.scaled_dot_product_attention(
-                    query, key, value, visible, dropout, is_causal, scale=self.scale
+                    query, key, value, visible, self.weight_dropout, is_causal, scale=self.scale
                 )
         except RuntimeError as error:
             if "No available kernel" not in str(error):  # out of memory, for one

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from attentions.kernels.windowed import Window, windowed_attention
 from cab import Attention, Pattern, register_attention
 from cab.attention import Padding, SoftmaxLimit, State
 from cab.errors import UserError
-from cab.input_checks import check_decoding, check_tokens
-from cab.padding import compact_rows, take_rows, without_padding
+from cab.padding import lengths
 
 
 @register_attention("local", patterns="NS CS", complexity="n", paper="Luong et al. 2015")
@@ -32,6 +30,7 @@ class LocalAttention(Attention):
     """
 
     compacts_padding = True
+    constant_state = True
 
     def __init__(
         self,
@@ -61,75 +60,33 @@ class LocalAttention(Attention):
         return SoftmaxLimit(({"window_size": num_tokens, "extent": "per_side"},))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
-        key_padding_mask = padding.key
-        # Padding is on the right, where no real target of the causal pattern looks.
-        mask = None if self.pattern is Pattern.CS else key_padding_mask
-        return self._attend(query, key, value, self.window, mask)
+        # In the causal pattern padding is on the right, where no real target looks.
+        hidden = None if self.pattern is Pattern.CS else padding.key
+        return self.attend_window(query, key, value, self.window, hidden)
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, window: Window, hidden: Tensor | None) -> Tensor:
-        dropout = self.dropout if self.training else 0.0
-        return windowed_attention(query, key, value, window, key_padding_mask=hidden, dropout=dropout)
+    def attend_window(self, query: Tensor, key: Tensor, value: Tensor, window: Window, hidden: Tensor | None) -> Tensor:
+        return windowed_attention(query, key, value, window, key_padding_mask=hidden, dropout=self.weight_dropout)
 
-    def reference(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        query_padding_mask: Tensor | None,  # noqa: ARG002
-        key_padding_mask: Tensor | None,
-    ) -> Tensor:
-        """One target at a time: softmax over the real keys of its window, and the weighted mean of their values."""
-        output = torch.zeros_like(query)
-        for row in range(query.shape[0]):
-            for i in range(query.shape[2]):
-                seen = torch.zeros_like(key[row, 0, :, 0], dtype=torch.bool)
-                seen[max(0, i - self.window.left) : i + self.window.right + 1] = True
-                if key_padding_mask is not None:
-                    seen &= ~key_padding_mask[row]
-                if seen.any():
-                    logits = torch.einsum("he,hme->hm", query[row, :, i], key[row, :, seen]) * self.scale
-                    weights = F.dropout(logits.softmax(dim=-1), self.dropout, self.training)
-                    output[row, :, i] = torch.einsum("hm,hme->he", weights, value[row, :, seen])
-        return output
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        logits = query @ key.mT * self.scale
+        distance = torch.arange(key.shape[1]) - torch.arange(query.shape[1])[:, None]
+        outside = (distance < -self.window.left) | (distance > self.window.right)
+        return logits.masked_fill(outside, -torch.inf).softmax(dim=-1) @ value
 
     # --- decoding ---------------------------------------------------------------------------------------
 
-    def init_state(
-        self,
-        batch_size: int,
-        *,
-        key: Tensor | None = None,
-        value: Tensor | None = None,
-        key_padding_mask: Tensor | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> State:
-        """Keys and values of the tokens that the next one sees, empty so far."""
-        check_decoding(self.pattern, batch_size, key, value, key_padding_mask, self.embed_dim)
-        weight = self.k_proj.weight
-        shape = (batch_size, self.num_heads, self.window.left, self.head_dim)
-        past = torch.zeros(shape, device=device or weight.device, dtype=dtype or weight.dtype)
+    def start(self, batch_size: int, like: Tensor) -> State:
+        """Keys and values of the tokens that the next one sees, none so far."""
+        past = like.new_zeros(batch_size, self.num_heads, self.window.left, self.head_dim)
         return {"key": past, "value": past, "hidden": past.new_ones(batch_size, self.window.left, dtype=torch.bool)}
 
-    def state_bytes(self, num_tokens: int) -> int:  # noqa: ARG002
-        return sum(tensor.nbytes for tensor in self.init_state(1).values())
-
-    def prefill(self, query: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
-        check_tokens(query, query_padding_mask, self.embed_dim)
-        tokens, mask, order = compact_rows(without_padding(query, query_padding_mask), query_padding_mask)
-        padding = tokens.new_zeros(tokens.shape[:2], dtype=torch.bool) if mask is None else mask
-        hidden = torch.cat([state["hidden"], padding], dim=1)
-        key, value = (
-            torch.cat([state[name], self.split_heads(project(tokens))], dim=2)
-            for name, project in (("key", self.k_proj), ("value", self.v_proj))
-        )
-        past = self.window.left
-        query = self.split_heads(self.q_proj(tokens))
-        output = self._attend(query, key, value, self.window._replace(offset=past), hidden)
-        output = without_padding(self.out_proj(self.merge_heads(output)), mask)
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+        past, count = self.window.left, lengths(key, padding.key).unsqueeze(1)
+        new = torch.arange(key.shape[2], device=key.device) >= count
+        key, value = torch.cat([state["key"], key], dim=2), torch.cat([state["value"], value], dim=2)
+        hidden = torch.cat([state["hidden"], new], dim=1)
+        output = self.attend_window(query, key, value, self.window._replace(offset=past), hidden)
         # Each row keeps the window that ends with its last real token.
-        kept = (~padding).sum(dim=1, keepdim=True) + torch.arange(past, device=tokens.device)
+        kept = count + torch.arange(past, device=key.device)
         index = kept[:, None, :, None].expand(-1, self.num_heads, -1, self.head_dim)
-        state = {"key": key.gather(2, index), "value": value.gather(2, index), "hidden": hidden.gather(1, kept)}
-        return (output if order is None else take_rows(output, order.argsort(dim=1))), state
+        return output, {"key": key.gather(2, index), "value": value.gather(2, index), "hidden": hidden.gather(1, kept)}

@@ -1,13 +1,13 @@
 """LongShort attention (Zhu et al. 2021): a window of the sequence as it is, and all of it compressed.
 
-Shapes: B batch, H heads, N tokens, D width, E width of a head, r slots of compressed keys and values.
+Shapes: B batch, H heads, N tokens, D width, E width of a head, r slots of compressed keys and values (S of them in
+all chunks).
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from attentions.kernels.depthwise import depthwise_conv
 from attentions.kernels.precision import no_weight, wide
@@ -16,26 +16,49 @@ from attentions.kernels.windowed import Window, windowed_attention
 from cab import Attention, Pattern, register_attention
 from cab.attention import Padding, State
 from cab.errors import UserError
-from cab.input_checks import check_decoding, check_tokens
-from cab.padding import compact_rows, take_rows, without_padding
+from cab.padding import lengths, take_rows
+
+
+class LongShort(Attention):
+    """What both forms share: the scores by which tokens are compressed, and the norms of tokens and slots."""
+
+    compacts_padding = True
+    parameter_budget = 0.12  # as published: two maps of relative positions a layer, 11.7% of GPT-2
+
+    def make_projections(self) -> None:
+        """As published: torch's initialisation (NS); without biases, Xavier normal (CS)."""
+        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            projection = nn.Linear(self.embed_dim, self.embed_dim, bias=self.pattern is not Pattern.CS)
+            if self.pattern is Pattern.CS:
+                nn.init.xavier_normal_(projection.weight)
+            self.add_module(name, projection)
+
+    def make_compression(self, slots_per_head: int) -> None:
+        """The last of the parameters."""
+        self.score = nn.Linear(self.embed_dim, self.num_heads * slots_per_head)
+        self.token_norm = nn.LayerNorm(self.embed_dim)
+        self.slot_norm = nn.LayerNorm(self.embed_dim)
+
+    def key_extras(self, x: Tensor) -> dict[str, Tensor]:
+        """Scores of each token for its slots, [B, N, H r]."""
+        return {"score": self.score(x)}
+
+    def normalise(self, norm: nn.LayerNorm, x: Tensor) -> Tensor:
+        """Layer norm over all heads, [B, H, N, E] to the same."""
+        return self.split_heads(norm(self.merge_heads(x)))
+
+    def summary(self, x: Tensor, score: Tensor) -> Tensor:
+        """Slots [H, r, E] of one row's tokens [H, n, E], scored [n, H r]: for the readable forms."""
+        weights = score.softmax(dim=0).unflatten(1, (self.num_heads, -1)).permute(1, 2, 0)
+        return self.normalise(self.slot_norm, (weights @ x).unsqueeze(0))[0]
 
 
 @register_attention("longshort", patterns="NS CS", complexity="n", paper="Zhu et al. 2021")
-class LongShortAttention(Attention):
+class LongShortAttention(LongShort):
     """softmax(q [K_window; K~]^T / sqrt(E)) [V_window; V~]  (CAB, Eq. 18), in one form for each pattern.
 
-    NS: K~ = LN(P^T K), V~ = LN(P^T V) with P = softmax over positions of x W_P, r slots a head. A query sees its
-    segment of ``window_size`` tokens, half a segment on either side, and all slots.
-
-    CS: the sequence is cut into chunks, and each gives ``chunk_rank`` slots, P being a softmax within the chunk.
-    A query sees the last ``window_size`` tokens, with relative positions and biases as in Transformer-XL, all
-    earlier ones of its own chunk, and the slots of the chunks before it, with relative positions of their own.
-    The published code also hides tokens of the own chunk that are older than the window, and lets 1,024 zeros
-    before the sequence take part in the softmax; this one does neither. Time is linear in the length but for the
-    slots, one for ``chunk_size / chunk_rank`` tokens. Decoding keeps the last tokens' keys and values, of
-    constant size, and two vectors of width D a slot.
-
-    In both forms keys and values pass one layer norm, slots another.
+    NS is :class:`SegmentedLongShort`, CS is :class:`ChunkedLongShort`: this makes one of them. In both forms keys and
+    values pass one layer norm, slots another.
 
     Args:
         num_landmarks: slots r of the NS form; 16 when not given.
@@ -48,11 +71,8 @@ class LongShortAttention(Attention):
         ValueError: for sizes below 1, an even kernel, or an option of the other form.
     """
 
-    compacts_padding = True
-    parameter_budget = 0.12  # as published: two maps of relative positions a layer, 11.7% of GPT-2
-
-    def __init__(
-        self,
+    def __new__(
+        cls,
         *,
         pattern: Pattern | str,
         embed_dim: int,
@@ -63,92 +83,121 @@ class LongShortAttention(Attention):
         conv_kernel_size: int | None = None,
         chunk_size: int | None = None,
         chunk_rank: int | None = None,
+    ) -> LongShort:
+        pattern = Pattern.parse(pattern)
+        segmented = {"num_landmarks": num_landmarks, "conv_kernel_size": conv_kernel_size}
+        chunked = {"chunk_size": chunk_size, "chunk_rank": chunk_rank}
+        own, others = (chunked, segmented) if pattern is Pattern.CS else (segmented, chunked)
+        for name, size in others.items():
+            if size is not None:
+                raise UserError(f"{name} is no option of longshort's {pattern} form, got {size}; leave it out")
+        sizes = {name: size for name, size in {**own, "window_size": window_size}.items() if size is not None}
+        for name, size in sizes.items():
+            if size < 1:
+                raise UserError(f"{name} must be at least 1, got {size}")
+        form = ChunkedLongShort if pattern is Pattern.CS else SegmentedLongShort
+        return form(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, **sizes)
+
+
+class SegmentedLongShort(LongShort):
+    """NS: K~ = LN(P^T K), V~ = LN(P^T V) with P = softmax over positions of x W_P, r slots a head.
+
+    A query sees its segment of ``window_size`` tokens, half a segment on either side, and all slots.
+    """
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        num_landmarks: int = 16,
+        window_size: int = 15,
+        conv_kernel_size: int | None = None,
     ) -> None:
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        causal = {"chunk_size": chunk_size, "chunk_rank": chunk_rank}
-        noncausal = {"num_landmarks": num_landmarks, "conv_kernel_size": conv_kernel_size}
-        for name, size in (noncausal if self.pattern is Pattern.CS else causal).items():
-            if size is not None:
-                raise UserError(f"{name} is no option of longshort's {self.pattern} form, got {size}; leave it out")
-        for name, size in {**causal, **noncausal, "window_size": window_size}.items():
-            if size is not None and size < 1:
-                raise UserError(f"{name} must be at least 1, got {size}")
-        if conv_kernel_size is not None and conv_kernel_size % 2 == 0:
-            raise UserError(f"conv_kernel_size must be odd, got {conv_kernel_size}")
-        if self.pattern is Pattern.CS:
-            self.chunks = Chunks(window_size or 256, chunk_size or 32, chunk_rank or 1)
-            self.slots_per_head = self.chunks.rank
-            self.key_position = nn.Linear(embed_dim, embed_dim, bias=False)
-            self.slot_position = nn.Linear(embed_dim, embed_dim)
-            self.content_bias = nn.Parameter(torch.zeros(num_heads, self.head_dim))
-            self.position_bias = nn.Parameter(torch.zeros(num_heads, self.head_dim))
-        else:
-            segment = window_size or 15
-            self.window = Window(segment // 2, segment // 2, segment)
-            self.slots_per_head = num_landmarks or 16
-            self.conv = None
-            if conv_kernel_size is not None:
-                kernel, padding = (conv_kernel_size, 1), (conv_kernel_size // 2, 0)
-                self.conv = nn.Conv2d(num_heads, num_heads, kernel, padding=padding, groups=num_heads, bias=False)
-                nn.init.zeros_(self.conv.weight)
-        self.score = nn.Linear(embed_dim, num_heads * self.slots_per_head)
-        self.token_norm = nn.LayerNorm(embed_dim)
-        self.slot_norm = nn.LayerNorm(embed_dim)
+        self.window = Window(window_size // 2, window_size // 2, window_size)
+        self.conv = None
+        if conv_kernel_size is not None:
+            if conv_kernel_size % 2 == 0:
+                raise UserError(f"conv_kernel_size must be odd, got {conv_kernel_size}")
+            kernel, padding = (conv_kernel_size, 1), (conv_kernel_size // 2, 0)
+            self.conv = nn.Conv2d(num_heads, num_heads, kernel, padding=padding, groups=num_heads, bias=False)
+            nn.init.zeros_(self.conv.weight)
+        self.make_compression(num_landmarks)
 
-    def make_projections(self) -> None:
-        """As published: torch's initialisation (NS); without biases, Xavier normal (CS)."""
-        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            projection = nn.Linear(self.embed_dim, self.embed_dim, bias=self.pattern is not Pattern.CS)
-            if self.pattern is Pattern.CS:
-                nn.init.xavier_normal_(projection.weight)
-            self.add_module(name, projection)
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, and normed keys and values."""
+        query, key, value = super().project(query, key, value)
+        return query, self.normalise(self.token_norm, key), self.normalise(self.token_norm, value)
 
-    def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: Padding) -> Tensor:
-        query_padding_mask = padding.query
-        if self.use_reference:
-            return self.reference_rows(query, query_padding_mask)
-        if self.pattern is Pattern.CS:
-            return self.attend_chunks(query)
-        return self.attend_segments(query, query_padding_mask)
-
-    @property
-    def weight_dropout(self) -> float:
-        return self.dropout if self.training else 0.0
-
-    def attend_segments(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """The NS form, [B, N, D] to [B, N, D]."""
-        query = self.split_heads(self.q_proj(x))
-        key = self.split_heads(self.token_norm(self.k_proj(x)))
-        value = self.split_heads(self.token_norm(self.v_proj(x)))
-        scores = wide(self.score(x))
-        if padding_mask is not None:
-            scores = scores.masked_fill(padding_mask.unsqueeze(-1), no_weight())
-        weights = scores.softmax(dim=1).unflatten(-1, (self.num_heads, self.slots_per_head)).permute(0, 2, 3, 1)
-        slots = (
-            self.normalise_slots(weighted_sum(weights, key)),
-            self.normalise_slots(weighted_sum(weights, value)),
-        )
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, score: Tensor) -> Tensor:
+        score = wide(score)
+        if padding.key is not None:
+            score = score.masked_fill(padding.key.unsqueeze(-1), no_weight(score.dtype))
+        weights = score.softmax(dim=1).unflatten(-1, (self.num_heads, -1)).permute(0, 2, 3, 1)
+        slot_key, slot_value = (self.normalise(self.slot_norm, weighted_sum(weights, x)) for x in (key, value))
         output = windowed_attention(
             query,
             key,
             value,
             self.window,
-            slots=slots,
-            key_padding_mask=padding_mask,
+            slots=(slot_key, slot_value),
+            key_padding_mask=padding.key,
             dropout=self.weight_dropout,
         )
-        if self.conv is not None:
-            real = value if padding_mask is None else value.masked_fill(padding_mask[:, None, :, None], 0.0)
-            output = output + depthwise_conv(real, self.conv.weight)
-        return self.out_proj(self.merge_heads(output))
+        if self.conv is None:
+            return output
+        real = value if padding.key is None else value.masked_fill(padding.key[:, None, :, None], 0.0)
+        return output + depthwise_conv(real, self.conv.weight)
 
-    def attend_chunks(self, x: Tensor) -> Tensor:
-        """The CS form, [B, N, D] to [B, N, D]; padding is on the right, where no real token looks."""
-        finished = (x.shape[1] - 1) // self.chunks.size
-        key, value, scores = self.k_proj(x), self.v_proj(x), self.score(x)
-        slot_key, slot_value = (self.compress(y, scores, finished) for y in (key, value))
-        output = self.read(self.q_proj(x), key, value, slot_key, slot_value, self.chunks)
-        return self.out_proj(self.merge_heads(output))
+    def reference(self, query: Tensor, key: Tensor, value: Tensor, score: Tensor) -> Tensor:
+        slot_key, slot_value = self.summary(key, score), self.summary(value, score)
+        i, j = torch.arange(len(score))[:, None], torch.arange(len(score))
+        start = i // self.window.segment * self.window.segment
+        outside = (j < start - self.window.left) | (j >= start + self.window.segment + self.window.right)
+        logits = (query @ key.mT * self.scale).masked_fill(outside, -torch.inf)
+        weights = torch.cat([logits, query @ slot_key.mT * self.scale], dim=-1).softmax(dim=-1)
+        output = weights @ torch.cat([value, slot_value], dim=1)
+        return output if self.conv is None else output + self.conv(value.unsqueeze(0))[0]
+
+
+class ChunkedLongShort(LongShort):
+    """CS: each chunk of the sequence gives ``chunk_rank`` slots, P being a softmax within the chunk.
+
+    A query sees the last ``window_size`` tokens, with relative positions and biases as in Transformer-XL, all
+    earlier ones of its own chunk, and the slots of the chunks before it, with relative positions of their own.
+    The published code also hides tokens of the own chunk that are older than the window, and lets 1,024 zeros
+    before the sequence take part in the softmax; this one does neither. Time is linear in the length but for the
+    slots, one for ``chunk_size / chunk_rank`` tokens. Decoding keeps the last tokens' keys and values, of
+    constant size, and two vectors of width D a slot.
+    """
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        window_size: int = 256,
+        chunk_size: int = 32,
+        chunk_rank: int = 1,
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        self.chunks = Chunks(window_size, chunk_size, chunk_rank)
+        self.key_position = nn.Linear(embed_dim, embed_dim, bias=False)
+        self.slot_position = nn.Linear(embed_dim, embed_dim)
+        self.content_bias = nn.Parameter(torch.zeros(num_heads, self.head_dim))
+        self.position_bias = nn.Parameter(torch.zeros(num_heads, self.head_dim))
+        self.make_compression(chunk_rank)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: Padding, score: Tensor) -> Tensor:
+        """Padding is on the right, where no real token looks; keys and values are not yet normed."""
+        finished = (query.shape[2] - 1) // self.chunks.size
+        slot_key, slot_value = (self.compress(x, score, finished) for x in (key, value))
+        return self.read(query, key, value, slot_key, slot_value, self.chunks)
 
     def read(
         self,
@@ -161,16 +210,15 @@ class LongShortAttention(Attention):
         key_padding_mask: Tensor | None = None,
         slot_padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """Projections [B, N, D], not yet normed, and slots [B, H, S, E] to heads [B, H, N, E]."""
-        distances = max(chunks.window, chunks.size)
+        """Heads [B, H, N, E] of keys and values that are not yet normed, and of slots [B, H, S, E]."""
         return causal_longshort(
-            self.split_heads(query) * self.scale,
-            self.split_heads(self.token_norm(key)),
-            self.split_heads(self.token_norm(value)),
+            query * self.scale,
+            self.normalise(self.token_norm, key),
+            self.normalise(self.token_norm, value),
             chunks,
             slot_key=slot_key,
             slot_value=slot_value,
-            key_position=self.embed_distances(self.key_position, distances),
+            key_position=self.embed_distances(self.key_position, max(chunks.window, chunks.size)),
             slot_position=self.embed_distances(self.slot_position, slot_key.shape[2]),
             content_bias=self.content_bias,
             position_bias=self.position_bias,
@@ -179,17 +227,13 @@ class LongShortAttention(Attention):
             dropout=self.weight_dropout,
         )
 
-    def compress(self, x: Tensor, scores: Tensor, num_chunks: int) -> Tensor:
-        """Slots of the first chunks of ``x`` [B, N, D], scored [B, N, H r]: [B, H, num_chunks r, E]."""
+    def compress(self, x: Tensor, score: Tensor, num_chunks: int) -> Tensor:
+        """Slots of the first chunks of ``x`` [B, H, N, E], scored [B, N, H r]: [B, H, num_chunks r, E]."""
         length = num_chunks * self.chunks.size
-        weights = wide(scores[:, :length]).unflatten(1, (num_chunks, self.chunks.size)).softmax(dim=2)
+        weights = wide(score[:, :length]).unflatten(1, (num_chunks, self.chunks.size)).softmax(dim=2)
         weights = weights.unflatten(-1, (self.num_heads, self.chunks.rank)).permute(0, 3, 1, 4, 2)
-        chunks = self.split_heads(x[:, :length]).unflatten(2, (num_chunks, self.chunks.size))
-        return self.normalise_slots(weighted_sum(weights, chunks).flatten(2, 3))
-
-    def normalise_slots(self, slots: Tensor) -> Tensor:
-        """Layer norm over all heads of a slot, [B, H, S, E] to the same."""
-        return self.split_heads(self.slot_norm(self.merge_heads(slots)))
+        chunks = x[:, :, :length].unflatten(2, (num_chunks, self.chunks.size))
+        return self.normalise(self.slot_norm, weighted_sum(weights, chunks).flatten(2, 3))
 
     def embed_distances(self, projection: nn.Linear, count: int) -> Tensor:
         """Sinusoids of the distances count - 1 to 0, projected: [H, count, E]."""
@@ -199,136 +243,70 @@ class LongShortAttention(Attention):
         sinusoid = torch.cat([angle.sin(), angle.cos()], dim=-1)[:, : self.embed_dim]
         return self.split_heads(projection(sinusoid.to(weight.dtype).unsqueeze(0))).squeeze(0)
 
-    # --- the readable form ------------------------------------------------------------------------------
-
-    def reference_rows(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """Each row by itself, without its padding, one query at a time."""
-        output = torch.zeros_like(x)
-        for row in range(x.shape[0]):
-            length = x.shape[1] if padding_mask is None else int((~padding_mask[row]).sum())
-            if length:
-                tokens = x[row, :length]
-                form = self.reference_chunks if self.pattern is Pattern.CS else self.reference_segments
-                output[row, :length] = self.out_proj(form(tokens).flatten(1))
-        return output
-
-    def reference_segments(self, x: Tensor) -> Tensor:
-        """NS, one row: [N, D] to heads [N, H, E]."""
-        heads = (self.num_heads, self.head_dim)
-        query = self.q_proj(x).unflatten(1, heads)
-        key, value = (self.token_norm(project(x)) for project in (self.k_proj, self.v_proj))
-        position_weights = self.score(x).softmax(dim=0).unflatten(1, (self.num_heads, -1))
-        slots = [
-            self.slot_norm(torch.einsum("nhr,nhe->rhe", position_weights, y.unflatten(1, heads)).flatten(1))
-            for y in (key, value)
-        ]
-        segment, outputs = self.window.segment, []
-        for i in range(x.shape[0]):
-            start = i // segment * segment
-            window = slice(max(0, start - segment // 2), start + segment + segment // 2)
-            keys, values = (
-                torch.cat([y[window], slot]).unflatten(1, heads) for y, slot in ((key, slots[0]), (value, slots[1]))
-            )
-            weights = (torch.einsum("he,mhe->hm", query[i], keys) * self.scale).softmax(dim=-1)
-            outputs.append(torch.einsum("hm,mhe->he", F.dropout(weights, self.weight_dropout), values))
-        output = torch.stack(outputs)
-        if self.conv is not None:
-            output = output + self.conv(value.unflatten(1, heads).transpose(0, 1).unsqueeze(0))[0].transpose(0, 1)
-        return output
-
-    def reference_chunks(self, x: Tensor) -> Tensor:
-        """CS, one row: [N, D] to heads [N, H, E]."""
-        heads = (self.num_heads, self.head_dim)
+    def reference(self, query: Tensor, key: Tensor, value: Tensor, score: Tensor) -> Tensor:
         window, size, rank = self.chunks[:3]
-        query = self.q_proj(x).unflatten(1, heads) * self.scale
-        raw = [project(x) for project in (self.k_proj, self.v_proj)]
-        key, value = (self.token_norm(y).unflatten(1, heads) for y in raw)
-        key_position = self.embed_distances(self.key_position, max(window, size)).flip(1)
-        slots: list[list[Tensor]] = [[], []]
-        outputs = []
-        for i in range(x.shape[0]):
-            chunk = i // size * size
-            if i == chunk and i > 0:
-                done = slice(chunk - size, chunk)
-                weights = self.score(x[done]).softmax(dim=0).unflatten(1, (self.num_heads, -1))
-                for y, kept in zip(raw, slots, strict=True):
-                    mean = torch.einsum("nhr,nhe->rhe", weights, y[done].unflatten(1, heads))
-                    kept.extend(self.slot_norm(mean.flatten(1)).unflatten(1, heads))
-            seen = torch.arange(max(0, min(i - window + 1, chunk)), i + 1)
-            logits = torch.einsum("he,mhe->hm", query[i] + self.content_bias, key[seen])
-            logits = logits + torch.einsum("he,hme->hm", query[i] + self.position_bias, key_position[:, i - seen])
-            values = value[seen]
-            if slots[0]:
-                slot_position = self.embed_distances(self.slot_position, chunk // size * rank).transpose(0, 1)
-                slot_logits = torch.einsum("he,she->hs", query[i], torch.stack(slots[0]) + slot_position)
-                logits, values = torch.cat([logits, slot_logits], dim=1), torch.cat([values, torch.stack(slots[1])])
-            weights = F.dropout(logits.softmax(dim=-1), self.weight_dropout)
-            outputs.append(torch.einsum("hm,mhe->he", weights, values))
-        return torch.stack(outputs)
+        query, finished = query * self.scale, (len(score) - 1) // size
+        chunks = [slice(begin, begin + size) for begin in range(0, finished * size, size)]
+        slot_key, slot_value = (
+            torch.cat([x[:, :0], *(self.summary(x[:, chunk], score[chunk]) for chunk in chunks)], dim=1)
+            for x in (key, value)
+        )
+        key, value = (self.normalise(self.token_norm, x.unsqueeze(0))[0] for x in (key, value))
+        i, j, s = torch.arange(len(score))[:, None], torch.arange(len(score)), torch.arange(finished * rank)
+        hidden = torch.cat([(j > i) | (i - j >= window) & (j < i // size * size), s // rank >= i // size], dim=1)
+        by_key = (query + self.content_bias.unsqueeze(1)) @ key.mT
+        by_key = by_key + self.at_distance(query + self.position_bias.unsqueeze(1), self.key_position, i - j)
+        by_slot = query @ slot_key.mT + self.at_distance(query, self.slot_position, i // size * rank - 1 - s)
+        weights = torch.cat([by_key, by_slot], dim=-1).masked_fill(hidden, -torch.inf).softmax(dim=-1)
+        return weights @ torch.cat([value, slot_value], dim=1)
+
+    def at_distance(self, query: Tensor, projection: nn.Linear, distance: Tensor) -> Tensor:
+        """Queries [H, N, E] times the embeddings of distances [N, M], where these are not negative: [H, N, M]."""
+        embedded = self.embed_distances(projection, len(distance) * self.chunks.rank).flip(1)
+        return torch.einsum("hie,hije->hij", query, embedded[:, distance.clamp(min=0)])
 
     # --- decoding ---------------------------------------------------------------------------------------
 
-    def init_state(
-        self,
-        batch_size: int,
-        *,
-        key: Tensor | None = None,
-        value: Tensor | None = None,
-        key_padding_mask: Tensor | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> State:
+    def start(self, batch_size: int, like: Tensor) -> State:
         """Projections of the tokens that can still be needed, slots of the finished chunks, tokens read."""
-        check_decoding(self.pattern, batch_size, key, value, key_padding_mask, self.embed_dim)
-        like = self.k_proj.weight.new_empty(0, device=device, dtype=dtype)
         past = max(self.chunks.window, self.chunks.size) - 1
+        tokens = like.new_zeros(batch_size, past, self.embed_dim)
         slots = like.new_zeros(batch_size, self.num_heads, 0, self.head_dim)
         return {
-            "key": like.new_zeros(batch_size, past, self.embed_dim),
-            "value": like.new_zeros(batch_size, past, self.embed_dim),
+            "key": tokens,
+            "value": tokens,
             "score": like.new_zeros(batch_size, past, self.num_heads * self.chunks.rank),
             "slot_key": slots,
             "slot_value": slots,
             "length": torch.zeros(batch_size, dtype=torch.long, device=like.device),
         }
 
-    def state_bytes(self, num_tokens: int) -> int:
-        state = self.init_state(1)
-        slots = num_tokens // self.chunks.size * self.chunks.rank * self.embed_dim
-        return sum(tensor.nbytes for tensor in state.values()) + 2 * slots * state["key"].itemsize
-
-    def prefill(self, query: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
-        check_tokens(query, query_padding_mask, self.embed_dim)
-        tokens, mask, order = compact_rows(without_padding(query, query_padding_mask), query_padding_mask)
-        num_tokens, size = tokens.shape[1], self.chunks.size
-        read = state["length"]
-        count = torch.full_like(read, num_tokens) if mask is None else (~mask).sum(dim=1)
-        source = {
-            name: torch.cat([state[name], project(tokens)], dim=1)
-            for name, project in (("key", self.k_proj), ("value", self.v_proj), ("score", self.score))
-        }
+    def decode(
+        self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding, score: Tensor
+    ) -> tuple[Tensor, State]:
+        num_tokens, size, read, count = query.shape[2], self.chunks.size, state["length"], lengths(query, padding.query)
+        new = {"key": self.merge_heads(key), "value": self.merge_heads(value), "score": score}
+        source = {name: torch.cat([state[name], x], dim=1) for name, x in new.items()}
         begin, laid, hidden = self._lay_out(source, read, count, num_tokens)
-        num_slots = state["slot_key"].shape[2]
-        slots = {}
-        for name in ("key", "value"):
-            new = self.compress(laid[name][:, begin:], laid["score"][:, begin:], (size - 1 + num_tokens) // size)
-            slots[f"slot_{name}"] = torch.cat([state[f"slot_{name}"].to(new.dtype), new], dim=2)
+        heads = {name: self.split_heads(laid[name]) for name in ("key", "value")}
+        num_slots, slots = state["slot_key"].shape[2], {}
+        for name, x in heads.items():
+            finished = self.compress(x[:, :, begin:], laid["score"][:, begin:], (size - 1 + num_tokens) // size)
+            slots[f"slot_{name}"] = torch.cat([state[f"slot_{name}"].to(finished.dtype), finished], dim=2)
+        # Queries stand where their tokens do, by as much to the right as the row's open chunk holds.
         is_open = (read % size).unsqueeze(1)
-        asked = torch.arange(size - 1 + num_tokens, device=tokens.device) - is_open
-        slot = torch.arange(slots["slot_key"].shape[2], device=tokens.device)
+        asked = torch.arange(size - 1 + num_tokens, device=query.device) - is_open
+        slot = torch.arange(slots["slot_key"].shape[2], device=query.device)
         output = self.read(
-            take_rows(self.q_proj(tokens), asked.clamp(0, num_tokens - 1)),
-            laid["key"],
-            laid["value"],
+            self.split_heads(take_rows(self.merge_heads(query), asked.clamp(0, num_tokens - 1))),
+            **heads,
             **slots,
             chunks=self.chunks._replace(offset=begin, slots=num_slots),
             key_padding_mask=hidden,
             slot_padding_mask=slot < num_slots - self._num_slots(read).unsqueeze(1),
         )
-        output = take_rows(self.merge_heads(output), is_open + torch.arange(num_tokens, device=tokens.device))
-        output = without_padding(self.out_proj(output), mask)
-        state = self._keep(source, slots, num_slots, read, count)
-        return (output if order is None else take_rows(output, order.argsort(dim=1))), state
+        output = take_rows(self.merge_heads(output), is_open + torch.arange(num_tokens, device=query.device))
+        return self.split_heads(output), self._keep(source, slots, num_slots, read, count)
 
     def _num_slots(self, length: Tensor) -> Tensor:
         """Slots of the chunks that ``length`` tokens finish."""

@@ -11,6 +11,7 @@ from attentions.kernels.landmarks import average, segment_means, segments
 from attentions.kernels.precision import no_weight, wide
 from cab import Attention, Pattern, UserError, register_attention
 from cab.attention import Padding, SoftmaxLimit
+from cab.padding import lengths
 
 ITERATIONS = 6
 
@@ -68,16 +69,15 @@ class NystromAttention(Attention):
         return SoftmaxLimit(({"num_landmarks": num_tokens},))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
-        key_padding_mask = padding.key
         dtype = query.dtype
         with torch.autocast(query.device.type, enabled=False):
             query, key, value = (wide(x) for x in (query, key, value))
-            if key_padding_mask is not None:
-                value = value.masked_fill(key_padding_mask[:, None, :, None], 0.0)
-            if key_padding_mask is None and query.shape[2] <= self.num_landmarks:
+            if padding.key is not None:
+                value = value.masked_fill(padding.key[:, None, :, None], 0.0)
+            if padding.key is None and query.shape[2] <= self.num_landmarks:
                 output = self.softmax_attention(query, key, value)
             else:
-                output = self.approximate(query, key, value, key_padding_mask)
+                output = self.approximate(query, key, value, padding.key)
             if self.conv is not None:
                 output = output + depthwise_conv(value, self.conv.weight)
             return output.to(dtype)
@@ -89,9 +89,8 @@ class NystromAttention(Attention):
 
     def approximate(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None) -> Tensor:
         """The product of the three softmax matrices and value, from the right; zeros stand at padded values."""
-        rows, _, num_tokens, _ = query.shape
-        lengths = torch.full((rows,), num_tokens, device=query.device) if padding is None else (~padding).sum(dim=1)
-        weights, absent = segment_means(self.num_landmarks, lengths, num_tokens, query.dtype)
+        num_tokens, count = query.shape[2], lengths(query, padding)
+        weights, absent = segment_means(self.num_landmarks, count, num_tokens, query.dtype)
         queries, keys = average(weights, query), average(weights, key)
         middle = queries @ keys.transpose(-2, -1) * self.logit_factor
         if padding is not None:
@@ -101,44 +100,18 @@ class NystromAttention(Attention):
             return self.softmax_attention(query, keys, values)
         # In a row of at most r tokens each is its own landmark: with their values, this is softmax attention.
         tokens = F.pad(value[:, :, : self.num_landmarks], (0, 0, 0, max(self.num_landmarks - num_tokens, 0)))
-        values = torch.where((lengths <= self.num_landmarks)[:, None, None, None], tokens, values)
+        values = torch.where((count <= self.num_landmarks)[:, None, None, None], tokens, values)
         return self.softmax_attention(query, keys, values, absent)
 
-    def reference(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        query_padding_mask: Tensor | None,  # noqa: ARG002
-        key_padding_mask: Tensor | None,
-    ) -> Tensor:
-        """Row by row and head by head, on the real tokens alone."""
-        rows = []
-        for row in range(len(query)):
-            n = query.shape[2] if key_padding_mask is None else int((~key_padding_mask[row]).sum())
-            heads = [
-                self._head(h, query[row, h, :n], key[row, h, :n], value[row, h, :n]) for h in range(query.shape[1])
-            ]
-            rows.append(F.pad(torch.stack(heads), (0, 0, 0, query.shape[2] - n)))
-        return torch.stack(rows)
-
-    def _head(self, head: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if not len(q):
-            return q
-        q = q * self.logit_factor
-        if len(q) <= self.num_landmarks:
-            output = (q @ k.T).softmax(dim=-1) @ v
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        query = query * self.logit_factor
+        if query.shape[1] <= self.num_landmarks:
+            output = (query @ key.mT).softmax(dim=-1) @ value
         else:
-            queries, keys = segments(q, self.num_landmarks), segments(k, self.num_landmarks)
-            inverse = pseudo_inverse((queries @ keys.T).softmax(dim=-1))
-            output = (q @ keys.T).softmax(dim=-1) @ inverse @ (queries @ k.T).softmax(dim=-1) @ v
-        if self.conv is not None:
-            taps = self.conv.weight[head, 0, :, 0]
-            half = len(taps) // 2
-            padded = F.pad(v, (0, 0, half, half))
-            output = output + sum(tap * padded[i : i + len(v)] for i, tap in enumerate(taps))
-        return output
+            queries, keys = (segments(x, self.num_landmarks) for x in (query, key))
+            inverse = pseudo_inverse((queries @ keys.mT).softmax(dim=-1))
+            output = (query @ keys.mT).softmax(dim=-1) @ inverse @ (queries @ key.mT).softmax(dim=-1) @ value
+        return output if self.conv is None else output + self.conv(value.unsqueeze(0))[0]
 
 
 def pseudo_inverse(matrix: Tensor) -> Tensor:

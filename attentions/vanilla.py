@@ -67,8 +67,7 @@ class VanillaAttention(Attention):
 
     def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
         """Softmax attention in which every target sees at least one key."""
-        dropout = self.dropout if self.training else 0.0
-        return F.scaled_dot_product_attention(query, key, value, visible, dropout, is_causal)
+        return F.scaled_dot_product_attention(query, key, value, visible, self.weight_dropout, is_causal)
 
     # --- decoding ---------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,20 +14,7 @@ from backbones.layers.tokens import check_tokens, number_positions
 from backbones.layers.transformer import stack
 from cab import Backbone, Depth, Pattern, UserError, register_backbone
 from cab.backbone import SlotFiller
-
-
-class FastSpeech2Output(NamedTuple):
-    """``mel`` [B, F, bins], ``mel_padding`` [B, F] (True = padding); the rest [B, T], one number a token.
-
-    ``before`` are the frames before the postnet, where there is one.
-    """
-
-    mel: Tensor
-    mel_padding: Tensor
-    log_duration: Tensor
-    pitch: Tensor
-    energy: Tensor
-    before: Tensor | None
+from cab.backbone_protocols import SpokenTokens
 
 
 @register_backbone("fastspeech2", paper="Ren et al. 2021")
@@ -115,7 +101,7 @@ class FastSpeech2(Backbone):
         durations: Tensor | None = None,
         pitch: Tensor | None = None,
         energy: Tensor | None = None,
-    ) -> FastSpeech2Output:
+    ) -> SpokenTokens:
         """Frames of the tokens, with the given durations, pitch and energy, or with the predicted ones.
 
         Args:
@@ -143,8 +129,8 @@ class FastSpeech2(Backbone):
         mel = self.output(frames)
         log_duration, pitch, energy = predicted
         if self.postnet is None:
-            return FastSpeech2Output(mel, mel_padding, log_duration, pitch, energy, None)
-        return FastSpeech2Output(self.postnet(mel, mel_padding), mel_padding, log_duration, pitch, energy, mel)
+            return SpokenTokens(mel, mel_padding, log_duration, pitch, energy, None)
+        return SpokenTokens(self.postnet(mel, mel_padding), mel_padding, log_duration, pitch, energy, mel)
 
     def _run(self, blocks: nn.ModuleList, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         for block in blocks:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from backbones.layers.decoder import DecodingState, TokenDecoder
 from cab import UserError
+from cab.backbone_protocols import TokenGenerator
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class Limits:
 
 @torch.no_grad()
 def greedy(
-    backbone: TokenDecoder,
-    state: DecodingState,
+    backbone: TokenGenerator,
+    state: Any,
     prompt: Tensor,
     limits: Limits,
     *,
@@ -78,8 +79,8 @@ def greedy(
 
 @torch.no_grad()
 def sample(
-    backbone: TokenDecoder,
-    state: DecodingState,
+    backbone: TokenGenerator,
+    state: Any,
     prompt: Tensor,
     limits: Limits,
     *,
@@ -108,8 +109,8 @@ def sample(
 
 
 def _generate(
-    backbone: TokenDecoder,
-    state: DecodingState,
+    backbone: TokenGenerator,
+    state: Any,
     prompt: Tensor,
     limits: Limits,
     prompt_padding_mask: Tensor | None,
@@ -135,8 +136,8 @@ def _generate(
 
 @torch.no_grad()
 def beam_search(
-    backbone: TokenDecoder,
-    state: DecodingState,
+    backbone: TokenGenerator,
+    state: Any,
     prompt: Tensor,
     limits: Limits,
     *,
@@ -234,7 +235,7 @@ def _fill(limits: Limits) -> int:
     return 0 if limits.end is None else limits.end
 
 
-def _check_room(backbone: TokenDecoder, state: DecodingState, prompt: Tensor, limits: Limits) -> None:
+def _check_room(backbone: TokenGenerator, state: Any, prompt: Tensor, limits: Limits) -> None:
     """UserError before the first token when there are not enough learned positions for the last."""
     room = backbone.max_target_length
     needed = state.num_read + prompt.shape[-1] + limits.max_length - 1  # the last token is not read

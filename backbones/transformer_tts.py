@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,14 +14,7 @@ from backbones.layers.tokens import check_padding, check_tokens, number_position
 from backbones.layers.transformer import TransformerLayer, stack
 from cab import Pattern, UserError, register_backbone
 from cab.backbone import SlotFiller
-
-
-class TransformerTTSOutput(NamedTuple):
-    """Frames ``before`` and ``after`` the postnet [B, S, r * bins], and ``stop_logits`` [B, S]."""
-
-    before: Tensor
-    after: Tensor
-    stop_logits: Tensor
+from cab.backbone_protocols import SpokenSteps
 
 
 @register_backbone("transformer_tts", paper="Li et al. 2019")
@@ -106,7 +98,7 @@ class TransformerTTS(Decoder):
         padding_mask: Tensor | None,
         frames: Tensor,
         frame_padding: Tensor | None = None,
-    ) -> TransformerTTSOutput:
+    ) -> SpokenSteps:
         """Predicts each group of frames from the tokens and the groups before it.
 
         Args:
@@ -127,7 +119,7 @@ class TransformerTTS(Decoder):
             x = self.run_layer(layer, x, frame_padding, memory, padding_mask)
         x = self.decoder_norm(x)
         predicted = self.output(x)
-        return TransformerTTSOutput(predicted, self.postnet(predicted, frame_padding), self.stop(x).squeeze(-1))
+        return SpokenSteps(predicted, self.postnet(predicted, frame_padding), self.stop(x).squeeze(-1))
 
     def _check_frames(self, batch_size: int, frames: Tensor, frame_padding: Tensor | None) -> None:
         width = self.num_mels * self.frames_per_step

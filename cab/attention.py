@@ -152,8 +152,9 @@ class Attention(Decoding):
 
     def compute(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
         """Project, split into heads, ``attend``, merge, project: [B, N, D] to [B, N, D]."""
+        heads = self.project(query, key, value)
         more = {**self.query_extras(query), **self.key_extras(key), **self.draws(query, key, padding)}
-        output = self.attend(*self.project(query, key, value), padding, **more)
+        output = self.attend(*heads, padding, **more)
         return self.out_proj(self.merge_heads(output))
 
     def compute_row(self, query: Tensor, key: Tensor, value: Tensor, draws: Mapping[str, Tensor]) -> Tensor:

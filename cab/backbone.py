@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from cab.attention import ALONE, Attention, Depth
+from cab.attention import Attention, Depth
 from cab.learning import recompute
 from cab.patterns import Pattern
 
@@ -33,7 +33,7 @@ class SlotFiller:
     elsewhere: Mapping[Pattern, AttentionSpec]
 
     def __call__(
-        self, pattern: Pattern | str, *, embed_dim: int, num_heads: int, dropout: float = 0.0, depth: Depth = ALONE
+        self, pattern: Pattern | str, *, embed_dim: int, num_heads: int, dropout: float = 0.0, depth: Depth
     ) -> Attention:
         """The attention for one slot of ``pattern``, at ``depth`` among the backbone's slots of that kind."""
         from cab.build import make_attention

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from cab.attention import ALONE, Attention, Depth
 from cab.backbone import AttentionSpec, Backbone, SlotFiller
@@ -109,12 +111,31 @@ def check_slot(backbone: str, pattern: Pattern, slots: set[Pattern]) -> None:
         raise Unsupported(f"backbone '{backbone}' has no slot of pattern {pattern}; it has {has}")
 
 
+class _WithoutValues(TorchFunctionMode):
+    """Leaves out ``normal_``: on the meta device it would import torch's compiler, as long as torch itself takes."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") == "normal_":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def without_memory() -> Iterator[None]:
+    """Modules made inside are on the meta device: their names and shapes, and nothing else."""
+    with torch.device("meta"), _WithoutValues():
+        yield
+
+
 @functools.cache
 def backbone_patterns(name: str) -> tuple[Pattern, ...]:
     """The patterns of a backbone's slots, read from the network itself (built without memory)."""
     entry = BACKBONES.get(name)
     vanilla = AttentionSpec("vanilla")
-    with torch.device("meta"):
+    with without_memory():
         backbone = entry.cls(slots=SlotFiller(Pattern.NS, vanilla, dict.fromkeys(Pattern, vanilla)))
     slots = {pattern for _, pattern in backbone.attention_slots()}
     return tuple(pattern for pattern in Pattern if pattern in slots)

@@ -14,7 +14,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from cab.config_sources import REGISTRIES, config_folders, register_sources
-from cab.errors import UserError, first_line, unknown_name
+from cab.errors import Unsupported, UserError, first_line, unknown_name
 from cab.patterns import Pattern
 from cab.registry import ATTENTIONS, BACKBONES, TASKS
 
@@ -56,17 +56,31 @@ def paper_value(table: str, column: str, *where: str) -> Any:
 
 def _table5_value(attention: str, option: str, *, _root_: DictConfig) -> Any:
     """``${table5:ATTENTION,OPTION}``: the option's value for the cell that is being composed."""
-    return tuned_options(_root_.task.name, _root_.backbone.name, str(_root_.pattern), attention)[option]
+    cell = _root_.task.name, _root_.backbone.name, str(_root_.pattern), attention
+    return tuned_options(*cell, preset=_root_.preset)[option]
 
 
-def tuned_options(task: str, backbone: str, pattern: str, attention: str) -> dict[str, Any]:
-    """An attention's options for a cell: Table 5 where it says something, else the constructor's defaults."""
+def tuned_options(task: str, backbone: str, pattern: str, attention: str, *, preset: str = "paper") -> dict[str, Any]:
+    """An attention's options for a cell: Table 5 where it says something, else the constructor's defaults.
+
+    In preset mini, whose sequences are short, configs/suite/options.csv has the last word: windows, landmarks,
+    features and states of about the published share.
+    """
     options = dict(ATTENTIONS.get(attention).options)
-    for row in read_table("table5"):
+    for row in reversed(read_table("table5")):  # the first row, ours, has the last word
         applies = (row["task"], row["pattern"], row["attention"]) == (task, pattern, attention)
         if applies and row["backbone"] in ("", backbone) and row["option"] in options:
             options[row["option"]] = yaml.safe_load(row["value"])
+    for row in _suite_options() if preset == "mini" else ():
+        applies = row["task"] in ("", task) and row["pattern"] in ("", pattern) and row["attention"] == attention
+        if applies and row["option"] in options:
+            options[row["option"]] = yaml.safe_load(row["value"])
     return options
+
+
+@functools.cache
+def _suite_options() -> tuple[dict[str, str], ...]:
+    return read_rows("suite/options.csv")
 
 
 def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[str]:
@@ -132,10 +146,24 @@ def _choices(override: Override) -> list[str]:
 
 
 def resolve(config: DictConfig) -> dict[str, Any]:
-    """The configuration as plain values, every interpolation replaced."""
+    """The configuration as plain values, every interpolation replaced; UserError when something is missing."""
     missing = OmegaConf.missing_keys(config)
     if missing:
         raise UserError(f"no value for {', '.join(sorted(missing))}")
     container = OmegaConf.to_container(config, resolve=True)
     assert isinstance(container, dict)
+    check_preset(container["preset"], task=container["task"]["name"], backbone=container["backbone"]["name"])
     return {str(key): value for key, value in container.items()}
+
+
+def check_preset(preset: str, *, task: str, backbone: str) -> None:
+    """Unsupported, naming the file that is missing, when the task has no recipe or the backbone no size for it.
+
+    The published sizes are the constructor's defaults: ``paper`` needs no file of a size.
+    """
+    for path in (f"recipe/{task}/{preset}.yaml", *([f"size/{backbone}/{preset}.yaml"] if preset != "paper" else [])):
+        if not any((folder / path).is_file() for folder in config_folders()):
+            raise Unsupported(
+                f"preset '{preset}' needs {path}, which is neither in configs/ nor in a package that an entry point "
+                "of cab.configs names"
+            )

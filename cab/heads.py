@@ -73,6 +73,11 @@ class Heads(Learner):
         return x.transpose(1, 2).flatten(-2)
 
     @property
+    def weight_dropout(self) -> float:
+        """The probability of dropping an attention weight now: none in evaluation."""
+        return self.dropout if self.training else 0.0
+
+    @property
     def scale(self) -> float:
         """1 / sqrt(E), the usual factor of query-key products."""
         return 1.0 / math.sqrt(self.head_dim)

@@ -44,3 +44,9 @@ class Pattern(StrEnum):
         """The patterns of a space-separated list, in the order NS, CS, NC, CC."""
         named = {cls.parse(word) for word in text.split()}
         return tuple(pattern for pattern in cls if pattern in named)
+
+
+def pattern_rank(name: str) -> tuple[int, str]:
+    """Sorts NS, CS, NC, CC in this order, before anything else that a record may hold."""
+    names = [str(pattern) for pattern in Pattern]
+    return (names.index(name) if name in names else len(names), name)

@@ -25,6 +25,8 @@ SCHEMA = 2
 
 CELL = ("task", "dataset", "variant", "backbone", "pattern", "attention", "preset", "seed")
 """What one run measures; ``variant`` tells apart runs of one data set, as univariate and multivariate."""
+PLACE = CELL[:4]
+"""Where attentions are compared: their metrics of one place measure the same thing."""
 
 
 class Status(StrEnum):
@@ -126,13 +128,13 @@ class Record(About):
     """
 
     status: Status
-    error: str
-    step: int | None
+    error: str = ""
+    step: int | None = None
     metrics: tuple[Metric, ...]
-    baselines: Mapping[str, Mapping[str, float]]
-    history: Sequence[Mapping[str, float | None]]
+    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    history: Sequence[Mapping[str, float | None]] = field(default_factory=list)
     cost: Cost
-    engine_facts: Mapping[str, Any]
+    engine_facts: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def finished(
@@ -149,8 +151,6 @@ class Record(About):
         return cls(
             **vars(about),
             status=Status.FINISHED,
-            error="",
-            step=None,
             metrics=tuple(metrics),
             baselines=baselines,
             history=history,
@@ -172,17 +172,8 @@ class Record(About):
         """The record of a run without a score: every metric as declared, without a value."""
         assert status is not Status.FINISHED
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        return cls(
-            **vars(about),
-            status=status,
-            error=": ".join([type(error).__name__, *lines[:1]]),
-            step=step,
-            metrics=tuple(metrics),
-            baselines={},
-            history=[],
-            cost=cost,
-            engine_facts={},
-        )
+        words = ": ".join([type(error).__name__, *lines[:1]])
+        return cls(**vars(about), status=status, error=words, step=step, metrics=tuple(metrics), cost=cost)
 
     @classmethod
     def read(cls, path: Path) -> Record:
@@ -197,6 +188,7 @@ class Record(About):
         if not isinstance(content, dict) or content.get("schema") != SCHEMA:
             raise UserError(f"{path} is not a result record of schema {SCHEMA}")
         try:
+            str(path).encode()
             record = cls._parsed(content)
             if "\\u" in text:  # JSON can spell halves of characters, which no table can hold
                 json.dumps([content["cell"], content["metrics"]], ensure_ascii=False).encode()

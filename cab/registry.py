@@ -109,6 +109,10 @@ class AttentionEntry(Entry["Attention"]):
 
 @dataclass(frozen=True, kw_only=True)
 class BackboneEntry(Entry["Backbone"]):
+    """``tasks`` that do not name it themselves, and the patterns that are tested in it there."""
+
+    tasks: Mapping[str, tuple[Pattern, ...]]
+
     @property
     def reserved(self) -> frozenset[str]:
         return frozenset({"slots"})
@@ -116,12 +120,15 @@ class BackboneEntry(Entry["Backbone"]):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskEntry(Entry["Task"]):
-    """``datasets`` it accepts (``synthetic`` is the embedded generator), and ``backbones`` it is defined for, with the
-    patterns that are tested in each.
-    """
+    """``datasets`` it accepts (``synthetic`` is the embedded generator), and the backbones that it ``names``."""
 
     datasets: tuple[str, ...]
-    backbones: Mapping[str, tuple[Pattern, ...]]
+    names: Mapping[str, tuple[Pattern, ...]]
+
+    @property
+    def backbones(self) -> Mapping[str, tuple[Pattern, ...]]:
+        """Backbones it is defined for, with the patterns that are tested in each: it names them, or they name it."""
+        return {**self.names, **{b.name: b.tasks[self.name] for b in BACKBONES if self.name in b.tasks}}
 
     @property
     def reserved(self) -> frozenset[str]:
@@ -274,9 +281,15 @@ def register_attention(
     return Declaration(ATTENTIONS, entry)
 
 
-def register_backbone(name: str, *, paper: str) -> Declaration[BackboneEntry]:
-    """Class decorator: makes a backbone known under ``name``; its patterns are read from its slots."""
-    return Declaration(BACKBONES, functools.partial(BackboneEntry, name=name, paper=paper))
+def register_backbone(name: str, *, paper: str, tasks: Mapping[str, str] | None = None) -> Declaration[BackboneEntry]:
+    """Class decorator: makes a backbone known under ``name``; its patterns are read from its slots.
+
+    Args:
+        tasks: that do not name it themselves, with the patterns that are tested in it there, as in ``{"lm": "CS"}``:
+            so a package brings a backbone for a task of another.
+    """
+    tested = {task: Pattern.parse_many(patterns) for task, patterns in (tasks or {}).items()}
+    return Declaration(BACKBONES, functools.partial(BackboneEntry, name=name, paper=paper, tasks=tested))
 
 
 def register_task(name: str, *, paper: str, datasets: str, backbones: Mapping[str, str]) -> Declaration[TaskEntry]:
@@ -287,7 +300,7 @@ def register_task(name: str, *, paper: str, datasets: str, backbones: Mapping[st
         backbones: those it is defined for, with the patterns that are tested in each, as in ``{"gpt2": "CS"}``.
     """
     tested = {backbone: Pattern.parse_many(patterns) for backbone, patterns in backbones.items()}
-    entry = functools.partial(TaskEntry, name=name, paper=paper, datasets=tuple(datasets.split()), backbones=tested)
+    entry = functools.partial(TaskEntry, name=name, paper=paper, datasets=tuple(datasets.split()), names=tested)
     return Declaration(TASKS, entry)
 
 

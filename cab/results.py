@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import csv
-import json
+import gc
 import logging
 import math
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
-from cab.record import CELL, Record
-from cab.runner.trainer_config import MACHINE_KEYS
+from cab.record import CELL, Record, Status
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,29 +19,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DEFAULT_DIR = Path("results/local")
-PUBLISHED = Path(__file__).resolve().parent.parent / "results" / "paper"
+PAPER_DIR = Path(__file__).resolve().parent.parent / "results" / "paper"
 """The published tables, as data with their sources."""
+PUBLISHED = "published"
+"""The preset of a CSV file that names none."""
+SYNTHETIC = "synthetic"
+"""The data set that a task generates."""
 
 EXAMPLE_COMMAND = "cab run task=lstf dataset=synthetic backbone=informer attention=abc pattern=NC preset=smoke"
 """Leaves a first result within seconds and without any data: what a message about none suggests."""
 
 COLUMNS = (
-    *CELL,
-    "task_version",
-    "metric",
-    "value",
-    "unit",
-    "higher_is_better",
-    "primary",
-    "params",
-    "train_seconds",
-    "peak_memory_bytes",
-    "revision",
-    "hash",
-    "file",
-    "settings",
-)
-"""``settings``: JSON of task, backbone and trainer as the record has them; empty for what is no record."""
+    *CELL, "task_version", "metric", "value", "unit", "higher_is_better", "primary", "at_length", "status",
+    "params", "train_seconds", "peak_memory_bytes", "revision", "hash", "file", "record",
+)  # fmt: skip
+"""``record`` is the whole :class:`cab.record.Record`; None, as ``hash`` is empty, for a row of a CSV file."""
 
 
 def load_results(sources: Iterable[str | Path] | str | Path = DEFAULT_DIR) -> pd.DataFrame:
@@ -56,68 +46,58 @@ def load_results(sources: Iterable[str | Path] | str | Path = DEFAULT_DIR) -> pd
     Raises:
         ValueError: a source that does not exist. Broken records are warned about and left out.
     """
+    return read_results(sources)[0]
+
+
+def read_results(sources: Iterable[str | Path] | str | Path) -> tuple[pd.DataFrame, list[str]]:
+    """The table of :func:`load_results`, and a line for each record of a folder that was left out."""
     import pandas as pd
 
-    if isinstance(sources, (str, Path)):
-        sources = [sources]
-    rows: list[dict[str, Any]] = []
+    gc.disable()  # looking for garbage among thousands of records would take a quarter of the time
+    try:
+        rows, skipped = _rows([sources] if isinstance(sources, (str, Path)) else sources)
+    finally:
+        gc.enable()
+    return pd.DataFrame(rows, columns=list(COLUMNS)), skipped
+
+
+def _rows(sources: Iterable[str | Path]) -> tuple[list[tuple[Any, ...]], list[str]]:
+    rows: list[tuple[Any, ...]] = []
+    skipped = []
     for source in map(Path, sources):
         if not source.exists():
             raise UserError(f"no results at {source}: name a folder of records, a record or a CSV file")
-        if source.is_dir():
-            for path in sorted(source.glob("*.json")):
-                rows += _rows_or_warning(path)
-            if (source / "results.csv").exists():
-                rows += _published_rows(source / "results.csv")
-        elif source.suffix == ".csv":
-            rows += _published_rows(source)
-        else:
+        if source.suffix != ".csv" and not source.is_dir():
             rows += _record_rows(source)
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+            continue
+        for path in sorted(source.glob("*.json")):
+            try:
+                rows += _record_rows(path)
+            except UserError as error:
+                skipped.append(f"skipped: {error}")
+                log.warning("%s", skipped[-1])
+        published = source / "results.csv" if source.is_dir() else source
+        if published.exists():
+            rows += _published_rows(published)
+    return rows, skipped
 
 
-def _rows_or_warning(path: Path) -> list[dict[str, Any]]:
-    try:
-        return _record_rows(path)
-    except UserError as error:
-        log.warning("skipped: %s", error)
-        return []
-
-
-def _record_rows(path: Path) -> list[dict[str, Any]]:
+def _record_rows(path: Path) -> list[tuple[Any, ...]]:
     record = Record.read(path)
-    shared = {
-        **{name: record.cell[name] for name in CELL},
-        "task_version": record.task_version,
-        "params": record.cost.params,
-        "train_seconds": record.cost.train_seconds,
-        "peak_memory_bytes": record.cost.peak_memory_bytes,
-        "revision": record.revision["commit"],
-        "hash": record.hash,
-        "file": str(path),
-        "settings": _settings(record.config),
-    }
+    cost = record.cost
+    cell = (*(record.cell[name] for name in CELL), record.task_version)
+    run = (str(record.status), cost.params, cost.train_seconds, cost.peak_memory_bytes)
+    source = (record.revision["commit"], record.hash, str(path), record)
     return [
-        shared
-        | {
-            "metric": metric.name,
-            "value": math.nan if metric.value is None else float(metric.value),
-            "unit": metric.unit,
-            "higher_is_better": metric.higher_is_better,
-            "primary": metric.primary,
-        }
+        (
+            *(*cell, metric.name, math.nan if metric.value is None else float(metric.value), metric.unit),
+            *(metric.higher_is_better, metric.primary, metric.at_length, *run, *source),
+        )
         for metric in record.metrics
     ]
 
 
-def _settings(config: Mapping[str, Any]) -> str:
-    groups: dict[str, Any] = {name: config[name] for name in ("task", "backbone", "trainer") if name in config}
-    if "trainer" in groups:
-        groups["trainer"] = {name: value for name, value in groups["trainer"].items() if name not in MACHINE_KEYS}
-    return sys.intern(json.dumps(groups, sort_keys=True))
-
-
-def _published_rows(path: Path) -> list[dict[str, Any]]:
+def _published_rows(path: Path) -> list[tuple[Any, ...]]:
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
         needed = {"pattern", "task", "backbone", "dataset", "metric", "higher_is_better", "attention", "value"}
@@ -127,24 +107,19 @@ def _published_rows(path: Path) -> list[dict[str, Any]]:
         return [_published_row(path, reader.line_num, row) for row in reader]
 
 
-def _published_row(path: Path, line: int, row: Mapping[str, str | None]) -> dict[str, Any]:
+def _published_row(path: Path, line: int, row: Mapping[str, str | None]) -> tuple[Any, ...]:
     try:
-        return {
-            **{name: row.get(name) or "" for name in CELL},
-            "preset": row.get("preset") or "published",
+        known: dict[str, Any] = {
+            **{name: row.get(name) or "" for name in (*CELL, "metric")},
+            "preset": row.get("preset") or PUBLISHED,
             "seed": int(row.get("seed") or 0),
-            "task_version": 0,
-            "metric": row["metric"],
             "value": float(row["value"]) if row["value"] else math.nan,
-            "unit": "",
             "higher_is_better": {"1": True, "0": False}[row["higher_is_better"] or ""],
-            "primary": True,
-            "hash": "",
-            "revision": "",
-            "file": str(path),
-            "settings": "",
         }
     except ValueError:
         raise UserError(f"{path}, line {line}: value '{row['value']}' or seed is not a number") from None
     except KeyError:
         raise UserError(f"{path}, line {line}: higher_is_better must be 1 or 0") from None
+    known |= {"task_version": 0, "unit": "", "primary": True, "status": str(Status.FINISHED)}
+    known |= {"revision": "", "hash": "", "file": str(path)}
+    return tuple(known.get(name) for name in COLUMNS)

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from cab.backbone import Backbone
+from cab.backbone_protocols import missing_call
+from cab.errors import Unsupported
 from cab.record import Metric
 
 
@@ -29,11 +31,23 @@ class Task(ABC):
     Class attributes:
 
     * ``version``: raised whenever the protocol changes; results of different versions are never mixed.
+    * ``calls``: protocols of :mod:`cab.backbone_protocols`; a backbone must take the calls of one of them.
     * ``packages``: modules it imports that are no requirement of the harness, with the extra that brings each.
     """
 
     version: ClassVar[int] = 1
+    calls: ClassVar[tuple[type, ...]] = ()
     packages: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    def protocol_of(cls, backbone: type) -> type:
+        """The first of ``calls`` that the backbone takes; Unsupported says what none of them finds in it."""
+        missing = {protocol: missing_call(backbone, protocol) for protocol in cls.calls}
+        for protocol, call in missing.items():
+            if not call:
+                return protocol
+        reasons = " and ".join(f"{call}, as a {protocol.__name__} does" for protocol, call in missing.items())
+        raise Unsupported(f"task {cls.__name__} cannot use backbone {backbone.__name__}: it does not take {reasons}")
 
     @property
     def variant(self) -> str:

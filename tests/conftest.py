@@ -13,7 +13,7 @@ import torch
 
 DATA = Path(os.environ.get("CAB_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 SAMPLES = "samples of the real data sets; CAB_DATA=FOLDER make test, with lm, sum, tts, pcc, sr and lstf in FOLDER"
-THOROUGH = pytest.StashKey[int]()
+THOROUGH = pytest.StashKey[Counter[str]]()
 
 
 @pytest.fixture(autouse=True)
@@ -37,32 +37,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[THOROUGH] = 0
+    config.stash[THOROUGH] = Counter()
     config.pluginmanager.register(_Processes(config))
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     for item in items:
-        item.config.stash[THOROUGH] += "thorough" in item.keywords
+        if "thorough" in item.keywords:
+            item.config.stash[THOROUGH][item.nodeid.partition("::")[0]] += 1
 
 
 class _Processes:
-    """Under pytest-xdist the worker processes deselect, and the process that prints is told how many."""
+    """Under pytest-xdist the worker processes deselect, and the process that prints is told what."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        self.config.stash[THOROUGH] = getattr(node, "workeroutput", {}).get("thorough", 0)
+        self.config.stash[THOROUGH] = Counter(getattr(node, "workeroutput", {}).get("thorough", {}))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
     config = session.config
-    output: dict[str, int] | None = getattr(config, "workeroutput", None)
+    output: dict[str, Any] | None = getattr(config, "workeroutput", None)
     if output is not None:
-        output["thorough"] = config.stash[THOROUGH]
+        output["thorough"] = dict(config.stash[THOROUGH])
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     skipped = terminal.stats.get("skipped", []) if terminal and output is None else []
     if skipped and config.option.complete and session.exitstatus == pytest.ExitCode.OK:
@@ -74,4 +75,5 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
     for (file, reason), count in sorted(left_out.items()):
         terminal.write_line(f"not run: {count} of {file}, for want of {reason.removeprefix('Skipped: ')}")
     if config.stash[THOROUGH] and "not thorough" in config.option.markexpr:
-        terminal.write_line(f"not run: {config.stash[THOROUGH]} thorough tests; make test-thorough runs them")
+        names = ", ".join(f"{count} of {file}" for file, count in sorted(config.stash[THOROUGH].items()))
+        terminal.write_line(f"not run: thorough tests, which make test-thorough runs: {names}")

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.untimed import UNTIMED_OPTION
+
 pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,6 +59,7 @@ def install(section: str, folder: Path) -> None:
     ("section", "name", "columns"),
     [
         ("An attention", "sigmoid_mean", ["NS tts", "CS tts", "CC tts", "NC lstf"]),
+        ("A backbone", "season", ["NS lstf"]),
         ("A task", "accuracy", ["CS recall"]),
         ("A metric", "skill", ["NC lstf_skill"]),
     ],
@@ -71,6 +74,7 @@ def test_a_recipe_trains_scores_and_appears_on_the_leaderboard(
             continue
         program, *words = shlex.split(command)
         assert program == "cab"
+        words += UNTIMED_OPTION if words[0] == "verify" else []
         process = run([sys.executable, "-m", "cab.cli.main", *words], tmp_path)
         if words[0] == "score":
             assert all(re.search(rf"^{column.replace(' ', ' +')} ", process.stdout, re.MULTILINE) for column in columns)

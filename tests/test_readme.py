@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from cab.results import EXAMPLE_COMMAND
+from tests.conftest import DATA
+from tests.untimed import UNTIMED_OPTION
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -22,34 +24,45 @@ COMMANDS = [
     for line in block.splitlines()
 ]
 EXAMPLE = re.search(r"```python\n(.*?)```", README, flags=re.DOTALL)
-DATA = Path(os.environ.get("CAB_DATA", ROOT.parent / "shared" / "data"))
 
 
-def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command,
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=900,
         check=False,
     )
 
 
-def test_its_cab_commands_run_one_after_another(tmp_path: Path) -> None:
-    commands = [command for command in COMMANDS if command.startswith("cab ")]
+PROGRAMS = {
+    "cab": [sys.executable, "-m", "cab.cli.main"],
+    "torchrun": [sys.executable, "-m", "torch.distributed.run"],
+    "scripts/benchmark.sh": [str(ROOT / "scripts/benchmark.sh")],
+}
+"""How its programs start here."""
+
+
+@pytest.mark.thorough
+def test_its_commands_run_one_after_another(tmp_path: Path) -> None:
+    commands = [command for command in COMMANDS if command.startswith(tuple(PROGRAMS))]
+    assert {command.split()[0] for command in commands} == set(PROGRAMS)
     if not (ROOT / ".venv-fairseq/ready").exists():
         commands = [command for command in commands if "engine=fairseq" not in command]
     assert len(commands) >= 8
     assert EXAMPLE_COMMAND in commands
     if not (DATA / "lstf" / "ETTh1.csv").exists():
-        pytest.fail(f"no {DATA}/lstf/ETTh1.csv: point CAB_DATA at a folder with the official files")
+        commands = [command for command in commands if "data_root=DATA" not in command]
     for command in commands:
-        words = shlex.split(command.replace("DATA", str(DATA)))
+        program, *words = shlex.split(command.replace("DATA", str(DATA)))
         if "preset=mini" in words:
             words.append("trainer.max_steps=4")  # the command as it is takes half a minute
-        process = run([sys.executable, "-m", "cab.cli.main", *words[1:]], tmp_path)
+        if words[0] == "verify":
+            words += UNTIMED_OPTION
+        process = run([*PROGRAMS[program], *words], tmp_path)
         assert process.returncode == 0, f"{command}\n{process.stderr}"
         assert process.stdout or "wrote" in process.stderr
     assert (tmp_path / "results/board/index.html").stat().st_size > 10_000
@@ -57,23 +70,39 @@ def test_its_cab_commands_run_one_after_another(tmp_path: Path) -> None:
 
 def test_its_make_verbs_exist_and_have_one_or_two_lines() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    for command in COMMANDS:
-        if command.startswith("make "):
-            rule = re.search(rf"^{command.split()[1]}:.*\n((?:\t.*\n)+)", makefile, flags=re.MULTILINE)
-            assert rule is not None
-            assert rule.group(1).count("\n") <= 2
+    verbs = [command.split()[1] for command in COMMANDS if command.startswith("make ")]
+    assert verbs == ["demo", "test", "test-all"]
+    for verb in verbs:
+        rule = re.search(rf"^{verb}:(.*)\n((?:\t.*\n)*)", makefile, flags=re.MULTILINE)
+        assert rule is not None
+        assert rule.group(1) or rule.group(2)
+        assert rule.group(2).count("\n") <= 2
 
 
+@pytest.mark.thorough
+def test_make_demo_shows_a_leaderboard(tmp_path: Path) -> None:
+    """In the environment that the tests run in."""
+    command = ["make", "--old-file=setup", "demo", f"BIN={tmp_path}", f"RESULTS={tmp_path / 'results'}"]
+    (tmp_path / "cab").write_text(f'#!/bin/sh\nexec {sys.executable} -m cab.cli.main "$@"\n')
+    (tmp_path / "cab").chmod(0o755)
+    process = run(command, ROOT)
+    assert process.returncode == 0, process.stderr
+    assert len(list((tmp_path / "results").glob("*.json"))) == 9
+    assert "| abc" in process.stdout
+
+
+@pytest.mark.thorough
 def test_its_example_is_short_and_correct(tmp_path: Path) -> None:
     assert EXAMPLE is not None
     assert EXAMPLE.group(1).count("\n") < 40
     (tmp_path / "gated_mean.py").write_text(EXAMPLE.group(1))
-    command = [sys.executable, "-m", "cab.cli.main", "verify", "gated_mean.py:GatedMean", "--csv"]
+    command = [sys.executable, "-m", "cab.cli.main", "verify", "gated_mean.py:GatedMean", "--csv", *UNTIMED_OPTION]
     process = run(command, tmp_path)
     assert process.returncode == 0, process.stdout
     assert ",NC," in process.stdout
 
 
+@pytest.mark.thorough
 def test_the_wheel_runs_outside_the_checkout(tmp_path: Path) -> None:
     """Built, unpacked into a folder of its own, and started there with nothing of the checkout on the path."""
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]

@@ -1,13 +1,17 @@
-"""Functions with gradients by hand as operators of torch: opaque to ``torch.compile``, keeping their inputs alone."""
+"""Functions with gradients by hand, keeping their inputs alone: as operators opaque to ``torch.compile`` where it reads
+them, else as plain functions, since the first call of an operator loads the compiler (as long as torch itself takes).
+"""
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 def like_the_first(first: Tensor, *_: Any) -> Tensor:
@@ -24,7 +28,7 @@ def differentiable_operator(
     shapes: Callable[..., Any] = like_the_first,
     keeps: Sequence[int] = (),
 ) -> Callable[..., Any]:
-    """``forward`` as the operator ``cab::name``, with ``backward`` as its derivative.
+    """``forward`` with ``backward`` as its derivative; for the compiler it is the operator ``cab::name``.
 
     Args:
         forward: a function with type annotations, of tensors, tensors or None, numbers and lists of numbers.
@@ -46,7 +50,7 @@ def differentiable_operator(
         ctx.others = [None if isinstance(x, Tensor) else x for x in inputs]
         ctx.save_for_backward(*(inputs[place] for place in ctx.tensors), *(outputs[number] for number in keeps))
 
-    def differentiate(ctx: Any, *output_gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def differentiate(derive: Callable[..., list[Tensor]], ctx: Any, *output_gradients: Tensor) -> tuple[Any, ...]:
         inputs, saved, count = list(ctx.others), ctx.saved_tensors, len(ctx.tensors)
         for place, tensor in zip(ctx.tensors, saved[:count], strict=True):
             inputs[place] = tensor
@@ -62,5 +66,18 @@ def differentiable_operator(
 
     call.register_fake(shapes)
     derive.register_fake(gradient_shapes)
-    call.register_autograd(differentiate, setup_context=save)
-    return call
+    call.register_autograd(functools.partial(differentiate, derive), setup_context=save)
+
+    class Plain(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            output = forward(*inputs)
+            save(ctx, inputs, output)
+            return output
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, *output_gradients: Tensor) -> tuple[Any, ...]:
+            return differentiate(backward, ctx, *output_gradients)
+
+    return lambda *inputs: call(*inputs) if torch.compiler.is_compiling() else Plain.apply(*inputs)

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from attentions.kernels.blocks import BlockSum, dropout_factor, dropout_seed, of_block
 from attentions.kernels.operator import differentiable_operator
 from attentions.kernels.precision import no_weight, wide_dtype
+from attentions.kernels.softmax import softmax_gradient
 
 BLOCK = 64
 """Queries of one block, at most."""
@@ -229,7 +230,7 @@ def _backward(
             used, d_weights = weights * factor, d_weights * factor
         d_value.add(block.keys, torch.bmm(used[..., :width].transpose(1, 2), g))
         d_slot_value[:, slots] += torch.bmm(used[..., width:].transpose(1, 2), g)
-        d_logits = torch.ops.aten._softmax_backward_data(d_weights, weights, -1, weights.dtype)
+        d_logits = softmax_gradient(weights, d_weights)
         d_window, d_slots = d_logits[..., :width], d_logits[..., width:]
         d_distance = _by_distance(d_window, block, num_distances)
         d_content = torch.bmm(d_window, parts.key)

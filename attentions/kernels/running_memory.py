@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from attentions.kernels.blocks import groups_at_once
 from attentions.kernels.operator import differentiable_operator
 from attentions.kernels.precision import no_weight
+from attentions.kernels.softmax import softmax_gradient
 
 BLOCK = 32
 """Tokens whose products with each other are formed; before them stands one memory."""
@@ -279,7 +280,7 @@ def _span_backward(span: _Span, grad: Tensor, d_mass: Tensor, d_mean: Tensor) ->
     d_y = torch.addcmul(d_mixed @ span.weight[1], d_read, span.before[1]).div_(span.total[1])
     # y = softmax(logits / sqrt(E)) / total_v
     softmax = y * span.total[1]
-    d_logits = torch.ops.aten._softmax_backward_data(d_y, softmax, -1, softmax.dtype) * key.shape[-1] ** -0.5
+    d_logits = softmax_gradient(softmax, d_y) * key.shape[-1] ** -0.5
     # logits = (before_k past + tril(query key^T) weight_k) / total_k
     d_sum = d_logits.div_(span.total[0])
     d_past = (d_sum * span.before[0]).to(dtype)
@@ -298,7 +299,7 @@ def _span_backward(span: _Span, grad: Tensor, d_mass: Tensor, d_mean: Tensor) ->
     d_share = span.tokens @ d_block_mean.mT
     d_blocks[1:] += span.share @ d_block_mean
     d_logits = d_weight.mul_(span.weight).addcmul_(span.share.double(), d_block_mass.unsqueeze(-2))
-    d_logits += torch.ops.aten._softmax_backward_data(d_share, span.share, -2, d_share.dtype)
+    d_logits += softmax_gradient(span.share, d_share, dim=-2)
     return d_blocks, d_logits, d_mass, d_mean
 
 

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+from cab.cli.results_arguments import add_sources, given_results
 from cab.results import DEFAULT_DIR
 
 DEFAULT_OUT = DEFAULT_DIR / "leaderboard"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "results",
-        nargs="*",
-        type=Path,
-        default=[DEFAULT_DIR],
-        help=f"folders of records, records, or CSV files in the published layout (default: {DEFAULT_DIR})",
-    )
+    add_sources(parser)
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help=f"where to write (default: {DEFAULT_OUT})")
     parser.add_argument(
         "--format",
@@ -29,26 +21,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="page",
         help="page: index.html and leaderboard.csv in the --out folder; markdown: tables to stdout, for a README",
     )
-    parser.add_argument(
-        "--normalization",
-        choices=("own", "paper", "official"),
-        default="own",
-        help="what the index is relative to: the given results, or the paper's constants (printed, or full precision)",
-    )
     parser.add_argument("--costs", type=Path, metavar="CSV", help="what `cab efficiency` wrote; adds its curves")
     parser.add_argument("--figures", action="store_true", help="also write the paper's figures as PNG and PDF")
 
 
 def run(args: argparse.Namespace) -> int:
-    from cab.reports.leaderboard import load_boards, write_csv
+    from cab.reports.leaderboard import score_boards, write_csv
+    from cab.scoring import load_costs
 
-    with _warnings_kept() as skipped:
-        boards = load_boards(args.results, normalization=args.normalization)
-    costs = None
-    if args.costs:
-        from cab.scoring import load_costs
-
-        costs = load_costs(args.costs)
+    results, skipped = given_results(args)
+    boards = score_boards(results, normalization=args.normalization)
+    costs = load_costs(args.costs) if args.costs else None
+    written: list[Path] = []
     if args.format == "markdown":
         from cab.reports.markdown import markdown
 
@@ -56,32 +40,12 @@ def run(args: argparse.Namespace) -> int:
     else:
         from cab.reports.page import write_page
 
-        _report(write_csv(boards, args.out))
-        _report(write_page(boards, args.out, normalization=args.normalization, costs=costs, skipped=skipped))
+        written.append(write_csv(boards, args.out))
+        written.append(write_page(boards, args.out, normalization=args.normalization, costs=costs, skipped=skipped))
     if args.figures:
         from cab.reports.paper_figures import write_figures
 
-        for path in write_figures(boards, args.out, costs=costs):
-            _report(path)
+        written += write_figures(boards, args.out, costs=costs)
+    for path in written:
+        print(f"wrote {path}", file=sys.stderr)
     return 0
-
-
-def _report(path: Path) -> None:
-    print(f"wrote {path}", file=sys.stderr)
-
-
-@contextmanager
-def _warnings_kept() -> Iterator[list[str]]:
-    """The warnings about broken records, for the page to show as well."""
-    kept: list[str] = []
-
-    class Keep(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            kept.append(record.getMessage())
-
-    handler, logger = Keep(logging.WARNING), logging.getLogger("cab.results")
-    logger.addHandler(handler)
-    try:
-        yield kept
-    finally:
-        logger.removeHandler(handler)

@@ -23,6 +23,7 @@ COMMANDS = {
     "efficiency-length": "from which length on an attention is cheaper than softmax attention",
     "score": "compositional index of results",
     "correlation": "correlation between patterns and between tasks",
+    "suite": "do the small generated tasks measure attention? checked on their records",
     "leaderboard": "one page of tables and plots from results",
     "audit": "recompute the published tables from the published raw metrics",
 }

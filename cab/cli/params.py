@@ -6,7 +6,7 @@ import argparse
 import csv
 import sys
 
-from cab.results import PUBLISHED
+from cab.results import PAPER_DIR
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _published() -> dict[tuple[str, str, str], float]:
     """Tables 16-19: millions of parameters of every (pattern, backbone, attention)."""
-    with (PUBLISHED / "parameters.csv").open(newline="") as file:
+    with (PAPER_DIR / "parameters.csv").open(newline="") as file:
         return {
             (row["pattern"], row["backbone"], row["attention"]): float(row["params_millions"])
             for row in csv.DictReader(file)

@@ -30,6 +30,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.results_dir and args.results_dir.resolve() == args.result.resolve().parent:
         raise UserError(f"{args.results_dir} holds {args.result} itself: name another folder for the new record")
+    if not args.tolerance >= 0:
+        raise UserError(f"--tolerance must be a number from 0, got {args.tolerance}")
     record = Record.read(args.result)
     if record.status is not Status.FINISHED:
         raise UserError(f"{args.result} has no score to compare: its run {record.status} ({record.error})")

@@ -109,7 +109,8 @@ def _pattern_text(scores: Scores, pattern: str) -> str:
 
 
 def _seeds(rows: dict[tuple[Any, Any], dict[Any, Any]], tasks: list[Any], name: str) -> str:
-    return str(max(int(rows[(task, name)]["seeds"]) for task in tasks))
+    """The fewest behind any index in the row."""
+    return str(min((int(rows[(task, name)]["seeds"]) for task in tasks if rows[(task, name)]["seeds"]), default=0))
 
 
 def _cell(row: dict[Any, Any]) -> str:

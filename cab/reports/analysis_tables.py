@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from cab.reports.tables import Cell, Column, Row, Table, decimals_for, plain
+from cab.reports.tables import Column, Entry, Row, Table, decimals_for, plain, plain_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,10 +23,9 @@ def curve_table(curve: pd.DataFrame, *, table_id: str, caption: str) -> Table:
     lengths = sorted(curve["length"].unique())
     wide = curve.pivot(index="attention", columns="length", values="value").sort_index()
     table = Table(table_id, caption, [Column("attention"), *(Column(f"{length:,}") for length in lengths)], [])
-    decimals = decimals_for(curve["value"])
+    decimals, why = decimals_for(curve["value"]), "no result at this length"
     for name, values in wide.iterrows():
-        cells = [_number(table, value, decimals, "no result at this length") for value in values]
-        table.rows.append(Row(str(name), cells))
+        table.rows.append(Row(str(name), [_number(table, value, decimals, why) for value in values]))
     return table
 
 
@@ -42,9 +41,8 @@ def correlation_table(pairs: pd.DataFrame, *, table_id: str, caption: str) -> Ta
         index=False, name=None
     ):
         cell = _number(table, r, 2, "too few attentions in common, or no spread among them")
-        if math.isfinite(low) and math.isfinite(high):
-            cell.detail = f"{plain(low, 2)} to {plain(high, 2)}"
-        table.rows.append(Row(f"{first} and {second}", [cell, Cell(str(n), n)], kind="other"))
+        cell.detail = plain_interval(low, high, 2)
+        table.rows.append(Row(f"{first} and {second}", [cell, Entry(str(n), n)], kind="other"))
     return table
 
 
@@ -84,19 +82,19 @@ def efficiency_table(lengths: pd.DataFrame, *, table_id: str, caption: str) -> T
     return table
 
 
-def _length_cells(table: Table, found: pd.Series | None) -> list[Cell]:
+def _length_cells(table: Table, found: pd.Series | None) -> list[Entry]:
     if found is None:
         return [table.missing("not measured")] * 2
     r2 = _number(table, found["r2"], 3, "no fit")
     if found["length"] == math.inf:
-        return [Cell("never", NEVER), r2]
+        return [Entry("never", NEVER), r2]
     if found["length"] == 0:
-        return [Cell("always", 0), r2]
+        return [Entry("always", 0), r2]
     if not math.isfinite(found["length"]):
         return [table.missing("no length: the curves could not be fitted"), r2]
-    interval = f"{found['low']:,.0f} to {found['high']:,.0f}" if math.isfinite(found["low"] + found["high"]) else ""
-    return [Cell(f"{found['length']:,.0f}", found["length"], interval), r2]
+    interval = plain_interval(found["low"], found["high"], 0)
+    return [Entry(plain(found["length"], 0), found["length"], interval), r2]
 
 
-def _number(table: Table, value: float, decimals: int, reason: str) -> Cell:
-    return Cell(plain(value, decimals), value) if math.isfinite(value) else table.missing(reason)
+def _number(table: Table, value: float, decimals: int, reason: str) -> Entry:
+    return Entry(plain(value, decimals), value) if math.isfinite(value) else table.missing(reason)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cab.reports.curves import is_curve
-from cab.reports.leaderboard import COSTS, cell_fields, with_cell
+from cab.reports.leaderboard import COSTS, place_fields, with_place
 from cab.reports.records import baselines
 from cab.reports.tables import (
     COST_LABELS,
     MISSING,
-    Cell,
     Column,
+    Entry,
     Group,
     Row,
     Table,
@@ -21,8 +20,10 @@ from cab.reports.tables import (
     element_id,
     mark_best,
     plain,
+    plain_interval,
     records_link,
 )
+from cab.scoring.index import AVERAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 def index_table(board: Board, pattern: str) -> Table:
     """Compositional index of one pattern: average, tasks, cost and seeds, best first."""
     tasks = board.tasks(pattern)
-    shown = ["all", *tasks] if len(tasks) != 1 else tasks
-    columns = [Column("average" if task == "all" else task, "↑", "higher is better") for task in shown]
+    shown = [AVERAGE, *tasks] if len(tasks) != 1 else tasks
+    columns = [Column("average" if task == AVERAGE else task, "↑", "higher is better") for task in shown]
     columns[0].sort = "descending"
     columns += [Column(COST_LABELS[cost], "↓", "lower is better") for cost in COSTS]
     columns += [Column("seeds", hint="the fewest of any cell"), Column("revision")]
@@ -47,37 +48,36 @@ def index_table(board: Board, pattern: str) -> Table:
         for cost in COSTS:
             known = math.isfinite(row[cost])
             cells.append(
-                Cell(cost_text(cost, row[cost]), row[cost]) if known else table.missing("not recorded in full")
+                Entry(cost_text(cost, row[cost]), row[cost]) if known else table.missing("not recorded in full")
             )
         revision = " ".join(name[:10] for name in row["revision"].split())
-        cells += [Cell(str(row["seeds"]), row["seeds"]), Cell(revision or MISSING)]
+        cells += [Entry(str(row["seeds"]), row["seeds"]), Entry(revision or MISSING)]
         table.rows.append(Row(row["attention"], cells))
     for column in range(len(shown)):
         mark_best(table.rows, column, higher_is_better=True)
     return table
 
 
-def _index_cell(table: Table, board: Board, row: dict[str, Any], task: str) -> Cell:
-    prefix = "" if task == "all" else f"{task}."
+def _index_cell(table: Table, board: Board, row: dict[str, Any], task: str) -> Entry:
+    prefix = "" if task == AVERAGE else f"{task}."
     ci, low, high = (row[prefix + bound] for bound in ("ci", "low", "high"))
     if not math.isfinite(ci):
         why = board.reasons.get((row["pattern"], row["attention"]), {})
         return table.missing(why.get(task, "not scored"))
     fields = {"preset": row["preset"], "pattern": row["pattern"], "attention": row["attention"]}
-    if task != "all":
+    if task != AVERAGE:
         fields["task"] = task
-    interval = f"{plain(low, 3)} to {plain(high, 3)}" if math.isfinite(low) and math.isfinite(high) else ""
-    return Cell(plain(ci, 3), ci, interval, records_link(**fields))
+    return Entry(plain(ci, 3), ci, plain_interval(low, high, 3), records_link(**fields))
 
 
 def metrics_table(board: Board, pattern: str) -> Table:
-    """Raw metrics and cost of one pattern, a group of columns a cell, trivial answers in fixed rows below."""
+    """Raw metrics and cost of one pattern, a group of columns a place, trivial answers in fixed rows below."""
     results = board.suite.results[board.suite.results["pattern"] == pattern]
     measured = board.measured[board.measured["pattern"] == pattern]
     numbers = {
-        (cell, metric, attention): (value, deviation)
-        for cell, metric, attention, value, deviation in measured[
-            ["cell", "metric", "attention", "value", "deviation"]
+        (place, metric, attention): (value, deviation)
+        for place, metric, attention, value, deviation in measured[
+            ["place", "metric", "attention", "value", "deviation"]
         ].itertuples(index=False, name=None)
     }
     trivial = baselines(results)
@@ -87,60 +87,57 @@ def metrics_table(board: Board, pattern: str) -> Table:
     table.fixed = [Row(name, [], kind="baseline") for name in dict.fromkeys(name for _, name, _ in trivial)]
     fields = {"preset": board.suite.preset, "pattern": pattern}
     for column in _measured_columns(results, measured):
-        if not table.groups or table.groups[-1].label != column.group:
-            table.groups.append(Group(column.group, 0))
+        group = column.place.replace("/", " / ")
+        if not table.groups or table.groups[-1].label != group:
+            table.groups.append(Group(group, 0))
         table.groups[-1].span += 1
         hint = "higher is better" if column.higher_is_better else "lower is better"
         table.columns.append(Column(column.label, "↑" if column.higher_is_better else "↓", hint))
-        found = [numbers.get((column.cell, column.metric, row.label), ()) for row in table.rows]
+        found = [numbers.get((column.place, column.metric, row.label), ()) for row in table.rows]
         decimals = decimals_for(value for value, *_ in filter(None, found))
         for row, number in zip(table.rows, found, strict=True):
-            link = records_link(**fields, **column.place, attention=row.label)
+            link = records_link(**fields, **column.fields, attention=row.label)
             row.cells.append(_measured_cell(table, column.metric, number, decimals, link))
         for row in table.fixed:
-            value = trivial.get((column.cell, row.label, column.metric), math.nan)
-            row.cells.append(Cell(plain(value, decimals) if math.isfinite(value) else MISSING))
+            value = trivial.get((column.place, row.label, column.metric), math.nan)
+            row.cells.append(Entry(plain(value, decimals) if math.isfinite(value) else MISSING))
         mark_best(table.rows, len(table.columns) - 2, higher_is_better=column.higher_is_better)
     return table
 
 
 class _Measured(NamedTuple):
-    """A column of raw numbers: a metric or a cost of one cell; ``place`` finds its records."""
+    """A column of raw numbers: a metric or a cost of one place; ``fields`` find its records."""
 
-    cell: str
+    place: str
     metric: str
     label: str
     higher_is_better: bool
-    place: dict[str, str]
-
-    @property
-    def group(self) -> str:
-        return self.cell.replace("/", " / ")
+    fields: dict[str, str]
 
 
 def _measured_columns(results: pd.DataFrame, measured: pd.DataFrame) -> Iterator[_Measured]:
-    """Metrics of each cell, then its cost; metrics at one length belong to the curves."""
-    metrics = with_cell(results[~is_curve(results["metric"])]).drop_duplicates(["cell", "metric"])
+    """Metrics of each place, then its cost; metrics at one length belong to the curves."""
+    metrics = with_place(results[results["at_length"].isna()]).drop_duplicates(["place", "metric"])
     known = measured[measured["metric"].isin(COSTS)].dropna(subset=["value"])
-    costs = set(zip(known["cell"], known["metric"], strict=True))
-    cells = cell_fields(results)
-    for cell, fields in cells.items():
-        place = {key: value for key, value in fields.items() if value}
-        own = metrics.loc[metrics["cell"] == cell, ["metric", "unit", "higher_is_better"]]
-        for metric, unit, higher in own.itertuples(index=False, name=None):
-            yield _Measured(cell, metric, f"{metric} ({unit})" if unit else metric, bool(higher), place)
-        for cost in COSTS if len(cells) > 1 else ():  # the table of the index has the cost of a single cell
-            if (cell, cost) in costs:
-                yield _Measured(cell, cost, COST_LABELS[cost], higher_is_better=False, place=place)
+    costs = set(zip(known["place"], known["metric"], strict=True))
+    places = place_fields(results)
+    for place, values in places.items():
+        fields = {key: value for key, value in values.items() if value}
+        here = metrics.loc[metrics["place"] == place, ["metric", "unit", "higher_is_better"]]
+        for metric, unit, higher in here.itertuples(index=False, name=None):
+            yield _Measured(place, metric, f"{metric} ({unit})" if unit else metric, bool(higher), fields)
+        for cost in COSTS if len(places) > 1 else ():  # the table of the index has the cost of a single place
+            if (place, cost) in costs:
+                yield _Measured(place, cost, COST_LABELS[cost], higher_is_better=False, fields=fields)
 
 
-def _measured_cell(table: Table, metric: str, number: tuple[float, ...], decimals: int, link: str) -> Cell:
+def _measured_cell(table: Table, metric: str, number: tuple[float, ...], decimals: int, link: str) -> Entry:
     if not number:
         return table.missing("no result")
     value, deviation = number
     if not math.isfinite(value):
         return table.missing("not a number in at least one run")
     if metric in COSTS:
-        return Cell(cost_text(metric, value), value, href=link)
+        return Entry(cost_text(metric, value), value, href=link)
     spread = f"± {plain(deviation, decimals)}" if math.isfinite(deviation) else ""
-    return Cell(plain(value, decimals), value, spread, link)
+    return Entry(plain(value, decimals), value, spread, link)

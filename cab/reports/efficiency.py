@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import pandas as pd
 
-RESOURCES = {"time": ("seconds", 1e3, "milliseconds"), "memory": ("bytes", 2.0**-20, "MiB")}
+UNITS = {"time": ("seconds", 1e3, "milliseconds"), "memory": ("bytes", 2.0**-20, "MiB")}
 """Column of the costs, factor and unit that curves are drawn in."""
 
 
@@ -36,7 +36,7 @@ def cost_curves(costs: pd.DataFrame, lengths: pd.DataFrame) -> Iterator[Curves]:
         lengths: columns attention, pattern, phase, resource, length.
     """
     for (pattern, phase), part in costs.groupby(["pattern", "phase"], sort=False):
-        for resource, (column, factor, unit) in RESOURCES.items():
+        for resource, (column, factor, unit) in UNITS.items():
             curves = part[["attention", "length"]].assign(value=part[column] * factor)
             own = lengths[
                 (lengths["pattern"] == pattern) & (lengths["phase"] == phase) & (lengths["resource"] == resource)

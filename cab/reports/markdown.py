@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from cab.reports.board_tables import index_table, metrics_table
-from cab.reports.tables import Cell, Column, Row, Table
+from cab.reports.tables import Column, Entry, Row, Table
 
 if TYPE_CHECKING:
     from cab.reports.leaderboard import Board
@@ -52,6 +52,6 @@ def _row(row: Row) -> list[str]:
     return [f"_{label}_" if row.kind == "baseline" else label, *map(_cell, row.cells)]
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: Entry) -> str:
     text = f"**{escape(cell.text)}**" if cell.best else escape(cell.text)
     return text + (f" ({escape(cell.detail)})" if cell.detail else "") + (f" ({cell.note})" if cell.note else "")

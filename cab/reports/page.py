@@ -19,17 +19,12 @@ from markupsafe import Markup
 from cab.reports.records import record_facts
 from cab.reports.sections import efficiency_blocks, suite_section
 from cab.reports.suites import printable
+from cab.scoring import NORMALIZATIONS
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from cab.reports.leaderboard import Board
-
-NORMALIZATIONS = {
-    "own": "mean and sample deviation over the attentions on this page",
-    "paper": "the constants printed in the paper",
-    "official": "the constants of the official scoring script",
-}
 
 
 def write_page(
@@ -55,7 +50,7 @@ def write_page(
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     html = environment.from_string(_source("page.html")).render(
         title="Attention leaderboard",
-        facts=_facts(results),
+        facts=_counts(results),
         suites=[suite_section(board) for board in boards],
         efficiency=[] if costs is None else list(efficiency_blocks(costs)),
         records=record_facts(results, out),
@@ -74,7 +69,7 @@ def _source(name: str) -> str:
     return resources.files("cab.reports").joinpath(name).read_text(encoding="utf-8")
 
 
-def _facts(results: pd.DataFrame) -> list[str]:
+def _counts(results: pd.DataFrame) -> list[str]:
     runs = results.drop_duplicates(["file", "task", "dataset", "variant", "backbone", "pattern", "attention", "seed"])
     names = {"attention": results["attention"].nunique(), "task": results["task"].nunique()}
     return [f"{len(runs):,} results", *(f"{count} {name}{'s' * (count != 1)}" for name, count in names.items())]

@@ -58,9 +58,9 @@ def _suite(board: Board) -> Iterator[tuple[str, Figure]]:
     if not benefit.empty:
         yield f"figure3b-{suite.key}", figures.benefit_figure(benefit, title=f"{suite.heading}: benefit of attention")
     look = figures.looks(board.measured["attention"])
-    for (cell, metric), curve in extrapolation_curves(board.measured).items():
-        figure = figures.length_figure(curve, title=f"{metric}, {cell}", ylabel=metric, looks=look, log=False)
-        yield f"figure3c-{suite.key}-{cell}-{metric}", figure
+    for (place, metric), curve in extrapolation_curves(board.measured).items():
+        figure = figures.length_figure(curve, title=f"{metric}, {place}", ylabel=metric, looks=look, log=False)
+        yield f"figure3c-{suite.key}-{place}-{metric}", figure
     for pattern in suite.patterns:
         tasks = board.tasks(pattern)
         if len(tasks) > 1:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from cab.errors import UserError
-from cab.record import CELL, Record
-from cab.reports.leaderboard import with_cell
+from cab.record import CELL, Record, Status
+from cab.reports.leaderboard import with_place
 from cab.reports.suites import printable
 
 if TYPE_CHECKING:
@@ -40,13 +39,13 @@ def record_facts(results: pd.DataFrame, page_dir: Path) -> dict[str, Any]:
     a cell.
     """
     strings = Strings()
-    runs: dict[tuple[str, ...], list[tuple[str, float]]] = {}
-    columns = results[["file", "hash", *CELL, "metric", "value"]].astype({"seed": str})
-    for *run, metric, value in columns.itertuples(index=False, name=None):
-        runs.setdefault(tuple(run), []).append((metric, value))
+    runs: dict[tuple[str, ...], tuple[Record | None, list[tuple[str, float]]]] = {}
+    columns = results[["file", "hash", *CELL, "record", "metric", "value"]].astype({"seed": str})
+    for *run, record, metric, value in columns.itertuples(index=False, name=None):
+        runs.setdefault(tuple(run), (record, []))[1].append((metric, value))
     records = []
-    for (file, digest, *cell), metrics in runs.items():
-        facts = _facts(Path(file)) if digest else {"source": Path(file).name}
+    for (file, _, *cell), (record, metrics) in runs.items():
+        facts = _facts(record) if record else {"source": Path(file).name}
         records.append(
             [
                 [strings.number(part) for part in cell],
@@ -63,47 +62,40 @@ def _json_number(value: float) -> float | None:
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
-def _facts(path: Path) -> dict[str, str]:
+def _facts(record: Record) -> dict[str, str]:
     """Name and text of what one would ask of a run: what it was, with what, on what, how dear."""
-    try:
-        record = Record.read(path)
-    except UserError:  # gone or rewritten since it was loaded
-        return {}
-    dirty = " with uncommitted changes" if record.revision.get("dirty") else ""
-    cost = {name: value for name, value in vars(record.cost).items() if value is not None}
+    commit = str(record.revision["commit"])
     facts = {
         "configuration hash": record.hash,
+        "status": "" if record.status is Status.FINISHED else f"{record.status}: {record.error}",
         "command": record.command,
-        "revision": f"{record.revision['commit']}{dirty}" if record.revision["commit"] else None,
-        "hardware": _listed(record.hardware),
-        "versions": _listed(record.versions),
-        "data": _listed(record.data),
-        "cost": _listed(cost),
+        "revision": commit + (" with uncommitted changes" if commit and record.revision.get("dirty") else ""),
+        "hardware": _joined(record.hardware),
+        "versions": _joined(record.versions),
+        "data": _joined(record.data),
+        "cost": _joined({name: value for name, value in vars(record.cost).items() if value is not None}),
         "started": record.started,
-        "task version": record.task_version,
+        "task version": str(record.task_version),
     }
-    return {name: str(text) for name, text in facts.items() if text not in (None, "")}
+    return {name: text for name, text in facts.items() if text}
 
 
-def _listed(mapping: Mapping[str, Any]) -> str:
+def _joined(mapping: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in mapping.items()
     )
 
 
 def baselines(results: pd.DataFrame) -> dict[tuple[str, str, str], float]:
-    """Metrics of the trivial answers that runs recorded: ``{(cell, baseline, metric): value}``.
+    """Metrics of the trivial answers that runs recorded: ``{(place, baseline, metric): value}``.
 
-    They belong to the data, so one record of each cell is enough.
+    They belong to the data, so one finished run of each place is enough.
     """
-    found = {}
-    for cell, rows in with_cell(results[results["hash"] != ""]).groupby("cell"):
-        try:
-            recorded = Record.read(Path(rows["file"].iloc[0])).baselines
-        except UserError:
-            continue
-        for name, metrics in recorded.items():
-            for metric, value in metrics.items():
-                if value is not None:
-                    found[(str(cell), printable(name), printable(metric))] = float(value)
-    return found
+    runs = results[(results["status"] == Status.FINISHED) & (results["hash"] != "")]
+    return {
+        (str(place), printable(name), printable(metric)): float(value)
+        for place, record in with_place(runs).groupby("place")["record"].first().items()
+        for name, metrics in record.baselines.items()
+        for metric, value in metrics.items()
+        if value is not None
+    }

@@ -15,6 +15,8 @@ from cab.reports.curves import extrapolation_curves
 from cab.reports.efficiency import cost_curves
 from cab.reports.inline_svg import inline_svg
 from cab.reports.tables import Table, element_id
+from cab.scoring import efficiency_length, pattern_correlation, task_correlation
+from cab.scoring.index import AVERAGE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,10 +96,10 @@ def _index_block(board: Board, pattern: str, tab: str) -> Block:
     tasks = board.tasks(pattern)
     scores = board.scores[board.scores["pattern"] == pattern]
     pictures = []
-    for number, task in enumerate(["all", *tasks] if len(tasks) > 1 else tasks):
+    for number, task in enumerate([AVERAGE, *tasks] if len(tasks) > 1 else tasks):
         own = scores[scores["task"] == task]
         if own["ci"].notna().any():
-            title = "Average over tasks" if task == "all" else task
+            title = "Average over tasks" if task == AVERAGE else task
             figure = figures.index_figure(own, title=title)
             pictures.append(_svg(figure, f"{tab}-index-{number}", f"{title}: compositional index of each attention"))
     heading = f"Compositional index, {pattern}: {PATTERN_MEANINGS.get(pattern, 'not a pattern of this benchmark')}"
@@ -107,8 +109,8 @@ def _index_block(board: Board, pattern: str, tab: str) -> Block:
 def _extrapolation(board: Board, pattern: str, tab: str) -> Iterator[Block]:
     measured = board.measured[board.measured["pattern"] == pattern]
     look = figures.looks(board.measured["attention"])
-    for number, ((cell, metric), curve) in enumerate(extrapolation_curves(measured).items()):
-        title = f"{metric} against length, {cell.replace('/', ' / ')}"
+    for number, ((place, metric), curve) in enumerate(extrapolation_curves(measured).items()):
+        title = f"{metric} against length, {place.replace('/', ' / ')}"
         figure = figures.length_figure(curve, title=metric, ylabel=metric, looks=look, log=False)
         table = curve_table(
             curve, table_id=f"{tab}-curve-{number}", caption=f"{board.suite.heading}, pattern {pattern}: {title}"
@@ -120,8 +122,6 @@ def _task_correlation(board: Board, pattern: str, tab: str) -> Iterator[Block]:
     tasks = board.tasks(pattern)
     if len(tasks) < 2:
         return
-    from cab.scoring import task_correlation
-
     pairs = task_correlation(board.scores)
     pairs = pairs[pairs["pattern"] == pattern]
     title = "Correlation between tasks"
@@ -135,8 +135,6 @@ def _task_correlation(board: Board, pattern: str, tab: str) -> Iterator[Block]:
 def _pattern_correlation(board: Board) -> Iterator[Block]:
     if len(board.suite.patterns) < 2:
         return
-    from cab.scoring import pattern_correlation
-
     pairs = pattern_correlation(board.scores)
     name = element_id(board.suite.key, "pattern-correlation")
     title = "Correlation between patterns"
@@ -168,8 +166,6 @@ def _benefit(board: Board) -> Iterator[Block]:
 
 def efficiency_blocks(costs: pd.DataFrame) -> Iterator[Block]:
     """A block a pattern and phase of ``costs``: time and memory against length, and where the curves cross."""
-    from cab.scoring import efficiency_length
-
     lengths = efficiency_length(costs)
     look = figures.looks(costs["attention"])
     blocks: dict[tuple[str, str], Block] = {}

@@ -6,13 +6,15 @@ import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cab.patterns import pattern_rank
+from cab.record import PLACE
+from cab.results import PUBLISHED
+from cab.scoring.selection import is_synthetic
+
 if TYPE_CHECKING:
     import pandas as pd
 
-SYNTHETIC = "synthetic"
-PUBLISHED = "published"
-_TEXT = ("task", "dataset", "variant", "backbone", "pattern", "attention", "preset", "metric", "unit", "revision")
-_PRESET_ORDER = ("paper", "mini", "smoke")
+_TEXT = (*PLACE, "pattern", "attention", "preset", "metric", "unit", "revision")
 
 
 @dataclass(frozen=True)
@@ -42,34 +44,22 @@ class Suite:
 
     @property
     def patterns(self) -> list[str]:
-        """Patterns with results, in the order NS, CS, NC, CC; whatever else a record may claim comes last."""
-        known = ["NS", "CS", "NC", "CC"]
-        return sorted(
-            self.results["pattern"].unique(), key=lambda name: (known.index(name) if name in known else 9, name)
-        )
+        """Patterns with results, in their order."""
+        return sorted(self.results["pattern"].unique(), key=pattern_rank)
 
 
 def split_suites(results: pd.DataFrame) -> list[Suite]:
     """The suites in ``results``: real data before synthetic, the largest preset first."""
-    synthetic = results["dataset"] == SYNTHETIC
-    suites = [
-        Suite(str(preset), bool(generated), part)
-        for (preset, generated), part in results.groupby(["preset", synthetic], sort=False)
-    ]
-    return sorted(suites, key=lambda suite: (suite.synthetic, _preset_rank(suite.preset), suite.preset))
-
-
-def _preset_rank(preset: str) -> int:
-    return _PRESET_ORDER.index(preset) if preset in _PRESET_ORDER else len(_PRESET_ORDER)
+    parts = results.groupby(["preset", is_synthetic(results)], sort=False)
+    suites = [Suite(str(preset), bool(synthetic), part) for (preset, synthetic), part in parts]
+    rank = {preset: place for place, preset in enumerate(("paper", "mini", "smoke"))}
+    return sorted(suites, key=lambda suite: (suite.synthetic, rank.get(suite.preset, len(rank)), suite.preset))
 
 
 def printable_results(results: pd.DataFrame) -> pd.DataFrame:
     """``results`` with every name fit for a page, a table and a picture (see :func:`printable`)."""
-    return results.assign(**{column: _mapped(results[column]) for column in _TEXT})
-
-
-def _mapped(column: pd.Series) -> pd.Series:
-    return column.map({value: printable(value) for value in column.unique()})
+    fit = {name: results[name].map({text: printable(text) for text in results[name].unique()}) for name in _TEXT}
+    return results.assign(**fit)
 
 
 def printable(value: object) -> str:

@@ -16,8 +16,11 @@ MISSING = "\N{EN DASH}"
 
 
 @dataclass
-class Cell:
-    """``value`` is what the column sorts by, None for nothing; ``note`` numbers the reason why it is empty."""
+class Entry:
+    """What stands in a row and column of a table.
+
+    ``value`` is what the column sorts by, None for nothing; ``note`` numbers the reason why it is empty.
+    """
 
     text: str
     value: float | None = None
@@ -47,7 +50,7 @@ class Row:
     """An attention, a trivial answer to compare with (baseline), or something else."""
 
     label: str
-    cells: list[Cell]
+    cells: list[Entry]
     kind: Literal["attention", "baseline", "other"] = "attention"
 
 
@@ -69,9 +72,9 @@ class Table:
             self.notes.append(reason)
         return self.notes.index(reason) + 1
 
-    def missing(self, reason: str) -> Cell:
+    def missing(self, reason: str) -> Entry:
         number = self.note(reason)
-        return Cell(MISSING, note=number, note_id=f"{self.id}-note-{number}")
+        return Entry(MISSING, note=number, note_id=f"{self.id}-note-{number}")
 
 
 def element_id(*parts: str) -> str:
@@ -99,6 +102,11 @@ def records_link(**fields: str) -> str:
 
 def plain(value: float, decimals: int) -> str:
     return f"{value:,.{decimals}f}".replace("-", "\N{MINUS SIGN}")
+
+
+def plain_interval(low: float, high: float, decimals: int) -> str:
+    """``low to high``, empty where there is none."""
+    return f"{plain(low, decimals)} to {plain(high, decimals)}" if math.isfinite(low + high) else ""
 
 
 def decimals_for(values: Iterable[float]) -> int:

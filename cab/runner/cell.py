@@ -104,7 +104,8 @@ class Cell:
     @property
     def label(self) -> str:
         """The attention's name, with the options that were set by hand: ``abc(num_landmarks=32)``."""
-        usual = tuned_options(self.config["task"]["name"], self.backbone, str(self.pattern), self.attention.name)
+        cell = self.config["task"]["name"], self.backbone, str(self.pattern), self.attention.name
+        usual = tuned_options(*cell, preset=self.config["preset"])
         set_by_hand = [f"{k}={v}" for k, v in sorted(self.attention.options.items()) if v != usual[k]]
         return self.attention.name + (f"({', '.join(set_by_hand)})" if set_by_hand else "")
 
@@ -140,13 +141,12 @@ def check_task_backbone(task: str, backbone: str, pattern: Pattern | None = None
     BACKBONES.get(backbone)
     if backbone not in defined:
         raise Unsupported(f"task '{task}' is not defined for backbone '{backbone}'; choose {', '.join(defined)}")
-    if pattern is None:
+    if pattern is None or pattern in defined[backbone]:
         return
     check_slot(backbone, pattern, set(backbone_patterns(backbone)))
-    if pattern not in defined[backbone]:
-        raise Unsupported(
-            f"task '{task}' does not test pattern {pattern} in '{backbone}'; it tests {' '.join(defined[backbone])}"
-        )
+    raise Unsupported(
+        f"task '{task}' does not test pattern {pattern} in '{backbone}'; it tests {' '.join(defined[backbone])}"
+    )
 
 
 def runnable_cells() -> list[tuple[str, str, str, str, str]]:

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 import torch
 
 from cab.backbone import Backbone
-from cab.build import build_backbone
+from cab.build import build_backbone, without_memory
 from cab.errors import UserError, unknown_name
+from cab.registry import BACKBONES
 from cab.runner.cell import Cell
 from cab.runner.faults import StopSignals
 from cab.runner.processes import Processes, find_processes
@@ -71,7 +72,8 @@ class Run:
         engine = find_engine(cell.engine)
         engine.check(cell, processes)
         cell.task.setup(cell.data_root)
-        make_backbone(cell, "meta")
+        with without_memory():
+            make_backbone(cell)
         return cls(cell, command, engine, device, processes)
 
     @property
@@ -103,17 +105,21 @@ def choose_device(name: str, processes: Processes) -> torch.device:
     return torch.device("cuda", processes.local_rank % torch.cuda.device_count())
 
 
-def make_backbone(cell: Cell, device: str = "cpu") -> Backbone:
-    """The network of the cell, sized by its data; on ``meta`` it has no memory."""
-    options = {**cell.backbone_options, **cell.task.backbone_options(cell.backbone)}
-    with torch.device(device):
-        return build_backbone(
-            cell.backbone,
-            attention=cell.attention,
-            pattern=cell.pattern,
-            elsewhere={str(p): {"name": spec.name, **spec.options} for p, spec in cell.elsewhere.items()},
-            **options,
-        )
+def make_backbone(cell: Cell) -> Backbone:
+    """The network of the cell, sized by its data.
+
+    Raises:
+        ValueError: a backbone that does not take the task's calls, or options that do not fit.
+    """
+    if cell.task.calls:
+        cell.task.protocol_of(BACKBONES.get(cell.backbone).cls)
+    return build_backbone(
+        cell.backbone,
+        attention=cell.attention,
+        pattern=cell.pattern,
+        elsewhere={str(p): {"name": spec.name, **spec.options} for p, spec in cell.elsewhere.items()},
+        **{**cell.backbone_options, **cell.task.backbone_options(cell.backbone)},
+    )
 
 
 def _check_packages(cell: Cell) -> None:

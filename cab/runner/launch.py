@@ -71,6 +71,7 @@ def jobs_of(overrides: Sequence[str], report: Report, *, is_sweep: bool) -> Iter
 
         with readable_errors():
             cells, report.left_out = expand(overrides)
+    report.expected = len(cells)
     register_configs()
     with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
         yield _composed(cells, report)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -50,29 +51,44 @@ class Report:
 
     Attributes:
         raises: the error of a cell is raised instead of noted: of a command that has but one.
+        expected: cells in all, for the time that is left.
         left_out: why named combinations are no cells.
         failures: a line each.
     """
 
     raises: bool = False
+    expected: int = 1
     outcomes: list[Outcome] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
 
     @property
     def exit_status(self) -> int:
         return 1 if self.failures else 0
 
     def add(self, outcome: Outcome) -> None:
-        log.info("%s: %s", outcome.description, outcome.title)
         if outcome.record is not None and outcome.record.status is Status.FAILED:
             self.failures.append(f"{outcome.title}: {outcome.record.error}")
         self.outcomes.append(outcome)
+        log.info("%s: %s%s", outcome.description, outcome.title, self.progress())
+
+    def progress(self) -> str:
+        """Which cell of how many that was, and the time the rest will take at the pace of those that were trained."""
+        done, trained = len(self.outcomes), sum(outcome.kind == "trained" for outcome in self.outcomes)
+        if self.expected == 1:
+            return ""
+        left = ""
+        if trained and done < self.expected:
+            pace = (time.monotonic() - self.started) / trained
+            left = f", about {_duration(pace * (self.expected - done))} left"
+        return f" ({done} of {self.expected}{left})"
 
     def add_error(self, error: Exception, about: str) -> None:
         """A cell that wrote no record: left out when it cannot run, else a failure."""
         if self.raises:
             raise error
+        self.expected -= 1
         if isinstance(error, Unsupported):
             self.left_out.append(str(error))
             return
@@ -94,6 +110,11 @@ class Report:
             log.warning("left out: %s", reason)
         for failure in self.failures:
             log.error("failed: %s", failure)
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{seconds:.0f} s" if seconds < 90 else f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
 def cells_without_record(jobs: Iterable[Job], report: Report) -> Iterator[tuple[Cell, Job]]:

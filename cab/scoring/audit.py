@@ -1,4 +1,4 @@
-"""Does the paper agree with itself? Its tables recomputed from its own raw numbers, cell by cell."""
+"""Does the paper agree with itself? Its tables recomputed from its own raw numbers, one by one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cab.results import PUBLISHED, load_results
+from cab.results import PAPER_DIR, load_results
 from cab.scoring import published
 from cab.scoring.efficiency_length import published_length
 from cab.scoring.index import AVERAGE, score_table
@@ -68,7 +68,7 @@ Index = dict[tuple[str, str, str], tuple[float, Interval]]
 
 def _indices(normalization: str) -> Index:
     """Index of each pattern, task and attention from Table 3, and what it can be."""
-    table = score_table(load_results(PUBLISHED / "results.csv"), normalization=normalization).dropna(subset=["ci"])
+    table = score_table(load_results(PAPER_DIR / "results.csv"), normalization=normalization).dropna(subset=["ci"])
     exact = {tuple(key): ci for *key, ci in table[["pattern", "task", "attention", "ci"]].itertuples(index=False)}
     scales, better = published.scales(normalization), published.directions()
     terms: dict[tuple[str, str, str], list[Interval]] = {}
@@ -96,9 +96,9 @@ def _index_rows(indices: Index, normalization: str) -> Iterator[Row]:
     printed = published.rows("compositional_index.csv")
     scales = published.scales(normalization)
     raw = published.raw_metrics()
-    for cell in printed:
-        key = (cell["pattern"], cell["task"], cell["attention"])
-        row = _row("3" if cell["task"] == AVERAGE else "6", key, cell["ci"], *indices[key], TOLERANCE)
+    for line in printed:
+        key = (line["pattern"], line["task"], line["attention"])
+        row = _row("3" if line["task"] == AVERAGE else "6", key, line["ci"], *indices[key], TOLERANCE)
         if row.verdict == CONTRADICTS:
             row = row._replace(note=_average_note(key, printed) or _needed_note(row, raw, scales))
         yield row
@@ -109,9 +109,9 @@ def _average_note(key: tuple[str, str, str], printed: list[dict[str, str]]) -> s
     if task != AVERAGE:
         return ""
     parts = [
-        float(cell["ci"])
-        for cell in printed
-        if (cell["pattern"], cell["attention"]) == (pattern, attention) and cell["task"] != AVERAGE
+        float(line["ci"])
+        for line in printed
+        if (line["pattern"], line["attention"]) == (pattern, attention) and line["task"] != AVERAGE
     ]
     return f"the mean of the indices that Table 6 prints is {np.mean(parts):.3f}"
 
@@ -138,12 +138,12 @@ def _constant_rows() -> Iterator[Row]:
                 fitting = [other.attention for other in others if other.verdict != CONTRADICTS]
                 row = row._replace(note=f"agrees when {' or '.join(fitting)} is left out" if fitting else "")
             yield row._replace(attention="")
-    for cell in corrections().to_dict("records"):
-        term, name, reason = Term(*(str(cell[name]) for name in Term._fields)), str(cell["column"]), str(cell["reason"])
-        found = _constant_row(term, name, str(cell["published"]), raw[term]).recomputed
+    for line in corrections().to_dict("records"):
+        term, name, reason = Term(*(str(line[name]) for name in Term._fields)), str(line["column"]), str(line["reason"])
+        found = _constant_row(term, name, str(line["published"]), raw[term]).recomputed
         key = (term.pattern, _place(term, name), "")
         exact = Interval.around(found, SCRIPT_DIGITS)  # its constants are those of the printed numbers, in all digits
-        yield _row("script", key, str(cell["published"]), found, exact, SCRIPT_DIGITS)._replace(note=reason)
+        yield _row("script", key, str(line["published"]), found, exact, SCRIPT_DIGITS)._replace(note=reason)
 
 
 def _constant_row(term: Term, name: str, printed: str, values: dict[str, str], *, without: str = "") -> Row:
@@ -165,15 +165,15 @@ def _length_rows() -> Iterator[Row]:
     """Table 11: efficiency length and R2, for the one method whose raw costs were published."""
     costs = published.rows("efficiency_cost.csv")
     measured = {row["attention"] for row in costs}
-    for cell in published.rows("efficiency_length.csv"):
+    for line in published.rows("efficiency_length.csv"):
         for resource, column in (("time", "time_ms"), ("memory", "memory_mib")):
             for quantity, place in (("length", 0), ("r2", 1)):
-                key = ("NS", f"{resource} {quantity}", cell["attention"])
-                printed = cell[f"{resource}_{quantity}"]
-                if cell["attention"] not in measured:
+                key = ("NS", f"{resource} {quantity}", line["attention"])
+                printed = line[f"{resource}_{quantity}"]
+                if line["attention"] not in measured:
                     yield Row("11", *key, printed, math.nan, math.nan, math.nan, UNKNOWN, "raw costs are not published")
                     continue
-                found, possible = _length(costs, cell["attention"], resource, column, place)
+                found, possible = _length(costs, line["attention"], resource, column, place)
                 yield _row("11", key, printed, found, possible, TOLERANCE if quantity == "r2" else unit(printed) / 2)
 
 
@@ -194,18 +194,18 @@ def _length(
 
 def _benefit_rows(indices: Index) -> Iterator[Row]:
     """Table 12: index with the best efficient attention, with softmax attention, and with none, in pattern NS."""
-    for cell in published.rows("benefit_of_attention.csv"):
+    for line in published.rows("benefit_of_attention.csv"):
         own = {
-            name: found for (pattern, task, name), found in indices.items() if (pattern, task) == ("NS", cell["task"])
+            name: found for (pattern, task, name), found in indices.items() if (pattern, task) == ("NS", line["task"])
         }
         efficient = {name: found for name, found in own.items() if name not in (*EXACT, ABLATION)}
         best = max(efficient, key=lambda name: efficient[name][0], default="")
         for column, name in (("efficient", best), ("vanilla", "vanilla"), ("without", ABLATION)):
-            key = ("NS", cell["task"], column)
+            key = ("NS", line["task"], column)
             if name in own:
-                row = _row("12", key, cell[column], *own[name], TOLERANCE)
+                row = _row("12", key, line[column], *own[name], TOLERANCE)
                 yield row._replace(note=f"the best in Table 3 is {name}" if row.verdict == CONTRADICTS else "")
-            elif cell[column]:
+            elif line[column]:
                 yield Row(
-                    "12", *key, cell[column], math.nan, math.nan, math.nan, UNKNOWN, "raw metrics are not published"
+                    "12", *key, line[column], math.nan, math.nan, math.nan, UNKNOWN, "raw metrics are not published"
                 )

@@ -23,8 +23,8 @@ NEVER = math.inf
 ALWAYS = 0.0
 RESOURCES = {"time": "seconds", "memory": "bytes"}
 DRAWS = 1000
-Term = Callable[[np.ndarray], np.ndarray]
-_TERMS: dict[str, list[Term]] = {
+Growth = Callable[[np.ndarray], np.ndarray]
+_GROWTHS: dict[str, list[Growth]] = {
     "1": [np.ones_like],
     "log n": [np.ones_like, np.log2],
     "n": [np.ones_like, lambda n: n],
@@ -144,9 +144,9 @@ def _r2(values: np.ndarray, fitted: np.ndarray) -> float:
 
 
 def _compare(ours: Points, theirs: Points, complexity: str, key: tuple[str, ...]) -> Answer:
-    if complexity not in _TERMS:
-        raise unknown_name("complexity", complexity, _TERMS)
-    models = (_TERMS[complexity], _TERMS["n^2"])
+    if complexity not in _GROWTHS:
+        raise unknown_name("complexity", complexity, _GROWTHS)
+    models = (_GROWTHS[complexity], _GROWTHS["n^2"])
     for (lengths, _), terms in zip((ours, theirs), models, strict=True):
         if len(set(lengths)) < len(terms):
             return _unknown(f"too few lengths: {len(set(lengths))} cannot tell {len(terms)} coefficients")
@@ -164,7 +164,7 @@ def _compare(ours: Points, theirs: Points, complexity: str, key: tuple[str, ...]
 class Fit:
     """A cost as a sum of non-negative ``terms``, by least squares of relative errors."""
 
-    def __init__(self, lengths: np.ndarray, costs: np.ndarray, terms: Sequence[Term]) -> None:
+    def __init__(self, lengths: np.ndarray, costs: np.ndarray, terms: Sequence[Growth]) -> None:
         self.terms = terms
         positive = costs[costs > 0]
         self._scale = np.where(costs > 0, costs, positive.min() if len(positive) else 1.0)

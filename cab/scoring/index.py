@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cab.patterns import Pattern
+from cab.patterns import pattern_rank
+from cab.record import PLACE
 from cab.scoring.intervals import Error, Key, Spread
-from cab.scoring.normalization import PLACE, TERM, terms
-from cab.scoring.notes import corrected_constants, missing_numbers, not_scored, without_deviation
+from cab.scoring.normalization import TERM, terms
+from cab.scoring.notes import Gap, corrected_constants, find_gaps, missing_numbers, not_scored, without_deviation
 from cab.scoring.selection import comparable
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 COLUMNS = ["pattern", "task", "attention", "ci", "low", "high", "seeds"]
 AVERAGE = "all"
-_PATTERNS = [str(pattern) for pattern in Pattern]
 
 
 def score_table(results: pd.DataFrame, *, normalization: str = "own") -> pd.DataFrame:
@@ -54,61 +54,65 @@ def score_table(results: pd.DataFrame, *, normalization: str = "own") -> pd.Data
 class Scores:
     """``table``: the columns of :func:`score_table`, and ``standard_error`` of ``ci``.
 
+    ``results`` are what was scored and what was measured beside (see :func:`cab.scoring.selection.comparable`);
     ``members`` says what each task averages, ``{(pattern, task): {"informer etth1 M": ["mse", "mae"], ...}}``;
-    ``notes`` say in sentences what is missing and what was left out; ``errors`` has the error of each ``(pattern,
-    task, attention)`` with several seeds.
+    ``notes`` say in sentences what is missing and what was left out; ``gaps`` and ``errors`` have the reason for no
+    index, and the error, of each ``(pattern, task, attention)`` with one.
     """
 
     table: pd.DataFrame
+    results: pd.DataFrame
     members: dict[tuple[str, str], dict[str, list[str]]]
     notes: list[str]
+    gaps: dict[Key, Gap]
     errors: dict[Key, Error]
 
 
 def score(results: pd.DataFrame, *, normalization: str = "own") -> Scores:
     """All that :func:`score_table` is made of."""
-    results = comparable(results)
+    everything = comparable(results)
+    results = everything[everything["primary"].astype(bool)]
     needed = terms(results, normalization)
     rows, errors = _rows(results, needed, _shares(results, needed))
+    gaps = find_gaps(results, needed)
     notes = [
         *not_scored(results, needed, normalization),
         *without_deviation(results, needed),
-        *missing_numbers(results, needed),
+        *missing_numbers(results, gaps),
         *(corrected_constants(needed) if normalization == "official" else []),
     ]
-    return Scores(
-        _table(rows, list(dict.fromkeys([*results["task"], *needed["task"]]))), _members(needed), notes, errors
-    )
+    table = _table(rows, list(dict.fromkeys([*results["task"], *needed["task"]])))
+    return Scores(table, everything, _members(needed), notes, gaps, errors)
 
 
 def _shares(results: pd.DataFrame, needed: pd.DataFrame) -> pd.DataFrame:
-    """A row a run with ``cell``, its place as text, and ``share``: what it adds to the index of its task.
+    """A row a run with ``place``, where it was measured as text, and ``share``: what it adds to the index of its task.
 
-    The share is NaN where the run lacks one of the cell's metrics or its normalisation.
+    The share is NaN where the run lacks one of the metrics there or its normalisation.
     """
     table = results.merge(needed, on=TERM)
     sign = np.where(table["higher_is_better"].astype(bool), 1.0, -1.0)
     table["share"] = sign * table["weight"] * (table["value"] - table["mean"]) / table["std"]
-    place = ["pattern", "task", *PLACE]
+    place = ["pattern", *PLACE]
     runs = table.groupby([*place, "attention", "seed"], sort=False)["share"].agg(["sum", "count"]).reset_index()
     wanted = needed.groupby(place).size().rename("wanted").reset_index()
     runs = runs.merge(wanted, on=place)
     runs["share"] = runs["sum"].where(runs["count"] == runs["wanted"])
-    runs["cell"] = runs["backbone"] + " " + runs["dataset"] + " " + runs["variant"]
-    return runs[["pattern", "task", "cell", "attention", "seed", "share"]]
+    runs["place"] = runs["backbone"] + " " + runs["dataset"] + " " + runs["variant"]
+    return runs[["pattern", "task", "place", "attention", "seed", "share"]]
 
 
 def _rows(
     results: pd.DataFrame, needed: pd.DataFrame, runs: pd.DataFrame
 ) -> tuple[list[dict[str, Any]], dict[Key, Error]]:
     """The rows of the table, and the errors of those that have several seeds."""
-    cells = runs.groupby(["pattern", "task", "attention", "cell"], sort=False)["share"].agg(["mean", "count", "size"])
-    cells.loc[cells["count"] < cells["size"], "mean"] = math.nan
-    tasks = cells.groupby(level=["pattern", "task", "attention"], sort=False).agg(
+    means = runs.groupby(["pattern", "task", "attention", "place"], sort=False)["share"].agg(["mean", "count", "size"])
+    means.loc[means["count"] < means["size"], "mean"] = math.nan
+    tasks = means.groupby(level=["pattern", "task", "attention"], sort=False).agg(
         ci=("mean", "sum"), known=("mean", "count"), seeds=("count", "min")
     )
     index = {key: values for key, *values in tasks.itertuples(name=None)}
-    places = needed[["pattern", "task", *PLACE]].drop_duplicates().groupby(["pattern", "task"], sort=False).size()
+    places = needed[["pattern", *PLACE]].drop_duplicates().groupby(["pattern", "task"], sort=False).size()
     spread = Spread(runs)
     rows, errors = [], {}
     measured = set(zip(runs["pattern"], runs["task"], strict=True))
@@ -158,11 +162,6 @@ def _table(rows: list[dict[str, Any]], tasks: list[str]) -> pd.DataFrame:
     ]
     ranked = [rows[place] for place in sorted(range(len(rows)), key=keys.__getitem__)]
     return pd.DataFrame(ranked, columns=[*COLUMNS, "standard_error"])
-
-
-def pattern_rank(pattern: str) -> tuple[int, str]:
-    """Sorts NS, CS, NC, CC in this order, before anything else that a record may hold."""
-    return (_PATTERNS.index(pattern) if pattern in _PATTERNS else len(_PATTERNS), pattern)
 
 
 def _members(needed: pd.DataFrame) -> dict[tuple[str, str], dict[str, list[str]]]:

@@ -27,7 +27,7 @@ class Error:
     draws: np.ndarray
     variance: float
     variance_of_variance: float
-    """Sum over cells of variance^2 / degrees of freedom (Welch and Satterthwaite)."""
+    """Sum over places of variance^2 / degrees of freedom (Welch and Satterthwaite)."""
 
     def interval(self, centre: float) -> tuple[float, float]:
         """The 95% confidence interval around ``centre``: an expanded percentile interval (Hesterberg 2015).
@@ -41,13 +41,14 @@ class Error:
         low, high = np.quantile(self.draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) * widening
         return centre + float(low), centre + float(high)
 
-    def minus(self, other: Error) -> Error:
-        """The error of the difference of two indices that were measured apart."""
-        return Error(
-            self.draws - other.draws,
-            self.variance + other.variance,
-            self.variance_of_variance + other.variance_of_variance,
-        )
+    def __add__(self, other: Error) -> Error:
+        """The error of the sum of two numbers that were measured apart."""
+        variances = self.variance_of_variance + other.variance_of_variance
+        return Error(self.draws + other.draws, self.variance + other.variance, variances)
+
+    def __sub__(self, other: Error) -> Error:
+        """The error of their difference."""
+        return self + Error(-other.draws, other.variance, other.variance_of_variance)
 
     @classmethod
     def mean(cls, errors: Iterable[Error]) -> Error:
@@ -73,22 +74,22 @@ def student_over_normal(degrees: float) -> float:
 class Spread:
     """The errors of the indices that runs with several seeds make.
 
-    Three seeds say little about one cell. So the residuals of all attentions with two seeds or more in a cell are
-    pooled, scaled by sqrt(seeds / (seeds - 1)); each index is redrawn by drawing its seeds' residuals, cell by cell,
-    from the pools. This takes attentions to scatter alike in a cell; one that scatters more than the pool has its
+    Three seeds say little about one place. So the residuals of all attentions with two seeds or more in a place are
+    pooled, scaled by sqrt(seeds / (seeds - 1)); each index is redrawn by drawing its seeds' residuals, place by place,
+    from the pools. This takes attentions to scatter alike in a place; one that scatters more than the pool has its
     residuals scaled up to its own deviation. Mean and deviation of the normalisation are taken as known. Draws depend
     only on the numbers and the names: the same results give the same interval.
 
     In simulations with three seeds, 95% intervals cover the truth 95 to 97 times in 100; 86 times for an attention in a
-    single cell that scatters four times as much as the others.
+    single place that scatters four times as much as the others.
 
     Args:
-        runs: a row a run with columns pattern, task, attention, cell and share: what the run adds to the index of its
+        runs: a row a run with columns pattern, task, attention, place and share: what the run adds to the index of its
             task; NaN where it lacks a number.
     """
 
     def __init__(self, runs: pd.DataFrame) -> None:
-        place = ["pattern", "task", "cell"]
+        place = ["pattern", "task", "place"]
         runs = runs.dropna(subset=["share"])
         seeds = runs.groupby([*place, "attention"])["share"].transform("size")
         self._errors: dict[Key, Error] = {}
@@ -97,10 +98,10 @@ class Spread:
         runs["residual"] = residual * np.sqrt(seeds / np.maximum(seeds - 1, 1))
         single = runs[seeds == 1]
         self._single = set(zip(single["pattern"], single["task"], single["attention"], strict=True))
-        for (pattern, task, cell), part in runs[seeds > 1].groupby(place, sort=False):
-            self._add_cell(str(pattern), str(task), str(cell), part)
+        for (pattern, task, name), part in runs[seeds > 1].groupby(place, sort=False):
+            self._add_place(str(pattern), str(task), str(name), part)
 
-    def _add_cell(self, pattern: str, task: str, cell: str, runs: pd.DataFrame) -> None:
+    def _add_place(self, pattern: str, task: str, place: str, runs: pd.DataFrame) -> None:
         pool = runs["residual"].to_numpy()
         groups = runs.groupby("attention", sort=False)["residual"]
         degrees = len(pool) - groups.ngroups
@@ -108,21 +109,13 @@ class Spread:
         for attention, own in groups:
             key = (pattern, task, str(attention))
             ratio = max(1.0, math.sqrt(float((own**2).mean())) / pooled) if pooled else 1.0
-            random = np.random.default_rng(zlib.crc32(repr((*key, cell)).encode()))
+            random = np.random.default_rng(zlib.crc32(repr((*key, place)).encode()))
             draws = ratio * pool[random.integers(len(pool), size=(len(own), DRAWS))].mean(axis=0)
             variance = (ratio * pooled) ** 2 / len(own)
             error = Error(draws, variance, variance**2 / degrees)
-            self._errors[key] = _sum(self._errors[key], error) if key in self._errors else error
+            self._errors[key] = self._errors[key] + error if key in self._errors else error
 
     def error(self, pattern: str, task: str, attention: str) -> Error | None:
-        """The error of a task's index; None where any of its cells has one seed."""
+        """The error of a task's index; None where any of its places has one seed."""
         key = (pattern, task, attention)
         return None if key in self._single else self._errors.get(key)
-
-
-def _sum(one: Error, other: Error) -> Error:
-    return Error(
-        one.draws + other.draws,
-        one.variance + other.variance,
-        one.variance_of_variance + other.variance_of_variance,
-    )

@@ -7,21 +7,28 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError, unknown_name
-from cab.results import PUBLISHED
+from cab.record import PLACE
+from cab.results import PAPER_DIR
+from cab.scoring.selection import is_synthetic
 
 if TYPE_CHECKING:
     import pandas as pd
 
-NORMALIZATIONS = ("own", "paper", "official")
+NORMALIZATIONS = {
+    "own": "mean and sample deviation over the given results",
+    "paper": "the constants printed in the paper",
+    "official": "the constants of the official scoring script",
+}
+"""What a metric can be measured against."""
 EXACT = ("vanilla", "eager", "flash")
 """One function, softmax attention, computed in three ways."""
 
 ABLATION = "none"
 """No attention at all: scored like the others, but not part of what they are measured against."""
 
-PLACE = ["dataset", "variant", "backbone"]
-TERM = ["pattern", "task", *PLACE, "metric"]
-_PUBLISHED_TERM = ["pattern", "task", "dataset", "backbone", "metric"]
+TERM = ["pattern", *PLACE, "metric"]
+"""What has a mean and a deviation; ``variant`` is no column of the published tables."""
+PUBLISHED_TERM = [name for name in TERM if name != "variant"]
 
 
 def population(attentions: Iterable[str]) -> list[str]:
@@ -79,21 +86,21 @@ def constants(normalization: str) -> pd.DataFrame:
     """
     import pandas as pd
 
-    table = pd.read_csv(PUBLISHED / "normalization.csv")
+    table = pd.read_csv(PAPER_DIR / "normalization.csv")
     if normalization == "paper":
         table = table.assign(mean=table["mean_table"], std=table["std_table"])
     else:
         for row in corrections().to_dict("records"):
-            where = (table[_PUBLISHED_TERM] == [row[name] for name in _PUBLISHED_TERM]).all(axis=1)
+            where = (table[PUBLISHED_TERM] == [row[name] for name in PUBLISHED_TERM]).all(axis=1)
             table.loc[where, row["column"]] = row["corrected"]
-    return table[[*_PUBLISHED_TERM, "mean", "std"]]
+    return table[[*PUBLISHED_TERM, "mean", "std"]]
 
 
 def corrections() -> pd.DataFrame:
     """Constants of the official script that its own data contradict, with the right ones, and why."""
     import pandas as pd
 
-    table = pd.read_csv(PUBLISHED / "corrections.csv")
+    table = pd.read_csv(PAPER_DIR / "corrections.csv")
     return table[table["table"] == "normalization.csv"]
 
 
@@ -101,12 +108,12 @@ def _fixed_terms(results: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """The constants as terms; where the results hold the parts that a number averages (``parts.csv``), a row a part."""
     import pandas as pd
 
-    if (results["dataset"] == "synthetic").any():
+    if is_synthetic(results).any():
         raise UserError(
             "results on synthetic data cannot be scored with the paper's constants, which were measured on real data: "
             "use --normalization own, or --dataset to leave them out"
         )
-    parts = pd.read_csv(PUBLISHED / "parts.csv")
+    parts = pd.read_csv(PAPER_DIR / "parts.csv")
     table = table.assign(weight=1 / table.groupby(["pattern", "task"])["metric"].transform("size"))
     seen = {_lower(term): term for term in results[TERM].drop_duplicates().itertuples(index=False, name=None)}
     spelling = {_lower((name,)): name for name in results["task"].unique()}

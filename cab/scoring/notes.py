@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
-from cab.scoring.normalization import ABLATION, PLACE, TERM, corrections, population
+from cab.record import PLACE
+from cab.results import PUBLISHED
+from cab.scoring.intervals import Key
+from cab.scoring.normalization import ABLATION, PUBLISHED_TERM, TERM, corrections, population
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_NUMBER = [*PLACE, "metric"]
+_NUMBER = [*PLACE[1:], "metric"]
 _SHOWN = 3
+Number = tuple[str, ...]
+"""Data set, variant, backbone, metric."""
 
 
 def not_scored(results: pd.DataFrame, needed: pd.DataFrame, normalization: str) -> list[str]:
@@ -21,10 +26,10 @@ def not_scored(results: pd.DataFrame, needed: pd.DataFrame, normalization: str) 
     for term in results[TERM].drop_duplicates().itertuples(index=False, name=None):
         if term not in wanted:
             pattern, task, *number = term
-            left.setdefault(f"{pattern} {task}", []).append(_named(number))
+            left.setdefault(f"{pattern} {task}", []).append(_named(tuple(number)))
     reason = f"only '{ABLATION}' has" if normalization == "own" else "the paper has no constants for"
-    notes = [f"{where}: not scored, {reason} {_listed(names)}" for where, names in left.items()]
-    if normalization != "own" and not {"paper", "published"} & set(results["preset"]):
+    notes = [f"{where}: not scored, {reason} {listed(names)}" for where, names in left.items()]
+    if normalization != "own" and not {"paper", PUBLISHED} & set(results["preset"]):
         notes.append(
             f"the paper's constants are those of its full training; results of preset {results['preset'].iloc[0]} "
             "are not comparable with them"
@@ -47,7 +52,7 @@ def without_deviation(results: pd.DataFrame, needed: pd.DataFrame) -> list[str]:
                     f"{pattern} {task}: no index; {only} has {numbers}, and a deviation needs two: run another"
                 )
             else:
-                notes.append(f"{pattern} {task}: no index; {_listed(names)} have the same {numbers}")
+                notes.append(f"{pattern} {task}: no index; {listed(names)} have the same {numbers}")
     return notes
 
 
@@ -59,68 +64,85 @@ def _by_population(
     for number in wanted:
         names = population(known.get((pattern, task, *number), ()))
         groups.setdefault(tuple(names), []).append(_named(number))
-    return {names: _listed(numbers) for names, numbers in groups.items()}
+    return {names: listed(numbers) for names, numbers in groups.items()}
 
 
-def missing_numbers(results: pd.DataFrame, needed: pd.DataFrame) -> list[str]:
-    """Attentions that have no index in a task, with the numbers that they lack."""
-    have: dict[tuple[str, str, str], set[tuple[str, ...]]] = {}
-    broken: dict[tuple[str, str, str], dict[str, str]] = {}
-    attentions: dict[str, dict[str, None]] = {}
-    columns = results[["pattern", "task", "attention", "value", "file", "preset", *_NUMBER]]
-    for pattern, task, name, value, file, preset, *number in columns.itertuples(index=False, name=None):
-        attentions.setdefault(pattern, {})[name] = None
+class Gap(NamedTuple):
+    """Why an attention has no index in a task.
+
+    ``lacking`` numbers have no result, ``broken`` ones have one that is no number (with the file that it is in), and
+    the metrics of ``flat`` ones have no deviation to measure against.
+    """
+
+    lacking: list[Number]
+    broken: dict[Number, str]
+    flat: list[Number]
+
+
+def find_gaps(results: pd.DataFrame, needed: pd.DataFrame) -> dict[Key, Gap]:
+    """Every gap of the attentions that have a result in a pattern, in any task that their index needs."""
+    have: dict[Key, set[Number]] = {}
+    broken: dict[Key, dict[Number, str]] = {}
+    columns = results[["pattern", "task", "attention", "value", "file", *_NUMBER]]
+    for pattern, task, name, value, file, *number in columns.itertuples(index=False, name=None):
         have.setdefault((pattern, task, name), set()).add(tuple(number))
         if value != value:
-            where = "" if preset == "published" else f" in {file}"
-            broken.setdefault((pattern, task, name), {})[_named(number)] = where
-    measured = {(pattern, task) for pattern, task, _ in have}
-    notes = []
+            broken.setdefault((pattern, task, name), {})[tuple(number)] = file
+    flat = _by_task(needed[needed["std"].isna()])
+    attentions = list(results[["pattern", "attention"]].drop_duplicates().itertuples(index=False, name=None))
+    gaps = {}
     for (pattern, task), wanted in _by_task(needed).items():
+        for key in [(pattern, task, name) for of, name in attentions if of == pattern]:
+            lacking = [number for number in wanted if number not in have.get(key, ())]
+            files = {number: file for number, file in broken.get(key, {}).items() if number in wanted}
+            if any(gap := Gap(lacking, files, flat.get((pattern, task), []))):
+                gaps[key] = gap
+    return gaps
+
+
+def missing_numbers(results: pd.DataFrame, gaps: Mapping[Key, Gap]) -> list[str]:
+    """Attentions that have no index in a task, with the numbers that they lack."""
+    measured = set(zip(results["pattern"], results["task"], strict=True))
+    places = dict(zip(results["file"], results["preset"] == PUBLISHED, strict=True))
+    notes = []
+    for (pattern, task, name), gap in gaps.items():
         if (pattern, task) not in measured:
-            if pattern in attentions:
-                notes.append(f"{pattern}: no average over tasks, as there is no result for {task}")
+            notes.append(f"{pattern}: no average over tasks, as there is no result for {task}")
             continue
-        for name in attentions[pattern]:
-            lacking = [_named(number) for number in wanted if number not in have.get((pattern, task, name), set())]
-            if lacking:
-                notes.append(f"{pattern} {task}: no index for {name}, which lacks {_listed(lacking)}")
-            if found := broken.get((pattern, task, name)):
-                texts = _listed([number + where for number, where in found.items()])
-                notes.append(f"{pattern} {task}: no index for {name}, which has no number for {texts}")
-    return notes
+        if gap.lacking:
+            notes.append(f"{pattern} {task}: no index for {name}, which lacks {listed(map(_named, gap.lacking))}")
+        if gap.broken:
+            texts = [_named(number) + ("" if places[file] else f" in {file}") for number, file in gap.broken.items()]
+            notes.append(f"{pattern} {task}: no index for {name}, which has no number for {listed(texts)}")
+    return list(dict.fromkeys(notes))
 
 
 def corrected_constants(needed: pd.DataFrame) -> list[str]:
     """Where normalisation ``official`` does not use the number of the official script."""
-    used = {tuple(name.lower() for name in term) for term in needed[TERM].itertuples(index=False, name=None)}
+    used = {" ".join(term).lower() for term in needed[PUBLISHED_TERM].itertuples(index=False, name=None)}
     return [
         f"official: {row['column']} of {row['pattern']} {row['task']} {row['metric']} is {row['corrected']}, not "
         f"{row['published']}: {row['reason']}"
         for row in corrections().to_dict("records")
-        if (
-            row["pattern"].lower(),
-            *(str(row[name]).lower() for name in ("task", "dataset")),
-            "",
-            *(str(row[name]).lower() for name in ("backbone", "metric")),
-        )
-        in used
+        if " ".join(str(row[name]) for name in PUBLISHED_TERM).lower() in used
     ]
 
 
 def _by_task(needed: pd.DataFrame) -> dict[tuple[str, str], list[tuple[str, ...]]]:
     """The numbers that each pattern and task needs."""
     found: dict[tuple[str, str], list[tuple[str, ...]]] = {}
-    for pattern, task, *number in needed[["pattern", "task", *_NUMBER]].itertuples(index=False, name=None):
+    for pattern, task, *number in needed[TERM].itertuples(index=False, name=None):
         found.setdefault((pattern, task), []).append(tuple(number))
     return found
 
 
-def _named(number: Sequence[str]) -> str:
+def _named(number: Number) -> str:
     dataset, variant, backbone, metric = number
     return " ".join(filter(None, (backbone, dataset, variant, metric)))
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Iterable[str]) -> str:
+    """The first names, and how many more there are."""
+    names = list(names)
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more

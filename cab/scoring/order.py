@@ -56,5 +56,5 @@ def _comparison(scores: Scores, place: tuple[str, str], pair: tuple[str, str], d
     one, other = (scores.errors.get((*place, name)) for name in pair)
     if one is None or other is None:
         return Comparison(difference, math.nan, math.nan, "unknown")
-    low, high = one.minus(other).interval(difference)
+    low, high = (one - other).interval(difference)
     return Comparison(difference, low, high, "yes" if low > 0 or high < 0 else "no")

@@ -6,7 +6,7 @@ import csv
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cab.results import PUBLISHED
+from cab.results import PAPER_DIR
 from cab.scoring.normalization import constants, population
 from cab.scoring.rounding import Interval, deviation_of
 
@@ -34,7 +34,7 @@ class Scale:
 
 def rows(name: str) -> list[dict[str, str]]:
     """The rows of a published table, as printed."""
-    with (PUBLISHED / name).open(newline="") as file:
+    with (PAPER_DIR / name).open(newline="") as file:
         return list(csv.DictReader(file))
 
 

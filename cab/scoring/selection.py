@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
-from cab.record import CELL, Record
-from cab.results import EXAMPLE_COMMAND
+from cab.record import CELL, PLACE, Record
+from cab.results import EXAMPLE_COMMAND, SYNTHETIC
+from cab.runner.trainer_config import MACHINE_KEYS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 log = logging.getLogger(__name__)
-
-SYNTHETIC = "synthetic"
-_NAMES = ["task", "dataset", "variant", "backbone", "metric"]
 
 
 def select(
@@ -54,25 +51,23 @@ def select(
 
 
 def comparable(results: pd.DataFrame) -> pd.DataFrame:
-    """The primary metrics of ``results``, one row a cell, metric and seed, ready to be scored together.
+    """``results`` with one row a cell, metric and seed, ready to be scored together.
 
-    Names that differ in case alone are spelt as the first of them, and values that are infinite are NaN. Attentions
-    that were not trained under the same settings are warned about.
+    Names that differ in case alone are spelt as the first of them, copies of a record are dropped, and values that are
+    infinite are NaN. Attentions that were not trained under the same settings are warned about.
 
     Raises:
         ValueError: nothing to score; more than one preset; real and synthetic data; two versions of a task; two
             results for one cell and seed; a metric that is to go up in one result and down in another.
     """
-    results = results[results["primary"].astype(bool)]
-    if results.empty:
+    if not results["primary"].any():
         raise UserError(f"no results to score: run a cell first, as in `{EXAMPLE_COMMAND}`")
     _refuse_mixtures(results)
-    table = results.assign(
-        **{name: _spelt_alike(results[name]) for name in _NAMES}, value=results["value"].astype(float)
-    )
+    spelt = {name: _spelt_alike(results[name]) for name in (*PLACE, "metric")}
+    table = results.assign(**spelt, value=results["value"].astype(float))
     table["value"] = table["value"].where(table["value"].abs() < float("inf"))
     if (table["hash"] != "").any():  # records come in the order of their hashes, CSV files in their author's
-        table = table.sort_values(["task", "dataset", "variant", "backbone"], kind="stable")
+        table = table.sort_values([*PLACE], kind="stable")
     directions = table.groupby(["task", "metric"])["higher_is_better"].nunique()
     if (directions > 1).any():
         names = " ".join(directions.index[directions > 1][0])
@@ -84,17 +79,32 @@ def comparable(results: pd.DataFrame) -> pd.DataFrame:
 
 def _tell_of_settings(table: pd.DataFrame) -> None:
     """Say so when attentions that are compared differ in more than the attention."""
-    for names, rows in table[table["settings"] != ""].groupby(["task", "dataset", "variant", "backbone", "pattern"]):
-        settings = rows.drop_duplicates("settings")
-        if len(settings) > 1:
-            configs = [_flat(json.loads(text)) for text in settings["settings"]]
+    runs = table[table["value"].notna() & table["record"].notna()].drop_duplicates("file")
+    runs = runs.assign(settings=[_settings(record) for record in runs["record"]])
+    for names, rows in runs.groupby([*PLACE, "pattern"]):
+        different = rows.drop_duplicates("settings")
+        if len(different) > 1:
+            configs = [_flat(json.loads(text)) for text in different["settings"]]
             differing = [name for name in configs[0] if any(c.get(name) != configs[0][name] for c in configs)]
             shown = "; ".join(
                 f"{attention}: {', '.join(f'{name}={config.get(name)}' for name in differing[:4])}"
-                for attention, config in zip(settings["attention"], configs, strict=True)
+                for attention, config in zip(different["attention"], configs, strict=True)
             )
             where = " ".join(str(name) for name in names if name)
             log.warning("%s: compared under different settings, %s", where, shown)
+
+
+def _settings(record: Record) -> str:
+    """What attentions that are compared should have in common, as JSON."""
+    shared: dict[str, Any] = {name: record.config.get(name) for name in ("task", "backbone", "trainer", "elsewhere")}
+    if isinstance(shared["trainer"], Mapping):
+        shared["trainer"] = {name: value for name, value in shared["trainer"].items() if name not in MACHINE_KEYS}
+    return json.dumps({**shared, "data": record.data}, sort_keys=True)
+
+
+def is_synthetic(results: pd.DataFrame) -> pd.Series:
+    """Which of the results are of generated data."""
+    return results["dataset"].str.lower() == SYNTHETIC
 
 
 def _spelt_alike(names: pd.Series) -> pd.Series:
@@ -109,7 +119,7 @@ def _refuse_mixtures(results: pd.DataFrame) -> None:
             f"results of presets {', '.join(presets)} measure different things and are not scored together: "
             f"choose one with --preset, as in --preset {presets[0]}"
         )
-    synthetic = results["dataset"].str.lower() == SYNTHETIC
+    synthetic = is_synthetic(results)
     if synthetic.any() and not synthetic.all():
         real = sorted(results.loc[~synthetic, "dataset"].unique())
         raise UserError(
@@ -148,12 +158,9 @@ def _without_duplicates(table: pd.DataFrame) -> pd.DataFrame:
 
 def _difference(first: Mapping[Any, Any], second: Mapping[Any, Any]) -> str:
     """What differs between the configurations of two records, to tell the user where the second came from."""
-    if not first["hash"] or first["hash"] == second["hash"]:
+    if not (first["record"] and second["record"]):
         return ""
-    try:
-        one, other = (_flat(Record.read(Path(row["file"])).config) for row in (first, second))
-    except UserError:  # gone since it was loaded
-        return ""
+    one, other = _flat(first["record"].config), _flat(second["record"].config)
     names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
     shown = ", ".join(f"{name} is {one.get(name)} and {other.get(name)}" for name in names[:4])
     return f"; {shown}" if shown else ""

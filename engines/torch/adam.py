@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
+from cab.learning import parameter_groups
 from cab.runner.trainer_config import TrainerConfig
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -87,13 +88,17 @@ class Adam:
 
 
 def make_optimizer(network: nn.Module, config: TrainerConfig) -> Adam:
-    """Weight decay applies to all parameters, or without ``decay_vectors`` to those of two or more dimensions."""
-    parameters = list(network.parameters())
-    decayed = [p for p in parameters if config.decay_vectors or p.ndim > 1]
-    groups = [{"params": decayed, "lr": config.learning_rate, "weight_decay": config.weight_decay}]
-    if len(decayed) < len(parameters):
-        vectors = [p for p in parameters if p.ndim <= 1]
-        groups.append({"params": vectors, "lr": config.learning_rate, "weight_decay": 0.0})
+    """Weight decay applies to all parameters, or without ``decay_vectors`` to those of two or more dimensions.
+
+    A module's own rules come first (:func:`cab.learning.parameter_groups`).
+    """
+    groups = []
+    for group in parameter_groups(network, learning_rate=config.learning_rate, weight_decay=config.weight_decay):
+        decays_all = config.decay_vectors or group["weight_decay"] != config.weight_decay
+        decayed = [p for p in group["params"] if decays_all or p.ndim > 1]
+        vectors = [p for p in group["params"] if not (decays_all or p.ndim > 1)]
+        groups += [{**group, "params": decayed}] if decayed else []
+        groups += [{**group, "params": vectors, "weight_decay": 0.0}] if vectors else []
     betas = (config.betas[0], config.betas[1])
     return Adam(groups, betas=betas, eps=config.eps, decoupled=config.optimizer == "adamw")
 

@@ -25,10 +25,10 @@ class LossMean:
         self._steps = steps
         self._bad_step: Tensor | None = None
 
-    def add(self, loss: Tensor, step: int, part: float) -> None:
-        """``loss`` of a micro-batch, divided by their number in a step; ``part`` is what one of them is of a step."""
-        self._total = self._total + loss.double()
-        self._steps += part
+    def add(self, loss: Tensor, step: int, pieces: int) -> None:
+        """``loss`` of one of the ``pieces`` micro-batches of ``step``."""
+        self._total = self._total + (loss.detach() / pieces).double()
+        self._steps += 1 / pieces
         bad = torch.where(torch.isfinite(loss), 0, step)
         self._bad_step = bad if self._bad_step is None else torch.where(self._bad_step > 0, self._bad_step, bad)
 
@@ -44,11 +44,15 @@ class LossMean:
 
 
 class History:
-    """Entries of ``step``, ``loss`` and ``validation``, and what follows from them; in every process the same."""
+    """Entries of ``step``, ``loss`` and ``validation``, and what follows from them; in every process the same.
+
+    ``loss`` is the task's; ``auxiliary_loss``, in the entries where there is some, what the network's modules added.
+    """
 
     def __init__(self, config: TrainerConfig, *, steps: int, steps_per_epoch: int, processes: OneProcess) -> None:
         self.entries: list[Entry] = []
-        self.losses = LossMean()
+        self._losses = LossMean()
+        self._auxiliary: LossMean | None = None
         self.best_step = 0
         self.earlier_seconds = 0.0
         self._config = config
@@ -59,6 +63,13 @@ class History:
         self._stale = 0
         self._diverged_at = 0
         self._started = time.perf_counter()
+
+    def add_losses(self, loss: Tensor, auxiliary: Tensor | None, step: int, pieces: int) -> None:
+        """Of one of the ``pieces`` micro-batches of ``step``."""
+        self._losses.add(loss, step, pieces)
+        if auxiliary is not None:
+            self._auxiliary = self._auxiliary or LossMean()
+            self._auxiliary.add(auxiliary, step, pieces)
 
     def is_due(self, step: int) -> bool:
         """Whether there is an entry after ``step``."""
@@ -76,15 +87,17 @@ class History:
         """
         if not (step % 10 == 0 or step % self._config.checkpoint_every == 0 or self.is_due(step)):
             return
-        bad = int(self._processes.largest(self.losses.bad_step()))
+        bad = int(self._processes.largest(self._losses.bad_step()))
         self._diverged_at = (self._diverged_at or bad) if bad else 0
         if bad and (self._config.stop_when_diverged or step >= self._total):
             raise Diverged(self._diverged_at)
 
     def add(self, step: int, validate: Callable[[], float]) -> Entry:
         """The entry after ``step``: the mean loss since the last one, and a validation if there is to be one."""
-        entry: Entry = {"step": step, "loss": self._processes.mean(self.losses.mean()), "validation": None}
-        self.losses = LossMean()
+        entry: Entry = {"step": step, "loss": self._processes.mean(self._losses.mean()), "validation": None}
+        if self._auxiliary is not None:
+            entry["auxiliary_loss"] = self._processes.mean(self._auxiliary.mean())
+        self._losses, self._auxiliary = LossMean(), None
         if self._config.validate_every is not None:
             score = entry["validation"] = self._processes.of_the_first(validate())
             if score < self._best:
@@ -99,7 +112,8 @@ class History:
             "entries": self.entries,
             "best": [self._best, self.best_step, self._stale],
             "diverged_at": self._diverged_at,
-            "loss": self.losses.state(),
+            "loss": self._losses.state(),
+            "auxiliary": self._auxiliary and self._auxiliary.state(),
             "seconds": self.earlier_seconds + time.perf_counter() - self._started,
         }
 
@@ -107,7 +121,8 @@ class History:
         self.entries = list(state["entries"])
         self._best, self.best_step, self._stale = state["best"]
         self._diverged_at = state["diverged_at"]
-        self.losses = LossMean(*state["loss"])
+        self._losses = LossMean(*state["loss"])
+        self._auxiliary = LossMean(*state["auxiliary"]) if state["auxiliary"] else None
         self.earlier_seconds = state["seconds"]
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cab.backbone import Backbone
+from cab.learning import auxiliary_loss, end_step
 from cab.runner.batches import DeviceBatches, StepBatches, mix_seed, on_device
 from cab.runner.engine import Run
 from cab.runner.faults import Preempted
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Objective(nn.Module):
-    """The task's loss on the network, as a module: what several processes exchange the gradients of."""
+    """The task's loss on the network, and the losses that its modules add: what processes exchange gradients of."""
 
     def __init__(self, task: Task, network: Backbone, *, is_compiled: bool) -> None:
         super().__init__()
@@ -34,8 +35,9 @@ class Objective(nn.Module):
         self.network = network
         self._called = (torch.compile(network) if is_compiled else network,)  # in a tuple, so no second submodule
 
-    def forward(self, batch: Any) -> Tensor:
-        return self.task.loss(self._called[0], batch)  # type: ignore[arg-type]
+    def forward(self, batch: Any) -> tuple[Tensor, Tensor | None]:
+        loss = self.task.loss(self._called[0], batch)  # type: ignore[arg-type]
+        return loss, auxiliary_loss(self.network)
 
 
 class Loop:
@@ -100,16 +102,17 @@ class Loop:
             self._begin(step, self.order.number(step * accumulate + piece))
             with self.processes.step_part(self.objective, is_last=piece == accumulate - 1):
                 with self.config.autocast(self.run.device):
-                    loss = self.objective(batch)
-                loss = loss / accumulate
-                self.scaler.scale(loss).backward()
-            self.history.losses.add(loss.detach(), step + 1, 1 / accumulate)
+                    loss, auxiliary = self.objective(batch)
+                total = (loss if auxiliary is None else loss + auxiliary) / accumulate
+                self.scaler.scale(total).backward()
+            self.history.add_losses(loss, auxiliary, step + 1, accumulate)
         self.optimizer.rate = self.rate(step)
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it asks for no more than Adam has
         if self.config.clip_norm:
             nn.utils.clip_grad_norm_(self.optimizer.parameters, self.config.clip_norm)
         self.scaler.step(self.optimizer)  # type: ignore[arg-type]
         self.scaler.update()
+        end_step(self.network)
         self.optimizer.zero_grad()
 
     def _begin(self, step: int, number: int) -> None:

@@ -95,9 +95,7 @@ class FactScores:
         return means
 
 
-def check_scored(scored: str, dataset: str) -> None:
-    """UserError for a ``task.scored`` that does not exist or does not fit the data."""
+def check_scored(scored: str) -> None:
+    """UserError for a ``task.scored`` that does not exist."""
     if scored not in (ALL, ANSWERS):
         raise UserError(f"task.scored must be {ALL} or {ANSWERS}, got '{scored}'")
-    if scored == ANSWERS and dataset != "synthetic":
-        raise UserError(f"task.scored={ANSWERS} is for dataset=synthetic, whose books ask and answer")

@@ -6,19 +6,19 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from backbones.generation import Limits, sample
-from backbones.layers.decoder import TokenDecoder
 from cab import Backbone, Task, UserError, register_task
+from cab.backbone_protocols import TokenLM
 from cab.task import Batches, Metric
 from tasks.corpus.blocks import Blocks
 from tasks.corpus.books import SyntheticBooks, find_books
-from tasks.corpus.facts import ALL, Facts, FactScores, check_scored
+from tasks.corpus.facts import ALL, ANSWERS, Facts, FactScores, check_scored
 from tasks.corpus.tokens import perplexity, read_corpus, unigram_loss
 from tasks.lm.pictures import draw_contexts, write_samples
 from tasks.lm.synthetic import LEVELS, generate_book
@@ -36,7 +36,8 @@ class LM(Task):
         tokenizer: a tokenizer.json, or a folder with one or with GPT-2's vocab.json and merges.txt; without one, a
             byte-level BPE of ``vocab_size`` entries is trained on the training part.
         vocab_size: of the tokenizer that is trained.
-        scored: ``all`` tokens, or of generated books the ``answers`` alone: what is learnt and scored.
+        scored: ``all`` tokens, or of generated books the ``answers`` alone: what is learnt and scored. Other books have
+            none.
         block_len: tokens of a training block.
         evaluation_batch_size: blocks a batch in validation and test.
         context_lengths: block lengths at which the trained network is scored besides, shorter and longer than
@@ -46,6 +47,7 @@ class LM(Task):
     """
 
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
+    calls: ClassVar = (TokenLM,)
 
     def __init__(
         self,
@@ -69,17 +71,23 @@ class LM(Task):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        beside = (
-            [("word_ppl", "per word")] if self.scored == ALL else [(f"ppl_{level}", "per token") for level in LEVELS]
-        )
-        beside += [(f"ppl_{length}", "per token") for length in self.context_lengths]
+        beside = [(f"ppl_{level}", "per token") for level in LEVELS] if self._asks else [("word_ppl", "per word")]
         return (
             Metric("ppl", "per token", higher_is_better=False),
             *(Metric(name, unit, higher_is_better=False, primary=False) for name, unit in beside),
+            *(
+                Metric(f"ppl_{length}", "per token", higher_is_better=False, primary=False, at_length=length)
+                for length in self.context_lengths
+            ),
         )
 
+    @property
+    def _asks(self) -> bool:
+        """Whether answers are learnt and scored alone."""
+        return self.scored == ANSWERS and self.dataset == "synthetic"
+
     def check(self) -> None:
-        check_scored(self.scored, self.dataset)
+        check_scored(self.scored)
         if min(self.block_len, self.evaluation_batch_size, self.sample_tokens, *self.context_lengths) < 1:
             raise UserError(
                 "task.block_len, evaluation_batch_size, sample_tokens and context_lengths must be at least 1"
@@ -88,7 +96,7 @@ class LM(Task):
     def setup(self, data_root: Path | None) -> None:
         books = find_books(self.dataset, self.source, data_root, synthetic=SyntheticBooks(generate_book))
         self.corpus = read_corpus(books, tokenizer=self.tokenizer, vocab_size=self.vocab_size)
-        self._facts = None if self.scored == ALL else Facts.of(self.corpus)
+        self._facts = Facts.of(self.corpus) if self._asks else None
         self._training = Blocks(self.corpus, "train", self.block_len, whole=True)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -172,11 +180,11 @@ class LM(Task):
 
     def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         draw_contexts(self._contexts, self.block_len, f"LM {self.dataset}", folder / "contexts.png")
-        assert isinstance(backbone, TokenDecoder)
+        network = cast(TokenLM, backbone)
         prompts = next(batches(Blocks(self.corpus, "test", min(64, self.block_len), whole=True), 2))
         generator = torch.Generator(device=prompts.device).manual_seed(1)
         limits = Limits(max_length=self.sample_tokens)
-        texts = sample(backbone, backbone.init_state(len(prompts)), prompts, limits, top_p=0.9, generator=generator)
+        texts = sample(network, network.init_state(len(prompts)), prompts, limits, top_p=0.9, generator=generator)
         write_samples(
             [(self.corpus.text(a), self.corpus.text(b)) for a, b in zip(prompts.tolist(), texts.tolist(), strict=True)],
             folder / "samples.txt",

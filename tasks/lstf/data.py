@@ -50,13 +50,17 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Series:
-    """A multivariate series: values [rows, channels], target last; calendar features [rows, 4]."""
+    """A multivariate series: values [rows, channels], target last; calendar features [rows, 4].
+
+    Windows start at every row, or at every ``episode`` rows where the series is made of episodes.
+    """
 
     values: np.ndarray
     calendar: np.ndarray
     split: tuple[int, int, int]
     steps_per_day: int
     fingerprint: dict[str, str | int]
+    episode: int = 1
 
 
 def read_series(name: str, data_root: Path | None) -> Series:
@@ -195,17 +199,22 @@ class Windows(Dataset[dict[str, Tensor]]):
 
     A batch is a dict of ``past`` [B, seq_len, C], ``past_time`` [B, seq_len, 4], ``known`` [B, label_len, C]
     (the end of the past), ``decoder_time`` [B, label_len + pred_len, 4], ``future`` [B, pred_len, C].
+
+    Windows start ``stride`` rows apart.
     """
 
-    def __init__(self, values: Tensor, calendar: Tensor, *, seq_len: int, label_len: int, pred_len: int) -> None:
+    def __init__(
+        self, values: Tensor, calendar: Tensor, *, seq_len: int, label_len: int, pred_len: int, stride: int = 1
+    ) -> None:
         self.values, self.calendar = values, calendar
         self.seq_len, self.label_len, self.pred_len = seq_len, label_len, pred_len
+        self.stride = stride
 
     def __len__(self) -> int:
-        return max(0, len(self.values) - self.seq_len - self.pred_len + 1)
+        return max(0, (len(self.values) - self.seq_len - self.pred_len) // self.stride + 1)
 
     def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
-        start = torch.tensor(indices)[:, None]
+        start = torch.tensor(indices)[:, None] * self.stride
         past = start + torch.arange(self.seq_len)
         decoder = start + self.seq_len - self.label_len + torch.arange(self.label_len + self.pred_len)
         return {

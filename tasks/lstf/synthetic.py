@@ -1,63 +1,77 @@
-"""The embedded series: what makes forecasting long, with nothing to download."""
+"""Generated series that attention forecasts: what comes has been seen once, on a day of a colour that is announced.
+
+An episode is a window of its own: a legend, six days of six hours, and five days to forecast. Values are noise, so
+nothing follows from what is near or from other episodes: an hour to forecast repeats the values of the same hour of
+one of the six days, plus the level of that day, and the calendar says of which, by its colour. Two channels of the
+past show the colour of each day, all its rows; the legend says the level of each day, and not its colour.
+
+* ``direct``, the first 6 rows to forecast: the calendar names hour and colour. One look-up in the past (NC) finds the
+  values; their level must have been brought to them before (NS), for the decoder, of one layer, reads the past once.
+* ``told`` and ``told_far``, 12 rows each: the calendar names the hour alone. The ``direct`` row of the same hour said
+  the colour, 6 to 29 rows before, and nothing in the past knows it: one look-up among the decoder's own rows (CS)
+  more.
+"""
 
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
-from tasks.lstf.data import Series, calendar_features
+from tasks.lstf.data import Series
 
-ROWS = 8_000
+EPISODES = (4_000, 128, 256)
+"""Of training, validation and test."""
+DAYS, HOURS, TOLD = 6, 6, 2
 CHANNELS = 7
-STEPS_PER_DAY = 24
+"""Two of colour, five of values."""
+LEGEND = TOLD * DAYS
+PAST, HORIZON = LEGEND + DAYS * HOURS, 5 * HOURS
+LEVELS = {"direct": slice(0, 6), "told": slice(6, 18), "told_far": slice(18, 30)}
+NOISE = 0.1
+RADIUS = 3.0
+"""Of the circles of hours, days and colours, in units of a network's positions."""
 
 
 def synthetic_series() -> Series:
-    """An hourly series of 7 channels, the same in every run whatever its seed.
-
-    Each channel mixes a daily, a weekly and an eleven-day season with its own phases and a slow trend; a
-    hidden regime lasting days to weeks changes amplitudes and level; and every channel but the first follows
-    channel 0 with a lag of one to six days, so that looking far back and across channels pays. The last
-    channel is the target. Rows are split 70 / 10 / 20 percent.
-    """
+    """Episodes of 48 rows of past and 30 to forecast, one after the other; the same in every run."""
     rng = np.random.default_rng(20230723)
-    t = np.arange(ROWS)
-    regime = _regime(rng)
-    amplitude = np.where(regime, 1.6, 0.8)
-    driver = 0.7 * _autoregression(rng, 0.98)
-    channels = []
-    for index in range(CHANNELS):
-        phase = rng.uniform(0, 2 * np.pi, size=3)
-        season = (
-            amplitude * np.sin(2 * np.pi * t / 24 + phase[0])
-            + 0.6 * np.sin(2 * np.pi * t / 168 + phase[1])
-            + 0.4 * np.sin(2 * np.pi * t / 264 + phase[2])
-        )
-        lag = 24 * index
-        follows = np.concatenate([np.zeros(lag), driver[: ROWS - lag]])
-        trend = rng.normal(0, 0.3) * t / ROWS
-        level = rng.normal(0, 0.5) * regime
-        channels.append(season + follows + trend + level + rng.normal(0, 0.25, ROWS))
-    train, test = int(ROWS * 0.7), int(ROWS * 0.2)
+    count = sum(EPISODES)
+    values = rng.normal(size=(count, PAST + HORIZON, CHANNELS))
+    values[..., :2] = 0.0
+    calendar = np.zeros((count, PAST + HORIZON, 4), dtype=np.float32)
+    episode = np.arange(count)[:, None]
+    days, hours = np.repeat(np.arange(DAYS), HOURS), np.tile(np.arange(HOURS), DAYS)
+
+    colours = shuffled(DAYS, count, rng)  # of each day
+    levels = rng.normal(size=(count, DAYS, CHANNELS - 2))
+    legend = np.concatenate([shuffled(DAYS, count, rng) for _ in range(TOLD)], axis=1)
+    values[:, :LEGEND, 2:] = levels[episode, legend]
+    values[:, LEGEND:PAST, :2] = _angle(colours[:, days], DAYS)
+    calendar[:, :LEGEND, 2:] = _angle(legend, DAYS)
+    calendar[:, LEGEND:PAST] = np.concatenate([_angle(hours, HOURS), _angle(days, DAYS)], axis=-1)
+
+    asked = np.tile(rng.integers(DAYS, size=(count, HOURS)), 5)
+    hour = np.tile(shuffled(HOURS, count, rng), 5)
+    calendar[:, PAST:, :2] = _angle(hour, HOURS)
+    calendar[:, PAST : PAST + HOURS, 2:] = _angle(colours[episode, asked[:, :HOURS]], DAYS)
+    values[:, PAST:, 2:] = values[episode, LEGEND + asked * HOURS + hour, 2:] + levels[episode, asked]
+    values[:, PAST:, 2:] += rng.normal(0, NOISE, size=(count, HORIZON, CHANNELS - 2))
+    train, validation, test = (episodes * (PAST + HORIZON) for episodes in EPISODES)
     return Series(
-        values=np.stack(channels, axis=1),
-        calendar=calendar_features(pd.date_range("2020-01-01", periods=ROWS, freq="h")),
-        split=(train, ROWS - train - test, test),
-        steps_per_day=STEPS_PER_DAY,
-        fingerprint={"generator": "tasks.lstf.synthetic", "rows": ROWS, "version": 1},
+        values=values.reshape(-1, CHANNELS),
+        calendar=calendar.reshape(-1, 4),
+        split=(train, validation, test),
+        steps_per_day=HOURS,
+        fingerprint={"generator": "tasks.lstf.synthetic", "rows": count * (PAST + HORIZON), "version": 2},
+        episode=PAST + HORIZON,
     )
 
 
-def _regime(rng: np.random.Generator) -> np.ndarray:
-    lengths = rng.integers(72, 480, size=ROWS // 72)
-    return np.repeat(np.arange(len(lengths)) % 2, lengths)[:ROWS].astype(bool)
+def shuffled(numbers: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """``count`` random orders of 0 .. ``numbers`` - 1."""
+    return rng.permuted(np.tile(np.arange(numbers), (count, 1)), axis=1)
 
 
-def _autoregression(rng: np.random.Generator, memory: float) -> np.ndarray:
-    noise = rng.normal(0, np.sqrt(1 - memory**2), ROWS)
-    series = np.empty(ROWS)
-    value = 0.0
-    for i in range(ROWS):
-        value = memory * value + noise[i]
-        series[i] = value
-    return series
+def _angle(number: np.ndarray, around: int) -> np.ndarray:
+    """Where ``number`` of ``around`` steps of the circle is, [..., 2]."""
+    turn = 2 * np.pi * number / around
+    return RADIUS * np.stack([np.cos(turn), np.sin(turn)], axis=-1)

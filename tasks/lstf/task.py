@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from cab import Backbone, Task, UserError, register_task
+from cab.backbone_protocols import Forecaster
 from cab.task import Batches, Metric
 from tasks.lstf.data import Series, Windows, read_series, standardize
 from tasks.lstf.pictures import draw_forecasts
-from tasks.lstf.synthetic import synthetic_series
+from tasks.lstf.ridge import RidgeForecast
+from tasks.lstf.synthetic import HORIZON, LEVELS, synthetic_series
 
 UNIT = "standardised"  # values are standardised by the training part, channel by channel
 
@@ -36,6 +39,8 @@ class LSTF(Task):
             batch of 32 windows unscored: ``mse`` and ``mae`` are then its figures, and the sound ones are
             reported beside them as ``mse_all_windows`` and ``mae_all_windows``.
     """
+
+    calls: ClassVar = (Forecaster,)
 
     def __init__(
         self,
@@ -63,7 +68,13 @@ class LSTF(Task):
         names = [("mse", UNIT + "^2", True), ("mae", UNIT, True)]
         if self.test_windows == "whole_batches":
             names += [("mse_all_windows", UNIT + "^2", False), ("mae_all_windows", UNIT, False)]
+        names += [(f"mse_{level}", UNIT + "^2", False) for level in self._levels]
         return tuple(Metric(name, unit, higher_is_better=False, primary=primary) for name, unit, primary in names)
+
+    @property
+    def _levels(self) -> Mapping[str, slice]:
+        """Steps of the horizon that are scored apart: those of the generated series, where all are forecast."""
+        return LEVELS if self.dataset == "synthetic" and self.pred_len == HORIZON else {}
 
     def check(self) -> None:
         if self.features not in ("M", "S"):
@@ -83,9 +94,10 @@ class LSTF(Task):
             values = values[:, -1:]
         self.num_channels = values.shape[1]
         train, validation, test = series.split
+        back = self.seq_len if series.episode == 1 else 0  # an episode has its own past
         self._training = self._windows(series, values, 0, train)
-        self._validation = self._windows(series, values, train - self.seq_len, train + validation)
-        self._test = self._windows(series, values, train + validation - self.seq_len, train + validation + test)
+        self._validation = self._windows(series, values, train - back, train + validation)
+        self._test = self._windows(series, values, train + validation - back, train + validation + test)
 
     def _windows(self, series: Series, values: Any, start: int, stop: int) -> Windows:
         windows = Windows(
@@ -94,6 +106,7 @@ class LSTF(Task):
             seq_len=self.seq_len,
             label_len=self.label_len,
             pred_len=self.pred_len,
+            stride=series.episode,
         )
         if start < 0 or not len(windows):
             raise UserError(
@@ -127,15 +140,19 @@ class LSTF(Task):
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         scored, every = Error(), Error()
+        levels = {f"mse_{level}": (steps, Error()) for level, steps in self._levels.items()}
         left = self._scored_windows()
         for batch in batches(self._test, self.evaluation_batch_size):
             forecast, future = self.forecast(backbone, batch), batch["future"]
             every.add(forecast, future)
             scored.add(forecast[:left], future[:left])
             left = max(0, left - len(future))
-        if self.test_windows == "all":
-            return {"mse": every.mse, "mae": every.mae}
-        return {"mse": scored.mse, "mae": scored.mae, "mse_all_windows": every.mse, "mae_all_windows": every.mae}
+            for steps, error in levels.values():
+                error.add(forecast[:, steps], future[:, steps])
+        scores = {"mse": scored.mse, "mae": scored.mae}
+        if self.test_windows == "whole_batches":
+            scores |= {"mse_all_windows": every.mse, "mae_all_windows": every.mae}
+        return scores | {name: error.mse for name, (_, error) in levels.items()}
 
     def _scored_windows(self) -> int:
         if self.test_windows == "all":
@@ -144,8 +161,9 @@ class LSTF(Task):
         return whole or len(self._test)
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Repeat the last value; repeat the last day. On the windows that ``mse`` and ``mae`` score."""
-        value, day = Error(), Error()
+        """Repeat the last value, the last day; the linear forecast. On the windows that ``mse`` and ``mae`` score."""
+        value, day, linear = Error(), Error(), Error()
+        ridge = RidgeForecast(self._training)
         steps = min(self.series.steps_per_day, self.seq_len)
         repeat = -(-self.pred_len // steps)
         for start in range(0, self._scored_windows(), 256):
@@ -153,9 +171,11 @@ class LSTF(Task):
             past, future = batch["past"], batch["future"]
             value.add(past[:, -1:].expand_as(future), future)
             day.add(past[:, -steps:].repeat(1, repeat, 1)[:, : self.pred_len], future)
+            linear.add(ridge(past), future)
         return {
             "repeat_last_value": {"mse": value.mse, "mae": value.mae},
             "repeat_last_day": {"mse": day.mse, "mae": day.mae},
+            "ridge": {"mse": linear.mse, "mae": linear.mae},
         }
 
     def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:

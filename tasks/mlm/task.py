@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cab import Backbone, Task, UserError, register_task
+from cab.backbone_protocols import MaskedLM
 from cab.task import Batches, Metric
 from tasks.corpus.blocks import PackedLines
 from tasks.corpus.books import SyntheticBooks, find_books
-from tasks.corpus.facts import ALL, Facts, FactScores, check_scored
+from tasks.corpus.facts import ALL, ANSWERS, Facts, FactScores, check_scored
 from tasks.corpus.tokens import NUM_SPECIAL, PAD, perplexity, read_corpus, unigram_loss
 from tasks.mlm.synthetic import LEVELS, generate_book
 
@@ -28,7 +29,7 @@ class MLM(Task):
     Args:
         dataset: pg19 (folders in its layout, or a data set on the hub), or synthetic.
         source, tokenizer, vocab_size: as of the task ``lm``.
-        scored: ``all`` tokens, or of generated pages the ``answers`` alone: what is chosen.
+        scored: ``all`` tokens, or of generated pages the ``answers`` alone: what is chosen. Others have none.
         block_len: most tokens of a page, packed from whole lines.
         mask_share: part of the tokens that is chosen; 80 percent of them become the mask, 10 percent a random
             token, 10 percent stay.
@@ -38,6 +39,7 @@ class MLM(Task):
     """
 
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
+    calls: ClassVar = (MaskedLM,)
 
     def __init__(
         self,
@@ -60,14 +62,19 @@ class MLM(Task):
     @property
     def metrics(self) -> tuple[Metric, ...]:
         beside = [] if self.scored_part == "test" else ["ppl_test"]
-        beside += [] if self.scored == ALL else [f"ppl_{level}" for level in LEVELS]
+        beside += [f"ppl_{level}" for level in LEVELS] if self._asks else []
         names = {"ppl": True, **dict.fromkeys(beside, False)}
         return tuple(
             Metric(name, "per masked token", higher_is_better=False, primary=primary) for name, primary in names.items()
         )
 
+    @property
+    def _asks(self) -> bool:
+        """Whether answers are learnt and scored alone."""
+        return self.scored == ANSWERS and self.dataset == "synthetic"
+
     def check(self) -> None:
-        check_scored(self.scored, self.dataset)
+        check_scored(self.scored)
         if self.scored_part not in ("test", "validation"):
             raise UserError(f"task.scored_part must be test or validation, got '{self.scored_part}'")
         if not 0.0 < self.mask_share <= 1.0:
@@ -78,7 +85,7 @@ class MLM(Task):
     def setup(self, data_root: Path | None) -> None:
         books = find_books(self.dataset, self.source, data_root, synthetic=SyntheticBooks(generate_book))
         self.corpus = read_corpus(books, tokenizer=self.tokenizer, vocab_size=self.vocab_size)
-        self._facts = None if self.scored == ALL else Facts.of(self.corpus)
+        self._facts = Facts.of(self.corpus) if self._asks else None
         self.parts = {part: PackedLines(self.corpus, part, self.block_len) for part in ("train", "validation", "test")}
 
     def fingerprint(self) -> dict[str, Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from cab import Backbone, Task, UserError, register_task
+from cab.backbone_protocols import PointCompleter
 from cab.task import Batches, Metric
 from tasks.pcc.chamfer import chamfer_l1, chamfer_l2, f_score
 from tasks.pcc.data import TRAINING_VIEWS, Clouds, Shapes, read_pcn
@@ -35,6 +36,8 @@ class PCC(Task):
             published.
         evaluation_batch_size: shapes a batch in validation; the test is one by one.
     """
+
+    calls: ClassVar = (PointCompleter,)
 
     def __init__(
         self,

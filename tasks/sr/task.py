@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cab import Backbone, Task, UserError, register_task
+from cab.backbone_protocols import Denoiser
 from cab.task import Batches, Metric
 from tasks.sr.data import ImagePairs, make_pairs, read_pairs
 from tasks.sr.diffusion import Diffusion
@@ -37,6 +38,7 @@ class SR(Task):
     """
 
     packages: ClassVar[Mapping[str, str]] = {"skimage": "vision", "PIL": "vision"}
+    calls: ClassVar = (Denoiser,)
 
     def __init__(
         self,

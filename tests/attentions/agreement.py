@@ -118,23 +118,6 @@ def assert_decodes(module: Attention, length: int, keys: int, pieces: tuple[int,
     torch.testing.assert_close(torch.cat(outputs, dim=1), expected)
 
 
-def assert_autocasts(module: Attention, length: int) -> None:
-    """Near the float32 result in both lower precisions, with finite gradients."""
-    module.float()
-    inputs, masks = draw(module, length, length)
-    inputs = [x.detach().float() for x in inputs]
-    expected = module(*inputs, **masks)
-    for dtype, tolerance in ((torch.bfloat16, 0.03), (torch.float16, 0.004)):
-        with torch.autocast("cpu", dtype):
-            output = module(*inputs, **masks)
-        error = (output.float() - expected).square().mean().sqrt() / expected.square().mean().sqrt()
-        assert error < tolerance
-        gradients = torch.autograd.grad(
-            output.float().square().sum(), list(module.parameters()), materialize_grads=True
-        )
-        assert all(gradient.isfinite().all() for gradient in gradients)
-
-
 def assert_compiles(module: Attention, length: int) -> None:
     """One graph, without breaks, with the same output and gradients."""
     inputs, masks = draw(module, length, length)

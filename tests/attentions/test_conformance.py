@@ -22,10 +22,15 @@ OPTIONS: list[tuple[str, str, dict[str, object]]] = [
     ("lara", "NS", {"num_landmarks": 3}),
     ("local", "NS", {"window_size": 4}),
     ("local", "NS", {"window_size": 3, "extent": "per_side"}),
+    ("local", "NS", {"window_size": 1}),
     ("local", "CS", {"window_size": 7, "extent": "per_side"}),
+    ("local", "CS", {"window_size": 1}),
+    ("local", "CS", {"window_size": 90, "extent": "per_side"}),
     ("longshort", "NS", {"num_landmarks": 3, "window_size": 4, "conv_kernel_size": 3}),
     ("longshort", "CS", {"window_size": 5, "chunk_size": 8, "chunk_rank": 2}),
     ("longshort", "CS", {"window_size": 20, "chunk_size": 6}),
+    ("longshort", "CS", {"window_size": 1, "chunk_size": 1, "chunk_rank": 2}),
+    ("longshort", "CS", {"window_size": 5, "chunk_size": 90}),
     ("nystromformer", "NS", {"num_landmarks": 5, "conv_kernel_size": 3}),
     ("nystromformer", "NS", {"num_landmarks": 3, "logit_scale": "linear"}),
     ("performer", "CC", {"num_features": 5}),
@@ -55,6 +60,7 @@ def test_memory_grows_as_declared(name: str, pattern: str) -> None:
     assert not failures(name, pattern, [CHECKS["memory_growth"]])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "pattern", "options"), OPTIONS)
 def test_conformance_with_options(name: str, pattern: str, options: dict[str, object]) -> None:
     assert not failures(name, pattern, select_checks(SHORT), **options)

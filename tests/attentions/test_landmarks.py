@@ -1,4 +1,4 @@
-"""Nystromformer and LARA: readable forms, padding, segments, limits, options."""
+"""Nystromformer and LARA: readable forms, segments, limits, options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from attentions.kernels.landmarks import average, segment_means, segments
 from attentions.nystromformer import pseudo_inverse
 from cab import UserError, build_attention
-from tests.attentions.agreement import assert_forms_agree, assert_padding_is_nothing, make
+from tests.attentions.agreement import assert_forms_agree, make
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("lara", {"num_landmarks": 4}),
@@ -25,11 +25,6 @@ def test_fast_form_is_the_readable_one(name: str, options: dict[str, Any], lengt
     module = make(name, "NS", **options).eval()
     assert_forms_agree(module, length, 0)
     assert_forms_agree(module, length, 0, masked=False)
-
-
-@pytest.mark.parametrize(("name", "options"), CASES)
-def test_padding_is_nothing(name: str, options: dict[str, Any]) -> None:
-    assert_padding_is_nothing(make(name, "NS", **options).eval(), 19, 0)
 
 
 def test_training_samples_are_the_same_in_both_forms() -> None:

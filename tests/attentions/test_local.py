@@ -1,4 +1,4 @@
-"""Local attention: its window, its readable form, the limit, padding, decoding."""
+"""Local attention: its window, its readable form, its state, dropout."""
 
 from __future__ import annotations
 
@@ -26,9 +26,6 @@ class TestLocal:
     def test_forms_agree(self, pattern: str, options: dict[str, object], length: int) -> None:
         agreement.assert_forms_agree(agreement.make("local", pattern, **options), length, length)
 
-    def test_padding_is_nothing(self, pattern: str, options: dict[str, object]) -> None:
-        agreement.assert_padding_is_nothing(agreement.make("local", pattern, **options), 33, 33)
-
 
 @pytest.mark.parametrize(
     ("pattern", "options", "first", "last"),
@@ -52,37 +49,12 @@ def test_window(pattern: str, options: dict[str, object], first: int, last: int)
         assert seen == list(range(max(0, i + first), min(70, i + last) + 1))
 
 
-@pytest.mark.parametrize("pattern", ["NS", "CS"])
-def test_window_over_everything_is_softmax_attention(pattern: str) -> None:
-    local = agreement.make("local", pattern, window_size=73, extent="per_side")
-    vanilla = agreement.make("vanilla", pattern)
-    vanilla.load_state_dict(local.state_dict())
-    inputs, masks = agreement.draw(local, 73, 73)
-    torch.testing.assert_close(local(*inputs, **masks), vanilla(*inputs, **masks))
-
-
-@pytest.mark.parametrize("options", [{}, {"window_size": 1}, {"window_size": 90, "extent": "per_side"}])
-@pytest.mark.parametrize("pieces", [(1,), (5, 2, 1), (40, 3)])
-def test_decodes(options: dict[str, object], pieces: tuple[int, ...]) -> None:
-    agreement.assert_decodes(agreement.make("local", "CS", **options), 53, 53, pieces)
-
-
 def test_state_has_constant_size() -> None:
     module = agreement.make("local", "CS", window_size=6, extent="per_side")
     state = module.init_state(2, dtype=torch.float64)
     _, later = module.prefill(torch.randn(2, 99, agreement.WIDTH, dtype=torch.float64), state)
     assert {name: x.shape for name, x in state.items()} == {name: x.shape for name, x in later.items()}
     assert later["key"].shape[2] == 5
-
-
-@pytest.mark.parametrize("pattern", ["NS", "CS"])
-def test_autocasts(pattern: str) -> None:
-    agreement.assert_autocasts(agreement.make("local", pattern), 133)
-
-
-@pytest.mark.parametrize("pattern", ["NS", "CS"])
-def test_compiles(pattern: str) -> None:
-    agreement.assert_compiles(agreement.make("local", pattern), 70)
 
 
 @pytest.mark.parametrize("pattern", ["NS", "CS"])

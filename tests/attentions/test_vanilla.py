@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from attentions.flash import mask_by_coordinate
-from attentions.vanilla import RECENT
 from cab import UserError
 from tests.attentions import agreement
 
@@ -23,27 +22,6 @@ class TestSoftmaxAttention:
 
     def test_one_token(self, name: str, pattern: str) -> None:
         agreement.assert_forms_agree(agreement.make(name, pattern, qkv_bias=False), 1, 1)
-
-    def test_padding_is_nothing(self, name: str, pattern: str) -> None:
-        agreement.assert_padding_is_nothing(agreement.make(name, pattern), 13, 9)
-
-    def test_autocasts(self, name: str, pattern: str) -> None:
-        agreement.assert_autocasts(agreement.make(name, pattern), 17)
-
-    def test_compiles(self, name: str, pattern: str) -> None:
-        agreement.assert_compiles(agreement.make(name, pattern), 11)
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_causal(name: str) -> None:
-    agreement.assert_causal(agreement.make(name, "CS"), 11)
-
-
-@pytest.mark.parametrize("pattern", ["CS", "CC"])
-@pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("pieces", [(1,), (5, 2, 1), (RECENT + 3, 1, 7, RECENT)])
-def test_decodes(name: str, pattern: str, pieces: tuple[int, ...]) -> None:
-    agreement.assert_decodes(agreement.make(name, pattern), RECENT + 21, 9, pieces)
 
 
 def test_branches_of_one_state_are_independent() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cab import Pattern, UserError, build_backbone
-from cab.results import PUBLISHED
+from cab.results import PAPER_DIR
 
 SMALL = {"channels": 3, "embed_dim": 16, "num_heads": 2, "ffn_dim": 32, "dropout": 0.0}
 
@@ -45,7 +45,7 @@ def test_published_counts(channels: int, encoder: int, decoder: int, count: int)
 
 def test_counts_of_table_19() -> None:
     sizes = {"informer_ett": (7, 2, 1), "informer_ecl": (321, 3, 2), "informer_weather": (12, 3, 2)}
-    with (PUBLISHED / "parameters_reproduced.csv").open() as file:
+    with (PAPER_DIR / "parameters_reproduced.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["backbone"] in sizes]
     assert len(rows) == 12
     for row in rows:

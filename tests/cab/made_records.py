@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from cab.record import About, Cost, Metric, Record, cell_hash
@@ -39,7 +39,7 @@ def make_about(**changes: Any) -> About:
 
 
 def make_record(
-    metrics: Mapping[str, float | None],
+    metrics: Mapping[str, float | None] | Sequence[Metric],
     *,
     beside: Collection[str] = (),
     baselines: Mapping[str, Mapping[str, float]] | None = None,
@@ -47,9 +47,11 @@ def make_record(
     **changes: Any,
 ) -> Record:
     """The record of a finished run with these metrics, those ``beside`` not scored; ``changes`` as above."""
+    if isinstance(metrics, Mapping):
+        metrics = [make_metric(name, value, primary=name not in beside) for name, value in metrics.items()]
     return Record.finished(
         make_about(**changes),
-        metrics=[make_metric(name, value, primary=name not in beside) for name, value in metrics.items()],
+        metrics=metrics,
         baselines=baselines or {},
         history=[],
         cost=cost,

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 
-from cab.config import check_overrides, read_table, register_configs, resolve, tuned_options
-from cab.config_sources import CONFIGS
-from cab.registry import ATTENTIONS, TASKS
+from backbones.gpt2 import GPT2
+from cab import UserError, register_backbone, register_task
+from cab.config import check_overrides, read_rows, read_table, register_configs, resolve, tuned_options
+from cab.config_sources import CONFIGS, config_folders
+from cab.registry import ATTENTIONS, BACKBONES, TASKS
+from cab.runner.cell import runnable_cells
+from tasks.lm.task import LM
 
 
 def composed(*overrides: str) -> dict[str, Any]:
@@ -76,9 +83,8 @@ def test_table_1_and_the_windows_agree() -> None:
 @pytest.mark.parametrize(
     ("attention", "option"), [("abc", {"num_landmarks": 16}), ("performer", {"num_features": 16}), ("cosformer", {})]
 )
-@pytest.mark.parametrize("preset", ["paper", "mini"])
-def test_options_of_table_5(attention: str, option: dict[str, int], preset: str) -> None:
-    config = composed(f"preset={preset}", "dataset=etth1", f"attention={attention}", "pattern=NC")
+def test_options_of_table_5(attention: str, option: dict[str, int]) -> None:
+    config = composed("preset=paper", "dataset=etth1", f"attention={attention}", "pattern=NC")
     assert config["attention"] == {**ATTENTIONS.get(attention).options, **option, "name": attention}
 
 
@@ -89,6 +95,19 @@ def test_table_5_speaks_of_one_cell_only() -> None:
     assert tuned_options("pcc", "pointr", "NC", "abc")["num_landmarks"] == 64
     assert tuned_options("lstf", "informer", "NC", "abc")["num_landmarks"] == 16
     assert tuned_options("sum", "transformer", "CS", "abc")["num_landmarks"] == 64
+
+
+def test_preset_mini_has_options_for_its_lengths() -> None:
+    for row in read_rows("suite/options.csv"):
+        entry = ATTENTIONS.get(row["attention"])
+        assert row["option"] in entry.options, row
+        assert row["pattern"] in ("", *entry.patterns), row
+        assert row["task"] in ("", *TASKS.names()), row
+        assert row["note"] or row["published"], row
+    config = composed("preset=mini", "dataset=synthetic")
+    assert config["attention"]["num_landmarks"] == 4
+    assert composed("preset=mini", "dataset=synthetic", "attention=performer")["attention"]["num_features"] == 4
+    assert composed("preset=smoke", "dataset=synthetic")["attention"]["num_landmarks"] == 16
 
 
 def test_the_command_line_wins() -> None:
@@ -109,9 +128,105 @@ def test_the_command_line_wins() -> None:
     assert config["elsewhere"] == "vanilla"
 
 
-def test_presets_are_three_and_differ() -> None:
+def test_presets_differ() -> None:
     sizes = {preset: composed(f"preset={preset}", "dataset=etth1")["backbone"]["embed_dim"] for preset in PRESETS}
     assert sizes == {"paper": 512, "mini": 64, "smoke": 32}
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of configurations of a package that has a backbone and a task, and names both in entry points."""
+
+    @register_backbone("own_net", paper="-", tasks={"lm": "CS"})
+    class OwnNet(GPT2):
+        pass
+
+    @register_task("own_task", paper="-", datasets="synthetic", backbones={"gpt2": "CS"})
+    class OwnTask(LM):
+        pass
+
+    folder = tmp_path / "plugin_with_configs" / "configs"
+    folder.mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint("own", "plugin_with_configs.configs", "cab.configs")
+    monkeypatch.setattr("cab.config_sources.entry_points", lambda group: [point] if group == point.group else [])
+    for cached in (config_folders, read_table):
+        cached.cache_clear()
+    yield folder
+    for cached in (config_folders, read_table):
+        cached.cache_clear()
+    del BACKBONES._entries["own_net"], TASKS._entries["own_task"]
+
+
+def written(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = folder / name.replace("__", "/").replace("_dot_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def own(*overrides: str) -> dict[str, Any]:
+    return composed("dataset=synthetic", "pattern=CS", *overrides)
+
+
+def test_another_package_brings_sizes_recipes_values_and_costs(plugin: Path) -> None:
+    written(
+        plugin,
+        size__own_net__smoke_dot_yaml="# @package _global_\nbackbone: {embed_dim: 8, num_heads: 2}\n",
+        recipe__own_task__smoke_dot_yaml="# @package _global_\ntrainer: {max_steps: 3}\n",
+        paper__table5_dot_csv="task,pattern,backbone,attention,option,value,note\nown_task,CS,,abc,num_landmarks,5,\n"
+        "lm,CS,,abc,num_landmarks,5,ours says 64\n",
+        costs_dot_csv="preset,task,dataset,backbone,gpu_hours,source\nsmoke,own_task,,gpt2,0.5,guessed\n",
+    )
+    (plugin / "recipe/lm").mkdir()
+    (plugin / "recipe/lm/smoke.yaml").write_text("# @package _global_\ntrainer: {max_steps: 1}\n")
+    network = own("task=lm", "backbone=own_net", "preset=smoke")
+    assert (network["backbone"]["embed_dim"], network["backbone"]["num_heads"]) == (8, 2)
+    assert network["trainer"]["max_steps"] == 8, "the recipe of this repository's task is this repository's"
+    assert network["attention"]["num_landmarks"] == 64
+    task = own("task=own_task", "backbone=gpt2", "preset=smoke")
+    assert task["trainer"]["max_steps"] == 3
+    assert task["attention"]["num_landmarks"] == 5
+    assert any(row["task"] == "own_task" for row in read_rows("costs.csv"))
+    assert ("lm", "synthetic", "own_net", "CS", "abc") in runnable_cells()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "file"),
+    [
+        (["task=lm", "backbone=own_net", "preset=smoke"], "size/own_net/smoke.yaml"),
+        (["task=own_task", "backbone=gpt2", "preset=mini"], "recipe/own_task/mini.yaml"),
+        (["task=own_task", "backbone=gpt2", "preset=paper"], "recipe/own_task/paper.yaml"),
+    ],
+)
+def test_a_missing_file_of_a_preset_is_named(plugin: Path, overrides: list[str], file: str) -> None:  # noqa: ARG001
+    with pytest.raises(UserError, match=file):
+        own(*overrides)
+
+
+def test_preset_paper_needs_no_size(plugin: Path) -> None:  # noqa: ARG001
+    assert own("task=lm", "backbone=own_net", "preset=paper")["backbone"]["embed_dim"] == 768
+
+
+@pytest.mark.parametrize("task", TASKS.names())
+def test_every_backbone_of_a_task_takes_its_calls(task: str) -> None:
+    entry = TASKS.get(task)
+    assert entry.cls.calls
+    for backbone in entry.backbones:
+        assert entry.cls.protocol_of(BACKBONES.get(backbone).cls) in entry.cls.calls
+
+
+def test_a_backbone_without_the_calls_of_a_task_is_refused() -> None:
+    lm = TASKS.get("lm").cls
+    with pytest.raises(UserError, match=r"does not take init_state\(batch_size\), as a TokenLM does"):
+        lm.protocol_of(BACKBONES.get("roberta").cls)
+
+    class Renamed(GPT2):
+        def forward(self, tokens: Any, *, mask: Any) -> Any:  # type: ignore[override]
+            return tokens, mask
+
+    with pytest.raises(UserError, match=r"forward\(tokens, padding_mask\)"):
+        lm.protocol_of(Renamed)
 
 
 PRESETS = ("paper", "mini", "smoke")

@@ -12,7 +12,9 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if not (environment.HOME / "ready").exists():
-        for item in items:
-            if item.path.is_relative_to(HERE) and "without_environment" not in item.keywords:
+    is_there = (environment.HOME / "ready").exists()
+    for item in items:
+        if item.path.is_relative_to(HERE) and "without_environment" not in item.keywords:
+            item.add_marker(pytest.mark.thorough)
+            if not is_there:
                 item.add_marker(pytest.mark.skip(reason="fairseq's environment; make fairseq builds it"))

@@ -61,7 +61,10 @@ def test_the_cells_are_those_of_table_1() -> None:
     }
 
 
-@pytest.mark.parametrize(("task", "dataset", "backbone", "pattern"), CELLS)
+@pytest.mark.parametrize(
+    ("task", "dataset", "backbone", "pattern"),
+    [pytest.param(*cell, marks=pytest.mark.thorough if cell[1] in REAL else ()) for cell in CELLS],
+)
 def test_it_runs_with_three_attentions(
     task: str,
     dataset: str,

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cab.record import Cost
+from cab.record import Cost, Metric
 from tasks.lm.task import LM
 from tests.cab.made_records import make_record, number
 
 LM_METRICS = LM(dataset="pg19", context_lengths=(256, 512, 1024)).metrics
-LM_BESIDE = [metric.name for metric in LM_METRICS if not metric.primary]
 
 
 @pytest.fixture
 def add(tmp_path: Path) -> Callable[..., Path]:
     """Write a record into ``tmp_path / "results"``; gives its path."""
 
-    def write(metrics: dict[str, float | None], **changes: Any) -> Path:
+    def write(metrics: Mapping[str, float | None] | Sequence[Metric], **changes: Any) -> Path:
         return make_record(metrics, **changes).write(tmp_path / "results")
 
     return write
@@ -39,7 +38,7 @@ def suite_folder(tmp_path: Path, add: Callable[..., Path]) -> Path:
             add({"f_score": number("f", *who.values())}, **who, **point)
             if attention != "s4d":
                 lm = {"task": "lm", "dataset": "pg19", "variant": "", "backbone": "gpt2", "pattern": "CS"}
-                add({m.name: 10 + number(m.name, *who.values()) for m in LM_METRICS}, beside=LM_BESIDE, **who, **lm)
+                add([m.measured(10 + number(m.name, *who.values())) for m in LM_METRICS], **who, **lm)
             text = {"task": "sum", "dataset": "multi_news", "variant": "", "backbone": "transformer", "pattern": "CS"}
             add({"f_score": number("sum", *who.values())}, **who, **text)
     return tmp_path / "results"

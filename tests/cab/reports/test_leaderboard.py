@@ -13,10 +13,13 @@ import pandas as pd
 import pytest
 
 from cab.cli.main import main
-from cab.reports.leaderboard import load_boards
-from cab.results import EXAMPLE_COMMAND, PUBLISHED
+from cab.record import Cost, Record, Status
+from cab.reports.board_tables import metrics_table
+from cab.reports.leaderboard import score_boards
+from cab.reports.records import baselines
+from cab.results import EXAMPLE_COMMAND, PAPER_DIR, load_results
 from cab.scoring import score_table
-from tests.cab.made_records import number
+from tests.cab.made_records import make_about, make_metric, number
 
 LSTF = "lstf/etth1/multivariate/informer"
 
@@ -64,7 +67,7 @@ def test_cost_of_a_row_is_over_its_cells(suite_folder: Path, tmp_path: Path) -> 
 
 
 def test_indices_are_those_of_the_scores(suite_folder: Path) -> None:
-    (board,) = load_boards([suite_folder], normalization="own")
+    (board,) = score_boards(load_results(suite_folder), normalization="own")
     scores = score_table(board.suite.results, normalization="own").set_index(["pattern", "attention", "task"])
     for row in board.table.to_dict("records"):
         for task in ("all", *board.tasks(row["pattern"])):
@@ -80,7 +83,7 @@ def test_a_missing_task_leaves_no_average_and_says_why(suite_folder: Path, tmp_p
     assert math.isnan(row["ci"])
     assert math.isnan(row["lm.ci"])
     assert math.isfinite(row["sum.ci"])
-    assert row["missing"] == "lm: no result for lm/pg19/gpt2 ppl, lm/pg19/gpt2 word_ppl; no index in lm"
+    assert row["missing"] == "lm: no result for lm/pg19/gpt2 ppl; no index in lm"
 
 
 def test_presets_and_synthetic_data_are_kept_apart(tmp_path: Path, add: Callable[..., Path]) -> None:
@@ -152,7 +155,7 @@ def test_nothing_to_show_is_an_error_and_writes_nothing(
 
 
 def test_published_numbers(tmp_path: Path) -> None:
-    table = leaderboard(tmp_path / "out", PUBLISHED, "--normalization", "official").set_index(["pattern", "attention"])
+    table = leaderboard(tmp_path / "out", PAPER_DIR, "--normalization", "official").set_index(["pattern", "attention"])
     assert len(table) == 24
     assert table.loc[("NC", "vanilla"), "ci"] == pytest.approx(0.597, abs=0.002)
     assert math.isnan(table.loc[("NS", "s4d"), "ci"])
@@ -160,7 +163,7 @@ def test_published_numbers(tmp_path: Path) -> None:
         float(
             next(
                 line.rsplit(",", 1)[1]
-                for line in (PUBLISHED / "results.csv").read_text().splitlines()
+                for line in (PAPER_DIR / "results.csv").read_text().splitlines()
                 if line.startswith("NC,LSTF,informer,weather,mse,0,abc")
             )
         )
@@ -179,3 +182,59 @@ def test_no_torch_and_no_plotting_where_none_is_shown(suite_folder: Path, tmp_pa
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_name_that_ends_in_a_number_is_no_point_of_a_curve(tmp_path: Path, add: Callable[..., Path]) -> None:
+    for name in ("vanilla", "abc"):
+        add({"rouge_1": number(name), "hits_10": None if name == "abc" else 1.0}, attention=name)
+    board = score_boards(load_results(tmp_path / "results"), normalization="own")[0]
+    assert [column.label for column in metrics_table(board, "NC").columns[1:3]] == ["rouge_1", "hits_10"]
+    missing = board.table.set_index("attention")["missing"]
+    assert missing["abc"] == f"lstf: not a number in {LSTF} hits_10; no index in lstf"
+
+
+def test_what_no_index_needs_is_no_reason_for_none(tmp_path: Path, add: Callable[..., Path]) -> None:
+    for name, value in (("vanilla", 1.0), ("abc", None), ("local", 2.0)):
+        add({"mse": value, "all_windows": value}, beside=["all_windows"], attention=name)
+    missing = leaderboard(tmp_path / "out", tmp_path / "results").set_index("attention")["missing"]
+    assert missing["abc"] == f"lstf: not a number in {LSTF} mse; no index in lstf"
+
+
+def test_a_task_that_nothing_was_measured_in_is_the_reason_for_no_average(tmp_path: Path) -> None:
+    path = tmp_path / "part.csv"
+    lines = (PAPER_DIR / "results.csv").read_text().splitlines()
+    path.write_text("\n".join([lines[0], *(line for line in lines if line.startswith("NC,PCC"))]))
+    missing = leaderboard(tmp_path / "out", path, "--normalization", "official").set_index("attention")["missing"]
+    assert missing["vanilla"].startswith("LSTF: no result for LSTF/")
+    assert missing["vanilla"].endswith("; no index in LSTF")
+
+
+def test_a_failed_run_has_no_training_time(tmp_path: Path, add: Callable[..., Path]) -> None:
+    for seed in (0, 1):
+        for name in ("vanilla", "abc"):
+            add({"mse": number(name, seed)}, attention=name, seed=seed)
+    about = make_about(attention="abc", seed=1)
+    cost, metrics = Cost(train_seconds=1.0, wall_seconds=1.0), [make_metric("mse", None)]
+    failed = Record.failed(about, status=Status.OOM, error=MemoryError(), step=None, cost=cost, metrics=metrics)
+    failed.write(tmp_path / "results")
+    table = leaderboard(tmp_path / "out", tmp_path / "results").set_index("attention")
+    assert table.loc["vanilla", "train_seconds"] == 75.5
+    assert math.isnan(table.loc["abc", "train_seconds"])
+
+
+def test_a_copy_of_a_record_is_no_second_seed(tmp_path: Path, add: Callable[..., Path]) -> None:
+    for name in ("vanilla", "abc"):
+        path = add({"mse": number(name)}, attention=name)
+        path.with_name(f"copy-{name}.json").write_bytes(path.read_bytes())
+    board = score_boards(load_results(tmp_path / "results"), normalization="own")[0]
+    assert board.measured["deviation"].isna().all()
+
+
+def test_trivial_answers_are_those_of_a_run_with_a_score(tmp_path: Path, add: Callable[..., Path]) -> None:
+    metrics = [make_metric("mse", None)]
+    about = make_about(hash="0" * 16, attention="abc")
+    Record.failed(about, status=Status.DIVERGED, error=ValueError(), step=3, cost=Cost(), metrics=metrics).write(
+        tmp_path / "results"
+    )
+    add({"mse": 1.0}, baselines={"repeat": {"mse": 2.5}})
+    assert baselines(load_results(tmp_path / "results")) == {(LSTF, "repeat", "mse"): 2.5}

@@ -14,8 +14,9 @@ from urllib.parse import parse_qs, unquote
 import pytest
 
 from cab.cli.main import main
-from cab.reports.leaderboard import load_boards
+from cab.reports.leaderboard import score_boards
 from cab.reports.sections import suite_section
+from cab.results import load_results
 from tests.cab.made_records import number
 
 HOSTILE = [
@@ -148,7 +149,7 @@ def test_metrics_at_lengths_become_a_curve(suite_folder: Path, tmp_path: Path) -
 
 def test_the_benefit_of_attention_is_that_of_noncausal_self_attention(tmp_path: Path, add: Callable[..., Path]) -> None:
     def rows() -> list[str]:
-        [board] = load_boards([tmp_path / "results"], normalization="own")
+        [board] = score_boards(load_results(tmp_path / "results"), normalization="own")
         blocks = [block for tab in suite_section(board).tabs for block in tab.blocks]
         return [row.label for b in blocks if b.heading == "Benefit of attention" for row in b.tables[0].rows]
 

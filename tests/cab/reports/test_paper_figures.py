@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cab.cli.main import main
-from cab.results import PUBLISHED
+from cab.results import PAPER_DIR
 
 
 def test_the_published_figures_are_drawn(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_the_published_figures_are_drawn(tmp_path: Path) -> None:
         rows.append(f"vanilla,NS,forward,{length},{1e-9 * length**2 + 1e-4},{4 * length**2}")
         rows.append(f"abc,NS,forward,{length},{1e-6 * length + 5e-4},{900 * length}")
     costs.write_text("\n".join(rows) + "\n")
-    command = ["leaderboard", str(PUBLISHED), "--normalization", "official", "--figures"]
+    command = ["leaderboard", str(PAPER_DIR), "--normalization", "official", "--figures"]
     assert main([*command, "--costs", str(costs), "--out", str(tmp_path)]) == 0
     found = {path.name for path in (tmp_path / "figures").iterdir()}
     names = ["figure2a-NS-forward-time", "figure2b-NS-forward-memory", "figure2c-NS-forward"]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
 
-from cab import register_task
+from cab import register_attention, register_task
 from cab.config import register_configs, resolve
-from cab.config_sources import CONFIGS
-from cab.registry import TASKS
+from cab.config_sources import CONFIGS, config_folders
+from cab.registry import ATTENTIONS, TASKS
+from tests.cab.runner.learning_attention import Learning
 from tests.cab.runner.troubled import Troubled
 
 
@@ -20,8 +22,16 @@ from tests.cab.runner.troubled import Troubled
 def _registered() -> Iterator[None]:
     TASKS.names()  # finds those of the packages before one more is added
     register_task("troubled", paper="none", datasets="synthetic", backbones={"gpt2": "CS"})(Troubled)
-    yield
+    ATTENTIONS.names()
+    register_attention("learning", patterns="CS", complexity="n^2", paper="none")(Learning)
+    point = EntryPoint("troubled", "tests.cab.runner.troubled_configs", "cab.configs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cab.config_sources.entry_points", lambda group: [point] if group == point.group else [])
+        config_folders.cache_clear()
+        yield
+    config_folders.cache_clear()
     del TASKS._entries["troubled"]
+    del ATTENTIONS._entries["learning"]
 
 
 @pytest.fixture

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,73 +14,54 @@ import pytest
 
 from cab.cli.main import main
 from cab.runner.pool import _environment, _Worker
-from tests.cab.cli.command import ROOT
+from cab.runner.report import Job, Report
+from tests.cab.runner.processes import records, run_cab
 
-CELLS = ["run", "-m", "task=lstf", "dataset=synthetic", "pattern=NC", "attention=vanilla,none"]
-CELLS += ["preset=smoke", "device=cpu", "trainer.max_steps=60", "trainer.validate_every=30"]
-
-
-def sweep(folder: Path, *overrides: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "cab.cli.main", *CELLS, f"results_dir={folder}", *overrides]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True)
+CELLS = ["-m", "task=lstf", "dataset=synthetic", "pattern=NC", "attention=vanilla,none"]
+CELLS += ["preset=smoke", "device=cpu", "trainer.max_steps=12", "trainer.checkpoint_every=4"]
+POOL = [*CELLS, "cluster=local", "cluster.workers=2"]
 
 
-def workers(parent: int) -> list[int]:
-    listed = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    threads = Path(f"/proc/{parent}/task").iterdir()
-    found = {*listed, *(child for thread in threads for child in (thread / "children").read_text().split())}
-    return sorted(int(pid) for pid in found if b"cab.runner.worker" in Path(f"/proc/{pid}/cmdline").read_bytes())
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The records that one process leaves."""
+    folder = tmp_path_factory.mktemp("alone")
+    process = run_cab(*CELLS, f"results_dir={folder}")
+    assert process.returncode == 0, process.stderr
+    return records(folder)
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+def test_a_pool_gives_what_one_process_gives_although_a_worker_is_killed(
+    alone: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    process = run_cab(*POOL, f"results_dir={tmp_path}", stop=f"kill step-00000008.ckpt {tmp_path / 'killed'}")
+    assert process.returncode == 0, process.stderr
+    assert "was killed by SIGKILL" in process.stderr
+    assert "resuming from step 4" in process.stderr
+    assert len(process.stdout.splitlines()) == 3
+    assert len(alone) == 2
+    assert [record["metrics"] for record in records(tmp_path)] == [record["metrics"] for record in alone]
 
 
-def wait_for_checkpoint(folder: Path) -> None:
-    end = time.monotonic() + 120
-    while not any(folder.glob("*/step-*.ckpt")):
-        assert time.monotonic() < end, "no checkpoint in two minutes"
-        time.sleep(0.05)
-
-
-def test_a_pool_gives_what_one_process_gives_although_a_worker_is_killed(tmp_path: Path) -> None:
-    pool = sweep(tmp_path / "pool", "cluster=local", "cluster.workers=2")
-    wait_for_checkpoint(tmp_path / "pool")
-    os.kill(workers(pool.pid)[0], signal.SIGKILL)
-    stdout, stderr = pool.communicate(timeout=300)
-    assert pool.returncode == 0, stderr
-    assert "was killed by SIGKILL" in stderr
-    assert len(stdout.splitlines()) == 3
-    alone = sweep(tmp_path / "alone")
-    _, stderr = alone.communicate(timeout=300)
-    assert alone.returncode == 0, stderr
-    assert len(records(tmp_path / "pool")) == 2
-    assert [r["metrics"] for r in records(tmp_path / "pool")] == [r["metrics"] for r in records(tmp_path / "alone")]
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_pool_that_is_told_to_stop_saves_and_goes_on(number: int, tmp_path: Path) -> None:
-    cells = ("cluster=local", "trainer.max_steps=200", "trainer.validate_every=200")
-    pool = sweep(tmp_path, *cells)
-    wait_for_checkpoint(tmp_path)
-    pool.send_signal(number)
-    _, stderr = pool.communicate(timeout=120)
-    assert pool.returncode == 128 + number, stderr
-    assert "the workers save what they are at" in stderr
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.thorough)])
+def test_a_pool_that_is_told_to_stop_saves_and_goes_on(
+    number: signal.Signals, alone: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    stop = f"parent:{number.value} step-00000008.ckpt {tmp_path / 'stopped'}"
+    process = run_cab(*POOL, f"results_dir={tmp_path}", stop=stop)
+    assert process.returncode == 128 + number, process.stderr
+    assert "the workers save what they are at" in process.stderr
     assert not records(tmp_path)
-    again = sweep(tmp_path, *cells)
-    _, stderr = again.communicate(timeout=300)
-    assert again.returncode == 0, stderr
-    assert "resuming from step" in stderr
-    assert len(records(tmp_path)) == 2
+    again = run_cab(*POOL, f"results_dir={tmp_path}")
+    assert again.returncode == 0, again.stderr
+    assert "resuming from step 8" in again.stderr
+    assert [record["metrics"] for record in records(tmp_path)] == [record["metrics"] for record in alone]
 
 
 def test_a_stop_while_a_worker_starts_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    waiting.put((None, ({}, "")))
-    worker = _Worker(waiting, dict(os.environ))
+    waiting.put((None, Job({}, "")))
+    worker = _Worker(waiting, Report(), dict(os.environ))
     stopping = threading.Thread(target=worker.stop)
     started, start = [], subprocess.Popen
 
@@ -113,6 +91,6 @@ def test_a_worker_has_a_gpu_and_its_share_of_the_cores(monkeypatch: pytest.Monke
 
 def test_mistakes_are_told_before_a_worker_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     overrides = ["cluster=local", "cluster.workers=0", f"results_dir={tmp_path}"]
-    assert main([*CELLS, *overrides]) == 2
+    assert main(["run", *CELLS, *overrides]) == 2
     assert "cluster.workers must be a whole number from 1, got 0" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())

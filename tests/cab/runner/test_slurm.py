@@ -19,9 +19,10 @@ import pytest
 from cab.runner.slurm import job_facts
 from tests.cab.cli.command import ROOT
 
-pytestmark = pytest.mark.skipif(
-    "SLURM_CONF" not in os.environ, reason="a Slurm; scripts/with_slurm.sh make test-thorough starts one (Debian, root)"
-)
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif("SLURM_CONF" not in os.environ, reason="a Slurm; make test-thorough starts one (Debian, root)"),
+]
 
 CELLS = ["run", "-m", "task=lstf", "dataset=synthetic", "pattern=NC", "attention=vanilla,abc,performer,none"]
 CELLS += ["seed=range(1,6)", "preset=smoke", "device=cpu", "trainer.max_steps=100", "trainer.validate_every=20"]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import os
 import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from cab.cli.main import main
@@ -131,22 +132,38 @@ def test_a_dry_run_decides_as_the_run_does(troubled: Cell, tmp_path: Path, capsy
     assert (sorted(statuses), count) == (["-", "finished"], "1")
 
 
-def test_hundred_kills_lose_nothing(troubled: Cell, tmp_path: Path) -> None:
-    """A process that is killed at any moment leaves whole records or none, and the next goes on."""
-    configs = [troubled(f"seed={seed}", "trainer.max_steps=200", "trainer.checkpoint_every=5") for seed in range(1, 9)]
+def child_killed_at(change: int, run: Callable[[], None]) -> bool:
+    """Run in a process of its own that is killed just before its change of a file number ``change``; whether it was."""
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(1)  # threads do not live on in a fork
+        changes = itertools.count(1)
+
+        def hook(event: str, arguments: tuple[Any, ...]) -> None:
+            writes = event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax")
+            if (writes or event in ("os.rename", "os.remove", "os.mkdir")) and next(changes) == change:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        run()
+        os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("kills", [8, pytest.param(100, marks=pytest.mark.thorough)])
+def test_kills_lose_nothing(kills: int, troubled: Cell, tmp_path: Path) -> None:
+    """A process that is killed at any write leaves whole records or none, and the next goes on."""
+    configs = [troubled(f"seed={seed}", "trainer.max_steps=20", "trainer.checkpoint_every=5") for seed in range(1, 5)]
     chance = random.Random(4)
     finished: dict[str, bytes] = {}
-    kills = rounds = 0
-    while kills < 100:
-        child = os.fork()
-        if child == 0:
-            for config in configs if kills % 2 else reversed(configs):
-                run_cell(config)
-            os._exit(0)
-        time.sleep(chance.uniform(0.05, 0.9))
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        kills += os.WIFSIGNALED(status)
+    killed = ended = 0
+
+    def run_all() -> None:
+        for config in configs if killed % 2 else reversed(configs):
+            run_cell(config)
+
+    while killed < kills or not ended:
+        killed += child_killed_at(chance.randint(1, 60), run_all)
         now = {path.name: path.read_bytes() for path in tmp_path.glob("*.json")}
         assert finished.items() <= now.items()
         for path in tmp_path.glob("*.json"):
@@ -154,9 +171,8 @@ def test_hundred_kills_lose_nothing(troubled: Cell, tmp_path: Path) -> None:
         if len(now) == len(configs):  # all done: kill on, over fresh ones
             for path in tmp_path.glob("*.json"):
                 path.unlink()
-            now, rounds = {}, rounds + 1
+            now, ended = {}, ended + 1
         finished = now
-    assert rounds, "no sweep ever ended: the kills came too early to show anything"
     for config in configs:
         run_cell(config)
     assert [found.status for found in cell_statuses(tmp_path)] == ["finished"] * len(configs)

@@ -15,6 +15,7 @@ from cab.runner.batches import Draw, SeededItems
 from cab.runner.run import run_cell
 from engines.torch.checkpoints import average_weights
 from tasks.lm.task import LM
+from tests.cab.runner.learning_attention import LOSS
 from tests.cab.runner.troubled import Numbers, Troubled
 
 Cell = Callable[..., dict[str, Any]]
@@ -83,6 +84,21 @@ def test_a_run_goes_on_with_micro_batches_of_another_size(
     [one], [two] = uncut.history, retried.history
     assert two == pytest.approx(one, abs=1e-4)
     assert retried.metrics[0].value == pytest.approx(uncut.metrics[0].value, rel=1e-4)
+
+
+def test_what_an_attention_asks_of_training_is_done_once_a_step(troubled: Cell, tmp_path: Path) -> None:
+    """Its loss is added in every micro-batch, its buffer learns from all of them, its parameter has its own rate."""
+    options = ["attention=learning", "trainer.micro_batch_size=2", "trainer.validate_every=4", "trainer.keep=last"]
+    record = run_cell(troubled(*options)).record
+    assert record is not None
+    gates = [1.0 - 0.5 * step for step in range(8)]  # the loss has a constant slope, so Adam steps by its rate
+    expected = [LOSS * sum(part) / 4 for part in (gates[:4], gates[4:])]
+    assert [entry["auxiliary_loss"] for entry in record.history] == pytest.approx(expected, abs=1e-5)
+    weights = torch.load(weights_path(tmp_path, record.hash), weights_only=True)
+    [gate] = [value for name, value in weights.items() if name.endswith("gate")]
+    [seen] = [value for name, value in weights.items() if name.endswith("seen")]
+    assert gate.item() == pytest.approx(-3.0, abs=1e-5)
+    assert seen.item() == 16
 
 
 def test_the_average_is_of_the_last_multiples(troubled: Cell, tmp_path: Path) -> None:

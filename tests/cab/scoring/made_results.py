@@ -20,7 +20,14 @@ def result(
     cell |= {name: value for name, value in names.items() if name in COLUMNS}
     digest = "-".join(str(cell[name]) for name in cell if name != "metric")
     rest = {"unit": "", "higher_is_better": metric in HIGHER, "primary": True, "params": 1, "train_seconds": 1.0}
-    rest |= {"peak_memory_bytes": 1, "revision": "", "hash": digest, "file": f"{digest}.json", "settings": ""}
+    rest |= {
+        "peak_memory_bytes": 1,
+        "revision": "",
+        "hash": digest,
+        "file": f"{digest}.json",
+        "status": "finished",
+        "record": None,
+    }
     return rest | {"value": value} | cell | {name: changes[name] for name in changes if name in rest}
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from cab.results import PUBLISHED, load_results
+from cab.results import PAPER_DIR, load_results
 from cab.scoring import benefit_of_attention, pattern_correlation, score_table, task_correlation
 from tests.cab.scoring.made_results import result, table
 
@@ -94,7 +94,7 @@ def test_tasks_correlate_within_their_pattern() -> None:
 
 def test_published_correlations_share_the_attentions_of_the_paper() -> None:
     """FlashAttention is left out, as in the paper's own order of attentions."""
-    table_ = score_table(load_results(PUBLISHED), normalization="official")
+    table_ = score_table(load_results(PAPER_DIR), normalization="official")
     found = pattern_correlation(table_)
     assert found.set_index(["a", "b"])["shared"].to_dict() == {
         ("NS", "CS"): 3,
@@ -136,7 +136,7 @@ def test_benefit_from_results_with_the_ablation() -> None:
 
 
 def test_published_benefit_is_that_of_table_12_but_for_summarisation() -> None:
-    table_ = score_table(load_results(PUBLISHED), normalization="official")
+    table_ = score_table(load_results(PAPER_DIR), normalization="official")
     found = benefit_of_attention(table_[table_["pattern"] == "NS"]).set_index("task")
     assert found["best"].to_dict() == {"TTS": "s4d", "Sum": "local", "SR": "cosformer", "MLM": "longshort"}
     assert found.loc["SR", "efficient"] == pytest.approx(1.041, abs=0.001)

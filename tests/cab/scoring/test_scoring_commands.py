@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 
 from cab.cli.main import main
-from cab.results import EXAMPLE_COMMAND, PUBLISHED
+from cab.results import EXAMPLE_COMMAND, PAPER_DIR
 from tests.cab.made_records import make_record
 
-COSTS = str(PUBLISHED / "efficiency_cost.csv")
-RAW = str(PUBLISHED / "results.csv")
+COSTS = str(PAPER_DIR / "efficiency_cost.csv")
+RAW = str(PAPER_DIR / "results.csv")
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def csv_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> pd.DataFrame:
 
 
 def test_score_of_the_published_results(capsys: pytest.CaptureFixture[str]) -> None:
-    for source in (RAW, str(PUBLISHED)):
+    for source in (RAW, str(PAPER_DIR)):
         found = csv_of(capsys, "score", source, "--normalization", "official")
         assert list(found.columns) == ["pattern", "task", "attention", "ci", "low", "high", "seeds"]
         local = found[(found["pattern"] == "NS") & (found["task"] == "all") & (found["attention"] == "local")]
@@ -189,16 +189,24 @@ def test_broken_records_are_left_out_with_a_warning(
     assert len(capsys.readouterr().out.splitlines()) == 7
 
 
-@pytest.mark.parametrize(
-    "command", [["score", RAW], ["correlation", RAW], ["efficiency-length", COSTS], ["audit"], ["score", "--help"]]
-)
-def test_torch_is_never_imported(command: list[str]) -> None:
+def test_torch_is_never_imported() -> None:
+    commands = [["score", RAW], ["correlation", RAW], ["efficiency-length", COSTS], ["audit"], ["score", "--help"]]
     heavy = ("torch", "scipy.stats", "scipy.optimize", "matplotlib", "hydra")
     script = (
         "import sys; from cab.cli.main import main\n"
-        "try:\n    code = main(sys.argv[1:])\nexcept SystemExit as stop:\n    code = stop.code\n"
-        f"loaded = [name for name in {heavy!r} if name in sys.modules]\n"
-        "sys.exit(', '.join(loaded) or code)"
+        f"for command in {commands!r}:\n"
+        "    try:\n        code = main(command)\n    except SystemExit as stop:\n        code = stop.code\n"
+        f"    loaded = [name for name in {heavy!r} if name in sys.modules]\n"
+        "    if loaded or code:\n        sys.exit(f'{command}: {loaded} {code}')\n"
     )
-    done = subprocess.run([sys.executable, "-c", script, *command], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("tolerance", ["-1", "nan"])
+def test_a_tolerance_is_refused_before_the_cell_is_run(
+    tolerance: str, records: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = next(records.glob("*.json"))
+    assert main(["reproduce", str(path), "--tolerance", tolerance]) == 2
+    assert "--tolerance must be a number from 0" in capsys.readouterr().err

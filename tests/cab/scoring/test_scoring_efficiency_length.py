@@ -12,7 +12,7 @@ import pytest
 from scipy import optimize
 
 from cab import UserError
-from cab.results import PUBLISHED
+from cab.results import PAPER_DIR
 from cab.scoring import efficiency_length, load_costs
 from cab.scoring.efficiency_length import ALWAYS, NEVER, Fit
 
@@ -41,7 +41,7 @@ def quadratic(n: float) -> float:
 
 
 def test_table_11_from_the_published_costs() -> None:
-    found = efficiency_length(load_costs(PUBLISHED / "efficiency_cost.csv"), protocol="paper")
+    found = efficiency_length(load_costs(PAPER_DIR / "efficiency_cost.csv"), protocol="paper")
     assert found[["attention", "pattern", "phase", "resource"]].to_numpy().tolist() == [
         ["abc", "NS", "forward", "time"],
         ["abc", "NS", "forward", "memory"],
@@ -115,7 +115,7 @@ def test_a_length_that_the_measurements_contradict_says_so() -> None:
     row = time_of(efficiency_length(wrong))
     assert 0 < row["length"] < 8000
     assert "measured dearer at 8,000" in row["note"]
-    published_note = time_of(efficiency_length(load_costs(PUBLISHED / "efficiency_cost.csv"), protocol="paper"))["note"]
+    published_note = time_of(efficiency_length(load_costs(PAPER_DIR / "efficiency_cost.csv"), protocol="paper"))["note"]
     assert published_note == "measured cheaper from 512 on"
     table = costs({"vanilla": quadratic, "abc": lambda n: 6e-3 * n + 13})
     table.loc[(table["attention"] == "abc"), "seconds"] = 1.0 + table["length"] * 0.005
@@ -225,7 +225,7 @@ def test_costs_of_our_own_form(tmp_path: Path) -> None:
 
 
 def test_costs_of_the_published_form() -> None:
-    found = load_costs(PUBLISHED / "efficiency_cost.csv")
+    found = load_costs(PAPER_DIR / "efficiency_cost.csv")
     assert found.iloc[0].tolist() == ["vanilla", "NS", "forward", 256, 0.000472, 81 * 2**20, "n"]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-import json
 import math
 import tracemalloc
 
@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cab.results import PUBLISHED, load_results
+from cab.results import PAPER_DIR, load_results
 from cab.scoring import score, score_table
 from cab.scoring.selection import comparable
+from tests.cab.made_records import make_record
 from tests.cab.scoring.made_results import index_of, result, table
 
 COLUMNS = ["pattern", "task", "attention", "ci", "low", "high", "seeds"]
@@ -21,7 +22,7 @@ COLUMNS = ["pattern", "task", "attention", "ci", "low", "high", "seeds"]
 
 @pytest.fixture(scope="module")
 def published() -> pd.DataFrame:
-    return load_results(PUBLISHED)
+    return load_results(PAPER_DIR)
 
 
 def test_own_normalisation_is_the_sample_deviation_over_the_attentions() -> None:
@@ -146,7 +147,7 @@ def test_published_indices_within_0_0015(
 ) -> None:
     """57 of the 74 indices of tasks, 14 of the 22 averages; Table 3 has too few digits for the others."""
     scores = score_table(published, normalization=normalization)
-    printed = pd.read_csv(PUBLISHED / "compositional_index.csv")
+    printed = pd.read_csv(PAPER_DIR / "compositional_index.csv")
     both = printed.merge(scores, on=["pattern", "task", "attention"], suffixes=("", "_found"))
     assert len(both) == len(printed) == 96
     same = (both["ci"] - both["ci_found"]).abs() <= 0.0015
@@ -245,10 +246,20 @@ def test_nine_thousand_metrics_take_little_memory() -> None:
 
 
 def test_attentions_trained_differently_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    short, long = (json.dumps({"trainer": {"max_steps": steps, "lr": 0.1}}) for steps in (200, 2000))
-    alike = [result(0.4, settings=short), result(0.5, attention="abc", settings=short)]
+    short, long, elsewhere = (
+        make_record({}, config={"trainer": {"max_steps": steps, "num_workers": steps}, "elsewhere": filler})
+        for steps, filler in ((200, "vanilla"), (2000, "vanilla"), (200, "probsparse"))
+    )
+    alike = [result(0.4, record=short), result(0.5, attention="abc", record=short)]
     comparable(table(*alike))
     assert not caplog.text
-    comparable(table(*alike, result(0.3, attention="local", settings=long)))
+    comparable(table(*alike, result(math.nan, attention="s4d", record=long)))
+    assert not caplog.text, "a run without a score is compared with none"
+    comparable(table(*alike, result(0.3, attention="local", record=long)))
     assert "lstf etth1 M informer NC" in caplog.text
     assert "vanilla: trainer.max_steps=200; local: trainer.max_steps=2000" in caplog.text
+    comparable(table(*alike, result(0.3, attention="lara", record=elsewhere)))
+    assert "lara: elsewhere=probsparse" in caplog.text
+    other_data = dataclasses.replace(short, data={"fingerprint": "beef"})
+    comparable(table(*alike, result(0.3, attention="performer", record=other_data)))
+    assert "performer: data.fingerprint=beef" in caplog.text

@@ -244,8 +244,11 @@ def test_distances_are_to_the_fact_or_to_the_same_answer(generated: LM) -> None:
 
 
 def test_answers_alone_are_of_generated_books_with_their_words(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="dataset=synthetic"):
-        ready(write_books(tmp_path), scored="answers")
+    books = ready(write_books(tmp_path), scored="answers")
+    assert "word_ppl" in {metric.name for metric in books.metrics}
+    assert "unigram" in books.baselines()
+    with pytest.raises(UserError, match=r"task\.scored must be all or answers"):
+        ready(None, dataset="synthetic", scored="some")
     with pytest.raises(UserError, match="vocab_size to 800"):
         ready(None, dataset="synthetic", vocab_size=300, scored="answers")
 

@@ -17,7 +17,6 @@ from torch.utils.data import Dataset
 
 from cab import UserError
 from tasks.lstf.data import read_series, standardize
-from tasks.lstf.synthetic import CHANNELS, synthetic_series
 from tasks.lstf.task import LSTF
 
 DATA = Path(os.environ.get("CAB_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))
@@ -205,21 +204,6 @@ def test_without_data_the_way_out_is_named(tmp_path: Path) -> None:
 def test_options_that_cannot_be(options: dict[str, Any], message: str, etth1: Path) -> None:
     with pytest.raises(UserError, match=message):
         ready(etth1, **options)
-
-
-def test_the_synthetic_series_is_always_the_same_and_has_its_lags() -> None:
-    first, second = synthetic_series(), synthetic_series()
-    assert np.array_equal(first.values, second.values)
-    assert first.values.shape[1] == CHANNELS
-    t = np.arange(len(first.values))
-    seasons = [f(2 * np.pi * t / period) for period in (24, 168, 264) for f in (np.sin, np.cos)]
-    known = np.stack([np.ones(len(t)), t, *seasons], axis=1)
-    rest = first.values - known @ np.linalg.lstsq(known, first.values, rcond=None)[0]
-    daily = [np.convolve(column, np.ones(24) / 24, "valid") for column in rest.T]
-    for index in (2, 4, 6):
-        lags = range(0, 24 * 8, 24)
-        likeness = [np.corrcoef(daily[0][: -24 * 8], daily[index][lag : lag - 24 * 8])[0, 1] for lag in lags]
-        assert int(np.argmax(likeness)) == index
 
 
 @pytest.mark.parametrize(

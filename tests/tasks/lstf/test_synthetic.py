@@ -1,4 +1,4 @@
-"""The embedded series: one and the same everywhere, with the seasons, regimes and lags that it claims."""
+"""The generated episodes: one and the same everywhere, and what follows from where in them."""
 
 from __future__ import annotations
 
@@ -10,90 +10,86 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.lstf.synthetic import synthetic_series
+from tasks.lstf.synthetic import DAYS, HORIZON, HOURS, LEGEND, LEVELS, NOISE, PAST, synthetic_series
 from tasks.lstf.task import LSTF
 
-FIRST_VERSION = [0.7742794, 1.7390308, 2.2663563]  # rows 0, 4,001, 7,999 of channels 0, 3, 6
+VALUES = slice(2, None)  # channels; the first two show colours
 
 
 @pytest.fixture(scope="module")
-def values() -> np.ndarray:
-    return synthetic_series().values
+def episodes() -> tuple[np.ndarray, np.ndarray]:
+    """Values [episodes, rows, channels] and calendar."""
+    series = synthetic_series()
+    shape = (-1, PAST + HORIZON)
+    return series.values.reshape(*shape, 7), series.calendar.reshape(*shape, 4)
 
 
-def seasons(rows: int) -> np.ndarray:
-    """Level, trend, day, week and eleven days; [rows, 8]."""
-    t = np.arange(rows)
-    waves = [wave(2 * np.pi * t / period) for period in (24, 168, 264) for wave in (np.sin, np.cos)]
-    return np.stack([np.ones(rows), t / rows, *waves], axis=1)
+def nearest(angles: np.ndarray, among: np.ndarray) -> np.ndarray:
+    """Number of the row of ``among`` that each row of ``angles`` is."""
+    distances = np.linalg.norm(angles[:, None] - among[None], axis=-1)
+    assert distances.min(axis=1).max() < 1e-5
+    return distances.argmin(axis=1)
 
 
-def test_no_seed_changes_it(values: np.ndarray) -> None:
-    for seed in (1, 99):
-        np.random.seed(seed)
-        torch.manual_seed(seed)
-        again = synthetic_series()
-        assert np.array_equal(again.values, values)
-    assert again.split == (5_600, 800, 1_600)
-    assert again.values.shape == (8_000, 7)
-    assert again.calendar.shape == (8_000, 4)
-    # 1 January 2020 is a Wednesday
-    np.testing.assert_allclose(again.calendar[25], [1 / 23 - 0.5, 3 / 6 - 0.5, 1 / 30 - 0.5, 1 / 365 - 0.5], atol=1e-6)
-
-
-def test_another_process_makes_the_same_numbers(values: np.ndarray) -> None:
+def test_another_process_makes_the_same_numbers() -> None:
     code = "import hashlib; from tasks.lstf.synthetic import synthetic_series as s; "
     code += "print(hashlib.sha256(s().values.tobytes()).hexdigest())"
+    np.random.seed(1)
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert other.stdout.strip() == hashlib.sha256(values.tobytes()).hexdigest()
+    assert other.stdout.strip() == hashlib.sha256(synthetic_series().values.tobytes()).hexdigest()
 
 
-def test_a_change_of_the_numbers_needs_a_new_version(values: np.ndarray) -> None:
-    assert synthetic_series().fingerprint == {"generator": "tasks.lstf.synthetic", "rows": 8_000, "version": 1}
-    np.testing.assert_allclose(values[[0, 4_001, 7_999], [0, 3, 6]], FIRST_VERSION, atol=1e-6)
+def test_two_look_ups_find_every_value(episodes: tuple[np.ndarray, np.ndarray]) -> None:
+    """By hand: colour to day, day to level, hour and day to value; what is left is noise."""
+    left = []
+    for values, calendar in zip(*(part[:50] for part in episodes), strict=True):
+        past, future = calendar[:PAST], calendar[PAST:]
+        colours = values[LEGEND:PAST:HOURS, :2]  # of each day
+        levels = {nearest(past[row : row + 1, 2:], past[LEGEND::HOURS, 2:])[0]: values[row] for row in range(LEGEND)}
+        hour = nearest(future[:, :2], past[LEGEND : LEGEND + HOURS, :2])
+        first = LEVELS["direct"]
+        told = dict(zip(hour[first], nearest(future[first, 2:], colours), strict=True))
+        days = np.array([told[h] for h in hour])
+        level = np.stack([levels[day] for day in days])
+        expected = values[LEGEND + days * HOURS + hour] + level
+        left.append((values[PAST:] - expected)[:, VALUES])
+        assert not future[first.stop :, 2:].any()  # said once
+    assert np.std(left) == pytest.approx(NOISE, rel=0.05)
 
 
-def test_the_three_seasons_stand_out_of_the_spectrum(values: np.ndarray) -> None:
-    rows = 7_392  # whole periods of 24, 168 and 264
-    power = np.abs(np.fft.rfft(values[:rows] - values[:rows].mean(axis=0), axis=0)) ** 2
-    for period in (24, 168):
-        line = rows // period
-        around = np.r_[line - 6 : line - 1, line + 2 : line + 7]
-        assert (power[line] > 4 * power[around].mean(axis=0)).all(), period
-    line = rows // 264
-    around = np.r_[line - 6 : line - 1, line + 2 : line + 7]
-    assert (power[line] > 2 * power[around].mean(axis=0)).mean() > 0.5  # fainter, in slower noise
+def test_nothing_follows_from_what_is_near(episodes: tuple[np.ndarray, np.ndarray]) -> None:
+    values = episodes[0][..., VALUES]
+    future, before = values[:, PAST:], values[:, PAST - 1 : -1]
+    assert abs(np.corrcoef(future[:, 0].ravel(), before[:, 0].ravel())[0, 1]) < 0.05
+    assert abs(np.corrcoef(values[1:, PAST:].ravel(), values[:-1, PAST:].ravel())[0, 1]) < 0.05
+    assert DAYS * HOURS + LEGEND == PAST
 
 
-def test_a_hidden_regime_doubles_the_daily_swing_of_all_channels_at_once(values: np.ndarray) -> None:
-    t = np.arange(len(values))
-    wave = np.exp(-2j * np.pi * t / 24)
-    days = len(values) // 24
-    swing = 2 * np.abs((values * wave[:, None])[: days * 24].reshape(days, 24, 7).mean(axis=1))
-    shared = np.median(swing, axis=1)  # [days]
-    strong = shared > 1.2
-    assert 0.25 < strong.mean() < 0.75
-    assert np.median(shared[strong]) == pytest.approx(1.6, abs=0.1)
-    assert np.median(shared[~strong]) == pytest.approx(0.8, abs=0.1)
-    together = np.corrcoef(swing.T)
-    assert together[~np.eye(7, dtype=bool)].min() > 0.5
-    lengths = np.diff(np.flatnonzero(np.diff(strong.astype(int))))
-    assert 3 <= np.median(lengths) <= 20  # days to weeks
+def test_a_window_is_an_episode() -> None:
+    task = LSTF(dataset="synthetic", seq_len=PAST, label_len=6, pred_len=HORIZON)
+    task.check()
+    task.setup(None)
+    assert [len(part) for part in (task._training, task._validation, task._test)] == [4_000, 128, 256]
+    for part in (task._training, task._validation, task._test):
+        first = part[0]
+        assert not first["past_time"][:LEGEND, :2].any()  # the legend names no hours
+        assert first["past_time"][LEGEND:, :2].norm(dim=1).min() > 2.9
+    assert torch.equal(task._test[0]["past"], task._test.values[:PAST])
+    names = [metric.name for metric in task.metrics]
+    assert names == ["mse", "mae", "mse_direct", "mse_told", "mse_told_far"]
 
 
-def test_each_channel_follows_the_first_by_as_many_days_as_its_index(values: np.ndarray) -> None:
-    known = seasons(len(values))
-    rest = values - known @ np.linalg.lstsq(known, values, rcond=None)[0]
-    daily = np.stack([np.convolve(column, np.ones(24) / 24, "valid") for column in rest.T])
-    span = daily.shape[1] - 8 * 24
-    for index in range(1, 7):
-        likeness = [np.corrcoef(daily[0, :span], daily[index, lag : lag + span])[0, 1] for lag in range(0, 8 * 24, 24)]
-        assert int(np.argmax(likeness)) == index
-        assert likeness[index] > 0.5
+def test_no_linear_forecast_does_better_than_the_mean() -> None:
+    task = LSTF(dataset="synthetic", seq_len=PAST, label_len=6, pred_len=HORIZON)
+    task.setup(None)
+    test = task._test.__getitems__(list(range(len(task._test))))["future"]
+    variance = (test - test.mean(dim=(0, 1))).square().mean().item()
+    assert task.baselines()["ridge"]["mse"] > 0.9 * variance
 
 
-def test_the_target_is_the_last_channel_and_a_user_needs_no_files() -> None:
-    many, one = LSTF(dataset="synthetic", seq_len=19, pred_len=5, label_len=3), LSTF(dataset="synthetic", features="S")
+def test_the_target_is_a_channel_of_values_and_a_user_needs_no_files() -> None:
+    many, one = LSTF(dataset="synthetic"), LSTF(dataset="synthetic", features="S", seq_len=19, pred_len=5, label_len=3)
+    many.seq_len, many.label_len, many.pred_len = 19, 3, 5
     for task in (many, one):
         task.setup(None)
     assert torch.equal(one.training_set.values[:, 0], many.training_set.values[:, 6])

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from cab.backbone import Backbone
+from tasks.lstf.data import Series, calendar_features
+from tasks.lstf.ridge import RidgeForecast
 from tasks.lstf.task import LSTF
 
 DATA = Path(os.environ.get("CAB_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))
@@ -55,6 +58,20 @@ def in_order(dataset: Dataset[Any], batch_size: int) -> Iterator[Any]:
     size = len(dataset)  # type: ignore[arg-type]
     for start in range(0, size, batch_size):
         yield dataset.__getitems__(list(range(start, min(start + batch_size, size))))  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def plain_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of the generated episodes a series that goes on, so that windows start at every row."""
+
+    def series() -> Series:
+        rows = np.arange(8_000)
+        noise = np.random.default_rng(3).normal(size=(8_000, 7))
+        values = np.sin(2 * np.pi * rows[:, None] / 24 + np.arange(7)) + 0.2 * noise + (rows[:, None] / 3_000) ** 3
+        calendar = calendar_features(pd.date_range("2020-01-01", periods=8_000, freq="h"))
+        return Series(values, calendar, (5_600, 800, 1_600), 24, {"rows": 8_000})
+
+    monkeypatch.setattr("tasks.lstf.task.synthetic_series", series)
 
 
 def ready(dataset: str = "synthetic", root: Path | None = None, **options: Any) -> LSTF:
@@ -133,6 +150,21 @@ def test_naive_forecasts_by_hand(test_windows: str) -> None:
     naive = task.baselines()
     assert naive["repeat_last_value"] == pytest.approx(errors(task, 2, last_value, scored), rel=1e-5)
     assert naive["repeat_last_day"] == pytest.approx(errors(task, 2, last_day, scored), rel=1e-5)
+
+
+def test_the_linear_forecast_is_the_ridge_regression_of_each_channel() -> None:
+    task = ready(seq_len=11, label_len=3, pred_len=2)
+    values, train = standardised(task), 5_600
+    starts = np.arange(train - 12)
+    count = len(starts)
+    for channel in (0, 6):
+        x = np.stack([np.append(values[i : i + 11, channel], 1.0) for i in starts])
+        y = np.stack([values[i + 11 : i + 13, channel] for i in starts])
+        weights = np.linalg.solve(x.T @ x + 0.01 * count * np.eye(12), x.T @ y)
+        past = torch.from_numpy(values[None, 6_000:6_011]).float()
+        expected = np.append(values[6_000:6_011, channel], 1.0) @ weights
+        np.testing.assert_allclose(RidgeForecast(task.training_set)(past)[0, :, channel], expected, atol=1e-4)
+    assert task.baselines()["ridge"]["mse"] < task.baselines()["repeat_last_value"]["mse"]
 
 
 def test_the_last_day_of_a_short_past_is_all_of_it() -> None:

@@ -1,0 +1,68 @@
+"""`cab suite check`: whether the cells of the suite measure attention, from records of it."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from pathlib import Path
+
+from cab.cli.text_table import text_table
+
+DEFAULT = Path("results/mini")
+EPILOG = """\
+A cell measures attention when no attention is far behind vanilla (10 pooled standard deviations of their seeds, and a
+fifth of the way from a trivial answer to the best), half of the pairs of attentions are resolved, and seeds spread a
+tenth as far as attentions. One that claims to need a long memory must leave `local` behind. See docs/suite.md.
+
+examples:
+  cab suite check
+  cab suite check results/local --csv
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    commands = parser.add_subparsers(dest="what", required=True)
+    check = commands.add_parser(
+        "check", description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    check.add_argument("results", nargs="?", type=Path, default=DEFAULT, help=f"a folder of records ({DEFAULT})")
+    check.add_argument("--csv", action="store_true", help="CSV")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Status 1 when a cell does not measure attention, or the cells together lack something."""
+    from cab.suite.cells import read_scores
+    from cab.suite.check import check_cell, check_suite
+
+    verdicts = [check_cell(scores) for scores in read_scores(args.results)]
+    rows = [
+        [
+            verdict.cell,
+            str(verdict.attentions),
+            _number(verdict.deviations, "{:.1f}"),
+            _number(verdict.way, "{:.0%}"),
+            _number(verdict.resolved, "{:.0%}"),
+            _number(verdict.seed_spread, "{:.2f}"),
+            _number(verdict.behind.get("local"), "{:.1f}"),
+            "; ".join(verdict.failures) or "yes",
+        ]
+        for verdict in verdicts
+    ]
+    header = ["cell", "attentions", "none", "way", "resolved", "seeds", "local", "measures attention"]
+    if args.csv:
+        csv.writer(sys.stdout, lineterminator="\n").writerows([header, *rows])
+    else:
+        print(text_table(header, rows, align="lrrrrrrl"))
+    passed = sum(not verdict.failures for verdict in verdicts)
+    lacking = check_suite(verdicts)
+    if not args.csv:
+        print(f"\n{passed} of {len(verdicts)} cells measure attention")
+        for line in lacking:
+            print(line)
+    return int(passed < len(verdicts) or bool(lacking))
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else form.format(value)

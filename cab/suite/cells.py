@@ -1,0 +1,102 @@
+"""The cells of the suite, and the records of them."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cab.errors import UserError
+from cab.record import Record, Status
+
+CELLS = Path(__file__).resolve().parents[2] / "configs" / "suite" / "cells.csv"
+DATASET, PRESET = "synthetic", "mini"
+
+
+@dataclass(frozen=True)
+class SuiteCell:
+    """A cell and how it is judged; a row of configs/suite/cells.csv.
+
+    Attributes:
+        metric: the one that is judged, of the task's primary ones.
+        scale: ``log`` where its logarithm is; empty for the number as it is.
+        trivial: baseline of an answer that looks at nothing.
+        bounded: baseline of the best answer of a bounded reader that can be computed, or empty.
+        long_memory: whether the cell claims that a window is not enough.
+    """
+
+    task: str
+    backbone: str
+    pattern: str
+    metric: str
+    scale: str
+    trivial: str
+    bounded: str
+    long_memory: bool
+
+    def __str__(self) -> str:
+        return f"{self.task} {self.backbone} {self.pattern}"
+
+    def scaled(self, value: float) -> float:
+        return math.log(value) if self.scale == "log" else value
+
+
+@dataclass
+class CellScores:
+    """Scores of a cell, higher is better, on the cell's scale.
+
+    Attributes:
+        scores: of each attention, one a seed.
+        trivial, bounded: of the baselines, None where no record has them.
+    """
+
+    cell: SuiteCell
+    scores: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    trivial: float | None = None
+    bounded: float | None = None
+
+    def add(self, record: Record) -> None:
+        [metric] = [metric for metric in record.metrics if metric.name == self.cell.metric]
+        if metric.value is None:
+            return
+        sign = 1.0 if metric.higher_is_better else -1.0
+        self.scores[record.cell["attention"]].append(sign * self.cell.scaled(metric.value))
+        for name in ("trivial", "bounded"):
+            values = record.baselines.get(getattr(self.cell, name))
+            if values is not None:
+                setattr(self, name, sign * self.cell.scaled(values[metric.name]))
+
+
+def suite_cells() -> tuple[SuiteCell, ...]:
+    """The cells, in the order of the published tables."""
+    with CELLS.open(newline="") as file:
+        rows: list[dict[str, Any]] = list(csv.DictReader(file))
+    return tuple(SuiteCell(**{**row, "long_memory": row["long_memory"] == "yes"}) for row in rows)
+
+
+def read_scores(folder: Path) -> list[CellScores]:
+    """What the finished records in ``folder`` say of each cell of the suite.
+
+    Raises:
+        ValueError: no such folder, a broken record, or one that lacks the metric of its cell.
+    """
+    if not folder.is_dir():
+        raise UserError(f"no results at {folder}: name a folder of records, as scripts/suite.sh leaves them")
+    return collect(Record.read(path) for path in sorted(folder.glob("*.json")))
+
+
+def collect(records: Iterable[Record]) -> list[CellScores]:
+    """The scores of each cell of the suite in ``records``."""
+    found: Mapping[tuple[str, str, str], CellScores] = {
+        (cell.task, cell.backbone, cell.pattern): CellScores(cell) for cell in suite_cells()
+    }
+    for record in records:
+        key = record.cell["task"], record.cell["backbone"], record.cell["pattern"]
+        of_suite = record.cell["dataset"] == DATASET and record.cell["preset"] == PRESET
+        if of_suite and key in found and record.status is Status.FINISHED:
+            found[key].add(record)
+    return list(found.values())

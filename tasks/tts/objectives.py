@@ -1,0 +1,108 @@
+"""What a network of TTS is trained for and how it speaks: by durations of the tokens, or step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cab import Backbone, UserError
+from cab.backbone_protocols import DurationSynthesiser, StepSynthesiser
+from tasks.tts.data import FRAMES_PER_STEP, Utterance, Utterances
+
+Batch = Mapping[str, Tensor]
+STOP_WEIGHT = 5.0  # of the one step that ends, against the many that do not
+
+
+class Objective(Protocol):
+    """What depends on the kind of network."""
+
+    def backbone_options(self, parts: Mapping[str, Utterances]) -> dict[str, Any]:
+        """Options of the network that the data decide."""
+
+    def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
+        """The training loss of a batch."""
+
+    def speak(self, backbone: Backbone, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Frames [B, F, bins] in the network's scale, and how many each utterance has [B]."""
+
+    def target(self, utterances: Utterances, utterance: Utterance) -> np.ndarray:
+        """Log-mel frames that the network should have made."""
+
+
+class Durations:
+    """L1 of frames, squares of log duration, pitch and energy (Ren et al. 2021)."""
+
+    def backbone_options(self, parts: Mapping[str, Utterances]) -> dict[str, Any]:
+        if not all(utterance.aligned for part in parts.values() for utterance in part.utterances):
+            raise UserError(
+                "FastSpeech 2 needs phone alignments: put TextGrid/<clip>.TextGrid beside metadata.csv (Montreal "
+                "Forced Aligner makes them; those of all of LJSpeech are published), or derive durations from a "
+                "trained transformer_tts with task.teacher=RECORD.json"
+            )
+        training = parts["train"]
+        values: dict[str, list[float]] = {"pitch": [], "energy": []}
+        for start in range(0, len(training), 64):
+            batch = training.__getitems__(list(range(start, min(start + 64, len(training)))))
+            for name, found in values.items():
+                real = batch[name][~batch["aligned_padding"]]
+                found += [float(real.min()), float(real.max())]
+        return {f"{name}_range": (min(x), max(max(x), min(x) + 1e-3)) for name, x in values.items()}
+
+    def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
+        padding = batch["aligned_padding"]
+        targets = {name: batch[name] for name in ("durations", "pitch", "energy")}
+        output = cast(DurationSynthesiser, backbone)(batch["aligned"], padding, **targets)
+        real, spoken = ~padding, ~output.mel_padding
+        loss = F.l1_loss(output.mel[spoken].float(), batch["mel"][spoken])
+        if output.before is not None:
+            loss = loss + F.l1_loss(output.before[spoken].float(), batch["mel"][spoken])
+        wanted = {"log_duration": (batch["durations"] + 1).float().log(), **targets}
+        for name in ("log_duration", "pitch", "energy"):
+            loss = loss + F.mse_loss(getattr(output, name)[real].float(), wanted[name][real])
+        return loss
+
+    def speak(self, backbone: Backbone, batch: Batch) -> tuple[Tensor, Tensor]:
+        output = cast(DurationSynthesiser, backbone)(batch["aligned"], batch["aligned_padding"])
+        return output.mel, (~output.mel_padding).sum(dim=1)
+
+    def target(self, utterances: Utterances, utterance: Utterance) -> np.ndarray:
+        return utterances.scale.log_mel(utterances.spoken(utterance))
+
+
+@dataclass(frozen=True)
+class Steps:
+    """L1 and squares of frames before and after the postnet, cross entropy of stopping (Li et al. 2019)."""
+
+    max_steps: int
+    threshold: float
+
+    def backbone_options(self, parts: Mapping[str, Utterances]) -> dict[str, Any]:  # noqa: ARG002
+        return {"frames_per_step": FRAMES_PER_STEP}
+
+    def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
+        frames, padding = batch["frames"], batch["frames_padding"]
+        output = cast(StepSynthesiser, backbone)(batch["written"], batch["written_padding"], frames, padding)
+        real = ~padding
+        loss = frames.new_zeros(())
+        for predicted in (output.before, output.after):
+            loss = loss + F.l1_loss(predicted[real].float(), frames[real])
+            loss = loss + F.mse_loss(predicted[real].float(), frames[real])
+        steps = torch.arange(frames.shape[1], device=frames.device)
+        last = (steps == real.sum(dim=1, keepdim=True) - 1).float()
+        weight = torch.full((), STOP_WEIGHT, device=frames.device)
+        stop = F.binary_cross_entropy_with_logits(output.stop_logits[real].float(), last[real], pos_weight=weight)
+        return loss + stop
+
+    def speak(self, backbone: Backbone, batch: Batch) -> tuple[Tensor, Tensor]:
+        return cast(StepSynthesiser, backbone).synthesize(
+            batch["written"], batch["written_padding"], max_steps=self.max_steps, threshold=self.threshold
+        )
+
+    def target(self, utterances: Utterances, utterance: Utterance) -> np.ndarray:  # noqa: ARG002
+        return np.asarray(utterance.mel)

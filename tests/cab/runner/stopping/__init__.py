@@ -1,0 +1,1 @@
+"""Put on the path of processes that a test stops; see sitecustomize.py."""

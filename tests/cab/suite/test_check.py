@@ -1,0 +1,88 @@
+"""The verdict on a cell of the suite, from scores by hand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from cab.cli.main import main
+from cab.registry import TASKS
+from cab.suite.cells import CellScores, collect, suite_cells
+from cab.suite.check import check_cell, check_suite, distance, resolved_pairs, seed_spread
+
+GOOD = {
+    "vanilla": [-0.10, -0.11, -0.12],
+    "abc": [-0.40, -0.41, -0.42],
+    "linear": [-0.50, -0.52, -0.51],
+    "local": [-0.80, -0.82, -0.81],
+    "none": [-0.90, -0.91, -0.92],
+}
+
+
+def scores(changes: dict[str, list[float]] | None = None, *, trivial: float | None = -1.0) -> CellScores:
+    [cell] = [cell for cell in suite_cells() if (cell.task, cell.pattern) == ("lstf", "CS")]
+    return CellScores(cell, {**GOOD, **(changes or {})}, trivial, None)
+
+
+def test_a_cell_that_measures_attention() -> None:
+    verdict = check_cell(scores())
+    assert verdict.failures == ()
+    assert verdict.deviations == pytest.approx(80.0)
+    assert verdict.way == pytest.approx(0.8 / 0.89)
+    assert verdict.behind["local"] == pytest.approx(70.0)
+    assert verdict.resolved == 1.0
+    assert check_suite([verdict]) == ["no cell of pattern CC in which a state of constant size loses clearly"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "failure"),
+    [
+        ({"none": [-0.10, -0.25, -0.20]}, "none is"),
+        ({"none": [-0.20, -0.201, -0.202], "vanilla": [-0.10, -0.101, -0.102]}, "of the way"),
+        ({"none": [-0.9, -0.91]}, "no 3 seeds"),
+        ({"local": [-0.11, -0.10, -0.12]}, "local is 0.0 deviations"),
+        ({"abc": [-0.1, -0.5, -0.9], "linear": [-0.2, -0.5, -0.8]}, "pairs are resolved"),
+        ({"abc": [-0.2, -0.5, -0.6]}, "seeds spread"),
+    ],
+)
+def test_why_a_cell_does_not(changes: dict[str, list[float]], failure: str) -> None:
+    assert any(failure in line for line in check_cell(scores(changes)).failures)
+
+
+def test_without_its_baseline_nothing_is_known_of_the_way() -> None:
+    assert check_cell(scores(trivial=None)).failures == ("no record has the baseline ridge",)
+
+
+def test_distance_is_in_pooled_deviations() -> None:
+    assert distance([3.0, 4.0, 5.0], [0.0, 2.0, 4.0]) == pytest.approx(2.0 / math.sqrt((1 + 4) / 2))
+    assert distance([1.0, 1.0], [1.0, 1.0]) == 0.0
+    assert distance([2.0, 2.0], [1.0, 1.0]) == math.inf
+    assert distance([1.0, 1.0], [2.0, 2.0]) == -math.inf
+
+
+def test_pairs_and_spread() -> None:
+    three = {"a": [0.0, 0.1, 0.2], "b": [0.05, 0.15, 0.25], "c": [9.0, 9.1, 9.2]}
+    assert resolved_pairs(three) == pytest.approx(2 / 3)
+    assert seed_spread({"a": [0.0, 2.0], "b": [4.0, 6.0]}) == pytest.approx(math.sqrt(2.0) / math.sqrt(8.0))
+
+
+def test_the_cells_are_those_that_the_tasks_are_tested_in() -> None:
+    named = {(cell.task, cell.backbone, cell.pattern) for cell in suite_cells()}
+    tested = {
+        (task.name, backbone, str(pattern))
+        for task in TASKS
+        if "synthetic" in task.datasets
+        for backbone, patterns in task.backbones.items()
+        for pattern in patterns
+    }
+    assert named <= tested
+    assert len(named) == len(suite_cells()) == 15
+
+
+def test_no_records_are_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [len(found.scores) for found in collect([])] == [0] * 15
+    assert main(["suite", "check", str(tmp_path)]) == 1
+    assert "0 of 15 cells" in capsys.readouterr().out
+    assert main(["suite", "check", str(tmp_path / "nowhere")]) == 2

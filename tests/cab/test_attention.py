@@ -1,0 +1,159 @@
+"""The template of attentions: a method's own hooks get the same in training, in the readable form and in decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cab import Attention, Depth, Padding, Pattern, UserError, build_attention, build_backbone
+from cab.attention import State
+from cab.padding import lengths
+from cab.registry import ATTENTIONS, register_attention
+from tests.attentions.agreement import assert_causal, assert_decodes, assert_forms_agree, assert_padding_is_nothing
+
+WIDTH, HEADS = 24, 3
+
+
+class GatedSum(Attention):
+    """g_i sum_j w_j v_j over visible keys, with gates g and write strengths w computed from the inputs."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.gate = nn.Linear(self.embed_dim, self.num_heads)
+        self.strength = nn.Linear(self.embed_dim, self.num_heads)
+        self.compacts_padding = self.pattern is Pattern.CS
+
+    def query_extras(self, query: Tensor) -> dict[str, Tensor]:
+        return {"gate": self.gate(query).sigmoid().mT.unsqueeze(-1)}
+
+    def key_extras(self, key: Tensor) -> dict[str, Tensor]:
+        return {"strength": self.strength(key).sigmoid().mT.unsqueeze(-1)}
+
+    def attend(
+        self, _query: Tensor, _key: Tensor, value: Tensor, padding: Padding, *, gate: Tensor, strength: Tensor
+    ) -> Tensor:
+        written = self.written(value, padding.key, strength)
+        return gate * (written.cumsum(2) if self.pattern is Pattern.CS else written.sum(2, keepdim=True))
+
+    def written(self, value: Tensor, hidden: Tensor | None, strength: Tensor) -> Tensor:
+        x = strength * value
+        return x if hidden is None else x.masked_fill(hidden[:, None, :, None], 0.0)
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor, *, gate: Tensor, strength: Tensor) -> Tensor:
+        seen = torch.ones(query.shape[1], key.shape[1], dtype=value.dtype)
+        if self.pattern is Pattern.CS:
+            seen = seen.tril()
+        return gate * (seen @ (strength * value))
+
+    def start(self, batch_size: int, like: Tensor) -> State:
+        return {"sum": like.new_zeros(batch_size, self.num_heads, 1, self.head_dim)}
+
+    def decode(
+        self, _q: Tensor, _k: Tensor, value: Tensor, state: State, padding: Padding, *, gate: Tensor, strength: Tensor
+    ) -> tuple[Tensor, State]:
+        running = state["sum"] + self.written(value, padding.key, strength).cumsum(2)
+        return gate * running, {"sum": running[:, :, -1:]}
+
+    def read_source(self, _key: Tensor, value: Tensor, padding: Padding, *, strength: Tensor) -> State:
+        return {"sum": self.written(value, padding.key, strength).sum(2, keepdim=True)}
+
+    def decode_cross(self, _query: Tensor, state: State, _padding: Padding, *, gate: Tensor) -> tuple[Tensor, State]:
+        return gate * state["sum"], state
+
+
+class Recomputed(GatedSum):
+    """The same without decoding of its own."""
+
+    start = None
+    read_source = None
+
+
+def gated(cls: type[Attention], pattern: str) -> Attention:
+    return cls(pattern=pattern, embed_dim=WIDTH, num_heads=HEADS).double()
+
+
+@pytest.mark.parametrize("pattern", list(Pattern))
+def test_extras_agree_with_the_readable_form(pattern: Pattern) -> None:
+    assert_forms_agree(gated(GatedSum, pattern), 13, 9)
+    assert_padding_is_nothing(gated(GatedSum, pattern), 13, 9)
+
+
+@pytest.mark.parametrize("cls", [GatedSum, Recomputed])
+@pytest.mark.parametrize("pattern", [Pattern.CS, Pattern.CC])
+def test_extras_reach_decoding(cls: type[Attention], pattern: Pattern) -> None:
+    assert_decodes(gated(cls, pattern), 11, 7, (4, 1))
+
+
+def test_extras_see_no_later_token() -> None:
+    assert_causal(gated(GatedSum, "CS"), 9)
+
+
+def test_state_is_measured_by_decoding() -> None:
+    own, recomputed = gated(GatedSum, "CS"), gated(Recomputed, "CS")
+    assert own.state_bytes(5) == own.state_bytes(50) == WIDTH * 8
+    assert recomputed.state_bytes(50) - recomputed.state_bytes(49) == WIDTH * 8 + 1
+
+
+class Noisy(Attention):
+    """v plus noise that both forms are handed."""
+
+    def draws(self, query: Tensor, _key: Tensor, _padding: Padding) -> dict[str, Tensor]:
+        return {"noise": torch.randn(len(query), self.num_heads, 1, self.head_dim, dtype=query.dtype)}
+
+    def attend(self, _query: Tensor, _key: Tensor, value: Tensor, _padding: Padding, *, noise: Tensor) -> Tensor:
+        return value + noise
+
+    def reference(self, _query: Tensor, _key: Tensor, value: Tensor, *, noise: Tensor) -> Tensor:
+        return value + noise
+
+
+def test_both_forms_draw_the_same() -> None:
+    module = Noisy(pattern="NS", embed_dim=WIDTH, num_heads=HEADS)
+    x = torch.randn(3, 5, WIDTH)
+    outputs = []
+    for module.use_reference in (False, True):
+        torch.manual_seed(3)
+        outputs.append(module(x))
+    torch.testing.assert_close(*outputs)
+
+
+class Deep(Recomputed):
+    def __init__(self, *, depth: Depth, **options: Any) -> None:
+        super().__init__(**options)
+        self.depth = depth
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    register_attention("deep", patterns="NS CS NC CC", complexity="n", paper="a test")(Deep)
+    yield
+    del ATTENTIONS._entries["deep"]
+
+
+@pytest.mark.usefixtures("registered")
+def test_an_attention_learns_its_depth() -> None:
+    alone = build_attention("deep", pattern="CS", embed_dim=WIDTH, num_heads=HEADS)
+    assert alone.depth == Depth(0, 1)
+    third = build_attention("deep", pattern="CS", embed_dim=WIDTH, num_heads=HEADS, depth=Depth(2, 5))
+    assert third.depth == Depth(2, 5)
+    network = build_backbone(
+        "gpt2", attention="deep", pattern="CS", embed_dim=WIDTH, num_heads=HEADS, num_layers=3, vocab_size=11
+    )
+    slots = [network.get_submodule(path) for path, _ in network.attention_slots()]
+    assert [slot.depth for slot in slots] == [Depth(i, 3) for i in range(3)]
+
+
+def test_lengths_count_real_tokens() -> None:
+    hidden = torch.tensor([[False, True, False], [True, True, True]])
+    assert lengths(torch.zeros(2, 3, 4), hidden).tolist() == [2, 0]
+    assert lengths(torch.zeros(2, 7, 3, 4), None).tolist() == [3, 3]
+
+
+def test_step_refuses_more_than_a_token() -> None:
+    module = gated(GatedSum, "CS")
+    with pytest.raises(UserError, match="reads one token"):
+        module.step(torch.zeros(2, 2, WIDTH), module.init_state(2))
