@@ -53,6 +53,7 @@ def autocast_output(subject: Subject) -> Worst:
         for length, num_heads, scale in (
             (17, 4, 1.0),
             (130, 4, 1.0),
+            (1030, 1, 8.0),
             *((n, 1, s) for n in subject.long for s in (1.0, 8.0)),
         ):
             module = subject.build_for(length, num_heads=num_heads)
