@@ -7,11 +7,11 @@ jobs with no lock, and holds no half a record of ours.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import hashlib
 import json
 import math
 import os
-import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +19,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from cab.errors import UserError
-
-SCHEMA = 2
+from cab.errors import UserError, first_line
+from cab.record_schema import SCHEMA, check_content, check_hash, sealed
 
 CELL = ("task", "dataset", "variant", "backbone", "pattern", "attention", "preset", "seed")
 """What one run measures; ``variant`` tells apart runs of one data set, as univariate and multivariate."""
@@ -70,6 +69,10 @@ class Cost:
         best_step: the step whose weights were scored, when validation chose them; else 0.
         train_seconds: of training, over all processes of a run that was cut.
         wall_seconds: of training and evaluation.
+        cpu_seconds: processor time of training and evaluation, of the process that writes the record and those that
+            it started; None for a run that was cut.
+        load: of the machine, as a share of its cores, the mean of start and end. Above 1 others took their part of
+            the seconds.
         peak_memory_bytes: as ``peak_memory_kind`` measures it.
         peak_memory_kind: the device's allocator, or the resident set of the process.
     """
@@ -80,6 +83,8 @@ class Cost:
     best_step: int | None = None
     train_seconds: float | None = None
     wall_seconds: float | None = None
+    cpu_seconds: float | None = None
+    load: float | None = None
     peak_memory_bytes: int | None = None
     peak_memory_kind: str | None = None
 
@@ -98,7 +103,7 @@ class About:
         versions: of Python and packages.
         revision: ``commit``, and whether the files are ``dirty``.
         hardware: the machine; empty where it is not known.
-        data: what identifies the data.
+        data: what identifies the data; empty where they were not read.
         started: when, in UTC (ISO 8601).
     """
 
@@ -120,6 +125,7 @@ class Record(About):
     """A run and what became of it.
 
     Attributes:
+        ended: when it had its score or failed, in UTC (ISO 8601).
         error: of a run without a score: the error's type and its first line, else empty.
         step: where training failed, if that is known.
         baselines: the same metrics of trivial answers, by the baseline's name.
@@ -128,10 +134,11 @@ class Record(About):
     """
 
     status: Status
+    ended: str
     error: str = ""
     step: int | None = None
     metrics: tuple[Metric, ...]
-    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    baselines: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     history: Sequence[Mapping[str, float | None]] = field(default_factory=list)
     cost: Cost
     engine_facts: Mapping[str, Any] = field(default_factory=dict)
@@ -151,9 +158,10 @@ class Record(About):
         return cls(
             **vars(about),
             status=Status.FINISHED,
+            ended=now(),
             metrics=tuple(metrics),
-            baselines=baselines,
-            history=history,
+            baselines={name: _finite(values) for name, values in baselines.items()},
+            history=[_finite(entry) for entry in history],
             cost=cost,
             engine_facts=engine_facts,
         )
@@ -173,20 +181,23 @@ class Record(About):
         assert status is not Status.FINISHED
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         words = ": ".join([type(error).__name__, *lines[:1]])
-        return cls(**vars(about), status=status, error=words, step=step, metrics=tuple(metrics), cost=cost)
+        declared = tuple(metric.measured(None) for metric in metrics)
+        return cls(**vars(about), status=status, ended=now(), error=words, step=step, metrics=declared, cost=cost)
 
     @classmethod
     def read(cls, path: Path) -> Record:
         """The record at ``path``; UserError, in one line, when that is not a whole record of this schema."""
         try:
+            if path.exists() and not path.is_file():  # a pipe would never end
+                raise UserError(f"{path} is not a file, as a record is")
             text = path.read_text(encoding="utf-8")
             content = json.loads(text)
         except FileNotFoundError:
             raise UserError(f"no record at {path}: name a <hash>.json of a results folder") from None
         except (OSError, ValueError, RecursionError) as error:
-            raise UserError(f"{path} is not a whole result record ({error}); run the cell again") from None
+            raise error if isinstance(error, UserError) else _unreadable(path, error) from None
         if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-            raise UserError(f"{path} is not a result record of schema {SCHEMA}")
+            raise UserError(f"{path} is not a result record of schema {SCHEMA}; run the cell again")
         try:
             str(path).encode()
             record = cls._parsed(content)
@@ -196,35 +207,26 @@ class Record(About):
             raise UserError(f"{path} holds text that is not Unicode; run the cell again") from None
         except KeyError as error:
             raise UserError(f"{path} lacks {error.args[0]}; run the cell again") from None
-        except (AttributeError, TypeError, ValueError, OverflowError) as error:
-            raise UserError(f"{path} is not a whole result record ({error}); run the cell again") from None
+        except (AttributeError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise _unreadable(path, error) from None
         return record
 
     @classmethod
     def _parsed(cls, content: Mapping[str, Any]) -> Record:
         """KeyError, TypeError or ValueError for what is not as :meth:`write` writes it."""
         parts = {name: content[name] for name in _FIELDS}
-        for name, kind in _KINDS:
-            if not isinstance(parts[name], kind):
-                raise TypeError(f"{name} is {parts[name]!r:.40}")
-        cell = parts["cell"]
-        if not (type(cell["seed"]) is int and all(isinstance(cell[name], str) for name in CELL if name != "seed")):
-            raise TypeError("a name in the cell is not text, or its seed no number")
-        _check_hash(parts["hash"])
-        metrics = tuple(_metric(row) for row in parts["metrics"])
-        _check_numbers("a cost", (value for name, value in parts["cost"].items() if name != "peak_memory_kind"))
-        for name, values in parts["baselines"].items():
-            _check_numbers(f"baseline {name}", values.values())
-        if not isinstance(parts["revision"]["commit"], str):
-            raise TypeError("the commit is not text")
-        return cls(**{**parts, "status": Status(parts["status"]), "metrics": metrics, "cost": Cost(**parts["cost"])})
+        status = Status(parts["status"])
+        check_content(content, CELL)
+        metrics = tuple(Metric(**row) for row in parts["metrics"])
+        return cls(**{**parts, "status": status, "metrics": metrics, "cost": Cost(**parts["cost"])})
 
     def write(self, results_dir: Path) -> Path:
         """Write the record whole or not at all; it replaces an earlier one of the same hash."""
-        _check_hash(self.hash)
+        check_hash(self.hash)
         path = record_path(results_dir, self.hash)
         content = {"schema": SCHEMA, **vars(self)}
         content |= {"metrics": [vars(metric) for metric in self.metrics], "cost": vars(self.cost)}
+        content = sealed(content)
         results_dir.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=results_dir, prefix=f".{path.stem}-", suffix=".tmp")
         try:
@@ -241,39 +243,20 @@ class Record(About):
 
 
 _FIELDS = [part.name for part in dataclasses.fields(Record)]
-_KINDS = [
-    *((name, str) for name in ("hash", "engine", "command", "started", "status", "error")),
-    *(
-        (name, dict)
-        for name in ("cell", "config", "versions", "revision", "hardware", "data", "baselines", "cost", "engine_facts")
-    ),
-    *((name, list) for name in ("metrics", "history")),
-    ("task_version", int),
-]
 
 
-def _metric(row: Mapping[str, Any]) -> Metric:
-    metric = Metric(**row)
-    texts, flags = (metric.name, metric.unit), (metric.higher_is_better, metric.primary)
-    if not (all(isinstance(text, str) for text in texts) and all(isinstance(flag, bool) for flag in flags)):
-        raise TypeError(f"metric {row!r:.60}")
-    _check_numbers(f"the value of {metric.name}", [metric.value])
-    if not (metric.at_length is None or (type(metric.at_length) is int and metric.at_length > 0)):
-        raise TypeError(f"the length of {metric.name} is {metric.at_length!r:.40}")
-    return metric
+def _unreadable(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} is not a whole result record ({first_line(error)}); run the cell again")
 
 
-def _check_numbers(what: str, values: Iterable[Any]) -> None:
-    """TypeError for what is neither a number nor None, OverflowError for a number that no float can hold."""
-    for value in values:
-        if not (value is None or isinstance(value, (int, float))):
-            raise TypeError(f"{what} is {value!r:.40}, no number")
-        float(value or 0)
+def _finite(values: Mapping[str, float | None]) -> dict[str, float | None]:
+    """What is no finite number is None, as JSON has no other."""
+    return {name: value if value is not None and math.isfinite(value) else None for name, value in values.items()}
 
 
-def _check_hash(digest: str) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", digest):
-        raise UserError(f"'{digest}' is not the hash of a cell: letters and digits")
+def now() -> str:
+    """The time in UTC (ISO 8601), to the second."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def cell_hash(identity: Mapping[str, Any]) -> str:

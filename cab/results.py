@@ -6,7 +6,7 @@ import csv
 import gc
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,27 +63,34 @@ def read_results(sources: Iterable[str | Path] | str | Path) -> tuple[pd.DataFra
 
 def _rows(sources: Iterable[str | Path]) -> tuple[list[tuple[Any, ...]], list[str]]:
     rows: list[tuple[Any, ...]] = []
-    skipped = []
+    skipped: list[str] = []
     for source in map(Path, sources):
         if not source.exists():
             raise UserError(f"no results at {source}: name a folder of records, a record or a CSV file")
         if source.suffix != ".csv" and not source.is_dir():
-            rows += _record_rows(source)
+            rows += _record_rows(source, Record.read(source))
             continue
-        for path in sorted(source.glob("*.json")):
-            try:
-                rows += _record_rows(path)
-            except UserError as error:
-                skipped.append(f"skipped: {error}")
-                log.warning("%s", skipped[-1])
+        if source.is_dir():
+            rows += [row for path, record in whole_records(source, skipped) for row in _record_rows(path, record)]
         published = source / "results.csv" if source.is_dir() else source
         if published.exists():
             rows += _published_rows(published)
     return rows, skipped
 
 
-def _record_rows(path: Path) -> list[tuple[Any, ...]]:
-    record = Record.read(path)
+def whole_records(folder: Path, skipped: list[str]) -> Iterator[tuple[Path, Record]]:
+    """The records in ``folder`` by name; a broken one is warned about, with a line in ``skipped``, and left out."""
+    for path in sorted(folder.glob("*.json")):
+        try:
+            record = Record.read(path)
+        except UserError as error:
+            skipped.append(f"skipped: {error}")
+            log.warning("%s", skipped[-1])
+            continue
+        yield path, record
+
+
+def _record_rows(path: Path, record: Record) -> list[tuple[Any, ...]]:
     cost = record.cost
     cell = (*(record.cell[name] for name in CELL), record.task_version)
     run = (str(record.status), cost.params, cost.train_seconds, cost.peak_memory_bytes)

@@ -133,7 +133,7 @@ def leaderboard_table(
     table = pd.concat([facts, _total_cost(measured), raw], axis=1).rename_axis(ROW)
     table = _index_columns(scores).join(table, how="right").reset_index()
     table.insert(0, "preset", suite.preset)
-    table.insert(1, "data", "synthetic" if suite.synthetic else "real")
+    table.insert(1, "data", suite.data)
     return table.sort_values(
         ["pattern", "ci", "attention"],
         ascending=[True, False, True],

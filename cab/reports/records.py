@@ -75,6 +75,7 @@ def _facts(record: Record) -> dict[str, str]:
         "data": _joined(record.data),
         "cost": _joined({name: value for name, value in vars(record.cost).items() if value is not None}),
         "started": record.started,
+        "ended": record.ended,
         "task version": str(record.task_version),
     }
     return {name: text for name, text in facts.items() if text}

@@ -1,4 +1,4 @@
-"""Results that may be compared with each other: one preset, and either real data or synthetic data."""
+"""Results that may be compared with each other: one preset, and the same real data or the same synthetic data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cab.patterns import pattern_rank
 from cab.record import PLACE
 from cab.results import PUBLISHED
-from cab.scoring.selection import is_synthetic
+from cab.scoring.selection import data_ranks, is_synthetic, other_data
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,22 +21,32 @@ _TEXT = (*PLACE, "pattern", "attention", "preset", "metric", "unit", "revision")
 class Suite:
     """The results of one preset; ``synthetic`` says that they come from generated data.
 
-    Nothing is ever averaged or ranked over two suites: a small preset and a full one, or generated and real data,
-    measure different things.
+    Nothing is ever averaged or ranked over two suites: a small preset and a full one, generated and real data, or
+    different data under one name, measure different things. ``data_rank`` is 0 for the data of most runs, and where
+    it is not, ``apart`` says what differs.
     """
 
     preset: str
     synthetic: bool
     results: pd.DataFrame
+    data_rank: int = 0
+    apart: str = ""
 
     @property
     def heading(self) -> str:
         name = "Published numbers" if self.preset == PUBLISHED else f"Preset {self.preset}"
-        return name + (", synthetic data" if self.synthetic else "")
+        apart = f", other data under the same name ({self.apart})" if self.apart else ""
+        return name + (", synthetic data" if self.synthetic else "") + apart
+
+    @property
+    def data(self) -> str:
+        """``real`` or ``synthetic``, and whether these are others than those of most runs."""
+        return ("synthetic" if self.synthetic else "real") + (f", other {self.data_rank}" if self.data_rank else "")
 
     @property
     def key(self) -> str:
-        return self.preset + ("-synthetic" if self.synthetic else "")
+        other = f"-other{self.data_rank}" if self.data_rank else ""
+        return self.preset + ("-synthetic" if self.synthetic else "") + other
 
     @property
     def datasets(self) -> list[str]:
@@ -49,11 +59,16 @@ class Suite:
 
 
 def split_suites(results: pd.DataFrame) -> list[Suite]:
-    """The suites in ``results``: real data before synthetic, the largest preset first."""
-    parts = results.groupby(["preset", is_synthetic(results)], sort=False)
-    suites = [Suite(str(preset), bool(synthetic), part) for (preset, synthetic), part in parts]
-    rank = {preset: place for place, preset in enumerate(("paper", "mini", "smoke"))}
-    return sorted(suites, key=lambda suite: (suite.synthetic, rank.get(suite.preset, len(rank)), suite.preset))
+    """The suites in ``results``: real data before synthetic, the largest preset first, other data last."""
+    suites = []
+    for (preset, synthetic), part in results.groupby(["preset", is_synthetic(results)], sort=False):
+        ranks = data_ranks(part)
+        for number, rows in part.groupby(ranks):
+            rank = int(str(number))
+            apart = printable(other_data(part, ranks, rank)) if rank else ""
+            suites.append(Suite(str(preset), bool(synthetic), rows, rank, apart))
+    order = {preset: place for place, preset in enumerate(("paper", "mini", "smoke"))}
+    return sorted(suites, key=lambda s: (s.synthetic, order.get(s.preset, len(order)), s.preset, s.data_rank))
 
 
 def printable_results(results: pd.DataFrame) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from cab.record import Record, cell_hash, record_path
 from cab.registry import ATTENTIONS, BACKBONES, TASKS
 from cab.runner.trainer_config import MACHINE_KEYS, TrainerConfig
 from cab.task import Task
+
+log = logging.getLogger("cab")
 
 GROUPS = ("task", "dataset", "backbone", "pattern", "attention")
 """What is chosen by name, in the order of :func:`runnable_cells`."""
@@ -88,7 +91,8 @@ class Cell:
             return None
         try:
             record = Record.read(path)
-        except UserError:  # a broken record is no record: run the cell again
+        except UserError as error:  # a broken record is no record: run the cell again
+            log.warning("%s", error)
             return None
         return None if record.status in self.config["retry"] else record
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from cab.errors import UserError
 from cab.runner.faults import disk_errors
 
 LOCK = "lock"
@@ -20,7 +21,13 @@ ABOUT = "cell.json"
 
 @contextlib.contextmanager
 def held_folder(folder: Path, about: Mapping[str, Any]) -> Iterator[bool]:
-    """Hold the folder, made if need be; False when another process holds it. A process that is killed lets go."""
+    """Hold the folder, made if need be; False when another process holds it. A process that is killed lets go.
+
+    Raises:
+        ValueError: a link, which would have the run write, and ``force`` delete, somewhere else.
+    """
+    if folder.is_symlink():
+        raise UserError(f"{folder} is a link; a run has a folder of its own: remove the link")
     with disk_errors(folder.parent):
         folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK)
@@ -47,10 +54,10 @@ def is_held(folder: Path) -> bool:
 
 
 def empty_folder(folder: Path) -> None:
-    """Delete what an earlier run has left."""
+    """Delete what an earlier run has left; of a link, the link."""
     for child in folder.iterdir():
         if child.name not in (LOCK, ABOUT):
-            shutil.rmtree(child) if child.is_dir() else child.unlink()
+            shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
 
 
 def save_whole(state: Mapping[str, Any], path: Path) -> None:

@@ -56,7 +56,7 @@ def run_here(jobs: Iterable[Job], report: Report) -> Report:
     """Run cells one after another in this process; an error of one does not stop the others."""
     for job in jobs:
         try:
-            report.add(run_cell(job.config, command=job.command))
+            report.add(run_cell(job.config, command=job.command, data=report.data))
         except Exception as error:
             report.add_error(error, job.command)
     return report

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
 import functools
 import gc
+import os
 import platform
 import re
 import subprocess
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from cab.record import About
+from cab.record import About, now
 
 if TYPE_CHECKING:
     from cab.runner.cell import Cell
@@ -35,7 +35,7 @@ def about_run(cell: Cell, command: str, device: torch.device | None) -> About:
         revision=revision(),
         hardware=hardware(device) if device else {},
         data=cell.task.fingerprint() if device else {},
-        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        started=now(),
     )
 
 
@@ -99,6 +99,26 @@ def _cpu_model() -> str:
     except OSError:
         pass
     return platform.processor()
+
+
+class Effort:
+    """Processor time from here on, of this process and those it started, and how busy the machine is."""
+
+    def __init__(self) -> None:
+        self._seconds, self._load = _cpu_seconds(), _load()
+
+    def read(self) -> dict[str, float]:
+        """``cpu_seconds`` and ``load`` of a :class:`cab.record.Cost`."""
+        return {"cpu_seconds": _cpu_seconds() - self._seconds, "load": (self._load + _load()) / 2}
+
+
+def _cpu_seconds() -> float:
+    return sum(os.times()[:4])
+
+
+def _load() -> float:
+    """Processes that had or wanted a core over the last minute, as a share of the cores."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
 class PeakMemory:

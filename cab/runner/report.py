@@ -12,6 +12,7 @@ from typing import Any, Literal
 from cab.errors import Unsupported, UserError, first_line
 from cab.record import Record, Status, record_path
 from cab.runner.cell import Cell
+from cab.runner.data_check import DataCheck
 
 log = logging.getLogger("cab")
 
@@ -54,6 +55,7 @@ class Report:
         expected: cells in all, for the time that is left.
         left_out: why named combinations are no cells.
         failures: a line each.
+        data: what checks the records that are already there.
     """
 
     raises: bool = False
@@ -62,6 +64,7 @@ class Report:
     left_out: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
+    data: DataCheck = field(default_factory=DataCheck)
 
     @property
     def exit_status(self) -> int:
@@ -123,6 +126,8 @@ def cells_without_record(jobs: Iterable[Job], report: Report) -> Iterator[tuple[
         try:
             cell = Cell.from_config(job.config)
             record = cell.existing_record()
+            if record is not None:
+                report.data.check(cell, record)
         except Exception as error:
             report.add_error(error, job.command)
             continue

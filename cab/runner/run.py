@@ -19,16 +19,17 @@ from cab.errors import UserError
 from cab.record import About, Cost, Record, Status, record_path, weights_path
 from cab.runner.batches import DeviceBatches, mix_seed
 from cab.runner.cell import Cell
+from cab.runner.data_check import DataCheck
 from cab.runner.engine import Run, make_backbone
 from cab.runner.faults import disk_errors, is_full_disk, status_of
 from cab.runner.folder import empty_folder, held_folder, save_whole
-from cab.runner.provenance import PeakMemory, about_run
+from cab.runner.provenance import Effort, PeakMemory, about_run
 from cab.runner.report import Outcome
 
 log = logging.getLogger(__name__)
 
 
-def run_cell(config: Mapping[str, Any], *, command: str = "") -> Outcome:
+def run_cell(config: Mapping[str, Any], *, command: str = "", data: DataCheck | None = None) -> Outcome:
     """Run one cell, unless its record exists; go on from its last checkpoint if it was cut.
 
     A run that fails leaves a record too, with its status and no score.
@@ -37,14 +38,17 @@ def run_cell(config: Mapping[str, Any], *, command: str = "") -> Outcome:
         config: the resolved configuration. ``force`` runs a cell with a record again from its start, ``retry`` one
             whose record has one of its statuses from its last checkpoint. The old record is deleted.
         command: the command line, kept in the record.
+        data: of the command that runs this cell among others, which reads their data once.
 
     Raises:
-        ValueError: a mistake in the configuration or in the data; nothing has been written then.
+        ValueError: a mistake in the configuration or in the data, or a record that was measured on other data;
+            nothing has been written then, and nothing deleted.
         Preempted: a signal asked to stop; the checkpoint is on disk.
     """
     cell = Cell.from_config(config)
     found = cell.existing_record()
     if found is not None:
+        (data or DataCheck()).check(cell, found)
         return Outcome(cell.title, "found", found)
     run = Run.checked(cell, command)
     if not run.processes.is_first:
@@ -84,10 +88,10 @@ def _trained(run: Run) -> Record:
 
 def _record(run: Run) -> Record | None:
     """What becomes of the run, whatever it is; None in a process that is not the first of its run."""
-    started = time.perf_counter()
+    started, effort = time.perf_counter(), Effort()
     about = about_run(run.cell, run.command, run.device)
     try:
-        return _train_and_evaluate(run, about)
+        return _train_and_evaluate(run, about, effort)
     except UserError:
         raise
     except Exception as error:
@@ -96,11 +100,12 @@ def _record(run: Run) -> Record | None:
         (run.folder / "traceback.txt").write_text(traceback.format_exc())
         seconds, step = time.perf_counter() - started, getattr(error, "step", None)
         cost = Cost(steps=step, processes=run.processes.count, train_seconds=seconds, wall_seconds=seconds)
+        cost = dataclasses.replace(cost, **effort.read())
         status, metrics = status_of(error), run.cell.task.metrics
         return Record.failed(about, status=status, error=error, step=step, cost=cost, metrics=metrics)
 
 
-def _train_and_evaluate(run: Run, about: About) -> Record | None:
+def _train_and_evaluate(run: Run, about: About, effort: Effort) -> Record | None:
     cell, started = run.cell, time.perf_counter()
     memory = PeakMemory(run.device)
     with run.signals.watched():
@@ -125,12 +130,13 @@ def _train_and_evaluate(run: Run, about: About) -> Record | None:
         peak_memory_bytes=memory.read(),
         peak_memory_kind=memory.kind,
     )
+    spent = effort.read() | ({"cpu_seconds": None} if training.earlier_seconds else {})
     return Record.finished(
         about,
         metrics=[metric.measured(scores.get(metric.name)) for metric in cell.task.metrics],
         baselines=baselines,
         history=training.history,
-        cost=dataclasses.replace(cost, **training.cost),
+        cost=dataclasses.replace(cost, **spent, **training.cost),
         engine_facts=training.facts,
     )
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
-from cab.record import CELL, PLACE, Record
+from cab.record import CELL, PLACE, Record, Status
 from cab.results import EXAMPLE_COMMAND, SYNTHETIC
 from cab.runner.trainer_config import MACHINE_KEYS
 
@@ -57,8 +58,9 @@ def comparable(results: pd.DataFrame) -> pd.DataFrame:
     infinite are NaN. Attentions that were not trained under the same settings are warned about.
 
     Raises:
-        ValueError: nothing to score; more than one preset; real and synthetic data; two versions of a task; two
-            results for one cell and seed; a metric that is to go up in one result and down in another.
+        ValueError: nothing to score; more than one preset; real and synthetic data; different data under one name;
+            two versions of a task; two results for one cell and seed; a metric that is to go up in one result and down
+            in another.
     """
     if not results["primary"].any():
         raise UserError(f"no results to score: run a cell first, as in `{EXAMPLE_COMMAND}`")
@@ -99,7 +101,47 @@ def _settings(record: Record) -> str:
     shared: dict[str, Any] = {name: record.config.get(name) for name in ("task", "backbone", "trainer", "elsewhere")}
     if isinstance(shared["trainer"], Mapping):
         shared["trainer"] = {name: value for name, value in shared["trainer"].items() if name not in MACHINE_KEYS}
-    return json.dumps({**shared, "data": record.data}, sort_keys=True)
+    return json.dumps(shared, sort_keys=True)
+
+
+def data_ranks(results: pd.DataFrame) -> pd.Series:
+    """Which of the data under one name each row was measured on: 0 those of most runs of its place, 1 the next, ...
+
+    A run without a score, or of a CSV file, says nothing of its data and has 0.
+    """
+    import pandas as pd
+
+    known = {id(record): _data(record) for record in results["record"]}
+    data = [known[id(record)] for record in results["record"]]
+    places = [tuple(map(str.lower, place)) for place in zip(*(results[name] for name in PLACE), strict=True)]
+    runs: dict[tuple[str, ...], Counter[str]] = {}
+    for place, text, _ in set(zip(places, data, results["file"], strict=True)):
+        runs.setdefault(place, Counter()).update([text] if text else [])
+    rank = {
+        (place, text): number
+        for place, counts in runs.items()
+        for number, text in enumerate(sorted(counts, key=lambda text: (-counts[text], text)))
+    }
+    return pd.Series([rank.get(key, 0) for key in zip(places, data, strict=True)], index=results.index, dtype=int)
+
+
+def other_data(results: pd.DataFrame, ranks: pd.Series, rank: int) -> str:
+    """Where the data of ``rank`` differ from those of most runs, in words, with a file of each."""
+    first = results[ranks == rank].iloc[0]
+    same_place = results[[*PLACE]].apply(lambda names: names.str.lower())
+    here = (same_place == [first[name].lower() for name in PLACE]).all(axis=1)
+    usual = next(row for _, row in results[here & (ranks == 0)].iterrows() if _data(row["record"]))
+    one, other = _flat(usual["record"].data), _flat(first["record"].data)
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    shown = ", ".join(f"{name} is {one.get(name)!s:.40} and {other.get(name)!s:.40}" for name in names[:2])
+    place = " ".join(first[name] for name in PLACE if first[name])
+    return f"{place}: {shown} ({usual['file']} and {first['file']})"
+
+
+def _data(record: Any) -> str:
+    """What identifies the data of a run with a score, as JSON; empty where there is none."""
+    known = isinstance(record, Record) and record.status is Status.FINISHED
+    return json.dumps(record.data, sort_keys=True) if known else ""
 
 
 def is_synthetic(results: pd.DataFrame) -> pd.Series:
@@ -125,6 +167,12 @@ def _refuse_mixtures(results: pd.DataFrame) -> None:
         raise UserError(
             f"results on synthetic and on real data ({', '.join(real)}) are not scored together: "
             f"choose with --dataset {SYNTHETIC} or --dataset {' '.join(real)}"
+        )
+    ranks = data_ranks(results)
+    if ranks.any():
+        raise UserError(
+            f"results of different data under one name are not scored together: {other_data(results, ranks, 1)}. "
+            "Name the records of one, or run the others again on its data, with force=true"
         )
     for task, versions in results.groupby(results["task"].str.lower())["task_version"]:
         if versions.nunique() > 1:

@@ -12,6 +12,7 @@ from typing import Any
 
 from cab.errors import UserError
 from cab.record import Record, Status
+from cab.results import whole_records
 
 CELLS = Path(__file__).resolve().parents[2] / "configs" / "suite" / "cells.csv"
 DATASET, PRESET = "synthetic", "mini"
@@ -82,11 +83,12 @@ def read_scores(folder: Path) -> list[CellScores]:
     """What the finished records in ``folder`` say of each cell of the suite.
 
     Raises:
-        ValueError: no such folder, a broken record, or one that lacks the metric of its cell.
+        ValueError: no such folder, or a record that lacks the metric of its cell. One that is broken or was changed is
+            warned about and left out.
     """
     if not folder.is_dir():
         raise UserError(f"no results at {folder}: name a folder of records, as scripts/suite.sh leaves them")
-    return collect(Record.read(path) for path in sorted(folder.glob("*.json")))
+    return collect(record for _, record in whole_records(folder, skipped=[]))
 
 
 def collect(records: Iterable[Record]) -> list[CellScores]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +15,23 @@ import pytest
 
 from cab import UserError
 from cab.record import Cost, Metric, Record, Status
+from cab.record_schema import sealed
+from cab.results import read_results
 from tests.cab.made_records import make_about, make_record
 
 
 def rewritten(path: Path, **changes: Any) -> Path:
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    """The record at ``path`` with parts replaced, and a seal that fits them."""
+    path.write_text(json.dumps(sealed(json.loads(path.read_text()) | changes)))
     return path
+
+
+def nested(depth: int) -> Any:
+    return {"in": nested(depth - 1)} if depth else 1
+
+
+CELL = make_about().cell
+MSE = {"name": "mse", "unit": "", "higher_is_better": True}
 
 
 def failed(**changes: Any) -> Record:
@@ -56,23 +69,45 @@ def test_a_measured_value_is_finite_or_none(value: float | None) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"schema": 1}, "schema 2"),
+        ({"schema": 2}, "schema 3"),
         ({"cell": {"task": "lstf"}}, "lacks seed"),
         ({"cell": 3}, "cell is 3"),
         ({"hash": "../outside"}, "is not the hash"),
         ({"status": "done"}, "'done' is not a valid Status"),
-        ({"metrics": [{"name": "mse"}]}, "missing"),
-        ({"metrics": [{"name": "mse", "unit": "", "higher_is_better": 1}]}, "metric"),
-        ({"metrics": [{"name": "mse", "unit": "", "higher_is_better": True, "value": "1.0"}]}, "the value of mse"),
-        ({"metrics": [{"name": "mse", "unit": "", "higher_is_better": True, "at_length": 0}]}, "the length of mse"),
-        ({"metrics": [{"name": "\ud800", "unit": "", "higher_is_better": True}]}, "not Unicode"),
+        ({"cell": CELL | {"seed": -1}}, "seed is -1"),
+        ({"cell": CELL | {"seed": 2**40}}, "seed is"),
+        ({"cell": CELL | {"seed": True}}, "seed is True"),
+        ({"cell": CELL | {"pattern": "XX"}}, "pattern is 'XX', none of NS CS NC CC"),
+        ({"cell": CELL | {"attention": ""}}, "attention is empty"),
+        ({"cell": CELL | {"task": 3}}, "task is 3"),
+        ({"task_version": 1.5}, "task_version is 1.5"),
+        ({"started": "yesterday"}, "yesterday"),
+        ({"ended": ""}, "Invalid isoformat"),
+        ({"step": -3}, "step is -3"),
+        ({"metrics": [{"name": "mse"}]}, "lacks unit"),
+        ({"metrics": [MSE | {"higher_is_better": 1}]}, "higher_is_better"),
+        ({"metrics": [MSE | {"value": "1.0"}]}, "the value of mse"),
+        ({"metrics": [MSE | {"value": math.nan}]}, "the value of mse is nan, not finite"),
+        ({"metrics": [MSE | {"value": True}]}, "the value of mse is True"),
+        ({"metrics": [MSE | {"at_length": 0}]}, "the length of mse"),
+        ({"metrics": [MSE | {"colour": "red"}]}, "colour"),
+        ({"metrics": [MSE | {"name": "\ud800"}]}, "not Unicode"),
         ({"metrics": [3]}, "not a whole result record"),
-        ({"cost": {"params": "many"}}, "a cost is 'many'"),
+        ({"status": "diverged", "metrics": [MSE | {"value": 1.0}]}, "in a run without a score"),
+        ({"cost": {"params": "many"}}, "params, a cost, is 'many'"),
+        ({"cost": {"params": -1}}, "params, a cost, is -1"),
+        ({"cost": {"params": 1.5}}, "params, a cost, is 1.5"),
+        ({"cost": {"train_seconds": -0.5}}, "train_seconds, a cost, is -0.5"),
+        ({"cost": {"cpu_seconds": math.inf}}, "cpu_seconds, a cost, is inf"),
         ({"cost": {"params": 10**400}}, "not a whole result record"),
         ({"cost": {"euros": 1}}, "euros"),
         ({"baselines": {"naive": {"mse": []}}}, "baseline naive"),
+        ({"history": [{"step": 1, "loss": math.nan}]}, "loss in the history is nan"),
+        ({"history": [{"loss": 1.0}]}, "lacks step"),
         ({"revision": {}}, "lacks commit"),
         ({"revision": {"commit": None}}, "commit"),
+        ({"config": nested(50)}, "config is nested too deeply"),
+        ({"hardware": {"gpus": [[nested(50)]]}}, "hardware is nested too deeply"),
     ],
 )
 def test_a_broken_record_is_one_line(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -90,7 +125,7 @@ def test_what_is_no_record_at_all(tmp_path: Path) -> None:
         path.write_text(json.dumps({key: value for key, value in content.items() if key != name}))
         with pytest.raises(UserError, match=f"lacks {name}"):
             Record.read(path)
-    for text in ("", "[]", "{", "[" * 100_000, '{"schema": 2'):
+    for text in ("", "[]", "{", "[" * 100_000, '{"schema": 3'):
         path.write_text(text)
         with pytest.raises(UserError, match="is not a"):
             Record.read(path)
@@ -119,3 +154,57 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
 def test_records_need_neither_torch_nor_pandas() -> None:
     script = "import sys, cab.record; sys.exit(bool({'torch', 'pandas', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("part", ["metrics", "cell", "cost", "started", "data", "status", "seal"])
+def test_a_record_that_was_changed_by_hand_is_named(part: str, tmp_path: Path) -> None:
+    path = make_record({"mse": 0.5}).write(tmp_path)
+    other = make_record({"mse": 0.25}, seed=7, cost=Cost(params=1)).write(tmp_path / "other")
+    changes = {"started": "2020-01-01T00:00:00+00:00", "data": {"fingerprint": "beef"}, "status": "oom"}
+    content = json.loads(path.read_text())
+    if part == "status":
+        content["metrics"] = []
+    path.write_text(json.dumps(content | {part: changes.get(part, json.loads(other.read_text())[part])}))
+    with pytest.raises(UserError, match="was changed after it was written") as raised:
+        Record.read(path)
+    assert str(path) in str(raised.value)
+
+
+def test_a_record_may_be_laid_out_anew(tmp_path: Path) -> None:
+    record = make_record({"mse": 0.1 + 0.2}, config={"betas": (0.9, 0.999), 3: 1e-07})
+    path = record.write(tmp_path)
+    path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))
+    assert Record.read(path).metrics == record.metrics
+
+
+def test_what_is_no_number_is_written_as_none(tmp_path: Path) -> None:
+    baselines, history = {"naive": {"mse": math.inf}}, [{"step": 1, "loss": math.nan, "validation": 2.0}]
+    record = Record.finished(
+        make_about(), metrics=[], baselines=baselines, history=history, cost=Cost(), engine_facts={}
+    )
+    read = Record.read(record.write(tmp_path))
+    assert read.baselines == {"naive": {"mse": None}}
+    assert read.history == [{"step": 1, "loss": None, "validation": 2.0}]
+
+
+def test_a_record_says_when_it_ended(tmp_path: Path) -> None:
+    before = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    record = Record.read(make_record({"mse": 1.0}).write(tmp_path))
+    assert before <= datetime.datetime.fromisoformat(record.ended) <= datetime.datetime.now(datetime.UTC)
+    assert record.started != record.ended
+
+
+def test_one_broken_file_stops_no_report(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    whole = make_record({"mse": 0.5}).write(tmp_path)
+    changed = make_record({"mse": 0.5}, seed=1).write(tmp_path)
+    changed.write_text(changed.read_text().replace("0.5", "0.1"))
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "deeper.json").write_text('{"a":' * 990 + "1" + "}" * 990)
+    (tmp_path / "folder.json").mkdir()
+    os.mkfifo(tmp_path / "pipe.json")
+    results, skipped = read_results(tmp_path)
+    assert list(results["file"]) == [str(whole)]
+    assert len(skipped) == 5
+    for name in (changed.name, "deep.json", "deeper.json", "folder.json", "pipe.json"):
+        assert sum(name in line for line in skipped) == 1
+        assert name in caplog.text

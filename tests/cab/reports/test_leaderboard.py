@@ -238,3 +238,36 @@ def test_trivial_answers_are_those_of_a_run_with_a_score(tmp_path: Path, add: Ca
     )
     add({"mse": 1.0}, baselines={"repeat": {"mse": 2.5}})
     assert baselines(load_results(tmp_path / "results")) == {(LSTF, "repeat", "mse"): 2.5}
+
+
+def test_other_data_under_one_name_are_shown_apart(tmp_path: Path, add: Callable[..., Path]) -> None:
+    for name, data in (("vanilla", "feed"), ("abc", "feed"), ("local", "beef"), ("performer", "beef")):
+        add({"mse": number(name)}, attention=name, data={"fingerprint": data})
+        add({"mse": number(name)}, attention=name, dataset="etth2", data={"fingerprint": "deed"})
+    add({"mse": number("lara")}, attention="lara", data={"fingerprint": "feed"})
+    boards = score_boards(load_results(tmp_path / "results"), normalization="own")
+    assert [sorted(board.measured["attention"].unique()) for board in boards] == [
+        ["abc", "lara", "local", "performer", "vanilla"],
+        ["local", "performer"],
+    ]
+    assert "etth1 multivariate informer: fingerprint is feed and beef" in boards[1].suite.heading
+    places = [set(board.measured["place"]) for board in boards]
+    assert places == [{LSTF, LSTF.replace("etth1", "etth2")}, {LSTF}]
+    main_row = boards[0].measured.set_index(["attention", "place", "metric"])["value"]
+    assert ("local", LSTF, "mse") not in main_row
+    table = leaderboard(tmp_path / "out", tmp_path / "results")
+    assert set(table["data"]) == {"real", "real, other 1"}
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "other data under the same name" in page
+
+
+def test_scores_of_other_data_are_refused(
+    tmp_path: Path, add: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, data in (("vanilla", "feed"), ("abc", "feed"), ("local", "beef")):
+        add({"mse": number(name)}, attention=name, data={"fingerprint": data})
+    for command in ("score", "correlation"):
+        assert main([command, str(tmp_path / "results")]) == 2
+        error = capsys.readouterr().err
+        assert "different data under one name" in error
+        assert len(error.splitlines()) == 1

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cab.cli.main import main
+from cab.record_schema import sealed
 from cab.runner.run import run_cell
 
 Cell = Callable[..., dict[str, Any]]
@@ -38,10 +39,10 @@ def hostile(troubled: Cell, tmp_path: Path) -> Path:
     evil = f"${{oc.env:HOME}}/../../{tmp_path}/escaped"
     for number, name in enumerate([tag, evil, "../../escaped", "/tmp/../" + str(tmp_path / "escaped"), "<script>"]):
         record = json.loads((folder / f"{genuine.hash}.json").read_text())
-        record |= {"hash": f"{number:016x}", "status": "failed", "command": f"cab run; touch {mark}"}
+        record |= {"hash": f"{number:016x}", "status": "failed", "metrics": [], "command": f"cab run; touch {mark}"}
         record["cell"] |= {"attention": name, "dataset": name, "task": name}
         record["config"] |= {"results_dir": evil, "task": {"name": name}, "attention": {"name": name}}
-        (folder / f"{number:016x}.json").write_text(json.dumps(record))
+        (folder / f"{number:016x}.json").write_text(json.dumps(sealed(record)))
         started = folder / f"started{number}"
         started.mkdir()
         about = {"cell": record["cell"], "command": record["command"], "config": record["config"]}

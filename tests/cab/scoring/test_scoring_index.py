@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from cab.errors import UserError
 from cab.results import PAPER_DIR, load_results
 from cab.scoring import score, score_table
 from cab.scoring.selection import comparable
@@ -261,5 +262,9 @@ def test_attentions_trained_differently_are_named(caplog: pytest.LogCaptureFixtu
     comparable(table(*alike, result(0.3, attention="lara", record=elsewhere)))
     assert "lara: elsewhere=probsparse" in caplog.text
     other_data = dataclasses.replace(short, data={"fingerprint": "beef"})
-    comparable(table(*alike, result(0.3, attention="performer", record=other_data)))
-    assert "performer: data.fingerprint=beef" in caplog.text
+    other = result(0.3, attention="performer", record=other_data, file="other.json")
+    with pytest.raises(UserError, match="different data under one name") as raised:
+        comparable(table(*alike, other))
+    assert "lstf etth1 M informer: fingerprint is feed and beef" in str(raised.value)
+    assert "other.json" in str(raised.value)
+    comparable(table(*alike, {**other, "dataset": "etth2"}))
