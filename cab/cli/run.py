@@ -52,7 +52,7 @@ as trainer.max_steps=100. --cfg job prints the whole configuration and runs noth
 
 def run(arguments: list[str]) -> int:
     """Run what the overrides say; 0 when every cell that can run has its record."""
-    log_to_terminal(logging.INFO, "%(message)s")
+    log_to_terminal(logging.INFO, "%(message)s", force=True)
     if "-h" in arguments or "--help" in arguments:
         print(_help())
         return 0

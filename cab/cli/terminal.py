@@ -24,8 +24,8 @@ class TerminalHandler(logging.StreamHandler):
             self.handleError(record)
 
 
-def log_to_terminal(level: int, style: str) -> None:
-    """Send the log lines of every module there, from ``level`` on."""
+def log_to_terminal(level: int, style: str, *, force: bool = False) -> None:
+    """Send the log lines of every module there, from ``level`` on; ``force`` replaces who has them so far."""
     handler = TerminalHandler()
     handler.setFormatter(logging.Formatter(style))
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.basicConfig(level=level, handlers=[handler], force=force)

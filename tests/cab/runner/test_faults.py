@@ -100,7 +100,7 @@ def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(
     dataclasses.replace(records[1], config=config).write(tmp_path)
     troubled()
     assert main(["list", "cells", "--status", str(tmp_path), "--retry", "failed"]) == 1
-    assert "KeyError" in caplog.text
+    assert "attention has no value" in caplog.text
     records = {record.cell["seed"]: record for record in map(Record.read, tmp_path.glob("*.json"))}
     assert [records[seed].status for seed in (1, 2)] == ["failed", "finished"]
     assert records[2].command == "cab run seed=2"
