@@ -116,9 +116,13 @@ def _run_again(results_dir: Path, wanted: list[str]) -> Report:
     if not set(wanted) <= set(RETRIED):
         raise UserError(f"--retry takes statuses separated by commas, of {', '.join(RETRIED)}")
     logging.getLogger().setLevel(logging.INFO)
-    changes = {"results_dir": str(results_dir), "retry": wanted, "force": False}
+    changes = {
+        "results_dir": str(results_dir),
+        "retry": [status for status in wanted if status in tuple(Status)],
+        "force": False,
+    }
     found = [each for each in cell_statuses(results_dir) if each.status in wanted]
-    report = run_here((Job({**each.config, **changes}, each.command) for each in found), Report())
+    report = run_here((Job({**each.config, **changes}, each.command) for each in found), Report(expected=len(found)))
     report.log_end()
     return report
 

@@ -112,3 +112,13 @@ def test_a_record_names_no_terminal_codes(troubled: Cell, tmp_path: Path, capsys
     said = capsys.readouterr()
     assert "\x1b" not in said.out + said.err
     assert "\x07" not in said.out + said.err
+
+
+def test_a_cut_cell_is_gone_on_with(troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = run_cell(troubled("trainer.max_steps=1")).record
+    assert record is not None
+    path = tmp_path / f"{record.hash}.json"
+    path.unlink()
+    assert main(["list", "cells", "--status", str(tmp_path), "--retry", "cut"]) == 0
+    assert "finished" in capsys.readouterr().out
+    assert path.exists()
