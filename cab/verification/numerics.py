@@ -112,7 +112,7 @@ def fast_is_reference(subject: Subject) -> Worst:
         (67, 16, 2, "", 1.0, False),
         (21, 12, 1, "left", 4.0, True),
         (150, 32, 2, "inside", 1.0, False),  # heads and lengths of kernels that need 16 and 128
-        (40, 32, 4, "row", 1.0, True),
+        (40, 32, 4, "right", 1.0, True),
     ):
         module = subject.build(embed_dim=embed_dim, num_heads=num_heads).train(training)
         inputs = subject.draw(module, length, scale=scale)
