@@ -1,7 +1,7 @@
 """What gradients by hand buy over autograd of the same forward pass, written to results/efficiency/kernel_gains.csv.
 
 Forward and backward in float32 on one thread of a CPU, 8 heads of width 64, and 16 features, slots or landmarks where
-the name says nothing else; both forms in turn, the least processor time of five, which other programs disturb least,
+the name says nothing else; both forms in turn, the least processor time of three, which other programs disturb least,
 and exact peaks of the memory. Gradients of both forms are compared first. A kernel whose gain depends on what its
 reader keeps is measured in the whole attention, which its name tells.
 ``python scripts/kernel_gains.py [KERNEL...]`` measures these anew, or all.
@@ -23,7 +23,7 @@ from torch import Tensor
 from cab.memory import peak_bytes
 
 TABLE = Path(__file__).parents[1] / "results" / "efficiency" / "kernel_gains.csv"
-LENGTHS, ROUNDS = (512, 4096, 8192), 5
+LENGTHS, ROUNDS = (512, 4096), 3
 KERNELS = {**plain_windows.KERNELS, **plain_sums.KERNELS}
 
 Call = Callable[[], tuple[Tensor, ...]]
