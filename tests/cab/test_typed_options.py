@@ -29,7 +29,7 @@ from cab.typed_options import annotations_of, check_types, described
         (tuple[float, float], [[1, 2], (0.5, -2)], [[1], [1, 2, 3], 1, ["a", "b"]]),
         (tuple[int, ...], [[], [1, 2, 3]], [[1, "2"], 1]),
         (Mapping[str, Any], [{}, {"a": 1}], [3, "a", [1]]),
-        (Any, [None, 3, "a", object()], []),
+        (Any, [None, 3, "a", object], []),
     ],
     ids=str,
 )
