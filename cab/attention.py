@@ -152,9 +152,16 @@ class Attention(Decoding):
 
     def compute(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
         """Project, split into heads, ``attend``, merge, project: [B, N, D] to [B, N, D]."""
-        heads = self.project(query, key, value)
         more = {**self.query_extras(query), **self.key_extras(key), **self.draws(query, key, padding)}
-        output = self.attend(*heads, padding, **more)
+        if more:
+            return self.out_proj(self.merge_heads(self.attend(*self.project(query, key, value), padding, **more)))
+        # Spelled out, the heads belong to ``attend`` alone, which frees each once it is read.
+        output = self.attend(
+            self.split_heads(self.q_proj(query)),
+            self.split_heads(self.k_proj(key)),
+            self.split_heads(self.v_proj(value)),
+            padding,
+        )
         return self.out_proj(self.merge_heads(output))
 
     def compute_row(self, query: Tensor, key: Tensor, value: Tensor, draws: Mapping[str, Tensor]) -> Tensor:

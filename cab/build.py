@@ -147,8 +147,8 @@ def parse_spec(attention: str | Mapping[str, Any] | AttentionSpec) -> AttentionS
         return attention
     if isinstance(attention, str):
         return AttentionSpec(attention)
-    if "name" not in attention:
-        raise UserError(f"an attention is a name or a mapping with 'name', got {dict(attention)}")
+    if not isinstance(attention, Mapping) or "name" not in attention:
+        raise UserError(f"an attention is a name or a mapping with 'name', got {attention!r:.60}")
     return AttentionSpec(attention["name"], {k: v for k, v in attention.items() if k != "name"})
 
 

@@ -17,6 +17,8 @@ from cab.config_sources import REGISTRIES, config_folders, register_sources
 from cab.errors import Unsupported, UserError, first_line, unknown_name
 from cab.patterns import Pattern
 from cab.registry import ATTENTIONS, BACKBONES, TASKS
+from cab.run_options import KEYS, TRAINER_KEYS
+from cab.typed_options import check_names
 
 PRESETS = ("paper", "mini", "smoke")
 CLUSTERS = ("none", "local", "slurm")
@@ -101,6 +103,8 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
         parsed = OverridesParser.create().parse_overrides(arguments)
     except HydraException as error:
         raise UserError(f"cannot read the overrides: {first_line(error)}") from None
+    for override in parsed:
+        _check_key(override)
     chosen = {override.key_or_group: _choices(override) for override in parsed}
     _check_names("task", chosen.get("task"), TASKS.names(), needed=not sweep)
     tasks = [TASKS.get(name) for name in chosen.get("task", TASKS.names())]
@@ -117,6 +121,17 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
     _check_names("cluster", chosen.get("cluster"), CLUSTERS, needed=False)
     _check_options(chosen, parsed)
     return arguments
+
+
+def _check_key(override: Override) -> None:
+    """UserError for a key that no run has, and for one that is taken away."""
+    if override.is_delete():
+        raise UserError(f"'{override.input_line}' removes an option; leave it out, and it has its usual value")
+    group, _, option = override.key_or_group.replace("/", ".").partition(".")
+    if group not in (*KEYS, "hydra"):
+        raise unknown_name("option", group, KEYS)
+    if group == "trainer" and option:
+        check_names([option.partition(".")[0]], TRAINER_KEYS, group)
 
 
 def _check_names(kind: str, names: list[str] | None, known: Iterable[str], *, needed: bool) -> None:

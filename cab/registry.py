@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from cab.errors import Unsupported, UserError, first_line, unknown_name
 from cab.patterns import Pattern
 from cab.registry_index import Place, decorator_calls, module_specs
+from cab.typed_options import annotations_of, check_types
 
 if TYPE_CHECKING:  # named in strings alone, since cab.attention imports torch
     from cab.attention import Attention  # noqa: F401
@@ -87,11 +88,12 @@ class Entry(Generic[T]):
         return frozenset()
 
     def check_options(self, options: Mapping[str, Any], kind: str) -> None:
-        """UserError for an option that the class does not have."""
+        """UserError for an option that the class does not have, or a value that is not of its annotation."""
         for name in options:
             if name not in self.options:
                 known = ", ".join(sorted(self.options)) or "none"
                 raise UserError(f"{kind} '{self.name}' has no option '{name}'. It has: {known}")
+        check_types(options, annotations_of(self.cls), self.options, kind)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from cab.cli.text_table import number, text_table
+from cab.printable import csv_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
     found = audit(normalization=args.normalization)
     if args.csv:
-        found[COLUMNS].to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
+        csv_table(found[COLUMNS]).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
         return 0
     others = {name: audit(normalization=name) for name in NORMALIZATIONS if name != args.normalization}
     print(_summary({args.normalization: found, **others}))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from cab.cli.results_arguments import add_results_arguments, print_notes, selected_results
 from cab.cli.text_table import number, text_table
+from cab.printable import csv_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     tables = [pattern_correlation(scores.table), task_correlation(scores.table)]
     table = pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
     if args.csv:
-        table.to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
+        csv_table(table).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
     elif table.empty:
         print("nothing to correlate: the results are of one pattern and one task")
     else:

@@ -9,6 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cab.errors import UserError
+from cab.folders import check_writable
+
 if TYPE_CHECKING:
     from cab.efficiency.subjects import AttentionSubject
     from cab.patterns import Pattern
@@ -67,6 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.out:
+        if args.out.is_dir():
+            raise UserError(f"--out: {args.out} is a folder; name a file")
+        check_writable(args.out.parent, "--out")
+    if args.plot:
+        check_writable(args.plot, "--plot")
     import torch
 
     from cab.efficiency.benchmark import Plan, measure, never

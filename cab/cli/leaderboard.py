@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from cab.cli.results_arguments import add_sources, given_results
+from cab.folders import check_writable
 from cab.results import DEFAULT_DIR
 
 DEFAULT_OUT = DEFAULT_DIR / "leaderboard"
@@ -29,6 +30,8 @@ def run(args: argparse.Namespace) -> int:
     from cab.reports.leaderboard import score_boards, write_csv
     from cab.scoring import load_costs
 
+    if args.figures or args.format == "page":
+        check_writable(args.out, "--out")
     results, skipped = given_results(args)
     boards = score_boards(results, normalization=args.normalization)
     costs = load_costs(args.costs) if args.costs else None

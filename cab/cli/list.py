@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cab.cli.text_table import text_table
 from cab.errors import UserError
 from cab.patterns import Pattern
+from cab.printable import csv_cell
 from cab.record import CELL, Status
 from cab.registry import ATTENTIONS, BACKBONES, TASKS, AttentionEntry
 from cab.results import DEFAULT_DIR
@@ -63,7 +64,7 @@ def _registered(what: str) -> list[list[str]]:
 
 def _print(rows: list[list[str]], *, as_csv: bool) -> None:
     if as_csv:
-        csv.writer(sys.stdout).writerows(rows)
+        csv.writer(sys.stdout).writerows(map(csv_cell, row) for row in rows)
     else:
         print(text_table(rows[0], rows[1:], align="l" * len(rows[0])))
 
@@ -115,9 +116,13 @@ def _run_again(results_dir: Path, wanted: list[str]) -> Report:
     if not set(wanted) <= set(RETRIED):
         raise UserError(f"--retry takes statuses separated by commas, of {', '.join(RETRIED)}")
     logging.getLogger().setLevel(logging.INFO)
-    changes = {"results_dir": str(results_dir), "retry": wanted, "force": False}
+    changes = {
+        "results_dir": str(results_dir),
+        "retry": [status for status in wanted if status in tuple(Status)],
+        "force": False,
+    }
     found = [each for each in cell_statuses(results_dir) if each.status in wanted]
-    report = run_here((Job({**each.config, **changes}, each.command) for each in found), Report())
+    report = run_here((Job({**each.config, **changes}, each.command) for each in found), Report(expected=len(found)))
     report.log_end()
     return report
 

@@ -10,7 +10,9 @@ import sys
 import traceback
 from pathlib import Path
 
+from cab.cli.terminal import log_to_terminal
 from cab.errors import UserError, unknown_name
+from cab.printable import printable
 from cab.runner.faults import Preempted
 
 COMMANDS = {
@@ -40,13 +42,19 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         if debug:
             traceback.print_exc()
-        print(f"cab: error: {error}", file=sys.stderr)
+        _print_error(f"error: {error}")
+        return 2
+    except (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError) as error:
+        if debug:
+            traceback.print_exc()
+        _print_error(f"error: {error.filename}: {error.strerror}; name another file or folder")
         return 2
     except Preempted as stop:
         print(f"cab: {stop}", file=sys.stderr)
         return 128 + stop.signal
     except KeyboardInterrupt:
-        print("cab: interrupted", file=sys.stderr)
+        again = "; the same command goes on from the last checkpoint" if argv[:1] == ["run"] else ""
+        _print_error(f"interrupted{again}")
         return 130
     except BrokenPipeError:  # the reader of a table went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -54,12 +62,14 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        print(
-            f"cab: internal error: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''} "
-            "(add --debug for the traceback)",
-            file=sys.stderr,
-        )
+        words = str(error).splitlines()[0] if str(error) else ""
+        _print_error(f"internal error: {type(error).__name__}: {words} (add --debug for the traceback)")
         return 1
+
+
+def _print_error(text: str) -> None:
+    """One line, whatever is in the names that it speaks of."""
+    print(f"cab: {printable(' '.join(text.splitlines()))}", file=sys.stderr)
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -74,7 +84,9 @@ def _dispatch(argv: list[str]) -> int:
     name, *rest = argv
     if name not in COMMANDS:
         raise unknown_name("command", name, COMMANDS)
-    logging.basicConfig(level=logging.WARNING, format="cab: %(message)s", stream=sys.stderr)
+    if any(argument == "" or (argument[:2] == "--" and argument[-1:] == "=") for argument in rest):
+        raise UserError(f"an argument of cab {name} is empty; leave it out, or name what it stands for")
+    log_to_terminal(logging.WARNING, "cab: %(message)s")
     module = importlib.import_module(f"cab.cli.{name.replace('-', '_')}")
     parser = argparse.ArgumentParser(prog=f"cab {name}", description=COMMANDS[name], exit_on_error=True)
     if name == "run":  # its arguments are Hydra's overrides

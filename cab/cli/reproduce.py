@@ -11,6 +11,8 @@ from pathlib import Path
 
 from cab.cli.text_table import text_table
 from cab.errors import UserError
+from cab.folders import check_writable
+from cab.printable import printable
 from cab.record import Metric, Record, Status
 
 
@@ -30,6 +32,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.results_dir and args.results_dir.resolve() == args.result.resolve().parent:
         raise UserError(f"{args.results_dir} holds {args.result} itself: name another folder for the new record")
+    if args.results_dir:
+        check_writable(args.results_dir, "--results-dir")
     if not args.tolerance >= 0:
         raise UserError(f"--tolerance must be a number from 0, got {args.tolerance}")
     record = Record.read(args.result)
@@ -45,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     if again is None:
         raise UserError(f"another process is running this cell in {args.results_dir}")
     for line in differences(record, again):
-        print(line)
+        print(printable(line))
     rows, agree = compare(record.metrics, again.metrics, args.tolerance)
     print(text_table(["metric", "recorded", "again", "difference", "verdict"], rows, align="lrrrl"))
     return 0 if agree else 1

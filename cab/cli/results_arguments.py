@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.errors import UserError
+from cab.printable import printable
 from cab.results import DEFAULT_DIR, EXAMPLE_COMMAND, read_results
 
 if TYPE_CHECKING:
@@ -68,6 +69,6 @@ def print_notes(notes: Iterable[str]) -> None:
     """What a reader of the table must know, to stderr."""
     notes = list(dict.fromkeys(notes))
     for note in notes[:_NOTES]:
-        print(f"note: {note}", file=sys.stderr)
+        print(f"note: {printable(note)}", file=sys.stderr)
     if len(notes) > _NOTES:
         print(f"note: and {len(notes) - _NOTES} more", file=sys.stderr)

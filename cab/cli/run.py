@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from cab.cli.terminal import log_to_terminal
 from cab.cli.text_table import text_table
 from cab.errors import UserError, unknown_name
 from cab.record import CELL, Record, Status
@@ -52,7 +52,7 @@ as trainer.max_steps=100. --cfg job prints the whole configuration and runs noth
 
 def run(arguments: list[str]) -> int:
     """Run what the overrides say; 0 when every cell that can run has its record."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s", force=True)
+    log_to_terminal(logging.INFO, "%(message)s", force=True)
     if "-h" in arguments or "--help" in arguments:
         print(_help())
         return 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cab.cli.results_arguments import add_results_arguments, print_notes, selected_results
 from cab.cli.text_table import number, text_table
+from cab.printable import csv_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         table = order_table(scores) if args.show == "order" else benefit_of_attention(scores.table)
     if args.csv:
-        table.to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
+        csv_table(table).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
         print_notes([*scores.notes, *_averaged_data_sets(scores)])
         return 0
     print(_index_text(scores) if args.show == "index" else _plain_text(table))

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cab.printable import printable
+
 ABSENT = "-"
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, align: str) -> str:
-    """Columns below each other; ``align`` has an ``l`` (left) or ``r`` (right) for each."""
-    columns = zip(*[header, *rows], strict=True)
+    """Columns below each other; ``align`` has an ``l`` (left) or ``r`` (right) for each.
+
+    Nothing of what would steer a terminal is left in them.
+    """
+    columns = zip(*([printable(cell) for cell in row] for row in (header, *rows)), strict=True)
     texts = []
     for side, cells in zip(align, columns, strict=True):
         width = max(map(len, cells))

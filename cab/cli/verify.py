@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from cab.errors import UserError
 from cab.patterns import Pattern
+from cab.printable import csv_cell
 
 if TYPE_CHECKING:
     from cab.verification.check import Check
@@ -71,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
     if args.csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(COLUMNS)
-        writer.writerows((r.attention, r.pattern, r.check, str(r.passed).lower(), r.detail) for r in results)
+        rows = ((r.attention, r.pattern, r.check, str(r.passed).lower(), r.detail) for r in results)
+        writer.writerows(map(csv_cell, row) for row in rows)
     else:
         _print_table(results)
     failed = [result for result in results if not result.passed]

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
+from cab.printable import csv_cell
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -68,7 +70,7 @@ def write_costs(costs: Iterable[Cost], file: TextIO) -> Iterator[Cost]:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
     for cost in costs:
-        writer.writerow(_text(getattr(cost, name)) for name in COLUMNS)
+        writer.writerow(csv_cell(_text(getattr(cost, name))) for name in COLUMNS)
         file.flush()
         yield cost
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.patterns import pattern_rank
+from cab.printable import csv_table
 from cab.record import PLACE, Status
 from cab.reports.suites import Suite, printable_results, split_suites
 from cab.scoring import Scores, benefit_of_attention, score
@@ -109,7 +110,7 @@ def write_csv(boards: Iterable[Board], out: Path) -> Path:
 
     out.mkdir(parents=True, exist_ok=True)
     path = out / "leaderboard.csv"
-    pd.concat([board.table for board in boards], ignore_index=True).to_csv(path, index=False)
+    csv_table(pd.concat([board.table for board in boards], ignore_index=True)).to_csv(path, index=False)
     return path
 
 

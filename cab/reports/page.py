@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from cab.printable import printable
 from cab.reports.records import record_facts
 from cab.reports.sections import efficiency_blocks, suite_section
-from cab.reports.suites import printable
 from cab.scoring import NORMALIZATIONS
 
 if TYPE_CHECKING:

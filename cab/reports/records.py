@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from cab.printable import printable
 from cab.record import CELL, Record, Status
 from cab.reports.leaderboard import with_place
-from cab.reports.suites import printable
 
 if TYPE_CHECKING:
     import pandas as pd

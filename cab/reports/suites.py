@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cab.patterns import pattern_rank
+from cab.printable import printable
 from cab.record import PLACE
 from cab.results import PUBLISHED
 from cab.scoring.selection import data_ranks, is_synthetic, other_data
@@ -75,14 +75,3 @@ def printable_results(results: pd.DataFrame) -> pd.DataFrame:
     """``results`` with every name fit for a page, a table and a picture (see :func:`printable`)."""
     fit = {name: results[name].map({text: printable(text) for text in results[name].unique()}) for name in _TEXT}
     return results.assign(**fit)
-
-
-def printable(value: object) -> str:
-    """``value`` as text that XML, UTF-8 and a terminal take: control and broken characters become U+FFFD.
-
-    Result files come from other people's jobs; a name in them may hold anything that JSON can spell.
-    """
-    text = str(value)
-    if text.isprintable():
-        return text
-    return "".join("\ufffd" if unicodedata.category(char) in ("Cc", "Cs", "Cf", "Cn") else char for char in text)

@@ -17,6 +17,7 @@ from cab.errors import Unsupported, UserError
 from cab.patterns import Pattern
 from cab.record import Record, cell_hash, record_path
 from cab.registry import ATTENTIONS, BACKBONES, TASKS
+from cab.run_options import typed_config
 from cab.runner.trainer_config import MACHINE_KEYS, TrainerConfig
 from cab.task import Task
 
@@ -44,7 +45,8 @@ class Cell:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Cell:
-        """UserError for anything unknown, unsupported or contradictory."""
+        """UserError for anything unknown, unsupported, contradictory, or of another type than its annotation."""
+        config = typed_config(config)
         task_name, task_options = _split(config["task"])
         task_entry = TASKS.get(task_name)
         task_entry.check_options(task_options, "task")
@@ -87,7 +89,7 @@ class Cell:
     def existing_record(self) -> Record | None:
         """The record of an earlier run that need not be repeated; ``force`` and ``retry`` decide."""
         path = record_path(self.results_dir, self.hash)
-        if self.config["force"] or not path.exists():
+        if self.config["force"] or not os.path.exists(path):  # noqa: PTH110  # False too where there can be no folder
             return None
         try:
             record = Record.read(path)

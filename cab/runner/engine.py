@@ -14,7 +14,7 @@ import torch
 
 from cab.backbone import Backbone
 from cab.build import build_backbone, without_memory
-from cab.errors import UserError, unknown_name
+from cab.errors import UserError, first_line, unknown_name
 from cab.registry import BACKBONES
 from cab.runner.cell import Cell
 from cab.runner.faults import StopSignals
@@ -72,8 +72,14 @@ class Run:
         engine = find_engine(cell.engine)
         engine.check(cell, processes)
         cell.task.setup(cell.data_root)
-        with without_memory():
-            make_backbone(cell)
+        try:
+            with without_memory():
+                make_backbone(cell)
+        except UserError:
+            raise
+        except Exception as error:
+            names = f"backbone '{cell.backbone}' with attention '{cell.attention.name}'"
+            raise UserError(f"{names} cannot be built with these options: {first_line(error)}") from error
         return cls(cell, command, engine, device, processes)
 
     @property

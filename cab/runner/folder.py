@@ -29,7 +29,10 @@ def held_folder(folder: Path, about: Mapping[str, Any]) -> Iterator[bool]:
     if folder.is_symlink():
         raise UserError(f"{folder} is a link; a run has a folder of its own: remove the link")
     with disk_errors(folder.parent):
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (PermissionError, FileNotFoundError, FileExistsError, NotADirectoryError) as error:
+            raise UserError(f"no folder can be made in {folder.parent}: {error.strerror}; name another") from error
     lock = FileLock(folder / LOCK)
     try:
         lock.acquire(blocking=False)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
@@ -17,6 +18,7 @@ from cab.config_sources import CONFIGS
 from cab.errors import UserError, first_line
 from cab.runner.report import Job, Report
 from cab.runner.run import run_cell
+from cab.typed_options import annotations_of, check_names, check_types, with_words
 
 
 def run_overrides(overrides: Sequence[str], *, is_sweep: bool) -> Report:
@@ -33,9 +35,24 @@ def run_overrides(overrides: Sequence[str], *, is_sweep: bool) -> Report:
     with jobs_of(overrides, report, is_sweep=is_sweep) as jobs:
         first = next(jobs, None)
         if first is not None:
-            cluster = dict(first.config["cluster"])
+            cluster = checked_cluster(first.config["cluster"])
             run_jobs(itertools.chain([first], jobs), report, cluster=cluster.pop("name"), **cluster)
     return report
+
+
+def checked_cluster(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of ``cluster``; UserError for one that it does not have or that is not of its type."""
+    kinds: dict[str, Any] = {"name": str}
+    if options["name"] == "local":
+        kinds["workers"] = int | None
+    elif options["name"] == "slurm":
+        from cab.runner.slurm import SlurmOptions
+
+        kinds |= annotations_of(SlurmOptions)
+    check_names(options, kinds, "cluster")
+    checked = with_words(options, kinds)
+    check_types(checked, kinds, {}, "cluster")
+    return checked
 
 
 def run_jobs(jobs: Iterable[Job], report: Report, *, cluster: str = "none", **options: object) -> None:

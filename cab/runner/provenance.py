@@ -107,7 +107,7 @@ class Effort:
     def __init__(self) -> None:
         self._seconds, self._load = _cpu_seconds(), _load()
 
-    def read(self) -> dict[str, float]:
+    def read(self) -> dict[str, Any]:
         """``cpu_seconds`` and ``load`` of a :class:`cab.record.Cost`."""
         return {"cpu_seconds": _cpu_seconds() - self._seconds, "load": (self._load + _load()) / 2}
 

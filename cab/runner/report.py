@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cab.errors import Unsupported, UserError, first_line
+from cab.folders import check_writable
 from cab.record import Record, Status, record_path
 from cab.runner.cell import Cell
 from cab.runner.data_check import DataCheck
@@ -51,7 +52,8 @@ class Report:
     """Filled cell by cell.
 
     Attributes:
-        raises: the error of a cell is raised instead of noted: of a command that has but one.
+        raises: the error of a cell is raised instead of noted, and no score is a failure: of a command that has but
+            one cell.
         expected: cells in all, for the time that is left.
         left_out: why named combinations are no cells.
         failures: a line each.
@@ -71,8 +73,9 @@ class Report:
         return 1 if self.failures else 0
 
     def add(self, outcome: Outcome) -> None:
-        if outcome.record is not None and outcome.record.status is Status.FAILED:
-            self.failures.append(f"{outcome.title}: {outcome.record.error}")
+        status = outcome.record.status if outcome.record is not None else Status.FINISHED
+        if status is Status.FAILED or (self.raises and status is not Status.FINISHED):
+            self.failures.append(f"{outcome.title}: {outcome.description}")
         self.outcomes.append(outcome)
         log.info("%s: %s%s", outcome.description, outcome.title, self.progress())
 
@@ -128,6 +131,8 @@ def cells_without_record(jobs: Iterable[Job], report: Report) -> Iterator[tuple[
             record = cell.existing_record()
             if record is not None:
                 report.data.check(cell, record)
+            else:
+                check_writable(cell.results_dir, "results_dir")
         except Exception as error:
             report.add_error(error, job.command)
             continue

@@ -16,6 +16,7 @@ import torch
 
 from cab.backbone import Backbone
 from cab.errors import UserError
+from cab.folders import check_writable
 from cab.record import About, Cost, Record, Status, record_path, weights_path
 from cab.runner.batches import DeviceBatches, mix_seed
 from cab.runner.cell import Cell
@@ -50,6 +51,7 @@ def run_cell(config: Mapping[str, Any], *, command: str = "", data: DataCheck | 
     if found is not None:
         (data or DataCheck()).check(cell, found)
         return Outcome(cell.title, "found", found)
+    check_writable(cell.results_dir, "results_dir")
     run = Run.checked(cell, command)
     if not run.processes.is_first:
         _record(run)

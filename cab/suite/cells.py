@@ -67,9 +67,9 @@ class CellScores:
         sign = 1.0 if metric.higher_is_better else -1.0
         self.scores[record.cell["attention"]].append(sign * self.cell.scaled(metric.value))
         for name in ("trivial", "bounded"):
-            values = record.baselines.get(getattr(self.cell, name))
-            if values is not None:
-                setattr(self, name, sign * self.cell.scaled(values[metric.name]))
+            value = record.baselines.get(getattr(self.cell, name), {}).get(metric.name)
+            if value is not None:
+                setattr(self, name, sign * self.cell.scaled(value))
 
 
 def suite_cells() -> tuple[SuiteCell, ...]:

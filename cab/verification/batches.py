@@ -11,14 +11,15 @@ from cab.verification.compare import LEAK, ROUNDING, difference, limit_for
 from cab.verification.subject import Subject, rounding
 
 LENGTHS = ((1, 1.0), (17, 4.0), (65, 1.0), (130, 1.0))
+MANY = (7, 40, 300)
 
 
 @check("batches")
 def rows_independent(subject: Subject) -> Worst:
     """New values in one row, also much larger ones, leave the other rows as they are."""
     worst = Worst("change of a row by another", limit=LEAK)
-    for length, scale in LENGTHS:
-        module = subject.build()
+    for length, scale in (*LENGTHS, *((n, 1.0) for n in subject.long)):
+        module = subject.build_for(length)
         inputs = subject.draw(module, length, batch=3, scale=scale)
         limit = limit_for(rounding(module, inputs), LEAK)
         for factor in (1.0, 5.0):
@@ -34,11 +35,30 @@ def rows_independent(subject: Subject) -> Worst:
 
 
 @check("batches")
+def rows_in_training(subject: Subject) -> Worst:
+    """In training mode too, with the same random numbers, new values in one row leave the others as they are."""
+    worst = Worst("change of a row by another", limit=LEAK)
+    for length, batch, dropout in ((17, 3, 0.0), (33, 9, subject.dropout), *((n, 3, 0.0) for n in subject.long)):
+        module = subject.build_for(length, dropout=dropout).train()
+        inputs = subject.draw(module, length, batch=batch)
+        limit = limit_for(rounding(module, inputs), LEAK)
+        changed = {name: x.clone() for name, x in inputs.tensors().items()}
+        for name, x in subject.draw(module, length, batch=batch, scale=5.0, seed=2).tensors().items():
+            changed[name][1] = x[1]
+        with torch.no_grad():
+            before, after = inputs.run(module, seed=1), replace(inputs, **changed).run(module, seed=1)
+        kept = torch.arange(batch) != 1
+        where = f"n={length}, {batch} rows, dropout {dropout:g}, row 1 x5"
+        worst.add(difference(after[kept], before[kept]), where, limit=limit)
+    return worst
+
+
+@check("batches")
 def rows_gradient(subject: Subject) -> Worst:
     """The gradient of a row's output to every other row is exactly zero, while training."""
     worst = Worst("gradient to another row", limit=0.0)
-    for length in (1, 33):
-        module = subject.build(dropout=subject.dropout).train()
+    for length in (1, 33, *subject.long):
+        module = subject.build_for(length, dropout=subject.dropout).train()
         inputs = subject.draw(module, length, batch=3).requiring_grad()
         output = inputs.run(module)
         (output[1] * torch.randn_like(output[1])).sum().backward()
@@ -49,15 +69,17 @@ def rows_gradient(subject: Subject) -> Worst:
 
 @check("batches")
 def batch_size(subject: Subject) -> Worst:
-    """A batch of one gives what the row gives in a batch of three."""
+    """A batch of one gives what the row gives in a batch of three, and of many."""
     worst = Worst("difference between a row alone and in a batch", limit=ROUNDING)
-    for length, scale in LENGTHS:
-        module = subject.build()
-        inputs = subject.draw(module, length, batch=3, scale=scale)
+    cases = [(length, 3, scale) for length, scale in LENGTHS] + [(17, batch, 1.0) for batch in MANY]
+    for length, batch, scale in cases + [(length, 3, 1.0) for length in subject.long]:
+        module = subject.build_for(length)
+        inputs = subject.draw(module, length, batch=batch, scale=scale)
         limit = limit_for(rounding(module, inputs), ROUNDING)
         with torch.no_grad():
             together = inputs.run(module)
-            for row in range(3):
+            for row in sorted({0, 1, 2, batch // 2, batch - 1}):
                 alone = inputs.rows(slice(row, row + 1)).run(module)
-                worst.add(difference(alone[0], together[row]), f"n={length}, inputs x{scale:g}, row {row}", limit=limit)
+                where = f"n={length}, {batch} rows, inputs x{scale:g}, row {row}"
+                worst.add(difference(alone[0], together[row]), where, limit=limit)
     return worst

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
@@ -11,6 +12,19 @@ from cab.verification.check import FLOAT32, Worst, causal, check
 from cab.verification.compare import LEAK, ROUNDING, difference, error_at, limit_for
 from cab.verification.inputs import Inputs, Module
 from cab.verification.subject import Subject, rounding
+
+LONGEST_WHOLE = 400
+"""Below this length every position is looked at."""
+
+
+BORDERS = (
+    *(1125, 2048, 2646, 2800, 2880, 3000, 3024, 3072, 3136, 3150, 3200, 3240, 3300, 3360, 3402, 3430, 3456, 3500),
+    *(3528, 3600, 3640, 3750, 3780, 3840, 3888, 3900, 3920, 3960, 4000, 4004, 4032, 4050, 4116),
+)
+"""Multiples of every block length from 116 to 2,066 whose prime factors are at most 7, and of many others."""
+
+ODD_LENGTHS = (105, 231, 385)
+"""Lengths at which every position is looked at, so that blocks of any length up to a half of them show."""
 
 
 @check("causality", applies=causal)
@@ -22,31 +36,61 @@ def lookahead_gradient(subject: Subject) -> Worst:
         (17, 1, 1.0, 0.0),
         (33, 2, 1.0, subject.dropout),
         (66, 4, 4.0, 0.0),
-        (300, 4, 1.0, 0.0),
+        (130, 1, 1.0, 0.0),
+        *((length, 1, 1.0, 0.0) for length in ODD_LENGTHS if subject.long),
     ):
-        module = subject.build(num_heads=num_heads, dropout=dropout).train()
+        module = subject.build(embed_dim=8 * num_heads, num_heads=num_heads, dropout=dropout).train()
         inputs = subject.draw(module, length, batch=1, scale=scale)
-        leak, where = gradient_leak(module, inputs, cuts(length))
+        leak, where = gradient_leak(module, inputs, torch.arange(length))
         worst.add(leak, f"n={length}, heads {num_heads}, inputs x{scale:g}, dropout {dropout:g}, {where}")
     return worst
 
 
 @check("causality", applies=causal)
 def lookahead_perturbation(subject: Subject) -> Worst:
-    """Outputs up to i stay when every target after i is replaced: all i, borders of blocks, small and large values."""
+    """Outputs up to i stay when every target after i is replaced: all i, odd lengths, small and large values."""
     worst = Worst("change before the changed tokens", limit=LEAK)
     for length, num_heads, scale, later in (
         (17, 4, 1.0, 1.0),
         (33, 1, 4.0, 1.0),
-        (130, 4, 1.0, 5.0),
-        (520, 2, 1.0, 1.0),
-        (1100, 1, 1.0, 1.0),
+        (130, 1, 1.0, 5.0),
+        *((length, 1, 1.0, 1.0) for length in ODD_LENGTHS if subject.long),
     ):
-        module = subject.build(num_heads=num_heads)
+        module = subject.build(embed_dim=8 * num_heads, num_heads=num_heads)
         inputs = subject.draw(module, length, batch=1, scale=scale)
-        leak, where = replacement_leak(module, inputs, cuts(length), later)
+        leak, where = replacement_leak(module, inputs, torch.arange(length), later)
         limit = limit_for(rounding(module, inputs), LEAK)
         worst.add(leak, f"n={length}, heads {num_heads}, inputs x{scale:g}, {where}", limit=limit)
+    return worst
+
+
+@check("causality", applies=causal)
+def lookahead_in_training(subject: Subject) -> Worst:
+    """In training mode too, with the same random numbers, outputs up to i stay when later targets are replaced."""
+    worst = Worst("change before the changed tokens", limit=LEAK)
+    for length, dropout in ((17, 0.0), (33, subject.dropout), (75, 0.0), *((n, 0.0) for n in subject.long)):
+        module = subject.build_for(length, dropout=dropout).train()
+        inputs = subject.draw(module, length, batch=1)
+        cuts = torch.arange(length) if length < LONGEST_WHOLE else torch.tensor([length // 3, BORDERS[-1] - 1])
+        leak, where = replacement_leak(module, inputs, cuts, 3.0, seed=1)
+        limit = limit_for(rounding(module, inputs), LEAK)
+        worst.add(leak, f"n={length}, dropout {dropout:g}, {where}", limit=limit)
+    return worst
+
+
+@check("causality", applies=causal, is_quick=False)
+def lookahead_long(subject: Subject) -> Worst:
+    """No output has a gradient to later targets, or changes with them, at the borders of blocks of a long sequence."""
+    worst = Worst("change or gradient across a border", limit=LEAK)
+    for length in subject.long:
+        module = subject.build_for(length).train()
+        inputs = subject.draw(module, length, batch=1)
+        limit = limit_for(rounding(module, inputs), LEAK)
+        leak, where = border_leak(module, inputs, BORDERS)
+        worst.add(leak, f"n={length}, gradient, {where}, of {len(BORDERS)} borders")
+        for border in (BORDERS[0], length // 2, BORDERS[-1]):
+            leak, where = replacement_leak(module.eval(), inputs, torch.tensor([border - 1]), 1.0)
+            worst.add(leak, f"n={length}, {where}", limit=limit)
     return worst
 
 
@@ -54,8 +98,10 @@ def lookahead_perturbation(subject: Subject) -> Worst:
 def lookahead_length(subject: Subject) -> Worst:
     """The output of a prefix is what the whole sequence gives there: no factor depends on the final length."""
     worst = Worst("difference between a prefix alone and in the sequence", limit=ROUNDING)
-    for length, prefixes, scale in ((33, (1, 2, 16, 17, 32), 1.0), (33, (5, 31), 4.0), (300, (1, 64, 255, 257), 1.0)):
-        module = subject.build()
+    cases = [(33, (1, 2, 16, 17, 32), 1.0), (33, (5, 31), 4.0), (300, (1, 64, 255, 257), 1.0)]
+    cases += [(length, (700, length // 2, length - 2), 1.0) for length in subject.long]
+    for length, prefixes, scale in cases:
+        module = subject.build_for(length)
         inputs = subject.draw(module, length, scale=scale)
         limit = limit_for(rounding(module, inputs), ROUNDING)
         with torch.no_grad():
@@ -67,54 +113,64 @@ def lookahead_length(subject: Subject) -> Worst:
     return worst
 
 
-def cuts(length: int) -> Tensor:
-    """Positions to look at: all of a short sequence; of a long one the ends and the borders of blocks of 2^k."""
-    if length <= 130:
-        return torch.arange(length)
-    borders = {0, 1, length // 2, length - 2, length - 1}
-    for block in (8, 16, 32, 64, 128, 256) if length < 1000 else (512, 1024):
-        for border in (block, (length // block) * block):
-            borders |= {border - 1, border}
-    return torch.tensor(sorted(i for i in borders if i < length))
-
-
 def gradient_leak(module: Module, inputs: Inputs, positions: Tensor) -> tuple[float, str]:
     """Largest gradient of an output to a target after it, and where; one row of a batch for each position."""
-    rows = Inputs(**{name: x.expand(len(positions), -1, -1) for name, x in inputs.tensors().items()}).requiring_grad()
+    rows = inputs.repeated(len(positions)).requiring_grad()
     positions = positions.to(rows.query.device)
     output = rows.run(module)
     chosen = output[torch.arange(len(positions)), positions]
+    return worst_pair(_later_gradient(rows, chosen, positions), positions)
+
+
+def border_leak(module: Module, inputs: Inputs, borders: Iterable[int]) -> tuple[float, str]:
+    """Largest gradient of the outputs before a border, together, to a target behind it, and where."""
+    row = inputs.requiring_grad()
+    output = row.run(module)
+    found = []
+    for border in borders:
+        last = torch.tensor([border - 1], device=output.device)
+        found.append(worst_pair(_later_gradient(row, output[0, :border], last), last))
+    return max(found)
+
+
+def _later_gradient(rows: Inputs, chosen: Tensor, positions: Tensor) -> Tensor:
+    """Gradient of ``chosen`` outputs to targets after ``positions``, in parts of the largest, [rows, N]."""
     direction = torch.randn(chosen.shape, generator=torch.Generator().manual_seed(0)).to(chosen)
-    if not output.requires_grad:
+    if not chosen.requires_grad:
         raise RuntimeError("the output does not depend on the inputs through autograd")
-    (chosen * direction).sum().backward()
-    assert rows.query.grad is not None, "the query gets no gradient"
-    gradient = rows.query.grad.detach().double().norm(dim=-1)
+    (slope,) = torch.autograd.grad((chosen * direction).sum(), rows.query, retain_graph=True)
+    gradient = slope.double().norm(dim=-1)
     largest = gradient.amax(dim=1)
     # Never smaller than the float32 noise of outputs of this size, for outputs that hardly depend on the query.
     floor = chosen.detach().double().norm(dim=-1).median() * FLOAT32
     later = torch.arange(gradient.shape[1], device=gradient.device) > positions[:, None]
-    leak = (gradient / (largest + largest.median()).clamp_min(floor / LEAK)[:, None].clamp_min(1e-30)).where(later, 0.0)
-    return worst_pair(leak, positions)
+    size = (largest + largest.median()).clamp_min(floor / LEAK).clamp_min(1e-30)
+    return (gradient / size[:, None]).where(later, 0.0)
 
 
-def replacement_leak(module: Module, inputs: Inputs, positions: Tensor, scale: float) -> tuple[float, str]:
-    """Largest change of an output when all targets after it are replaced, and where; all cuts in one batch."""
+def replacement_leak(
+    module: Module, inputs: Inputs, positions: Tensor, scale: float, *, seed: int | None = None
+) -> tuple[float, str]:
+    """Largest change of an output when all targets after it are replaced, and where; all cuts in one batch.
+
+    With a ``seed``, the batch is compared with one of unchanged rows that drew the same random numbers; without,
+    with its own first row, which stays as it is.
+    """
     count, length = len(positions), inputs.query.shape[1]
     device = inputs.query.device
-    positions = torch.cat([torch.tensor([length]), positions]).to(device)  # the first row stays as it is
+    positions = torch.cat([torch.tensor([length]), positions]).to(device)
     later = torch.arange(length, device=device) > positions[:, None]
     noise = torch.randn(inputs.query.shape, generator=torch.Generator().manual_seed(2)).to(inputs.query)
     other = noise * inputs.query.std() * scale
-    rows = Inputs(**{name: x.expand(count + 1, -1, -1) for name, x in inputs.tensors().items()})
-    rows = replace(rows, query=torch.where(later[..., None], other, rows.query))
+    rows = inputs.repeated(count + 1)
+    changed = replace(rows, query=torch.where(later[..., None], other, rows.query))
     with torch.no_grad():
-        output = rows.run(module)
-    leak = error_at(output[1:], output[:1].expand_as(output[1:])).where(~later[1:], 0.0)
+        output = changed.run(module, seed=seed)
+        expected = output[:1].expand_as(output) if seed is None else rows.run(module, seed=seed)
+    leak = error_at(output[1:], expected[1:]).where(~later[1:], 0.0)
     cut = leak.amax(dim=1).argmax()
-    return leak[
-        cut
-    ].max().item(), f"output {leak[cut].argmax().item()}, tokens after {positions[cut + 1].item()} changed"
+    where = f"output {leak[cut].argmax().item()}, tokens after {positions[cut + 1].item()} changed"
+    return leak[cut].max().item(), where
 
 
 def worst_pair(leak: Tensor, positions: Tensor) -> tuple[float, str]:

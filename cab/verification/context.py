@@ -26,6 +26,14 @@ def reads_something(subject: Subject) -> bool:
     return subject.complexity != "1"
 
 
+LEAST_CHANGE = 1e-3
+"""Relative change of the output that new queries, keys or values make at least."""
+
+
+def reads_source(subject: Subject) -> bool:
+    return subject.pattern.is_cross and reads_something(subject)
+
+
 @check("context", applies=reads_something)
 def context_is_used(subject: Subject) -> Worst:
     """New other tokens (earlier ones in CS, the source in cross patterns) change an output, not its own token alone."""
@@ -48,6 +56,22 @@ def context_is_used(subject: Subject) -> Worst:
         by_own, by_others = _change(with_own, before), _change(with_others, before)
         share = by_own / (by_own + by_others) if by_own + by_others > 0.0 else 1.0
         worst.add(share, f"n={LENGTH}, position {LENGTH - 1}, seed {seed}")
+    return worst
+
+
+@check("context", applies=reads_source)
+def each_input_is_used(subject: Subject) -> Worst:
+    """In cross patterns the output changes with the query alone, with the key alone and with the value alone."""
+    worst = Worst("inverse of the relative change that an input makes is", limit=1 / LEAST_CHANGE)
+    for length in (33, *subject.long):
+        module = subject.build_for(length)
+        inputs, fresh = (subject.draw(module, length, seed=seed) for seed in (1, 2))
+        with torch.no_grad():
+            before = inputs.run(module)
+            typical = before.double().pow(2).mean().sqrt().item()
+            for name, x in fresh.tensors().items():
+                change = _change(replace(inputs, **{name: x}).run(module), before) / max(typical, 1e-30)
+                worst.add(1 / change if change else torch.inf, f"n={length}, {name}")
     return worst
 
 

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from cab.verification.check import Worst, check, cross, keeps_contract
 from cab.verification.compare import LEAK, difference
+from cab.verification.decoding import initial_state
 from cab.verification.subject import Subject
 
 
@@ -81,6 +83,29 @@ def same_source(subject: Subject) -> Worst:
             difference(module(inputs.query, inputs.key, inputs.key.clone()), once), f"n=17, m={inputs.key.shape[1]}"
         )
     return worst
+
+
+@check("contract")
+def output_type(subject: Subject) -> Worst:
+    """The output has the shape, type and device of the query, in training, in evaluation and in decoding."""
+    worst = Worst("outputs of another shape, type or device:", limit=0.0)
+    for length, batch in ((1, 1), (17, 3), (130, 7)):
+        for training in (False, True):
+            module = subject.build().train(training)
+            inputs = subject.draw(module, length, batch=batch)
+            with torch.no_grad():
+                output = inputs.run(module)
+            where = f"n={length}, {batch} rows, {'training' if training else 'evaluation'}"
+            worst.add(float(_kind(output) != _kind(inputs.query)), f"{where} ({', '.join(map(str, _kind(output)))})")
+        if subject.decodes:
+            with torch.no_grad():
+                output, _ = module.step(inputs.query[:, :1], initial_state(module.eval(), inputs))
+            worst.add(float(_kind(output) != _kind(inputs.query[:, :1])), f"{batch} rows, a step ({output.dtype})")
+    return worst
+
+
+def _kind(x: Tensor) -> tuple[object, ...]:
+    return x.dtype, x.device, tuple(x.shape)
 
 
 @check("contract")

@@ -12,7 +12,10 @@ from cab.attention import reorder_state
 from cab.verification.check import Worst, check, decodes
 from cab.verification.compare import ROUNDING, difference, limit_for
 from cab.verification.inputs import Inputs, Module, padding_masks
-from cab.verification.subject import Subject, rounding
+from cab.verification.subject import LONG, Subject, rounding
+
+STEPS = 700
+"""Tokens that are decoded one by one in the longest run: more than a cache of a few blocks holds."""
 
 
 def prefills(subject: Subject) -> bool:
@@ -23,8 +26,9 @@ def prefills(subject: Subject) -> bool:
 def decode_steps(subject: Subject) -> Worst:
     """Token by token from an empty state: the outputs of training, at odd lengths, small and large values."""
     worst = Worst("difference between decoding and training", limit=ROUNDING)
-    for length, num_heads, scale in ((1, 4, 1.0), (2, 1, 1.0), (17, 4, 4.0), (37, 4, 1.0), (140, 1, 1.0)):
-        module = subject.build(num_heads=num_heads)
+    cases = [(1, 4, 1.0), (2, 1, 1.0), (17, 4, 4.0), (37, 4, 1.0), (140, 1, 1.0)]
+    for length, num_heads, scale in [*cases, (STEPS, 1, 1.0)] if subject.long else cases:
+        module = subject.build(num_heads=num_heads) if length < STEPS else subject.build_for(LONG)
         inputs = subject.draw(module, length, scale=scale)
         _compare(worst, module, inputs, [1] * length, f"n={length}, heads {num_heads}, inputs x{scale:g}")
     return worst
@@ -34,9 +38,11 @@ def decode_steps(subject: Subject) -> Worst:
 def decode_after_prefill(subject: Subject) -> Worst:
     """Tokens after a prompt that was read at once, or in uneven pieces, short ones and longer than any window."""
     worst = Worst("difference between decoding after a prompt and training", limit=ROUNDING)
-    for pieces in ([16, 1, 1, 1], [1, 7, 2, 1, 23, 1, 1], [33], [290, 1, 1, 1, 1], [64, 65, 1, 129, 1]):
-        module = subject.build()
-        inputs = subject.draw(module, sum(pieces))
+    plans = [[16, 1, 1, 1], [1, 7, 2, 1, 23, 1, 1], [33], [290, 1, 1, 1, 1], [64, 65, 1, 129, 1]]
+    plans += [[n - 1500, 1, 1, 1495, 1, 1, 1] for n in subject.long] + [[n - 3, 1, 1, 1] for n in subject.long]
+    for pieces in plans:
+        module = subject.build_for(sum(pieces))
+        inputs = subject.draw(module, sum(pieces), batch=1 if sum(pieces) in subject.long else 2)
         _compare(worst, module, inputs, pieces, f"pieces {pieces}")
     return worst
 
@@ -79,6 +85,28 @@ def decode_reordered(subject: Subject) -> Worst:
         worst.add(
             difference(torch.stack(outputs, 1), moved.run(module)[:, 11:]), "n=21, rows 2 0 0 1 from 11", limit=limit
         )
+    return worst
+
+
+@check("decoding", applies=decodes)
+def decode_keeps_state(subject: Subject) -> Worst:
+    """A step leaves the state that it is given, the source and the token as they were: another branch may go on."""
+    worst = Worst("change of what a step was given", limit=0.0)
+    for length in (1, 5, 70):
+        module = subject.build()
+        inputs = subject.draw(module, length + 1)
+        with torch.no_grad():
+            state = initial_state(module, inputs)
+            for t in range(length):
+                _, state = module.step(inputs.query[:, t], state)
+            names, kept = set(state), {name: x.clone() for name, x in (state | inputs.given()).items()}
+            first, _ = module.step(inputs.query[:, length], state)
+            worst.add(len(set(state) ^ names), f"token {length}, names in the state")
+            for name, x in (state | inputs.given()).items():
+                is_same = name in kept and x.shape == kept[name].shape and torch.equal(x, kept[name])
+                worst.add(float(not is_same), f"token {length}, {name}")
+            again, _ = module.step(inputs.query[:, length], state)
+            worst.add(difference(again, first), f"token {length}, output of the same step again")
     return worst
 
 

@@ -6,6 +6,7 @@ import torch
 
 from cab.verification.check import Worst, check
 from cab.verification.compare import difference
+from cab.verification.inputs import with_padding
 from cab.verification.subject import Subject
 
 
@@ -13,10 +14,10 @@ from cab.verification.subject import Subject
 def same_seed(subject: Subject) -> Worst:
     """Built and run in training mode under the same seed, two modules give the same output, bit for bit."""
     worst = Worst("difference between two runs with one seed", limit=0.0)
-    for length, dropout in ((17, 0.0), (65, 0.0), (33, subject.dropout)):
+    for length, dropout in ((17, 0.0), (65, 0.0), (33, subject.dropout), *((n, 0.0) for n in subject.long)):
         outputs = []
         for _ in range(2):
-            module = subject.build(dropout=dropout, seed=5).train()
+            module = subject.build_for(length, dropout=dropout, seed=5).train()
             inputs = subject.draw(module, length)
             torch.manual_seed(7)
             outputs.append(inputs.run(module))
@@ -28,8 +29,8 @@ def same_seed(subject: Subject) -> Worst:
 def eval_repeatable(subject: Subject) -> Worst:
     """In evaluation mode nothing is random: two calls agree, bit for bit, whatever the state of the generator."""
     worst = Worst("difference between two calls in evaluation mode", limit=0.0)
-    for length in (1, 17, 130):
-        module = subject.build(dropout=0.5)
+    for length in (1, 17, 130, *subject.long):
+        module = subject.build_for(length, dropout=0.5)
         inputs = subject.draw(module, length)
         with torch.no_grad():
             first = inputs.run(module)
@@ -42,13 +43,13 @@ def eval_repeatable(subject: Subject) -> Worst:
 def state_dict_complete(subject: Subject) -> Worst:
     """A new module, built under another seed, that loads the state_dict gives the same output in evaluation mode."""
     worst = Worst("difference after loading the state_dict into a new module", limit=0.0)
-    for length, seed in ((17, 1), (65, 2)):
-        module = subject.build(seed=seed)
+    for length, seed in ((17, 1), (65, 2), *((n, 3) for n in subject.long)):
+        module = subject.build_for(length, seed=seed)
         inputs = subject.draw(module, length)
         with torch.no_grad():
             inputs.run(module)  # what the first call creates has to be saved too
             expected = inputs.run(module)
-            other = subject.build(seed=seed + 100)
+            other = subject.build_for(length, seed=seed + 100)
             other.load_state_dict(module.state_dict())
             worst.add(difference(inputs.run(other), expected), f"n={length}")
     return worst
@@ -58,26 +59,31 @@ def state_dict_complete(subject: Subject) -> Worst:
 def train_then_eval(subject: Subject) -> Worst:
     """Steps in training mode leave no trace in evaluation: outputs before and after agree."""
     worst = Worst("change of evaluation by calls in training mode", limit=0.0)
-    module = subject.build(dropout=subject.dropout)
-    inputs = subject.draw(module, 33)
-    with torch.no_grad():
-        before = inputs.run(module)
-        for _ in range(2):
-            inputs.run(module.train())
-        worst.add(difference(inputs.run(module.eval()), before), "n=33")
+    for length in (33, *subject.long):
+        module = subject.build_for(length, dropout=subject.dropout)
+        inputs = subject.draw(module, length)
+        with torch.no_grad():
+            before = inputs.run(module)
+            for _ in range(2):
+                inputs.run(module.train())
+            worst.add(difference(inputs.run(module.eval()), before), f"n={length}")
     return worst
 
 
 @check("determinism")
 def inputs_untouched(subject: Subject) -> Worst:
-    """The inputs are what they were after a call."""
+    """The inputs and their masks are what they were after a call."""
     worst = Worst("change of the input", limit=0.0)
-    for training in (False, True):
-        module = subject.build().train(training)
-        inputs = subject.draw(module, 33)
-        before = {name: x.clone() for name, x in inputs.tensors().items()}
-        with torch.no_grad():
-            inputs.run(module)
-        for name, x in inputs.tensors().items():
-            worst.add(difference(x, before[name]), f"{name}, {'training' if training else 'evaluation'}")
+    for length in (33, *subject.long):
+        for training in (False, True):
+            module = subject.build_for(length).train(training)
+            for inputs in (subject.draw(module, length), with_padding(subject.draw(module, length, batch=3), "left")):
+                before = {name: x.clone() for name, x in inputs.given().items()}
+                with torch.no_grad():
+                    inputs.run(module)
+                for name, x in inputs.given().items():
+                    changed = (
+                        (x != before[name]).float().mean() if x.dtype is torch.bool else difference(x, before[name])
+                    )
+                    worst.add(changed, f"n={length}, {name}, {'training' if training else 'evaluation'}")
     return worst

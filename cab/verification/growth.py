@@ -37,30 +37,31 @@ ATTEMPTS = 3
 
 @check("growth", is_quick=False, is_timed=True)
 def time_growth(subject: Subject) -> Worst:
-    """Time of forward and backward grows with length no faster than the declared complexity."""
+    """Time in training and in evaluation grows with length no faster than the declared complexity."""
     limit = allowed(subject, TIME_SLACK)
     worst = Worst("power of the length with which time grows is", limit=limit)
-    power, where = _time_power(subject)
-    for _ in range(ATTEMPTS - 1):
-        if power > limit:
-            power, where = min((power, where), _time_power(subject))
-    worst.add(power, where)
+    for mode, phase in PHASES.items():
+        power, where = _time_power(subject, phase)
+        for _ in range(ATTEMPTS - 1):
+            if power > limit:
+                power, where = min((power, where), _time_power(subject, phase))
+        worst.add(power, f"{where}, {mode}")
     return worst
 
 
 @check("growth", is_quick=False)
 def memory_growth(subject: Subject) -> Worst:
-    """Peak memory of forward and backward grows with length no faster than the declared complexity."""
+    """Peak memory in training and in evaluation grows with length no faster than the declared complexity."""
     worst = Worst("power of the length with which memory grows is", limit=allowed(subject, MEMORY_SLACK))
-    module = _module(subject)
-    costs: dict[int, float] = {}
-    for length in lengths(subject):
-        call = partial(_train, subject, module, length)
-        if _seconds(call, subject.device) > ENOUGH and len(costs) >= 3:
-            break
-        costs[length] = float(peak_bytes(call, subject.device))
-    worst.add(*_power(costs, "MiB", 2**-20))
+    for mode, phase in PHASES.items():
+        module = _module(subject)
+        costs = {n: float(peak_bytes(partial(phase, subject, module, n), subject.device)) for n in lengths(subject)}
+        power, where = _power(costs, "MiB", 2**-20)
+        worst.add(power, f"{where}, {mode}")
     return worst
+
+
+Phase = Callable[[Subject, Module, int], None]
 
 
 def allowed(subject: Subject, slack: float) -> float:
@@ -82,18 +83,26 @@ def _module(subject: Subject) -> Module:
 
 
 def _train(subject: Subject, module: Module, length: int) -> None:
-    output = subject.draw(module, length, length, batch=1).requiring_grad().run(module)
+    output = subject.draw(module, length, length, batch=1).requiring_grad().run(module.train())
     output.sum().backward()
     module.zero_grad()
 
 
-def _time_power(subject: Subject) -> tuple[float, str]:
+@torch.no_grad()
+def _evaluate(subject: Subject, module: Module, length: int) -> None:
+    subject.draw(module, length, length, batch=1).run(module.eval())
+
+
+PHASES = {"in training": _train, "in evaluation": _evaluate}
+
+
+def _time_power(subject: Subject, phase: Phase) -> tuple[float, str]:
     """The power between the longest lengths; the fastest of three calls at each, of one that is slow."""
     module = _module(subject)
     costs: dict[int, float] = {}
-    _train(subject, module, SHORTEST)
+    phase(subject, module, SHORTEST)
     for length in lengths(subject):
-        call = partial(_train, subject, module, length)
+        call = partial(phase, subject, module, length)
         costs[length] = _seconds(call, subject.device)
         if costs[length] > ENOUGH and len(costs) >= 3:
             break

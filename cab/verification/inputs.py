@@ -56,11 +56,14 @@ class Inputs:
         """The inputs in float32."""
         return replace(self, **{name: x.float() for name, x in self.tensors().items()})
 
+    def given(self) -> dict[str, Tensor]:
+        """:meth:`tensors`, and the masks where there are any."""
+        masks = {"query_padding": self.query_padding, "key_padding": self.key_padding}
+        return self.tensors() | {name: mask for name, mask in masks.items() if mask is not None}
+
     def rows(self, index: Any) -> Inputs:
         """The rows ``index`` of every tensor."""
-        masks = {"query_padding": self.query_padding, "key_padding": self.key_padding}
-        named = self.tensors() | {name: mask for name, mask in masks.items() if mask is not None}
-        return replace(self, **{name: x[index] for name, x in named.items()})
+        return replace(self, **{name: x[index] for name, x in self.given().items()})
 
     def repeated(self, count: int) -> Inputs:
         """The one row of the inputs, ``count`` times."""
@@ -127,11 +130,13 @@ def row_alone(inputs: Inputs, row: int) -> Inputs | None:
     return Inputs(**cut)
 
 
-def outputs_and_gradients(module: Module, inputs: Inputs, direction: Tensor) -> dict[str, Tensor]:
+def outputs_and_gradients(
+    module: Module, inputs: Inputs, direction: Tensor, *, seed: int | None = None
+) -> dict[str, Tensor]:
     """Real outputs, and their gradients in ``direction`` to the real inputs and to every parameter."""
     module.zero_grad()
     inputs = inputs.requiring_grad()
-    output = inputs.run(module)
+    output = inputs.run(module, seed=seed)
     (output * direction)[inputs.real].sum().backward()
     named = {"outputs": output.detach()[inputs.real]}
     for name, x, mask in padded_places(inputs):

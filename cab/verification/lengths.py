@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import torch
+
 from cab.verification.check import Worst, check
+from cab.verification.compare import difference
+from cab.verification.inputs import with_padding
 from cab.verification.subject import Subject
 
 ANY = (2, 3, 4, 5, 7, 8, 11, 15, 16, 17, 24, 31, 32, 33, 47, 63, 64, 65, 96, 100, 127, 128, 129, 192, 255, 257)
+BEYOND = (385, 700, 1025, 2049, 3001)
+TURNS = ((33, 3), (130, 3), (17, 3), (257, 2), (130, 3), (1, 4), (65, 3), (33, 3))
+"""Lengths and rows that one module is given one after the other."""
+
 PAIRS = ((1, 1), (1, 17), (17, 1), (1, 130), (130, 1), (5, 64), (64, 5), (33, 33), (129, 65))
 
 
@@ -19,7 +27,26 @@ def length_one(subject: Subject) -> Worst:
 def any_length(subject: Subject) -> Worst:
     """Every length gives numbers of the input's shape, forward and backward, whatever a window or block is."""
     pairs = [(length, length) for length in ANY]
-    return runs(subject, [*pairs, *PAIRS] if subject.pattern.is_cross else pairs)
+    if subject.pattern.is_cross:
+        pairs += [*PAIRS, *((7, length) for length in subject.long)]
+    return runs(subject, pairs + [(length, length) for length in (*BEYOND, *subject.long) if subject.long])
+
+
+@check("lengths")
+def lengths_in_turn(subject: Subject) -> Worst:
+    """A module that reads longer sequences after shorter ones, and shorter after longer, gives what a new one gives."""
+    worst = Worst("difference from a module that has read nothing else", limit=0.0)
+    for training in (False, True):
+        used = subject.build().train(training)
+        for turn, (length, batch) in enumerate(TURNS):
+            fresh = subject.build().train(training)
+            inputs = subject.draw(fresh, length, batch=batch, seed=10 + turn)
+            inputs = with_padding(inputs, "left") if turn % 2 else inputs
+            with torch.no_grad():
+                actual, expected = (inputs.run(module, seed=1)[inputs.real] for module in (used, fresh))
+            before = ", ".join(str(n) for n, _ in TURNS[:turn]) or "nothing"
+            worst.add(difference(actual, expected), f"n={length}, {batch} rows, after {before}")
+    return worst
 
 
 def runs(subject: Subject, pairs: list[tuple[int, int]]) -> Worst:
@@ -28,6 +55,8 @@ def runs(subject: Subject, pairs: list[tuple[int, int]]) -> Worst:
     for index, (length, source_length) in enumerate(pairs):
         embed_dim, num_heads = ((32, 4), (24, 3), (8, 1))[index % 3]
         where = f"n={length}, m={source_length}" if subject.pattern.is_cross else f"n={length}"
+        if max(length, source_length) > max(ANY):
+            embed_dim, num_heads = 8, 1
         module = subject.build(embed_dim=embed_dim, num_heads=num_heads).train()
         inputs = subject.draw(module, length, source_length, batch=1 + index % 2).requiring_grad()
         try:

@@ -23,9 +23,10 @@ SLOPE, SLOPE_FLOAT32 = 1e-3, 0.02
 def finite_gradients(subject: Subject) -> Worst:
     """Outputs and gradients are numbers for inputs of zero, of usual size, ten times that, and for equal tokens."""
     worst = Worst("outputs and gradients that are no numbers:", limit=0.0)
-    for scale, length in ((0.0, 17), (1.0, 33), (10.0, 1), (10.0, 33), (10.0, 257)):
+    cases = [(0.0, 17), (1.0, 33), (10.0, 1), (10.0, 33), (10.0, 257), *((10.0, n) for n in subject.long)]
+    for scale, length in cases:
         for equal in (False, True):
-            module = subject.build().train()
+            module = subject.build_for(length).train()
             inputs = subject.draw(module, length, scale=scale)
             if equal:
                 inputs = replace(inputs, **{name: x[:, :1].expand_as(x) for name, x in inputs.tensors().items()})
@@ -40,9 +41,18 @@ def finite_gradients(subject: Subject) -> Worst:
 def gradient_is_derivative(subject: Subject) -> Worst:
     """The gradient to inputs and parameters is the slope of the output, by central differences in random directions."""
     worst = Worst("error of the gradient against central differences", limit=SLOPE)
-    for length, seed in ((5, 1), (19, 2), (150, 3), (530, 4)):
-        module = subject.build(seed=seed)
-        inputs = subject.draw(module, length, batch=1, seed=seed)
+    for length, seed, layout, dropout in (
+        (5, 1, "", None),
+        (19, 2, "", None),
+        (150, 3, "", None),
+        (19, 4, "inside", None),
+        (19, 5, "", 0.0),
+        (33, 6, "left", subject.dropout),
+        *((n, 7, "", None) for n in (530, *subject.long) if subject.long),
+    ):
+        module = subject.build_for(length, seed=seed, dropout=dropout or 0.0).train(dropout is not None)
+        inputs = subject.draw(module, length, batch=3 if layout else 1, seed=seed)
+        inputs = with_padding(inputs, layout) if layout else inputs
         try:
             module, inputs = module.double(), inputs.double()
             errors = [slope_error(module, inputs, step) for step in (1e-3, 1e-5)]
@@ -53,15 +63,16 @@ def gradient_is_derivative(subject: Subject) -> Worst:
             limit = SLOPE_FLOAT32
         noise = rounding(module, inputs)
         limit = limit if noise < 1e-6 else 1e3 * noise  # what is left of a quotient of coarse numbers
-        worst.add(min(errors), f"n={length}, seed {seed}", limit=limit)
+        mode = "" if dropout is None else f", in training with dropout {dropout:g}"
+        worst.add(min(errors), f"n={length}, seed {seed}{f', padding {layout}' if layout else ''}{mode}", limit=limit)
     return worst
 
 
 def slope_error(module: Module, inputs: Inputs, step: float) -> float:
     """|gradient . direction - difference quotient| relative to the length of the gradient, in one direction."""
     inputs = inputs.requiring_grad()
-    output = inputs.run(module)
-    cotangent = torch.randn_like(output)
+    output = inputs.run(module, seed=1)
+    cotangent = torch.randn_like(output) * inputs.real.unsqueeze(-1)
     places = [*inputs.tensors().values(), *(p for p in module.parameters() if p.is_floating_point())]
     gradients = torch.autograd.grad((output * cotangent).sum(), places, allow_unused=True)
     directions = [torch.randn_like(x) for x in places]
@@ -72,7 +83,7 @@ def slope_error(module: Module, inputs: Inputs, step: float) -> float:
     def moved(amount: float) -> Tensor:
         for x, d in zip(places, directions, strict=True):
             x.add_(d, alpha=amount)
-        return inputs.run(module).double()
+        return inputs.run(module, seed=1).double()
 
     with torch.no_grad():
         above, below = moved(step), moved(-2.0 * step)
@@ -94,24 +105,26 @@ def has_reference(subject: Subject) -> bool:
 def fast_is_reference(subject: Subject) -> Worst:
     """Outputs and all gradients of the fast form are those of the reference form, with and without padding."""
     worst = Worst("difference between the fast form and the reference", limit=FAST)
-    for length, embed_dim, num_heads, layout, scale in (
-        (1, 32, 4, "", 1.0),
-        (17, 24, 3, "", 4.0),
-        (33, 32, 4, "inside", 1.0),
-        (67, 16, 2, "", 1.0),
-        (21, 12, 1, "left", 4.0),
-        (150, 32, 2, "inside", 1.0),  # heads and lengths of kernels that need 16 and 128
+    for length, embed_dim, num_heads, layout, scale, training in (
+        (1, 32, 4, "", 1.0, False),
+        (17, 24, 3, "", 4.0, True),
+        (33, 32, 4, "inside", 1.0, False),
+        (67, 16, 2, "", 1.0, False),
+        (21, 12, 1, "left", 4.0, True),
+        (150, 32, 2, "inside", 1.0, False),  # heads and lengths of kernels that need 16 and 128
+        (40, 32, 4, "right", 1.0, True),
     ):
-        module = subject.build(embed_dim=embed_dim, num_heads=num_heads)
+        module = subject.build(embed_dim=embed_dim, num_heads=num_heads).train(training)
         inputs = subject.draw(module, length, scale=scale)
         if layout:
             inputs = with_padding(subject.draw(module, length, batch=5, scale=scale), layout)
         direction = torch.randn_like(inputs.query)
-        fast = outputs_and_gradients(module, inputs, direction)
+        fast = outputs_and_gradients(module, inputs, direction, seed=1)
         module.use_reference = True
-        slow = outputs_and_gradients(module, inputs, direction)
+        slow = outputs_and_gradients(module, inputs, direction, seed=1)
         floor = gradient_floor(slow)
+        how = f"{f', padding {layout}' if layout else ''}{', in training' if training else ''}"
         for name, expected in slow.items():
-            where = f"{name}, n={length}, heads {num_heads}, inputs x{scale:g}{f', padding {layout}' if layout else ''}"
+            where = f"{name}, n={length}, heads {num_heads}, inputs x{scale:g}{how}"
             worst.add(difference(fast[name], expected, floor), where)
     return worst

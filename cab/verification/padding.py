@@ -53,6 +53,30 @@ def padded_row(subject: Subject) -> Worst:
 
 
 @check("padding")
+def padded_in_training(subject: Subject) -> Worst:
+    """In training mode a padded row gives what it gives alone, where nothing is random, and padding says nothing."""
+    worst = Worst("difference between a padded row and the row alone, in training,", limit=ROUNDING)
+    for length, layout in ((17, "right"), (33, "left"), (33, "inside"), *((n, "inside") for n in subject.long)):
+        module = subject.build_for(length).train()
+        inputs = with_padding(subject.draw(module, length, batch=3), layout)
+        limit = limit_for(rounding(module, inputs), ROUNDING)
+        filled = replace(inputs, **{name: x.clone() for name, x in inputs.tensors().items()})
+        for _, x, mask in padded_places(filled):
+            x[mask] = 30.0 * torch.randn_like(x[mask])
+        with torch.no_grad():
+            together = inputs.run(module, seed=1)
+            other = filled.run(module, seed=1)
+            where = f"n={length}, padding {layout}"
+            worst.add(difference(other[inputs.real], together[inputs.real]), f"{where}, other padding", limit=limit)
+            for row, real in enumerate(inputs.real):
+                alone = None if subject.is_random_in_training else row_alone(inputs, row)
+                if alone is not None:
+                    error = difference(together[row, real], alone.run(module, seed=1)[0])
+                    worst.add(error, f"{where}, row {row}", limit=limit)
+    return worst
+
+
+@check("padding")
 def padding_gradient(subject: Subject) -> Worst:
     """The gradient of every real output to every padded input is exactly zero."""
     worst = Worst("gradient to padding", limit=0.0)
@@ -129,9 +153,11 @@ def padding_output(subject: Subject) -> Worst:
 def padded_as_alone(subject: Subject, layout: str) -> Worst:
     """Every row of a padded batch against the row alone, cut to its real tokens and given without masks."""
     worst = Worst("difference between a padded row and the row alone", limit=ROUNDING)
-    for length, num_heads, scale in ((17, 4, 1.0), (17, 1, 4.0), (70, 4, 1.0)):
-        module = subject.build(num_heads=num_heads)
-        inputs = with_padding(subject.draw(module, length, batch=BATCH, scale=scale), layout)
+    for length, num_heads, scale in ((17, 4, 1.0), (17, 1, 4.0), (70, 4, 1.0), *((n, 1, 1.0) for n in subject.long)):
+        module = subject.build_for(length, num_heads=num_heads)
+        inputs = with_padding(
+            subject.draw(module, length, batch=3 if length in subject.long else BATCH, scale=scale), layout
+        )
         limit = limit_for(rounding(module, inputs), ROUNDING)
         with torch.no_grad():
             together = inputs.run(module)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from cab.verification.causality import cuts, gradient_leak
+from cab.verification.causality import gradient_leak
 from cab.verification.check import Worst, check
 from cab.verification.compare import LEAK, distance
 from cab.verification.decoding import decode
@@ -50,8 +50,13 @@ def autocast_output(subject: Subject) -> Worst:
     """Outputs are numbers near those of float32, short, long and with large values; gradients are numbers."""
     worst = Worst("difference between autocast and float32", limit=0.0)
     for dtype in precisions(subject):
-        for length, num_heads, scale in ((17, 4, 1.0), (130, 4, 1.0), (1030, 1, 8.0)):
-            module = subject.build(num_heads=num_heads)
+        for length, num_heads, scale in (
+            (17, 4, 1.0),
+            (130, 4, 1.0),
+            (1030, 1, 8.0),
+            *((n, 1, s) for n in subject.long for s in (1.0, 8.0)),
+        ):
+            module = subject.build_for(length, num_heads=num_heads)
             inputs = subject.draw(module, length, batch=1, scale=scale).requiring_grad()
             with autocast(subject, dtype):
                 output = inputs.run(module)
@@ -73,7 +78,7 @@ def autocast_lookahead(subject: Subject) -> Worst:
         module = subject.build().train()
         inputs = subject.draw(module, 37, batch=1)
         with autocast(subject, dtype):
-            leak, where = gradient_leak(module, inputs, cuts(37))
+            leak, where = gradient_leak(module, inputs, torch.arange(37))
         worst.add(leak, f"{_name(dtype)}, n=37, {where}")
     return worst
 

@@ -27,6 +27,8 @@ GROUPS = (
     "batches",
     "lengths",
     "determinism",
+    "state",
+    "dropout",
     "numerics",
     "precision",
     "learning",

@@ -139,16 +139,25 @@ class PCC(Task):
         return mean_scores((backbone(batch["partial"])[1], batch["complete"]) for batch in batches(self.parts[part], 1))
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """The view itself."""
+        """The view itself; the view and its mirror images, left to right and front to back, as most things are."""
         test = self.parts["test"]
-        pairs = (test.__getitems__([i]) for i in range(len(test)))
-        return {"input_cloud": mean_scores((pair["partial"], pair["complete"]) for pair in pairs)}
+        pairs = [test.__getitems__([i]) for i in range(len(test))]
+        return {
+            "input_cloud": mean_scores((pair["partial"], pair["complete"]) for pair in pairs),
+            "mirrored": mean_scores((mirrored(pair["partial"]), pair["complete"]) for pair in pairs),
+        }
 
     def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         count = min(4, len(self.parts["test"]))
         batch = next(batches(torch.utils.data.Subset(self.parts["test"], range(count)), count))
         columns = {"seen": batch["partial"], "completed": backbone(batch["partial"])[1], "truth": batch["complete"]}
         draw_clouds({name: clouds.float().cpu().numpy() for name, clouds in columns.items()}, folder / "clouds.png")
+
+
+def mirrored(points: Tensor) -> Tensor:
+    """[B, N, 3] to [B, 4 N, 3]: with the mirror images in the first axis, the third, and both."""
+    signs = points.new_tensor([[1, 1, 1], [-1, 1, 1], [1, 1, -1], [-1, 1, -1]])
+    return (points.unsqueeze(1) * signs[:, None]).flatten(1, 2)
 
 
 def mean_scores(pairs: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:

@@ -133,7 +133,7 @@ def synthetic_utterances(count: int) -> tuple[list[Utterance], dict[str, Any]]:
             written = [WRITTEN[phoneme] for phoneme in phonemes] + [END]
             yield Utterance(f"{number:04d}", written, aligned, durations, 0, mel, pitch, energy)
 
-    key = {"generator": 3, "count": count, "version": VERSION}
+    key = {"generator": 5, "count": count, "version": VERSION}
     return _cached(key, utterances()), key
 
 

@@ -31,7 +31,7 @@ from tasks.tts.durations import aligned_tokens, attended_durations, fingerprint,
 from tasks.tts.objectives import Batch, Durations, Objective, Steps
 from tasks.tts.pictures import draw_spectrograms, write_waves
 
-SYNTHETIC = 240, 20  # utterances in all, and of dev and test each
+HELD_OUT = 32  # generated utterances of dev and test each
 
 
 @register_task(
@@ -47,6 +47,7 @@ class TTS(Task):
         dataset: ljspeech, or synthetic.
         held_out: of ljspeech, test on the last so many clips and validate on as many before them; 0 is the official
             split by chapters.
+        generated: utterances of synthetic in all.
         teacher: the record of a trained transformer_tts whose cross attention gives the durations of FastSpeech 2,
             where there are no alignments.
         chosen_by: what chooses the checkpoint: ``loss`` of the dev part, or its ``mcd``, as published.
@@ -64,6 +65,7 @@ class TTS(Task):
         *,
         dataset: str,
         held_out: int = 0,
+        generated: int = 240,
         teacher: str | None = None,
         chosen_by: str = "loss",
         validation_iterations: int = 8,
@@ -72,7 +74,7 @@ class TTS(Task):
         threshold: float = 0.5,
         evaluation_batch_size: int = 8,
     ) -> None:
-        self.dataset, self.held_out, self.chosen_by = dataset, held_out, chosen_by
+        self.dataset, self.held_out, self.generated, self.chosen_by = dataset, held_out, generated, chosen_by
         self.teacher = None if teacher is None else Path(teacher)
         self.validation_iterations, self.iterations = validation_iterations, iterations
         self.max_steps, self.threshold = max_steps, threshold
@@ -93,13 +95,15 @@ class TTS(Task):
             raise UserError(
                 "task.iterations, validation_iterations, max_steps and evaluation_batch_size must be at least 1"
             )
+        if self.generated < 3 * HELD_OUT:
+            raise UserError(f"task.generated must be at least {3 * HELD_OUT}, got {self.generated}")
         if self.held_out < 0 or (self.held_out and self.dataset == "synthetic"):
             raise UserError(f"task.held_out is for ljspeech and at least 0, got {self.held_out}")
 
     def setup(self, data_root: Path | None) -> None:
         if self.dataset == "synthetic":
-            utterances, self._about = synthetic_utterances(SYNTHETIC[0])
-            parts = split_at_end(utterances, SYNTHETIC[1])
+            utterances, self._about = synthetic_utterances(self.generated)
+            parts = split_at_end(utterances, HELD_OUT)
         else:
             utterances, self._about = read_ljspeech(data_root)
             parts = split_at_end(utterances, self.held_out) if self.held_out else split_by_chapter(utterances)

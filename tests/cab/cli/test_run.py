@@ -40,7 +40,7 @@ def overrides(**changes: str) -> list[str]:
         ({"backbone.depth": "3"}, ["backbone 'informer' has no option 'depth'", "encoder_layers"]),
         ({"task.horizon": "3"}, ["task 'lstf' has no option 'horizon'", "pred_len"]),
         ({"task.features": "X"}, ["features must be M", "S"]),
-        ({"task.seq_len": "9000"}, ["shorter than one window", "seq_len"]),
+        ({"task.seq_len": "900000"}, ["shorter than one window", "seq_len"]),
         ({"trainer.optimizer": "sgd"}, ["trainer.optimizer must be one of adam, adamw"]),
         ({"trainer.speed": "9"}, ["trainer.speed"]),
         ({"seed": "-1"}, ["seed must be"]),
@@ -179,7 +179,7 @@ def test_a_record_says_where_it_comes_from(tmp_path: Path) -> None:
     assert record["cell"]["dataset"] == "synthetic"
     assert record["config"]["attention"] == {"name": "abc", "num_landmarks": 5}
     assert {m["name"] for m in record["metrics"]} == {"mse", "mae"}
-    assert set(record["baselines"]) == {"repeat_last_value", "repeat_last_day"}
+    assert set(record["baselines"]) == {"repeat_last_value", "repeat_last_day", "ridge"}
     assert record["cost"]["params"] > 0
     assert record["versions"]["torch"]
     assert "repeat_last_day" in process.stdout

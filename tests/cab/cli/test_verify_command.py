@@ -14,7 +14,7 @@ from cab.cli.main import main
 from cab.registry import ATTENTIONS
 from tests.cab.cli.command import ROOT
 
-CHECKS = ["--checks", "causality,same_seed"]
+CHECKS = ["--quick", "--checks", "lookahead_gradient,lookahead_perturbation,lookahead_length,same_seed"]
 
 MINE = '''
     import torch
@@ -103,7 +103,8 @@ def test_leak_of_a_thousandth_in_a_file(capsys, file):
     assert status == 1
     failed = {line.split()[2] for line in out.splitlines() if " FAILED " in line}
     assert failed == {"lookahead_gradient", "lookahead_perturbation", "lookahead_length"}
-    assert "4 checks, 3 failed" in err
+    assert "Leaky CS: 4 checks, 3 failed: lookahead_gradient, lookahead_perturbation, lookahead_length" in err
+    assert [" FAILED " in line for line in out.splitlines()[1:]] == [True, True, True, False]
 
 
 def test_registered_class_in_a_file_is_verified_in_what_it_claims(capsys, tmp_path, monkeypatch):

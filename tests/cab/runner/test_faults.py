@@ -18,6 +18,7 @@ import torch
 from cab import UserError, load_results
 from cab.cli.main import main
 from cab.record import Record
+from cab.record_schema import sealed
 from cab.runner.faults import Preempted, StopSignals
 from cab.runner.run import run_cell
 from cab.runner.statuses import cell_statuses
@@ -99,7 +100,7 @@ def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(
     dataclasses.replace(records[1], config=config).write(tmp_path)
     troubled()
     assert main(["list", "cells", "--status", str(tmp_path), "--retry", "failed"]) == 1
-    assert "KeyError" in caplog.text
+    assert "attention has no value" in caplog.text
     records = {record.cell["seed"]: record for record in map(Record.read, tmp_path.glob("*.json"))}
     assert [records[seed].status for seed in (1, 2)] == ["failed", "finished"]
     assert records[2].command == "cab run seed=2"
@@ -252,7 +253,7 @@ def test_reproduce_compares(troubled: Cell, tmp_path: Path, capsys: pytest.Captu
     changed = json.loads(path.read_text())
     changed["metrics"][0]["value"] += 0.5
     changed["versions"]["torch"] = "0.1"
-    path.write_text(json.dumps(changed))
+    path.write_text(json.dumps(sealed(changed)))
     assert main(["reproduce", str(path)]) == 1
     printed = capsys.readouterr().out
     assert "differs" in printed

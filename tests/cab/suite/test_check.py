@@ -81,6 +81,12 @@ def test_the_cells_are_those_that_the_tasks_are_tested_in() -> None:
     assert len(named) == len(suite_cells()) == 15
 
 
+def test_every_cell_is_judged_by_a_primary_metric_of_its_task() -> None:
+    for cell in suite_cells():
+        metrics = TASKS.get(cell.task).build(dataset="synthetic").metrics
+        assert cell.metric in {metric.name for metric in metrics if metric.primary}, cell
+
+
 def test_no_records_are_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [len(found.scores) for found in collect([])] == [0] * 15
     assert main(["suite", "check", str(tmp_path)]) == 1

@@ -17,7 +17,7 @@ from cab.memory import peak_bytes
 from tasks.pcc.chamfer import chamfer_l1, chamfer_l2, distances, f_score
 from tasks.pcc.pcd import read_pcd
 from tasks.pcc.synthetic import generate_shape
-from tasks.pcc.task import PCC, mean_scores
+from tasks.pcc.task import PCC, mean_scores, mirrored
 from tests.tasks.in_order import in_order
 
 
@@ -232,6 +232,13 @@ def test_a_list_that_is_none(tmp_path: Path) -> None:
         ready(tmp_path)
     with pytest.raises(UserError, match="dataset=synthetic"):
         ready(None)
+
+
+def test_mirror_images_of_a_view() -> None:
+    points = torch.tensor([[[1.0, 2.0, 3.0]]])
+    assert mirrored(points)[0].tolist() == [[1, 2, 3], [-1, 2, 3], [1, 2, -3], [-1, 2, -3]]
+    seen, complete = (torch.from_numpy(cloud)[None] for cloud in generate_shape(0))  # a table
+    assert chamfer_l1(mirrored(seen), complete) < 0.5 * chamfer_l1(seen, complete)
 
 
 def test_real_views_belong_to_their_shape(samples: Path) -> None:

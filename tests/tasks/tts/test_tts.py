@@ -368,6 +368,7 @@ def test_bad_data_is_named(name: str, message: str, tmp_path: Path) -> None:
         ({"chosen_by": "ear"}, "loss or mcd"),
         ({"held_out": 0}, "held_out=N"),
         ({"iterations": 0}, "at least 1"),
+        ({"generated": 50}, "generated must be at least 96"),
         ({"dataset": "synthetic"}, "held_out is for ljspeech"),
     ],
 )
@@ -376,14 +377,20 @@ def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path:
         ready(write_ljspeech(tmp_path), **options)
 
 
-def test_generated_voices_hold_to_the_end() -> None:
+def test_generated_vowels_are_spoken_as_their_key_says() -> None:
     for number in range(6):
         phonemes, durations, wave = generate_utterance(number)
         assert np.array_equal(wave, generate_utterance(number)[2])
         assert len(phonemes) == len(durations)
         assert len(wave) == sum(durations) * HOP
+        key, spoken = phonemes[:8], phonemes[8:]
+        voices = {token[:-1]: VOICES[token[-1]] for token in key}
+        assert len(voices) == 8
         _, pitch, _ = features(wave)
-        assert np.median(np.exp(pitch[-8:])) == pytest.approx(VOICES[phonemes[0]][0], rel=0.1)
+        for place, token in enumerate(spoken, start=8):
+            assert token.endswith("0")
+            middle = pitch[4 * place + 2]
+            assert np.exp(middle) == pytest.approx(voices[token[:-1]][0], rel=0.15), (number, place)
 
 
 def test_real_clips(samples: Path) -> None:

@@ -1,0 +1,135 @@
+"""State: a call leaves nothing behind, neither on the module nor beside it."""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cab.verification.check import Worst, check
+from cab.verification.compare import difference
+from cab.verification.inputs import with_padding
+from cab.verification.subject import Subject
+
+
+@check("state")
+def generators_untouched(subject: Subject) -> Worst:
+    """A call seeds no generator and draws from none in evaluation; in training it draws from torch's alone."""
+    worst = Worst("generators of random numbers that a call touched:", limit=0.0)
+    for length in (17, *subject.long):
+        for training in (False, True):
+            module = subject.build_for(length, dropout=subject.dropout).train(training)
+            inputs = subject.draw(module, length)
+            where = f"n={length}, {'training' if training else 'evaluation'}"
+            after = []
+            for seed in (1, 2):
+                torch.manual_seed(seed)
+                before = _generators()
+                with torch.no_grad():
+                    inputs.run(module)
+                now = _generators()
+                allowed = {"torch"} if training else set()
+                touched = [name for name in now if now[name] != before[name] and name not in allowed]
+                worst.add(len(touched), f"{where} ({', '.join(touched) or 'none'})")
+                after.append(now["torch"])
+            worst.add(float(after[0] == after[1]), f"{where}, seeded by the call")
+    return worst
+
+
+@check("state")
+def calls_leave_nothing(subject: Subject) -> Worst:
+    """A batch gives the same whatever was read before, in training mode as in evaluation, forward and backward."""
+    worst = Worst("change by an earlier batch", limit=0.0)
+    cases = [(False, 0.0, 17), (True, subject.dropout, 17), *((True, 0.0, length) for length in subject.long)]
+    for training, dropout, length in cases:
+        used, fresh = (subject.build_for(length, dropout=dropout).train(training) for _ in range(2))
+        batch = 1 if length in subject.long else 3
+        for seed, layout in ((5, ""), (6, "left"))[:batch]:
+            earlier = subject.draw(used, length, batch=batch, scale=3.0, seed=seed)
+            earlier = with_padding(earlier, layout) if layout else earlier
+            earlier.requiring_grad().run(used).sum().backward()
+        inputs = subject.draw(used, length, batch=batch)
+        with torch.no_grad():
+            error = difference(inputs.run(used, seed=1), inputs.run(fresh, seed=1))
+        worst.add(error, f"n={length}, {'training' if training else 'evaluation'}")
+    return worst
+
+
+@check("state")
+def modules_apart(subject: Subject) -> Worst:
+    """Two modules of one class do not touch each other, and what is kept beside them can be forgotten."""
+    worst = Worst("change by what another module or the class keeps", limit=0.0)
+    module = subject.build(seed=1)
+    inputs = subject.draw(module, 17)
+    with torch.no_grad():
+        expected = inputs.run(module)
+        for width in (32, 24):
+            other = subject.build(seed=2, embed_dim=width)
+            subject.draw(other, 29, seed=3, scale=2.0).run(other.train())
+        worst.add(difference(inputs.run(module), expected), "n=17, after another module was built and called")
+        forgotten = forget(subject.cls)
+        fresh = subject.build(seed=2)
+        fresh.load_state_dict(module.state_dict())
+        torch.manual_seed(7)
+        error = difference(inputs.run(fresh), expected)
+    worst.add(error, f"n=17, with the same state_dict, after the class forgot {', '.join(forgotten) or 'nothing'}")
+    return worst
+
+
+@check("state")
+def parameters_learn(subject: Subject) -> Worst:
+    """Every parameter gets a gradient in training, in a call with or without padding."""
+    worst = Worst("parameters that get no gradient:", limit=0.0)
+    got: set[str] = set()
+    for length, layout in ((1, ""), (17, ""), (70, "right")):
+        module = subject.build().train()
+        inputs = subject.draw(module, length, batch=3)
+        inputs = with_padding(inputs, layout) if layout else inputs
+        output = inputs.run(module)
+        if output.requires_grad:  # not of what has no parameters at all
+            ((output * torch.randn_like(output))[inputs.real]).sum().backward()
+        got |= {n for n, p in module.named_parameters() if p.grad is not None and bool(p.grad.any())}
+    missing = [n for n, p in module.named_parameters() if p.requires_grad and n not in got]
+    worst.add(len(missing), f"n=1, 17, 70 ({', '.join(missing) or 'none'})")
+    return worst
+
+
+def forget(cls: type[nn.Module]) -> list[str]:
+    """Empty the caches of a class and its module that hold tensors, all of which can be made anew; their names."""
+    forgotten = []
+    for owner in (*_own_classes(cls), *{sys.modules[c.__module__] for c in _own_classes(cls)}):
+        for name, kept in list(vars(owner).items()):
+            if isinstance(kept, functools._lru_cache_wrapper):
+                kept.cache_clear()
+            elif isinstance(kept, dict | list | set) and any(isinstance(x, Tensor) for x in _items(kept)):
+                kept.clear()
+                forgotten.append(name)
+            elif isinstance(kept, Tensor) and isinstance(owner, type):
+                setattr(owner, name, None)
+                forgotten.append(name)
+    return forgotten
+
+
+def _own_classes(cls: type[nn.Module]) -> list[type]:
+    """The class and those of its bases that neither torch nor this package brings."""
+    return [c for c in cls.__mro__ if c.__module__.partition(".")[0] not in ("torch", "builtins", "cab", "typing")]
+
+
+def _items(kept: Any) -> Iterator[Any]:
+    yield from kept.values() if isinstance(kept, dict) else kept
+
+
+def _generators() -> dict[str, object]:
+    """The states of the generators that a process has."""
+    numbers = np.random.get_state(legacy=True)
+    return {
+        "torch": bytes(torch.get_rng_state().numpy()),
+        "numpy": (numbers[1].tobytes(), numbers[2]),  # type: ignore[index]
+        "random": random.getstate(),
+    }

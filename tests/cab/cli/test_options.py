@@ -1,0 +1,166 @@
+"""Options of every command are checked before anything is written or deleted: one line, status 2."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cab.cli.main import main
+
+CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", "pattern=NC"]
+CELL += ["preset=smoke", "device=cpu"]
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Run a command in a folder with results; the one line that refuses it."""
+    (tmp_path / "results" / "local").mkdir(parents=True)
+    (tmp_path / "results" / "local" / "0123.json").write_text("kept")
+    (tmp_path / "file").write_text("kept")
+    monkeypatch.chdir(tmp_path)
+
+    def line(*arguments: str, words: str) -> str:
+        before = tree(tmp_path)
+        assert main(list(arguments)) == 2
+        assert tree(tmp_path) == before
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.count("\n") == 1, said.err
+        assert words in said.err
+        return said.err
+
+    return line
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() if path.is_file() else b"" for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("force=maybe", "force must be true or false, got 'maybe'; as force=false"),
+        ("force=2", "force must be true or false, got 2"),
+        ("force=null", "force must be true or false, got None"),
+        ("force=[true]", "force must be true or false"),
+        ("attention.num_landmarks=many", "attention.num_landmarks must be a whole number, got 'many'"),
+        ("attention.num_landmarks=2.5", "must be a whole number, got 2.5; as attention.num_landmarks=2"),
+        ("attention.num_landmarks=null", "attention.num_landmarks must be a whole number, got None"),
+        ("attention.num_landmarks=[1,2]", "attention.num_landmarks must be a whole number, got [1, 2]"),
+        ("attention.num_landmarks=true", "attention.num_landmarks must be a whole number, got True"),
+        ("attention.num_landmarks='8'", "attention.num_landmarks must be a whole number, got '8'"),
+        ("attention.num_landmarks={a: 1}", "attention.num_landmarks must be a whole number"),
+        ("attention.num_landmarks=-3", "must be a whole number from 0, got -3"),
+        ("backbone.dropout=1.5", "backbone.dropout must be a number from 0 to below 1, got 1.5"),
+        ("backbone.dropout=-0.1", "backbone.dropout must be a number from 0 to below 1, got -0.1"),
+        ("backbone.dropout=nan", "backbone.dropout must be a number, got nan"),
+        ("backbone.dropout=inf", "backbone.dropout must be a number, got inf"),
+        ("backbone.dropout=low", "backbone.dropout must be a number, got 'low'"),
+        ("backbone.embed_dim=-8", "backbone.embed_dim must be a whole number from 0, got -8"),
+        ("backbone.embed_dim=8.5", "backbone.embed_dim must be a whole number, got 8.5; as backbone.embed_dim=8"),
+        ("backbone.embed_dim=7", "embed_dim"),
+        ("backbone.num_heads=0", "num_heads"),
+        ("task.pred_len=soon", "task.pred_len must be a whole number"),
+        ("task.features=3", "task.features must be"),
+        ("seed=1.5", "seed must be a whole number, got 1.5; as seed=2"),
+        ("seed=null", "seed must be a whole number, got None"),
+        ("seed=true", "seed must be a whole number, got True"),
+        ("seed=-1", "seed must be"),
+        ("device=3", "device must be text, got 3"),
+        ("retry=failed", "retry must be a list"),
+        ("retry=[lost]", "retry must be a list of finished, oom, diverged, failed"),
+        ("elsewhere=3", "elsewhere must be text or a group of options, got 3"),
+        ("elsewhere={CS: 3}", "an attention is a name or a mapping with 'name'"),
+        ("trainer.learning_rate=fast", "trainer.learning_rate must be a number"),
+        ("trainer.compile=perhaps", "trainer.compile must be true or false"),
+        ("trainer.batch_size=1.5", "trainer.batch_size must be a whole number"),
+        ("trainer.learning_rat=1", "unknown option 'trainer.learning_rat': did you mean 'trainer.learning_rate'"),
+        ("+trainer.speed=1", "unknown option 'trainer.speed'"),
+        ("~trainer.learning_rate", "'~trainer.learning_rate' removes an option"),
+        ("~seed", "'~seed' removes an option"),
+        ("~attention.num_landmarks", "removes an option"),
+        ("+zzz=1", "unknown option 'zzz'"),
+        ("zzz=1", "unknown option 'zzz'"),
+        ("sede=1", "unknown option 'sede': did you mean 'seed'"),
+        ("+attention.zzz=1", "attention 'abc' has no option 'zzz'"),
+        ("cluster.workers=2", "cluster"),
+        ("results_dir=''", "results_dir must name a folder"),
+        ("results_dir=null", "results_dir must be text, got None"),
+        ("results_dir=[a]", "results_dir must be text"),
+        ("results_dir=file", "results_dir: file is not a folder"),
+        ("results_dir=file/below", "results_dir: file is not a folder"),
+        ("results_dir=" + "x" * 300, "results_dir"),
+        ("results_dir=/proc/results", "no folder can be made in /proc/results"),
+    ],
+    ids=lambda value: value[:40] if "=" in value or "~" in value else "",
+)
+def test_a_wrong_option_of_a_run_is_one_line(override: str, words: str, refused: Refused) -> None:
+    refused("run", *CELL, override, words=words)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["cluster=local", "cluster.workers=many"], "cluster.workers must be a whole number or null, got 'many'"),
+        (["cluster=local", "+cluster.speed=1"], "unknown option 'cluster.speed'"),
+        (["cluster=slurm", "cluster.wait=maybe"], "cluster.wait must be true or false, got 'maybe'"),
+        (["cluster=slurm", "cluster.gpus=1.5"], "cluster.gpus must be a whole number, got 1.5; as cluster.gpus=2"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_a_wrong_option_of_a_cluster_is_one_line(overrides: list[str], words: str, refused: Refused) -> None:
+    refused("run", *CELL, *overrides, words=words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["leaderboard", "--out", "file"], "--out: file is not a folder"),
+        (["leaderboard", "--out", "file/below"], "--out: file is not a folder"),
+        (["leaderboard", "--out", ""], "an argument of cab leaderboard is empty"),
+        (["leaderboard", "--out="], "an argument of cab leaderboard is empty"),
+        (["score", ""], "an argument of cab score is empty"),
+        (["score", "file/below"], "no results at file/below"),
+        (["correlation", "nothing"], "no results at nothing"),
+        (["list", "cells", "--status", "file"], "no results at file"),
+        (["suite", "check", "file"], "no results at file"),
+        (["reproduce", "results/local/0123.json"], "is not a whole result record"),
+        (["reproduce", "results/local/0123.json", "--results-dir", "file"], "--results-dir: file is not a folder"),
+        (["reproduce", "results"], "results is not a file"),
+        (["efficiency-length", "results"], "results"),
+        (["efficiency", "vanilla", "--out", "file/costs.csv"], "file"),
+        (["efficiency", "vanilla", "--plot", "file"], "file"),
+    ],
+    ids=" ".join,
+)
+def test_a_folder_that_cannot_be_used_is_one_line(arguments: list[str], words: str, refused: Refused) -> None:
+    refused(*arguments, words=words)
+
+
+def test_a_folder_without_leave_to_write(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave: Callable[..., bool] = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).resolve() != tmp_path and leave(path, mode))
+    refused("run", *CELL, "results_dir=new", words="results_dir: no leave to write in")
+
+
+def test_control_characters_reach_no_terminal(refused: Refused) -> None:
+    said = refused("score", "no\x1b[31mthing\nhere\x07", words="no results at no\ufffd[31mthing here\ufffd")
+    assert "\x1b" not in said
+
+
+def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cab.runner.launch.run_overrides", interrupted)
+    assert main(["run", *CELL]) == 130
+    assert capsys.readouterr().err == "cab: interrupted; the same command goes on from the last checkpoint\n"
+    monkeypatch.setattr("cab.cli.score.run", interrupted)
+    assert main(["score"]) == 130
+    assert capsys.readouterr().err == "cab: interrupted\n"

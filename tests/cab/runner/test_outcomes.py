@@ -1,0 +1,124 @@
+"""What a single run answers with, and that yes and no mean yes and no."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tqdm import tqdm
+
+from cab import UserError
+from cab.cli.main import main
+from cab.cli.terminal import TerminalHandler
+from cab.record import Record
+from cab.runner.cell import Cell as CheckedCell
+from cab.runner.report import Report
+from cab.runner.run import run_cell
+from tests.cab.runner.troubled import Troubled
+
+Cell = Callable[..., dict[str, Any]]
+
+
+@pytest.mark.parametrize("trouble", ["nan", "oom", "crash"])
+def test_a_single_run_without_a_score_is_status_1(
+    trouble: str, troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    troubled()
+    command = ["run", "task=troubled", "dataset=synthetic", "backbone=gpt2", "attention=vanilla", "pattern=CS"]
+    command += ["preset=smoke", "device=cpu", f"results_dir={tmp_path}", "trainer.batch_size=4", "trainer.max_steps=8"]
+    monkeypatch.setattr(Troubled, "trouble_now", trouble)
+    assert main(command) == 1
+    assert "failed: troubled synthetic" in capsys.readouterr().err
+    assert main(command) == 1, "found"
+    monkeypatch.setattr(Troubled, "trouble_now", "")
+    assert main([*command, "force=true"]) == 0
+
+
+def test_in_a_sweep_a_run_out_of_memory_is_a_result(troubled: Cell) -> None:
+    outcome = run_cell(troubled(trouble="oom"))
+    sweep, single = Report(), Report(raises=True)
+    for report in (sweep, single):
+        report.add(outcome)
+    assert (sweep.exit_status, single.exit_status) == (0, 1)
+
+
+@pytest.mark.parametrize("word", ["no", "off", "No", "false"])
+def test_no_keeps_the_record(word: str, troubled: Cell, tmp_path: Path) -> None:
+    record = run_cell(troubled("trainer.max_steps=1")).record
+    assert record is not None
+    before = (tmp_path / f"{record.hash}.json").read_bytes()
+    again = run_cell(troubled("trainer.max_steps=1", f"force={word}"))
+    assert again.kind == "found"
+    assert (tmp_path / f"{record.hash}.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("word", ["yes", "on", "TRUE"])
+def test_yes_runs_again(word: str, troubled: Cell) -> None:
+    run_cell(troubled("trainer.max_steps=1"))
+    assert run_cell(troubled("trainer.max_steps=1", f"force={word}")).kind == "trained"
+
+
+@pytest.mark.parametrize("option", ["force=maybe", "backbone.dropout=1.5", "task.at=2.5", "trainer.decay_vectors=2"])
+def test_a_wrong_option_deletes_nothing(option: str, troubled: Cell, tmp_path: Path) -> None:
+    record = run_cell(troubled("trainer.max_steps=1")).record
+    assert record is not None
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match=f"{option.partition('=')[0]} must be"):
+        run_cell(troubled("trainer.max_steps=1", "force=yes", option))
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_yes_and_true_are_one_cell(troubled: Cell) -> None:
+    words = [CheckedCell.from_config(troubled(f"trainer.decay_vectors={word}")) for word in ("yes", "true", "no")]
+    assert words[0].hash == words[1].hash != words[2].hash
+    assert words[0].trainer.decay_vectors is True
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_folder_that_is_none_is_refused_before_training(place: str, troubled: Cell, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    config = troubled(f"results_dir={tmp_path / place}")
+    with pytest.raises(UserError, match="is not a folder"):
+        run_cell(config)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_log_lines_do_not_break_the_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr("sys.stderr", terminal)
+    handler = TerminalHandler()
+    with tqdm(total=10, file=terminal, desc="cell", mininterval=0, ascii=True) as bar:
+        bar.update(3)
+        handler.emit(logging.LogRecord("cab", logging.INFO, "", 0, "checkpoint\x1b[2J at 3", (), None))
+    said = terminal.getvalue()
+    line = said[: said.index("checkpoint")].rsplit("\r", 1)
+    assert line[1] == "", "the bar is wiped before the line"
+    assert set(line[0].rsplit("\r", 1)[1]) == {" "}
+    assert "checkpoint\ufffd[2J at 3\n" in said
+    assert "3/10" in said[said.index("at 3\n") :], "and drawn again below it"
+
+
+def test_a_record_names_no_terminal_codes(troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = run_cell(troubled("trainer.max_steps=1")).record
+    assert record is not None
+    (tmp_path / f"{record.hash}.json").unlink()
+    evil = Record(**{**vars(record), "cell": {**record.cell, "attention": "a\x1b]0;x\x07bc"}, "command": "run\x1b[0m"})
+    evil.write(tmp_path)
+    assert main(["list", "cells", "--status", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    assert "\x1b" not in said.out + said.err
+    assert "\x07" not in said.out + said.err
+
+
+def test_a_cut_cell_is_gone_on_with(troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = run_cell(troubled("trainer.max_steps=1")).record
+    assert record is not None
+    path = tmp_path / f"{record.hash}.json"
+    path.unlink()
+    assert main(["list", "cells", "--status", str(tmp_path), "--retry", "cut"]) == 0
+    assert "finished" in capsys.readouterr().out
+    assert path.exists()

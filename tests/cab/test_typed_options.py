@@ -1,0 +1,99 @@
+"""Values against annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from cab.errors import UserError
+from cab.printable import csv_cell, csv_table
+from cab.registry import ATTENTIONS, BACKBONES, TASKS
+from cab.typed_options import annotations_of, check_types, described
+
+
+@pytest.mark.parametrize(
+    ("kind", "fit", "unfit"),
+    [
+        (bool, [True, False], [0, 1, "yes", None, "maybe"]),
+        (int, [0, 3, np.int64(3)], [1.0, "1", None, True, [1], -1]),
+        (float, [0, 0.5, -2.5, np.float32(1)], ["0.5", None, True, float("nan"), float("inf")]),
+        (str, ["", "a"], [3, None, ["a"]]),
+        (int | None, [None, 3], ["3", 2.5, False, -3]),
+        (str | int | None, [None, 3, "epoch"], [2.5, [1]]),
+        (Literal["M", "S"], ["M", "S"], ["X", None, 1]),
+        (Literal[1, 2], [1, 2], [True, 3, "1"]),
+        (Sequence[int], [[], [1, 2], (3,)], ["12", 3, [1.5], None, [1, -2]]),
+        (tuple[float, float], [[1, 2], (0.5, -2)], [[1], [1, 2, 3], 1, ["a", "b"]]),
+        (tuple[int, ...], [[], [1, 2, 3]], [[1, "2"], 1]),
+        (Mapping[str, Any], [{}, {"a": 1}], [3, "a", [1]]),
+        (Any, [None, 3, "a", object()], []),
+    ],
+    ids=str,
+)
+def test_what_fits_an_annotation(kind: Any, fit: list[Any], unfit: list[Any]) -> None:
+    for value in fit:
+        check_types({"size": value}, {"size": kind}, {}, "attention")
+    for value in unfit:
+        with pytest.raises(UserError, match=r"^attention\.size must be") as raised:
+            check_types({"size": value}, {"size": kind}, {}, "attention")
+        assert "\n" not in str(raised.value)
+
+
+def test_the_nearest_form_is_one_that_fits() -> None:
+    usual = {"size": 16, "widths": (1, 2), "causal": True, "other": None}
+    kinds = {"size": int, "widths": Sequence[int], "causal": bool, "other": int | None}
+    for wrong, near in (
+        ({"size": 2.5}, "size=2"),
+        ({"size": -0.5}, "size=0"),
+        ({"size": "many"}, "size=16"),
+        ({"widths": 3}, r"widths=\[1,2\]"),
+        ({"causal": "perhaps"}, "causal=true"),
+    ):
+        with pytest.raises(UserError, match=f"; as {near}$"):
+            check_types(wrong, kinds, usual)
+
+
+def test_a_dropout_is_a_share() -> None:
+    for name in ("dropout", "attention_dropout"):
+        check_types({name: 0.99}, {name: float}, {})
+        for value in (1.0, -0.1, 1.5):
+            with pytest.raises(UserError, match="from 0 to below 1"):
+                check_types({name: value}, {name: float}, {})
+
+
+def test_every_default_of_ours_fits_its_annotation() -> None:
+    for registry in (ATTENTIONS, BACKBONES, TASKS):
+        for entry in registry:
+            kinds = annotations_of(entry.cls)
+            assert not [name for name in entry.options if kinds[name] is Any], entry.name
+            entry.check_options(entry.options, registry.kind)
+            for name in entry.options:
+                assert described(kinds[name])
+
+
+def test_an_annotation_of_the_type_checker_alone_is_not_checked() -> None:
+    def build(*, size: Nowhere = 3, depth: int = 2) -> None:  # type: ignore[name-defined]  # noqa: F821
+        raise NotImplementedError
+
+    assert annotations_of(build) == {"size": Any, "depth": int}
+
+
+@pytest.mark.parametrize("formula", ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3", "=HYPERLINK(1)"])
+def test_a_spreadsheet_runs_nothing(formula: str) -> None:
+    import pandas as pd
+
+    assert csv_cell(formula) == f"'{formula}"
+    table = pd.DataFrame({"name": [formula, "abc", None], formula: [-1.5, 2.0, 3.0]})
+    text = csv_table(table).to_csv(index=False)
+    lines = text.splitlines()
+    assert all(not cell.strip('"').startswith(tuple("=@+")) for line in lines for cell in line.split(","))
+    assert "-1.5" in text
+    assert f"'{formula}" in lines[0]
+
+
+@pytest.mark.parametrize("harmless", ["-0.5", "+1e-3", "-", "abc(n=3)", "", 3, None, "-inf"])
+def test_numbers_and_names_stay_what_they_are(harmless: object) -> None:
+    assert csv_cell(harmless) == harmless
