@@ -15,8 +15,9 @@ fairseq: .venv-fairseq/ready
 	PYTHON=$(PYTHON) scripts/fairseq_environment.sh && touch $@
 
 demo: setup
-	$(BIN)/cab run -m task=lstf dataset=synthetic attention=vanilla,abc,performer,cosformer,none pattern=NC,NS preset=mini results_dir=$(RESULTS)
+	$(BIN)/cab run -m task=lstf dataset=synthetic attention=vanilla,abc,performer,cosformer,local,none pattern=CS preset=mini results_dir=$(RESULTS) cluster=local cluster.workers=$(shell getconf _NPROCESSORS_ONLN)
 	$(BIN)/cab leaderboard $(RESULTS) --format markdown
+	$(BIN)/cab suite tell $(RESULTS)
 
 # What a change could break quickly.
 test: setup

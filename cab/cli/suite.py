@@ -1,4 +1,4 @@
-"""`cab suite check`: whether the cells of the suite measure attention, from records of it."""
+"""`cab suite`: whether the cells of the suite measure attention (check), and what its records say (tell)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     commands = parser.add_subparsers(dest="what", required=True)
     check = commands.add_parser(
-        "check", description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+        "check",
+        description="whether the cells of the suite measure attention, from records of it",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     check.add_argument("results", nargs="?", type=Path, default=DEFAULT, help=f"a folder of records ({DEFAULT})")
     check.add_argument("--csv", action="store_true", help="CSV")
+    tell = commands.add_parser(
+        "tell", description="what attention brings in each cell, and what each method keeps of it"
+    )
+    tell.add_argument("results", nargs="?", type=Path, default=DEFAULT, help=f"a folder of records ({DEFAULT})")
 
 
 def run(args: argparse.Namespace) -> int:
+    """0, or the status of :func:`_check`."""
+    return _tell(args.results) if args.what == "tell" else _check(args)
+
+
+def _tell(results: Path) -> int:
+    from cab.errors import UserError
+    from cab.suite.cells import read_scores
+    from cab.suite.lessons import lessons
+
+    told = lessons(read_scores(results))
+    if not told:
+        raise UserError(f"no cell of the suite in {results} was run with attention=vanilla and attention=none")
+    print("\n\n".join(told))
+    return 0
+
+
+def _check(args: argparse.Namespace) -> int:
     """Status 1 when a cell does not measure attention, or the cells together lack something."""
     from cab.suite.cells import read_scores
     from cab.suite.check import check_cell, check_suite

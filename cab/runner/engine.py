@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 from collections.abc import Mapping
@@ -73,8 +74,7 @@ class Run:
         engine.check(cell, processes)
         cell.task.setup(cell.data_root)
         try:
-            with without_memory():
-                make_backbone(cell)
+            make_backbone(cell, has_memory=False)
         except UserError:
             raise
         except Exception as error:
@@ -111,21 +111,26 @@ def choose_device(name: str, processes: Processes) -> torch.device:
     return torch.device("cuda", processes.local_rank % torch.cuda.device_count())
 
 
-def make_backbone(cell: Cell) -> Backbone:
-    """The network of the cell, sized by its data.
+def make_backbone(cell: Cell, *, has_memory: bool = True) -> Backbone:
+    """The network of the cell, sized by its data; without memory it has names and shapes alone.
 
     Raises:
         ValueError: a backbone that does not take the task's calls, or options that do not fit.
     """
     if cell.task.calls:
         cell.task.protocol_of(BACKBONES.get(cell.backbone).cls)
-    return build_backbone(
-        cell.backbone,
-        attention=cell.attention,
-        pattern=cell.pattern,
-        elsewhere={str(p): {"name": spec.name, **spec.options} for p, spec in cell.elsewhere.items()},
-        **{**cell.backbone_options, **cell.task.backbone_options(cell.backbone)},
-    )
+    options = {
+        **cell.backbone_options,
+        **cell.task.backbone_options(cell.backbone),
+    }  # of data, which have memory
+    with contextlib.nullcontext() if has_memory else without_memory():
+        return build_backbone(
+            cell.backbone,
+            attention=cell.attention,
+            pattern=cell.pattern,
+            elsewhere={str(p): {"name": spec.name, **spec.options} for p, spec in cell.elsewhere.items()},
+            **options,
+        )
 
 
 def _check_packages(cell: Cell) -> None:

@@ -53,23 +53,29 @@ class CellScores:
     Attributes:
         scores: of each attention, one a seed.
         trivial, bounded: of the baselines, None where no record has them.
+        sign: of the metric's own values.
     """
 
     cell: SuiteCell
     scores: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     trivial: float | None = None
     bounded: float | None = None
+    sign: float = 1.0
 
     def add(self, record: Record) -> None:
         [metric] = [metric for metric in record.metrics if metric.name == self.cell.metric]
         if metric.value is None:
             return
-        sign = 1.0 if metric.higher_is_better else -1.0
+        self.sign = sign = 1.0 if metric.higher_is_better else -1.0
         self.scores[record.cell["attention"]].append(sign * self.cell.scaled(metric.value))
         for name in ("trivial", "bounded"):
             value = record.baselines.get(getattr(self.cell, name), {}).get(metric.name)
             if value is not None:
                 setattr(self, name, sign * self.cell.scaled(value))
+
+    def value(self, score: float) -> float:
+        """A score as the metric's own value."""
+        return math.exp(self.sign * score) if self.cell.scale == "log" else self.sign * score
 
 
 def suite_cells() -> tuple[SuiteCell, ...]:

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.nn import functional as F
 
-from backbones.fastspeech2 import FastSpeech2, FastSpeech2Output, most_frames, predicted_durations, regulate_length
+from backbones.fastspeech2 import FastSpeech2, most_frames, predicted_durations, regulate_length
 from cab import Pattern, UserError, build_backbone
+from cab.backbone_protocols import SpokenTokens
 from tests.backbones.learning import gradients, losses, same_gradients
 
 SMALL = {"num_tokens": 19, "embed_dim": 16, "num_heads": 2, "ffn_dim": 24, "kernel_size": 5}
@@ -83,7 +84,7 @@ def test_a_padded_sentence_is_spoken_as_alone(attention: str, postnet: bool) -> 
             torch.testing.assert_close(found[:length], expected, atol=1e-6, rtol=1e-5)
         outputs.append(alone)
 
-    def gradients(outputs: list[FastSpeech2Output], masks: list[tuple[Tensor | None, Tensor]]) -> list[Tensor]:
+    def gradients(outputs: list[SpokenTokens], masks: list[tuple[Tensor | None, Tensor]]) -> list[Tensor]:
         total = torch.zeros((), dtype=torch.double)
         for output, (padding, mel_padding) in zip(outputs, masks, strict=True):
             total = total + output.mel[~mel_padding].sin().sum()

@@ -11,6 +11,7 @@ from cab.cli.main import main
 from cab.registry import TASKS
 from cab.suite.cells import CellScores, collect, suite_cells
 from cab.suite.check import check_cell, check_suite, distance, resolved_pairs, seed_spread
+from cab.suite.lessons import lessons
 
 GOOD = {
     "vanilla": [-0.10, -0.11, -0.12],
@@ -92,3 +93,26 @@ def test_no_records_are_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["suite", "check", str(tmp_path)]) == 1
     assert "0 of 15 cells" in capsys.readouterr().out
     assert main(["suite", "check", str(tmp_path / "nowhere")]) == 2
+
+
+def test_lessons_say_what_attention_brings_and_what_is_kept_of_it() -> None:
+    cell = scores({"local": [-0.86, -0.86], "vanilla": [-0.11, -0.11], "none": [-0.91, -0.91]}, trivial=-2.0)
+    cell.sign = -1.0
+    [paragraph] = lessons([cell])
+    lines = paragraph.splitlines()
+    assert lines[0] == "lstf, informer, pattern CS: mse (lower is better)"
+    assert lines[1] == "  vanilla: 0.11"
+    assert "  with a window (local): 0.86, 6% of what vanilla attention brings" in lines
+    assert lines[-2] == "  without attention: 0.91"
+    assert lines[-1].endswith("a trivial answer: 2")
+
+
+def test_nothing_is_told_of_a_cell_without_its_ablation() -> None:
+    cell = scores()
+    del cell.scores["none"]
+    assert lessons([cell]) == []
+
+
+def test_telling_nothing_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["suite", "tell", str(tmp_path)]) == 2
+    assert "attention=vanilla and attention=none" in capsys.readouterr().err

@@ -1,22 +1,12 @@
-"""What gradients by hand buy in kernels that sum over keys, written to results/efficiency/kernel_gains_sums.csv.
-
-Each against autograd of the same forward pass: forward and backward in float32 on one thread of a CPU, 8 heads of
-width 64, 16 features, slots or landmarks, both forms in turn; the least processor time of five, which other programs
-disturb least, and exact peaks of the memory. ``python scripts/kernel_gains_sums.py [KERNEL...]`` measures these
-anew, or all. A kernel whose gain depends on what its reader keeps is measured in the whole attention.
-"""
+"""Sums over keys by plain autograd, beside the kernels that have their gradient by hand."""
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import pandas as pd
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -27,13 +17,10 @@ from attentions.kernels.linear_sums import MeanOfQueries, SumOfKeys
 from attentions.kernels.precision import no_weight
 from attentions.kernels.weighted_means import WeightedMeans
 from cab import build_attention
-from cab.memory import peak_bytes
 
-TABLE = Path(__file__).parents[1] / "results" / "efficiency" / "kernel_gains_sums.csv"
-LENGTHS, ROUNDS = (512, 4096, 8192), 5
 HEADS, WIDTH, SLOTS = 8, 64, 16
 
-Call = Callable[[], object]
+Call = Callable[[], tuple[Tensor, ...]]
 Forms = tuple[Call, Call]
 """The kernel and plain autograd, each with its backward pass."""
 
@@ -42,30 +29,31 @@ def leaves(*shapes: tuple[int, ...]) -> list[Tensor]:
     return [torch.rand(shape).add(0.1).requires_grad_() for shape in shapes]
 
 
-def differentiated(form: Callable[..., Any], inputs: list[Tensor]) -> Call:
-    """The inputs are new tensors, as projections give them: they stay in memory only where the form keeps them."""
+def compared(by_hand: Callable[..., Any], plain: Callable[..., Any], inputs: list[Tensor]) -> Forms:
+    """Gradients of both; inputs are new tensors, as projections give them: they stay only where a form keeps them."""
 
-    def call() -> object:
+    def gradients(form: Callable[..., Any]) -> tuple[Tensor, ...]:
         outputs = form(*(x * 1.0 for x in inputs))
         outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
-        return torch.autograd.grad(sum(x.sum() for x in outputs), inputs, allow_unused=True)
+        total = sum((x.sin().sum() for x in outputs), torch.zeros(()))
+        return torch.autograd.grad(total, inputs, materialize_grads=True)
 
-    return call
+    return lambda: gradients(by_hand), lambda: gradients(plain)
 
 
 def in_attention(
-    name: str, pattern: str, module: Any, kernel: str, plain: Callable[..., Any]
+    name: str, pattern: str, module: Any, kernel: str, plain: Callable[..., Any], **options: Any
 ) -> Callable[[int], Forms]:
     """A whole attention; and the same with ``plain`` in the place of a kernel."""
 
     def forms(length: int) -> Forms:
-        attention = build_attention(name, pattern=pattern, embed_dim=HEADS * WIDTH, num_heads=HEADS)
+        attention = build_attention(name, pattern=pattern, embed_dim=HEADS * WIDTH, num_heads=HEADS, **options)
         (x,) = leaves((1, length, HEADS * WIDTH))
 
-        def call() -> object:
-            return attention(x).sum().backward()
+        def call() -> tuple[Tensor, ...]:
+            return torch.autograd.grad(attention(x).sin().sum(), [x, *attention.parameters()])
 
-        def plainly() -> object:
+        def plainly() -> tuple[Tensor, ...]:
             with mock.patch.object(module, kernel, SimpleNamespace(apply=plain)):
                 return call()
 
@@ -103,8 +91,7 @@ def sum_of_keys(length: int) -> Forms:
         return features.mT @ value, features.sum(dim=-2)
 
     inputs = leaves(*[(1, HEADS, length, WIDTH)] * 2)
-    kernel = differentiated(lambda k, v: SumOfKeys.apply(linear.EluPlusOne, k, v, None, None), inputs)
-    return kernel, differentiated(plain, inputs)
+    return compared(lambda k, v: SumOfKeys.apply(linear.EluPlusOne, k, v, None, None), plain, inputs)
 
 
 def mean_of_queries(length: int) -> Forms:
@@ -113,8 +100,7 @@ def mean_of_queries(length: int) -> Forms:
         return features @ sums / (features * mass.unsqueeze(-2)).sum(dim=-1, keepdim=True).clamp(min=1e-30)
 
     inputs = leaves((1, HEADS, length, WIDTH), (1, HEADS, WIDTH, WIDTH), (1, HEADS, WIDTH))
-    kernel = differentiated(lambda q, s, m: MeanOfQueries.apply(linear.EluPlusOne, q, None, s, m, 1e-30), inputs)
-    return kernel, differentiated(plain, inputs)
+    return compared(lambda q, s, m: MeanOfQueries.apply(linear.EluPlusOne, q, None, s, m, 1e-30), plain, inputs)
 
 
 def key_means(length: int) -> Forms:
@@ -125,14 +111,12 @@ def key_means(length: int) -> Forms:
         return logs.softmax(dim=-1) @ value, logs.logsumexp(dim=-1)
 
     inputs = leaves(*[(HEADS, length, WIDTH)] * 2)
-    kernel = differentiated(lambda k, v: exponential_features.KeyMeans.apply(k, v, weights, None), inputs)
-    return kernel, differentiated(plain, inputs)
+    return compared(lambda k, v: exponential_features.KeyMeans.apply(k, v, weights, None), plain, inputs)
 
 
 def weighted_means(length: int) -> Forms:
     inputs = leaves((1, HEADS, length, WIDTH), (WIDTH, SLOTS))
-    kernel = differentiated(lambda x, w: WeightedMeans.apply(x, w, None), inputs)
-    return kernel, differentiated(lambda x, w: (w.T @ x.mT).softmax(dim=-1) @ x, inputs)
+    return compared(lambda x, w: WeightedMeans.apply(x, w, None), lambda x, w: (w.T @ x.mT).softmax(dim=-1) @ x, inputs)
 
 
 def readout(length: int) -> Forms:
@@ -145,8 +129,7 @@ def readout(length: int) -> Forms:
 
     shapes = [(features, blocks, block), (features, blocks, state), (features, outputs, block + state)]
     inputs = leaves(*shapes, (features, features * HEADS), (features,))
-    kernel = differentiated(lambda t, s, *rest: block_readout.read_blocks(t, s, None, *rest), inputs)
-    return kernel, differentiated(plain, inputs)
+    return compared(lambda t, s, *rest: block_readout.read_blocks(t, s, None, *rest), plain, inputs)
 
 
 def causal_abc(length: int) -> Forms:
@@ -173,8 +156,7 @@ def causal_abc(length: int) -> Forms:
         return (weights * before[1]).float() @ means[1, :, :-1] + mixed @ x[1]
 
     inputs = leaves(*[(1, HEADS, length, WIDTH)] * 3, (2, WIDTH, SLOTS))
-    kernel = differentiated(lambda *x: running_memory.causal_abc(*x, None, mass, mean)[0], inputs)
-    return kernel, differentiated(plain, inputs)
+    return compared(lambda *x: running_memory.causal_abc(*x, None, mass, mean)[0], plain, inputs)
 
 
 def mapped(kind: Any, x: Tensor, factors: Tensor | None) -> Tensor:
@@ -189,43 +171,12 @@ KERNELS: dict[str, Callable[[int], Forms]] = {
     "MeanOfQueries": mean_of_queries,
     "KeyMeans": key_means,
     "FeatureMean (performer NS)": in_attention("performer", "NS", performer, "FeatureMean", feature_mean),
+    "FeatureMean (performer NS, 64 features)": in_attention(
+        "performer", "NS", performer, "FeatureMean", feature_mean, num_features=64
+    ),
     "WeightedMeans": weighted_means,
     "Scan (s4d NS)": in_attention("s4d", "NS", s4d, "Scan", scan),
     "Scan (s4d CS)": in_attention("s4d", "CS", s4d, "Scan", scan),
     "s4d_read": readout,
     "causal_abc": causal_abc,
 }
-
-
-# --- measuring -------------------------------------------------------------------------------------------------------
-
-
-def seconds(call: Call) -> float:
-    start = time.process_time()
-    call()
-    return time.process_time() - start
-
-
-def measure(name: str, length: int) -> dict[str, object]:
-    torch.manual_seed(0)
-    forms = KERNELS[name](length)
-    times = [[seconds(form) for form in forms] for _ in range(ROUNDS + 1)][1:]
-    hand, plain = (min(column) for column in zip(*times, strict=True))
-    held, kept = (peak_bytes(form) for form in forms)
-    row = {"kernel": name, "length": length, "seconds by hand": f"{hand:.4f}", "seconds plain": f"{plain:.4f}"}
-    return {**row, "bytes by hand": held, "bytes plain": kept}
-
-
-def main(names: list[str]) -> None:
-    torch.set_num_threads(1)
-    wanted = [name for name in KERNELS if not names or name.split()[0] in names]
-    rows = pd.DataFrame([measure(name, length) for name in wanted for length in LENGTHS])
-    if TABLE.exists():
-        before = pd.read_csv(TABLE, dtype=str)
-        rows = pd.concat([before[~before["kernel"].isin(wanted)], rows])
-    rows.to_csv(TABLE, index=False)
-    print(rows.to_string(index=False))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,0 +1,32 @@
+"""What records of the suite tell, in words: what attention brings, and which part of it each method keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import mean
+
+from cab.suite.cells import CellScores
+
+NAMES = {"none": "without attention", "local": "with a window (local)"}
+
+
+def lessons(scores: Iterable[CellScores]) -> list[str]:
+    """A paragraph for each cell that has been run with and without attention, best method first."""
+    return [_paragraph(cell) for cell in scores if {"vanilla", "none"} <= cell.scores.keys()]
+
+
+def _paragraph(cell: CellScores) -> str:
+    means = {name: mean(scores) for name, scores in cell.scores.items()}
+    best, worst, where = means["vanilla"], means["none"], cell.cell
+    way = "lower" if cell.sign < 0 else "higher"
+    lines = [f"{where.task}, {where.backbone}, pattern {where.pattern}: {where.metric} ({way} is better)"]
+    for name in sorted(means, key=lambda name: -means[name]):
+        line = f"  {NAMES.get(name, name)}: {cell.value(means[name]):.4g}"
+        if name not in ("vanilla", "none") and best > worst:
+            line += f", {(means[name] - worst) / (best - worst):.0%} of what vanilla attention brings"
+        lines.append(line)
+    if cell.bounded is not None:
+        lines.append(f"  {where.bounded}, what a bounded reader can do: {cell.value(cell.bounded):.4g}")
+    elif cell.trivial is not None:
+        lines.append(f"  {where.trivial}, a trivial answer: {cell.value(cell.trivial):.4g}")
+    return "\n".join(lines)
