@@ -7,7 +7,8 @@
 # No `from __future__ import annotations`: fairseq reads the types of the configuration's fields.
 
 import argparse
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,11 +20,14 @@ from fairseq.models.transformer_lm import (
     TransformerLanguageModelConfig,
     transformer_lm_gpt,
 )
+from fairseq.modules.checkpoint_activations import unwrap_checkpoint
 from fairseq.utils import safe_getattr
 from omegaconf import OmegaConf
 
-from cab import Pattern, UserError, build_attention
+from cab import Depth, Pattern, UserError, build_attention
+from cab.learning import recompute
 from cab_fairseq.slots import FairseqAttention
+from cab_fairseq.training import keep_training_contract
 
 ATTENTION_HELP = "one of CAB's attentions, your own included; `cab list attentions` names them"
 OPTIONS_HELP = "options of the attention, separated by spaces: 'window_size=16 extent=per_side'"
@@ -42,7 +46,8 @@ class LanguageModel(TransformerLanguageModel):
     @classmethod
     def build_model(cls, args: Any, task: Any) -> "LanguageModel":
         model = super().build_model(args, task)
-        fill_slots(model.decoder.layers, Pattern.CS, args)
+        fill_slots(model.decoder.layers.children(), Pattern.CS, args)
+        keep_training_contract(task)
         return model
 
 
@@ -55,11 +60,13 @@ class MaskedLanguageModel(RobertaModel):
         RobertaModel.add_args(parser)
         parser.add_argument("--attention", default="vanilla", metavar="NAME", help=ATTENTION_HELP)
         parser.add_argument("--attention-options", default="", metavar="OPTIONS", help=OPTIONS_HELP)
+        parser.add_argument("--checkpoint-activations", action="store_true", help="form activations anew: less memory")
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> "MaskedLanguageModel":
         model = super().build_model(args, task)
-        fill_slots(model.encoder.sentence_encoder.layers, Pattern.NS, args)
+        fill_slots(model.encoder.sentence_encoder.layers.children(), Pattern.NS, args)
+        keep_training_contract(task)
         return model
 
 
@@ -69,17 +76,28 @@ def fill_slots(layers: Iterable[Any], pattern: Pattern, args: Any) -> None:
     Raises:
         ValueError: an attention, pattern or option that there is not.
     """
-    options = parse_options(args.attention_options)
-    for layer in layers:
+    layers, options = list(layers), parse_options(args.attention_options)
+    if safe_getattr(args, "offload_activations", False):
+        raise UserError("CAB's attentions have no --offload-activations; use --checkpoint-activations")
+    for index, layer in enumerate(layers):
         attention = build_attention(
             args.attention,
             pattern=pattern,
             embed_dim=layer.embed_dim,
             num_heads=layer.self_attn.num_heads,
             dropout=args.attention_dropout,
+            depth=Depth(index, len(layers)),
             **options,
         )
         layer.self_attn = FairseqAttention(attention)
+        if safe_getattr(
+            args, "checkpoint_activations", False
+        ):  # fairseq's own would gather losses and statistics twice
+            layer.forward = functools.partial(_recomputed, unwrap_checkpoint(layer).forward)
+
+
+def _recomputed(forward: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+    return recompute(functools.partial(forward, **more), *arguments)
 
 
 def parse_options(text: str) -> dict[str, Any]:

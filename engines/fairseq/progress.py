@@ -33,6 +33,8 @@ def history(lines: Iterable[str]) -> list[dict[str, float | None]]:
         step = int(numbers[f"{prefix}num_updates"])
         entry = entries.setdefault(step, {"step": step, "loss": None, "validation": None})
         entry[name] = float(numbers[f"{prefix}loss"]) * math.log(2)
+        if kind == "train_inner" and "auxiliary_loss" in numbers:
+            entry["auxiliary_loss"] = float(numbers["auxiliary_loss"])
     return [entries[step] for step in sorted(entries)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 from cab import Backbone
 from cab.config import register_configs, resolve
 from cab.config_sources import CONFIGS
+from cab.learning import auxiliary_loss, end_step
 from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone
 from cab.runner.trainer_config import TrainerConfig
@@ -23,6 +25,7 @@ from engines.fairseq.command import training_arguments
 from engines.fairseq.data import write_dictionary
 from engines.torch.adam import make_optimizer
 from tasks.corpus.tokens import PAD
+from tests.cab.cli.command import ROOT
 
 PATTERNS = {"lm": ("gpt2", "CS"), "mlm": ("roberta", "NS")}
 STEPS = 10
@@ -72,19 +75,28 @@ class Ours:
         logits = self.backbone(seen, _padding(seen))
         return F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PAD)
 
-    def train(self) -> None:
-        """A step on each batch, with the seeds of fairseq's."""
+    def train(self) -> list[float]:
+        """Steps on all batches, with the seeds of fairseq's; the loss of the last batch of each, after it."""
         optimizer = make_optimizer(self.backbone, self.config)
         rate = self.config.rate(steps_per_epoch=STEPS)
-        self.backbone.train()
-        for number in range(STEPS):
-            torch.manual_seed(int(self.cell.config["seed"]) + number)
+        pieces = self.config.batch_size // (self.config.micro_batch_size or self.config.batch_size)
+        losses = []
+        for step in range(STEPS // pieces):
+            torch.manual_seed(int(self.cell.config["seed"]) + step)
             optimizer.zero_grad()
-            self.loss(number).backward()
+            self.backbone.train()
+            for number in range(step * pieces, (step + 1) * pieces):
+                loss = self.loss(number)
+                own = auxiliary_loss(self.backbone)
+                ((loss if own is None else loss + own) / pieces).backward()
             torch.nn.utils.clip_grad_norm_(self.backbone.parameters(), self.config.clip_norm)
-            optimizer.rate = rate(number)
+            optimizer.rate = rate(step)
             optimizer.step()
-        self.backbone.eval()
+            end_step(self.backbone)
+            self.backbone.eval()
+            with torch.no_grad():
+                losses.append(float(self.loss(number)))
+        return losses
 
     def arguments(self, folder: Path) -> list[str]:
         """What fairseq is given; ``folder`` receives the dictionary."""
@@ -112,9 +124,9 @@ def _padding(seen: Tensor) -> Tensor | None:
 def ask_fairseq(cases: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
     """The answers of fairseq_side.py."""
     torch.save(cases, folder / "cases.pt")
-    program = Path(__file__).with_name("fairseq_side.py")
-    command = [str(environment.HOME / "bin" / "python"), str(program), "cases.pt", "answers.pt"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    command = [str(environment.HOME / "bin" / "python"), "-m", "tests.fairseq.fairseq_side", "cases.pt", "answers.pt"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     answers: list[dict[str, Any]] = torch.load(folder / "answers.pt")
     return answers

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
+import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cab.cli.main import main
 from engines.fairseq import environment
 from tests.cab.cli.command import ROOT, cab
+from tests.cab.runner.processes import records, run_cab
 
 LM = ["task=lm", "dataset=synthetic", "pattern=CS", "preset=smoke", "engine=fairseq", "device=cpu", "attention=vanilla"]
 MLM = ["task=mlm", "dataset=synthetic", "pattern=NS", "preset=smoke", "engine=fairseq", "device=cpu", "attention=local"]
-
-
-def records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
 
 
 @pytest.mark.parametrize("cell", [LM, MLM], ids=["lm", "mlm"])
@@ -44,23 +38,20 @@ def test_a_cell_leaves_the_usual_record(cell: list[str], tmp_path: Path) -> None
 
 
 def test_a_cut_run_goes_on_and_ends_where_it_would_have(tmp_path: Path) -> None:
+    """Cut while fairseq writes its second checkpoint: it goes on from the first."""
     cell = [*LM, "trainer.max_steps=200", "trainer.checkpoint_every=50", "trainer.validate_every=100"]
     assert main(["run", *cell, f"results_dir={tmp_path / 'whole'}"]) == 0
     results = f"results_dir={tmp_path / 'cut'}"
-    command = [sys.executable, "-m", "cab.cli.main", "run", *cell, results]
-    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE)
-    for _ in range(1200):
-        if list((tmp_path / "cut").glob("*/fairseq/checkpoint_1_*.pt")):
-            break
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert b"goes on from the last checkpoint" in errors
+    stop = f"parent:{signal.SIGTERM:d} _100.pt {tmp_path / 'stopped'}"
+    done = run_cab(*cell, results, stop=stop)
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    assert "goes on from the last checkpoint" in done.stderr
     assert not records(tmp_path / "cut")
     assert main(["run", *cell, results]) == 0
     (log,) = (tmp_path / "cut").glob("*/fairseq/train.log")
-    assert "Loaded checkpoint" in log.read_text().partition("checkpoint_last.pt")[2]
+    assert re.findall(r"Loaded checkpoint .*checkpoint_last.pt \(epoch \d+ @ (\d+) updates\)", log.read_text()) == [
+        "50"
+    ]
     (first,), (second,) = records(tmp_path / "whole"), records(tmp_path / "cut")
     assert second["cost"]["steps"] == 200
     for one, other in zip(first["metrics"], second["metrics"], strict=True):

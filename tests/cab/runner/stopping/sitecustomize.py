@@ -30,7 +30,7 @@ def _stop_at_rename(what: str, name: str, mark: str) -> None:
             handler = signal.getsignal(signal.SIGTERM)
             if is_first:
                 os.kill(os.getppid(), int(number))
-            while getattr(getattr(handler, "__self__", None), "received", True) is None:  # cab.runner's StopSignals
+            while getattr(getattr(handler, "__self__", None), "received", None) is None:  # cab.runner's StopSignals
                 time.sleep(0.01)
         elif is_first:
             os.kill(os.getpid(), int(number or signal.SIGKILL))

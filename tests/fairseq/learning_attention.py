@@ -1,0 +1,48 @@
+"""An attention that asks everything of a training loop, in a way that its outputs depend on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attentions.vanilla import VanillaAttention
+from cab import Padding, ParameterRule, register_attention
+from cab.registry import ATTENTIONS
+
+
+def register_learning() -> None:
+    """As ``learning``, in this process."""
+    ATTENTIONS.names()  # finds those of the packages before one more is added
+    register_attention("learning", patterns="CS NS", complexity="n^2", paper="none")(Learning)
+
+
+class Learning(VanillaAttention):
+    """Softmax attention to values from which a running mean is taken.
+
+    The queries' gain has a rate of its own, the shift of the outputs a weight decay; long queries cost.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.gain = nn.Parameter(torch.ones(self.num_heads, 1, 1))
+        self.shift = nn.Parameter(torch.ones(self.num_heads, 1, self.head_dim))
+        self.register_buffer("mean", torch.zeros(self.num_heads, 1, self.head_dim))
+
+    def parameter_rules(self) -> dict[str, ParameterRule]:
+        return {
+            "gain": ParameterRule(learning_rate=0.05, weight_decay=0.0),
+            "shift": ParameterRule(weight_decay=0.5),
+        }
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, **more: Any) -> Tensor:
+        self.add_loss(query.square().mean(dim=(1, 3)), padding)
+        real = torch.ones_like(value[:, :1, :, :1])
+        if padding.key is not None:
+            real = real.masked_fill(padding.key[:, None, :, None], 0.0)
+        self.gather(total=(value * real).sum(dim=(0, 2))[:, None], count=real.sum())
+        return super().attend(self.gain * query, key, value - self.mean, padding, **more) + self.shift
+
+    def learn(self, *, total: Tensor, count: Tensor) -> None:
+        self.mean.lerp_(total / count, 0.3)
