@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from attentions.kernels.blocks import tokens_at_once
-from attentions.kernels.causal_sums import BlockCausal
+from attentions.kernels.causal_sums import causal_sums
 from attentions.kernels.linear_sums import FeatureMap, Mapped, MeanOfQueries, SumOfKeys
 from attentions.kernels.precision import wide
 from cab import Attention, Pattern
@@ -123,7 +123,7 @@ class LinearizedAttention(Attention):
             sums = query.new_zeros(*query.shape[:2], keys.shape[-1], values.shape[-1])
         if scale is not None and before is None:
             before = scale[..., 0]
-        output, sums = BlockCausal.apply(queries, keys, values, sums, scale, before)
+        output, sums = causal_sums(queries, keys, values, sums, scale, before)
         count = lengths(query, padding)
         new = {"sums": sums, "length": count if where.start is None else where.start + count}
         if scale is not None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions import linear, linearized, performer, s4d
-from attentions.kernels import block_readout, causal_sums, diagonal_recurrence, exponential_features, running_memory
+from attentions.kernels import block_readout, exponential_features, running_memory
 from attentions.kernels.linear_sums import MeanOfQueries, SumOfKeys
 from attentions.kernels.precision import no_weight
 from attentions.kernels.weighted_means import WeightedMeans
@@ -65,15 +65,6 @@ def in_attention(
 # --- plain forms -----------------------------------------------------------------------------------------------------
 
 
-def causal_blocks(queries: Tensor, keys: Tensor, values: Tensor, sums: Tensor, *_: None) -> tuple[Tensor, Tensor]:
-    outputs = []
-    blocks = (x.split(causal_sums.BLOCK, dim=2) for x in (queries, keys, values))
-    for q, k, v in zip(*blocks, strict=True):
-        outputs.append((q @ k.mT).tril() @ v + q @ sums)
-        sums = sums + k.mT @ v
-    return torch.cat(outputs, dim=2), sums
-
-
 def feature_mean(query: Tensor, weights: Tensor, means: Tensor, log_mass: Tensor) -> Tensor:
     return exponential_features._feature_shares(query, weights, log_mass) @ means
 
@@ -81,8 +72,10 @@ def feature_mean(query: Tensor, weights: Tensor, means: Tensor, log_mass: Tensor
 def scan(inputs: Tensor, factor: Tensor, first: Tensor, backwards: bool) -> Tensor:
     if backwards:
         return scan(inputs.flip(2), factor, first, False).flip(2)
-    with mock.patch.object(Tensor, "addcmul_", Tensor.addcmul):  # in place, autograd would refuse it
-        return diagonal_recurrence._states(inputs, factor[:, None], first)
+    states = [first]
+    for one in inputs.unbind(dim=2)[:-1]:
+        states.append(torch.addcmul(one, factor[:, None], states[-1]))
+    return torch.stack(states, dim=2)
 
 
 def sum_of_keys(length: int) -> Forms:
@@ -166,13 +159,15 @@ def mapped(kind: Any, x: Tensor, factors: Tensor | None) -> Tensor:
 KERNELS: dict[str, Callable[[int], Forms]] = {
     "Mapped (linear CS)": in_attention("linear", "CS", linearized, "Mapped", mapped),
     "Mapped (cosformer CS)": in_attention("cosformer", "CS", linearized, "Mapped", mapped),
-    "BlockCausal (linear CS)": in_attention("linear", "CS", linearized, "BlockCausal", causal_blocks),
     "SumOfKeys": sum_of_keys,
     "MeanOfQueries": mean_of_queries,
     "KeyMeans": key_means,
     "FeatureMean (performer NS)": in_attention("performer", "NS", performer, "FeatureMean", feature_mean),
     "FeatureMean (performer NS, 64 features)": in_attention(
         "performer", "NS", performer, "FeatureMean", feature_mean, num_features=64
+    ),
+    "FeatureMean (performer NS, 266 features)": in_attention(
+        "performer", "NS", performer, "FeatureMean", feature_mean, num_features=266
     ),
     "WeightedMeans": weighted_means,
     "Scan (s4d NS)": in_attention("s4d", "NS", s4d, "Scan", scan),

@@ -35,7 +35,7 @@ class KeyMeans(torch.autograd.Function):
     """mean_r [G, r, E] and log sum_j b_jr [G, r] of keys and values [G, M, E], weights [G, r, E].
 
     ``hidden`` [G, 1, M] or None is added to the logarithms: zero, or very negative for padding.
-    By hand it takes 0.7 of time and memory of plain autograd at 8,192 keys (results/efficiency/kernel_gains.csv).
+    By hand it takes 0.72 of the memory of plain autograd at 4,096 keys (results/efficiency/kernel_gains.csv).
     """
 
     @staticmethod

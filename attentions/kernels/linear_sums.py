@@ -57,7 +57,7 @@ class Mapped(torch.autograd.Function):
 class SumOfKeys(torch.autograd.Function):
     """phi(k)^T v [B, H, r, E] and phi(k)^T 1 [B, H, r] of keys and values [B, H, M, E]; padding [B, M] or None.
 
-    By hand it takes 0.84 of the memory of plain autograd at 8,192 keys (results/efficiency/kernel_gains.csv).
+    By hand it takes 0.88 of the memory of plain autograd at 4,096 keys (results/efficiency/kernel_gains.csv).
     """
 
     @staticmethod
@@ -99,7 +99,7 @@ class MeanOfQueries(torch.autograd.Function):
     """phi(q) sums / max(phi(q) mass, smallest): [B, H, N, E] of queries [B, H, N, E].
 
     The gradient of a denominator is minus the product of features and their own gradient, over the denominator.
-    By hand it takes 0.41 of the memory of plain autograd at 8,192 queries (results/efficiency/kernel_gains.csv).
+    By hand it takes 0.50 of the memory of plain autograd at 4,096 queries (results/efficiency/kernel_gains.csv).
     """
 
     @staticmethod

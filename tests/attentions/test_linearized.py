@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from attentions.kernels.causal_sums import BLOCK, BlockCausal
+from attentions.kernels.causal_sums import BLOCK, causal_sums
 from attentions.performer import PerformerAttention, ReleasedExponential
 from cab import UserError, build_attention
 from tests.attentions.agreement import assert_forms_agree, make
@@ -41,7 +41,7 @@ def test_block_sums_have_the_gradients_of_their_definition() -> None:
     rest = (scale - scale[..., -1:]).exp().unsqueeze(-1)
     expected = (q @ k.transpose(-2, -1) * factor) @ v + q @ sums * past
     expected_sums = sums * (before - scale[..., -1]).exp()[..., None, None] + (k * rest).transpose(-2, -1) @ v
-    output, new_sums = BlockCausal.apply(q, k, v, sums, scale, before)
+    output, new_sums = causal_sums(q, k, v, sums, scale, before)
     torch.testing.assert_close(output, expected)
     torch.testing.assert_close(new_sums, expected_sums)
     weights = [torch.randn_like(expected), torch.randn_like(expected_sums)]
