@@ -12,13 +12,13 @@ from cab import Padding, ParameterRule, register_attention
 from cab.registry import ATTENTIONS
 
 
-def register_learning() -> None:
-    """As ``learning``, in this process."""
+def register_centred() -> None:
+    """As ``centred``, in this process."""
     ATTENTIONS.names()  # finds those of the packages before one more is added
-    register_attention("learning", patterns="CS NS", complexity="n^2", paper="none")(Learning)
+    register_attention("centred", patterns="CS NS", complexity="n^2", paper="none")(Centred)
 
 
-class Learning(VanillaAttention):
+class Centred(VanillaAttention):
     """Softmax attention to values from which a running mean is taken.
 
     The queries' gain has a rate of its own, the shift of the outputs a weight decay; long queries cost.
