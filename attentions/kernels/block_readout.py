@@ -1,7 +1,8 @@
 """S4D's outputs from blocks of tokens and the states around them, a few blocks at a time.
 
 The c D activations of a token are many times its D features; here they exist for a few blocks only and are formed
-anew in the backward pass. What is kept is tokens and states.
+anew in the backward pass. What is kept is tokens and states: 0.37 of the memory of plain autograd at 4,096 tokens
+(results/efficiency/kernel_gains.csv).
 
 Shapes: D width, c channels, T tokens of a block, G blocks, S numbers of a state, K = T + S, or T + 2 S where there
 is a state after the block too.

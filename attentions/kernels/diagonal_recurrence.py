@@ -17,7 +17,8 @@ GROUP = 16
 class Scan(torch.autograd.Function):
     """States before each input, s_{j+1} = factor s_j + inputs_j, forwards or from the end: complex [D, B, J, M].
 
-    Its gradient is the same recurrence in the other direction, so no step of it is recorded.
+    Its gradient is the same recurrence in the other direction, so no step of it is recorded: `s4d` takes 0.88 (NS) and
+    0.91 (CS) of the memory of plain autograd at 4,096 tokens (results/efficiency/kernel_gains.csv).
 
     Args:
         inputs: [D, B, J, M].

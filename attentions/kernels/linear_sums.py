@@ -38,7 +38,11 @@ def _key_features(
 
 
 class Mapped(torch.autograd.Function):
-    """phi(x); keeps its output alone, which is what its reader keeps as well."""
+    """phi(x); keeps its output alone, which is what its reader keeps as well.
+
+    By hand, `linear` in CS takes 0.85 of the memory of plain autograd at 512 tokens; where spans are formed anew, from
+    4,096 on, the same (results/efficiency/kernel_gains.csv).
+    """
 
     @staticmethod
     def forward(ctx: Any, kind: type[FeatureMap], x: Tensor, factors: Tensor | None) -> Tensor:

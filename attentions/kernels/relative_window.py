@@ -1,7 +1,8 @@
 """The kernel of LongShort's causal form: a sliding window with relative positions, and slots of finished chunks.
 
 As in :mod:`attentions.kernels.windowed`, blocks of queries, weights formed anew in the backward pass, and two operators
-opaque to ``torch.compile``; here a block lies in one chunk, so that its queries see the same slots.
+opaque to ``torch.compile``; here a block lies in one chunk, so that its queries see the same slots. By hand it takes
+0.57 of the time and 0.31 of the memory of plain autograd at 4,096 tokens (results/efficiency/kernel_gains.csv).
 
 Shapes: B rows, H heads, G rows times heads, N queries, M keys, E width of a head, S slots, W distances in the window.
 """

@@ -3,7 +3,8 @@
 Blocks of tokens, and spans of blocks. Within a block every token weighs exp(logit), in units of what there was at
 the block's first token; a target reads its block's tokens through their products with it, so its own memory is
 never formed. Before a block stands one memory. A span's activations are formed anew in the backward pass: what is
-kept is query, key, value and the memory before each span.
+kept is query, key, value and the memory before each span: at 4,096 tokens 0.74 of the time and 0.48 of the memory of
+plain autograd (results/efficiency/kernel_gains.csv).
 
 Shapes: B batch, H heads, N tokens, E width of a head, r slots; G rows times heads, J blocks of a span, c tokens of
 a block. A leading 2 stands for keys and values.

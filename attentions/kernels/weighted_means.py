@@ -18,7 +18,7 @@ class WeightedMeans(torch.autograd.Function):
     """softmax over positions of (x weight), transposed, times x: [B, H, M, E] to [B, H, r, E].
 
     The backward pass forms the weights anew, and both gradients to x in one product. By hand it takes 0.77 of the
-    memory of plain autograd at 8,192 tokens (results/efficiency/kernel_gains.csv).
+    memory of plain autograd at 4,096 tokens (results/efficiency/kernel_gains.csv).
     """
 
     @staticmethod
