@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
-from cab.record import CELL, Record, Status
+from cab.record import CELL, Record, Status, record_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 DEFAULT_DIR = Path("results/local")
 PAPER_DIR = Path(__file__).resolve().parent.parent / "results" / "paper"
 """The published tables, as data with their sources."""
+MINI_DIR = PAPER_DIR.with_name("mini")
+"""The trained records of the suite."""
 PUBLISHED = "published"
 """The preset of a CSV file that names none."""
 SYNTHETIC = "synthetic"
@@ -59,6 +61,14 @@ def read_results(sources: Iterable[str | Path] | str | Path) -> tuple[pd.DataFra
     finally:
         gc.enable()
     return pd.DataFrame(rows, columns=list(COLUMNS)), skipped
+
+
+def table_of(records: Iterable[Record]) -> pd.DataFrame:
+    """The table of :func:`load_results`, of records at hand; ``file`` is the name that each has in its folder."""
+    import pandas as pd
+
+    rows = [row for record in records for row in _record_rows(record_path(Path(), record.hash), record)]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def _rows(sources: Iterable[str | Path]) -> tuple[list[tuple[Any, ...]], list[str]]:

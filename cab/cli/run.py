@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("cab")
 
-_raised: list[Exception] = []  # of a single cell; kept from Hydra, which would print its own lines about it
-
 FLAGS = ("-m", "--multirun", "--dry-run", "--retry", "--cfg", "--debug", "--help")
 
 HELP = """\
 usage: cab run task=TASK dataset=DATASET attention=ATTENTION pattern=PATTERN [KEY=VALUE ...]
+       cab run suite=mini attention=ATTENTION [pattern=PATTERN] [task=TASK] [seed=1,2,3] [KEY=VALUE ...]
        cab run -m [task=T,U] [attention=A,B] [pattern=NS,NC] [cluster=local|slurm] [--dry-run] [KEY=VALUE ...]
 
 Trains and evaluates one cell and writes its record; with -m every runnable combination of the values
 separated by commas, where a group that is not named means all of it (of the data sets, all real ones).
-A cell whose record exists is not run again; a cell that was cut goes on.
+A cell whose record exists is not run again; a cell that was cut goes on. suite=mini is the sweep over the small
+cells that measure attention, seeds 1 to 3, and ends with where the attention stands among the records that come along.
 
   task       {tasks}
   dataset    {datasets}
@@ -58,6 +58,11 @@ def run(arguments: list[str]) -> int:
         return 0
     flags, overrides = _parse(arguments)
     from cab.config import check_overrides
+    from cab.suite.overrides import suite_overrides
+
+    suite = suite_overrides(overrides)
+    if suite is not None:
+        flags.multirun, overrides = True, suite
 
     overrides = check_overrides(overrides, sweep=flags.multirun)
     from cab.runner.launch import composed_text, run_overrides  # imports torch: a mistyped name is answered before
@@ -72,6 +77,8 @@ def run(arguments: list[str]) -> int:
     report.log_end()
     if not flags.dry_run:
         _print_records(report, is_sweep=is_sweep)
+        if suite is not None:
+            _print_standings(report)
     return report.exit_status
 
 
@@ -119,6 +126,19 @@ def _print_records(report: Report, *, is_sweep: bool) -> None:
         print(_sweep_tables(records) if is_sweep else _cell_table(records[0]))
     elif not report.failures and not report.outcomes:
         raise UserError(f"no cell can run: {'; '.join(dict.fromkeys(report.left_out)) or 'nothing was composed'}")
+
+
+def _print_standings(report: Report) -> None:
+    """Where the attentions that were run stand in the suite."""
+    from cab.suite.standing import HEADER, standings
+
+    records = [outcome.record for outcome in report.outcomes if outcome.record is not None]
+    for standing in standings(records):
+        print(f"\n{standing.attention} among {standing.others} attentions with records of the same cells")
+        if standing.rows:
+            print(text_table(HEADER, standing.rows, align="lrrrrllrl"))
+        for line in standing.left_out:
+            print(f"in no index: {line}")
 
 
 def _cell_table(record: Record) -> str:

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from cab.cli.text_table import text_table
+from cab.results import MINI_DIR
 
-DEFAULT = Path("results/mini")
 EPILOG = """\
 A cell measures attention when no attention is far behind vanilla (10 pooled standard deviations of their seeds, and a
 fifth of the way from a trivial answer to the best), half of the pairs of attentions are resolved, and seeds spread a
@@ -30,12 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    check.add_argument("results", nargs="?", type=Path, default=DEFAULT, help=f"a folder of records ({DEFAULT})")
+    check.add_argument(
+        "results", nargs="?", type=Path, default=MINI_DIR, help="a folder of records (those that come along)"
+    )
     check.add_argument("--csv", action="store_true", help="CSV")
     tell = commands.add_parser(
         "tell", description="what attention brings in each cell, and what each method keeps of it"
     )
-    tell.add_argument("results", nargs="?", type=Path, default=DEFAULT, help=f"a folder of records ({DEFAULT})")
+    tell.add_argument(
+        "results", nargs="?", type=Path, default=MINI_DIR, help="a folder of records (those that come along)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

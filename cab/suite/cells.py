@@ -40,7 +40,11 @@ class SuiteCell:
     long_memory: bool
 
     def __str__(self) -> str:
-        return f"{self.task} {self.backbone} {self.pattern}"
+        return " ".join(self.key)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.task, self.backbone, self.pattern
 
     def scaled(self, value: float) -> float:
         return math.log(value) if self.scale == "log" else value
@@ -99,9 +103,7 @@ def read_scores(folder: Path) -> list[CellScores]:
 
 def collect(records: Iterable[Record]) -> list[CellScores]:
     """The scores of each cell of the suite in ``records``."""
-    found: Mapping[tuple[str, str, str], CellScores] = {
-        (cell.task, cell.backbone, cell.pattern): CellScores(cell) for cell in suite_cells()
-    }
+    found: Mapping[tuple[str, str, str], CellScores] = {cell.key: CellScores(cell) for cell in suite_cells()}
     for record in records:
         key = record.cell["task"], record.cell["backbone"], record.cell["pattern"]
         of_suite = record.cell["dataset"] == DATASET and record.cell["preset"] == PRESET

@@ -1,0 +1,125 @@
+"""Where an attention stands among records of the suite, from records by hand, and the command that says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cab.cli.main import main
+from cab.errors import UserError
+from cab.record import About, Record, Status
+from cab.results import MINI_DIR, load_results
+from cab.suite.cells import collect, suite_cells
+from cab.suite.overrides import suite_overrides
+from cab.suite.standing import HEADER, standings
+from tests.cab.made_records import COST, make_about, make_record
+
+FIELD = {"vanilla": 0.02, "linear": 0.4, "local": 0.70, "none": 0.71}
+
+
+def record(attention: str, mse: float, seed: int, **changes: object) -> Record:
+    """Of the suite's LSTF cell of pattern CS; facts told far away cost it nine tenths of the error."""
+    mse += 0.001 * seed
+    names = {"dataset": "synthetic", "pattern": "CS", "attention": attention, "seed": seed, **changes}
+    metrics = {"mse": mse, "mae": mse / 2, "mse_direct": mse / 10, "mse_far": mse * 9 / 10}
+    return make_record(metrics, beside=["mse_direct", "mse_far"], baselines={"ridge": {"mse": 0.92}}, **names)
+
+
+@pytest.fixture
+def field(tmp_path: Path) -> Path:
+    folder = tmp_path / "field"
+    for attention, mse in FIELD.items():
+        for seed in (1, 2, 3):
+            record(attention, mse, seed).write(folder)
+    return folder
+
+
+def row_of(mine: list[Record], field: Path) -> dict[str, str]:
+    [standing] = standings(mine, field)
+    assert standing.others == len(FIELD)
+    assert not standing.left_out
+    [row] = standing.rows
+    return dict(zip(HEADER, row, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("mse", "rank", "above", "below"),
+    [
+        (0.01, "1 of 5", "-", "vanilla, linear, local, none"),
+        (0.2, "2 of 5", "vanilla", "linear, local, none"),
+        (0.9, "5 of 5", "vanilla, linear, local, none", "-"),
+    ],
+)
+def test_an_attention_lands_where_its_scores_put_it(field: Path, mse: float, rank: str, above: str, below: str) -> None:
+    row = row_of([record("mine", mse, seed) for seed in (1, 2, 3)], field)
+    assert (row["pattern"], row["rank"]) == ("CS", rank)
+    assert (row["resolved above"], row["resolved below"]) == (above, below)
+    assert float(row["low"]) < float(row["index"]) < float(row["high"])
+
+
+def test_with_one_seed_nothing_is_resolved(field: Path) -> None:
+    row = row_of([record("mine", 0.2, 1)], field)
+    assert (row["low"], row["resolved above"], row["resolved below"]) == ("-", "-", "-")
+    assert row["rank"] == "2 of 5"
+
+
+def test_the_worst_part_is_named(field: Path) -> None:
+    metrics = {"mse": 0.2, "mae": 0.1, "mse_direct": 0.002, "mse_far": 0.6}
+    names = {"dataset": "synthetic", "pattern": "CS", "attention": "mine"}
+    mine = [make_record(metrics, beside=["mse_direct", "mse_far"], seed=seed, **names) for seed in (1, 2, 3)]
+    assert row_of(mine, field)["loses most"].startswith("lstf informer mse_far: 7% of")
+
+
+def test_records_of_the_same_attention_are_no_competitor(field: Path) -> None:
+    [standing] = standings([record("linear", 0.01, seed) for seed in (1, 2, 3)], field)
+    assert standing.others == 3
+    assert standing.rows[0][4] == "1 of 4"
+
+
+def test_cells_that_cannot_be_compared_are_named(field: Path) -> None:
+    about: About = make_about(dataset="synthetic", pattern="CS", attention="mine", seed=2)
+    reason = FloatingPointError("the loss is nan")
+    failed = Record.failed(about, status=Status.DIVERGED, error=reason, step=3, cost=COST, metrics=[])
+    [standing] = standings([record("mine", 0.1, 1), failed, record("mine", 0.1, 1, pattern="NC")], field)
+    assert standing.rows == []
+    assert standing.left_out == [
+        "lstf informer CS: seed 2 is diverged",
+        "lstf informer NC: no 3 seeds of both none and vanilla",
+    ]
+
+
+def test_what_the_suite_stands_for() -> None:
+    assert suite_overrides(["task=lstf", "attention=abc"]) is None
+    assert suite_overrides(["suite=mini", "attention=abc", "pattern=CS"]) == [
+        "attention=abc", "pattern=CS", "seed=1,2,3", "dataset=synthetic", "preset=mini",
+    ]  # fmt: skip
+    assert "seed=1,2,3" not in (suite_overrides(["suite=mini", "attention=abc", "seed=4"]) or [])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["suite=paper", "attention=abc"], "the suite is mini"),
+        (["suite=mini", "attention=abc", "preset=paper"], "chooses the preset"),
+        (["suite=mini", "attention=abc", "dataset=etth1"], "chooses the dataset"),
+        (["suite=mini", "pattern=CS"], "name an attention"),
+    ],
+)
+def test_a_suite_that_cannot_be(overrides: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        suite_overrides(overrides)
+
+
+def test_the_command_runs_every_cell_that_the_attention_claims(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "suite=mini", "attention=probsparse", "seed=1", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    commands = [line for line in printed.splitlines() if "cab run" in line]
+    assert len(commands) == sum(cell.pattern == "NS" for cell in suite_cells())
+    assert all("dataset=synthetic" in line and "preset=mini" in line for line in commands)
+
+
+def test_the_records_that_come_along_are_of_the_suite() -> None:
+    results = load_results(MINI_DIR)
+    assert set(results["dataset"]) == {"synthetic"}
+    assert any(cell.scores for cell in collect(results.drop_duplicates("file")["record"]))
