@@ -51,10 +51,14 @@ class VanillaAttention(Attention):
         return self.softmax_attention(query, key, value, visible=_visible(padding.key))
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        logits = query @ key.mT * self.scale
+        logits = self.logits(query, key)
         if self.pattern is Pattern.CS:
             logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
         return logits.softmax(dim=-1) @ value
+
+    def logits(self, query: Tensor, key: Tensor) -> Tensor:
+        """[..., N, E] and [..., M, E] to [..., N, M]."""
+        return query @ key.mT * self.scale
 
     def softmax_attention(
         self, query: Tensor, key: Tensor, value: Tensor, *, visible: Tensor | None = None, is_causal: bool = False
@@ -100,7 +104,7 @@ class VanillaAttention(Attention):
         if recent_key.shape[2] == 0:
             return self.softmax_attention(query, key, state["value"], visible=visible)
         # A few targets and two blocks of keys: one row of weights a target, without joining the blocks.
-        logits = torch.cat([query @ key.transpose(2, 3), query @ recent_key.transpose(2, 3)], dim=-1) * self.scale
+        logits = torch.cat([self.logits(query, key), self.logits(query, recent_key)], dim=-1)
         logits = logits.masked_fill(~visible, no_weight(logits.dtype))
         weights = F.dropout(logits.softmax(dim=-1), self.dropout, self.training)
         long, recent = weights.split([key.shape[2], recent_key.shape[2]], dim=-1)

@@ -118,6 +118,25 @@ def assert_decodes(module: Attention, length: int, keys: int, pieces: tuple[int,
     torch.testing.assert_close(torch.cat(outputs, dim=1), expected)
 
 
+def assert_dropout(module: Attention, length: int) -> None:
+    """The gradient is that of the very weights that the forward pass dropped; evaluation drops none."""
+    inputs = [torch.randn(2, length, WIDTH, dtype=torch.float64) for _ in range(3 if module.pattern.is_cross else 1)]
+    x = inputs[0].requires_grad_()
+    towards = torch.randn_like(x)
+
+    def loss(at: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        return module(at, *inputs[1:]).sin().sum()
+
+    (gradient,) = torch.autograd.grad(loss(x), x)
+    with torch.no_grad():
+        slope = (loss(x + 1e-6 * towards) - loss(x - 1e-6 * towards)) / 2e-6
+    torch.testing.assert_close((gradient * towards).sum(), slope, rtol=1e-6, atol=1e-6)
+    assert not torch.equal(module(*inputs), module(*inputs))
+    module.eval()
+    assert torch.equal(module(*inputs), module(*inputs))
+
+
 def assert_compiles(module: Attention, length: int) -> None:
     """One graph, without breaks, with the same output and gradients."""
     inputs, masks = draw(module, length, length)

@@ -1,0 +1,79 @@
+"""FNet: a Fourier transform in the place of attention (Lee-Thorp et al. 2022).
+
+Shapes: B batch, N tokens, D width.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attentions.kernels.pieces import each_length
+from attentions.kernels.precision import wide
+from cab import Attention, Pattern, register_attention
+from cab.attention import Padding
+from cab.errors import UserError
+
+
+@register_attention("fnet", patterns="NS", complexity="n log n", paper="Lee-Thorp et al. 2022")
+class FNetAttention(Attention):
+    """Re F_N x F_D: discrete Fourier transforms over features and tokens, without parameters  (their Eq. 3).
+
+    A row is transformed at its own length; the published code transforms padding along with it. Numbers are in
+    float32 at least.
+
+    Args:
+        norm: ``backward``, as published: the transform as it is, whose numbers are sqrt(N D) times as large as the
+            input's; ``ortho`` divides by that, for networks that add the output to what it was computed from.
+
+    Raises:
+        ValueError: for an unknown ``norm``.
+    """
+
+    compacts_padding = True
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        norm: str = "backward",
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if norm not in ("backward", "ortho"):
+            raise UserError(f"norm must be 'backward' or 'ortho', got '{norm}'")
+        self.norm = norm
+
+    def make_projections(self) -> None:
+        """There are none."""
+        self.out_proj = nn.Identity()
+
+    def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: Padding) -> Tensor:
+        with torch.autocast(query.device.type, enabled=False):
+            return each_length(self.transform, (wide(query),), padding.query).to(query.dtype)
+
+    def transform(self, x: Tensor) -> Tensor:
+        """[B, N, D] to the same, from the features' frequencies up to half.
+
+        The transform of real numbers at (-n, -d) is the conjugate of that at (n, d).
+        """
+        width = x.shape[-1]
+        half = torch.fft.fft(torch.fft.rfft(x, norm=self.norm), dim=1, norm=self.norm).real
+        mirrored = half[..., 1 : (width + 1) // 2].flip(1, 2).roll(1, 1)
+        return torch.cat([half, mirrored], dim=-1)
+
+    def compute_row(self, query: Tensor, *_: Any) -> Tensor:
+        """By matrices of cosines and sines: C_N x C_D - S_N x S_D."""
+        (cos_n, sin_n), (cos_d, sin_d) = (self.waves(size, query) for size in query.shape)
+        return cos_n @ query @ cos_d - sin_n @ query @ sin_d
+
+    def waves(self, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        number = torch.arange(size, device=like.device)
+        angle = (number[:, None] * number % size).to(like.dtype) * (2 * math.pi / size)
+        scale = size**-0.5 if self.norm == "ortho" else 1.0
+        return angle.cos() * scale, angle.sin() * scale

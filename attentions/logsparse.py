@@ -1,0 +1,121 @@
+"""LogSparse attention (Li et al. 2019): a token sees those at distances of powers of two.
+
+Shapes: B batch, N tokens, D width, w kernel_size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attentions.kernels.offsets import offset_attention
+from attentions.sparse import SparseAttention
+from cab import Pattern, register_attention
+from cab.attention import Padding, SoftmaxLimit, State
+from cab.errors import UserError
+from cab.padding import lengths, take_rows
+
+
+@register_attention("logsparse", patterns="NS CS", complexity="n log n", paper="Li et al. 2019")
+class LogSparseAttention(SparseAttention):
+    """Softmax over the token itself and those 1, 2, 4, 8, ... before it (section 4.2); in NS (ours) after it as well.
+
+    With ``local``, over the last ``local`` tokens, and those 1, 2, 4, ... before the first of these. With
+    ``restart``, the pattern has this length and begins anew at each multiple of it back, which makes the cost
+    quadratic in the end. Queries and keys are made of the last ``kernel_size`` inputs (in NS of those around the
+    token), by a convolution: section 4.1. A network of log2 N + 1 layers reaches all of the past.
+
+    Decoding keeps all keys and values: each is at a power's distance from some later token.
+
+    Args:
+        local: tokens seen one by one, the own among them.
+        restart: length of the pattern; 0 for no restart.
+        kernel_size: inputs of which queries and keys are made; more than 1 adds 2 (w - 1) D^2 parameters.
+
+    Raises:
+        ValueError: for sizes below 1, or a restart below ``local``.
+    """
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        local: int = 1,
+        restart: int = 0,
+        kernel_size: int = 1,
+    ) -> None:
+        if min(local, kernel_size) < 1:
+            raise UserError(f"local and kernel_size must be at least 1, got {local} and {kernel_size}")
+        if restart < 0 or 0 < restart < local:
+            raise UserError(f"restart must be 0 (none) or at least local, {local}, got {restart}")
+        self.local, self.restart, self.kernel_size = local, restart, kernel_size
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+
+    def make_projections(self) -> None:
+        super().make_projections()
+        if self.kernel_size > 1:
+            self.q_proj, self.k_proj = (
+                OfNeighbours(self.embed_dim, self.kernel_size, self.pattern is Pattern.CS) for _ in range(2)
+            )
+
+    @classmethod
+    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
+        """All tokens one by one."""
+        return SoftmaxLimit(({"local": num_tokens},))
+
+    # --- the pattern --------------------------------------------------------------------------------------
+
+    def sees(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
+        back = query - key
+        if self.pattern is Pattern.NS:
+            back = back.abs()
+        within = back % self.restart if self.restart else back
+        power = within - self.local + 1
+        seen = (within < self.local) | (power > 0) & (power & (power - 1) == 0)
+        return seen & (back >= 0)
+
+    def distances(self, length: int) -> list[int]:
+        """All that are seen in a row of so many tokens, without and with sign."""
+        ends = [self.local - 1 + 2**p for p in range(length.bit_length())]
+        once = {*range(self.local), *(d for d in ends if not self.restart or d < self.restart)}
+        starts = range(0, length, self.restart) if self.restart else [0]
+        back = sorted(d for d in {start + d for start in starts for d in once} if d < length)
+        return [-d for d in back] + (back[1:] if self.pattern is Pattern.NS else [])
+
+    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        offsets = self.distances(query.shape[2])
+        return offset_attention(query, key, value, offsets, dropout=self.weight_dropout)
+
+    # --- decoding with the convolution --------------------------------------------------------------------
+
+    def start(self, batch_size: int, like: Tensor) -> State:
+        """What the pattern keeps, and the last inputs."""
+        inputs = like.new_zeros(batch_size, self.kernel_size - 1, self.embed_dim)
+        return super().start(batch_size, like) | {"inputs": inputs}
+
+    def advance(self, tokens: Tensor, mask: Tensor | None, state: State) -> tuple[Tensor, State]:
+        past = self.kernel_size - 1
+        x = torch.cat([state["inputs"].to(tokens.dtype), tokens], dim=1)
+        query, key = (self.split_heads(projection(x)[:, past:]) for projection in (self.q_proj, self.k_proj))
+        heads, new = self.decode(query, key, self.split_heads(self.v_proj(tokens)), state, Padding(mask, mask))
+        last = lengths(tokens, mask)[:, None] + torch.arange(past, device=x.device)
+        return self.out_proj(self.merge_heads(heads)), new | {"inputs": take_rows(x, last)}
+
+
+class OfNeighbours(nn.Linear):
+    """A linear map of the last ``size`` tokens, the own among them; or of those around it: a convolution."""
+
+    def __init__(self, embed_dim: int, size: int, is_causal: bool) -> None:
+        super().__init__(size * embed_dim, embed_dim)
+        self.size, self.after = size, 0 if is_causal else size // 2
+        nn.init.xavier_uniform_(self.weight, gain=2**-0.5)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, N, D] to the same; zeros stand where there is no token."""
+        filled = F.pad(x, (0, 0, self.size - 1 - self.after, self.after))
+        return super().forward(torch.cat([filled[:, i : i + x.shape[1]] for i in range(self.size)], dim=-1))

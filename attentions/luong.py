@@ -1,0 +1,102 @@
+"""Global attention with the score functions of Luong et al. (2015).
+
+Shapes: B batch, H heads, N targets, M keys, E width of a head.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attentions.kernels.pieces import at_once, formed_anew, weighted
+from attentions.vanilla import VanillaAttention
+from cab import Pattern, register_attention
+from cab.attention import SoftmaxLimit
+from cab.errors import UserError
+
+
+@register_attention("luong", patterns="NS CS NC CC", complexity="n^2", paper="Luong et al. 2015")
+class LuongAttention(VanillaAttention):
+    """softmax over j of score(q_i, k_j), times v_j  (their Eq. 7 and 8), per head:
+
+    * ``dot``: q k,
+    * ``general``: q W_a k, W_a [E, E],
+    * ``concat``: v_a tanh(W_a [q; k]), W_a [E, 2 E], v_a [E].
+
+    As published there is no factor 1/sqrt(E). The readout tanh(W_c [context; q]) and input feeding belong to the
+    decoder around it. Time is quadratic; the concat score takes E times as many hyperbolic tangents as there are
+    pairs, formed for some queries at a time and again in the backward pass.
+
+    Args:
+        score: dot, general or concat.
+        scaled: whether scores are divided by sqrt(E).
+
+    Raises:
+        ValueError: for an unknown score.
+    """
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        score: str = "general",
+        scaled: bool = False,
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if score not in ("dot", "general", "concat"):
+            raise UserError(f"score must be 'dot', 'general' or 'concat', got '{score}'")
+        self.score = score
+        self.factor = self.scale if scaled else 1.0
+        if score != "dot":
+            widths = {"general": 1, "concat": 2}[score]
+            self.score_weight = nn.Parameter(torch.empty(num_heads, self.head_dim, widths * self.head_dim))
+            for head in self.score_weight:
+                nn.init.xavier_uniform_(head)
+        if score == "concat":
+            self.score_vector = nn.Parameter(torch.empty(num_heads, 1, self.head_dim))
+            nn.init.xavier_uniform_(self.score_vector)
+
+    @classmethod
+    def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit:
+        """The scaled dot product."""
+        return SoftmaxLimit(({"score": "dot", "scaled": True},))
+
+    def logits(self, query: Tensor, key: Tensor) -> Tensor:
+        if self.score == "dot":
+            return query @ key.mT * self.factor
+        if self.score == "general":
+            return query @ self.score_weight @ key.mT * self.factor
+        of_query, of_key = self.score_weight.mT.chunk(2, dim=-2)
+        sums = (query @ of_query).unsqueeze(-2) + (key @ of_key).unsqueeze(-3)
+        return (sums.tanh() * self.score_vector.unsqueeze(-2)).sum(dim=-1) * self.factor
+
+    def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
+        if self.score != "concat":
+            query = query if self.score == "dot" else query @ self.score_weight.to(query.dtype)
+            return F.scaled_dot_product_attention(
+                query, key, value, visible, self.weight_dropout, is_causal, scale=self.factor
+            )
+        size, outputs = at_once(query.shape[:2].numel() * key.shape[2] * self.head_dim, query.device), []
+        with torch.autocast(query.device.type, enabled=False):
+            for begin in range(0, query.shape[2], size):
+                tile = query[:, :, begin : begin + size]
+                end = begin + tile.shape[2] if is_causal else key.shape[2]
+                seen = visible
+                if is_causal:
+                    seen = torch.ones(tile.shape[2], end, dtype=torch.bool, device=query.device).tril(begin)
+                elif visible is not None and visible.shape[2] > 1:
+                    seen = visible[:, :, begin : begin + size]
+                mean = functools.partial(self.concat_mean, seen)
+                outputs.append(formed_anew(mean, (tile, key[:, :, :end], value[:, :, :end]), self.weight_dropout))
+        return torch.cat(outputs, dim=2)
+
+    def concat_mean(self, visible: Tensor | None, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """The readable form, of a few queries."""
+        hidden = None if visible is None else ~visible
+        return weighted(self.logits(query, key), hidden, self.weight_dropout) @ value

@@ -1,0 +1,194 @@
+"""Memory-compressed attention (Liu et al. 2018): softmax attention over keys and values in groups of a few tokens.
+
+Shapes: B batch, H heads, N targets, M keys, E width of a head, c tokens of a group, G groups.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cab import Attention, Pattern, register_attention
+from cab.attention import Padding, SoftmaxLimit, State
+from cab.errors import UserError
+from cab.padding import lengths
+
+
+@register_attention("mca", patterns="NS CS NC CC", complexity="n^2", paper="Liu et al. 2018")
+class MemoryCompressedAttention(Attention):
+    """softmax(q K~^T / sqrt(E)) V~, where K~ and V~ are convolutions with kernel and stride c (section 4.2.3).
+
+    One convolution for keys and one for values, a head's own each. The last group of a source is filled up with
+    zeros. In CS a token sees the groups that have ended with it or before; those before the end of the first group
+    see the first token as it is. Decoding keeps keys and values of the groups, and those of an open group.
+
+    Args:
+        factor: tokens c of a group.
+        reduction: ``conv``; or ``mean``, the mean of a group's tokens, without parameters.
+
+    Raises:
+        ValueError: for a factor below 1 or an unknown reduction.
+    """
+
+    compacts_padding = True
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        factor: int = 3,
+        reduction: str = "conv",
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if factor < 1:
+            raise UserError(f"factor must be at least 1, got {factor}")
+        if reduction not in ("conv", "mean"):
+            raise UserError(f"reduction must be 'conv' or 'mean', got '{reduction}'")
+        self.factor, self.reduction = factor, reduction
+        if reduction == "conv":
+            self.compress_k, self.compress_v = (
+                nn.Conv1d(embed_dim, embed_dim, factor, stride=factor, groups=num_heads) for _ in range(2)
+            )
+
+    @classmethod
+    def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit:
+        """Groups of one token."""
+        return SoftmaxLimit(({"factor": 1, "reduction": "mean"},))
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        if self.pattern is Pattern.CS:
+            return self.attend_causal(query, key, value)
+        return self.decode_cross(query, self.read_source(key, value, padding), padding)[0]
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        n, m, c = query.shape[1], key.shape[1], self.factor
+        slots = []
+        for name, x in (("compress_k", key), ("compress_v", value)):
+            if self.reduction == "mean":  # of the tokens that are there
+                slots.append(torch.stack([x[:, i : i + c].mean(1) for i in range(0, m, c)], dim=1))
+            else:
+                filled = F.pad(x, (0, 0, 0, -m % c)).transpose(1, 2).flatten(0, 1).unsqueeze(0)
+                slots.append(self.split_heads(getattr(self, name)(filled).transpose(1, 2))[0])
+        logits = query @ slots[0].mT * self.scale
+        if self.pattern is not Pattern.CS:
+            return logits.softmax(dim=-1) @ slots[1]
+        early = value[:, :1].expand(-1, min(n, c - 1), -1)
+        if n < c:
+            return early
+        last = torch.arange(slots[0].shape[1], device=key.device) * c + c - 1
+        seen = last <= torch.arange(n, device=key.device)[:, None]
+        weights = logits[:, c - 1 :].masked_fill(~seen[c - 1 :], -torch.inf).softmax(dim=-1)
+        return torch.cat([early, weights @ slots[1]], dim=1)
+
+    def compress(self, name: str, x: Tensor, count: Tensor | None) -> Tensor:
+        """Groups of ``x`` [B, H, M, E], of which each row has ``count`` tokens and zeros after: [B, H, G, E]."""
+        c = self.factor
+        groups = F.pad(x, (0, 0, 0, -x.shape[2] % c)).unflatten(2, (-1, c))
+        if self.reduction == "conv":
+            conv: nn.Conv1d = getattr(self, name)
+            weight = conv.weight.unflatten(0, (self.num_heads, self.head_dim)).permute(0, 3, 2, 1).flatten(1, 2)
+            assert conv.bias is not None
+            bias = conv.bias.view(self.num_heads, 1, self.head_dim)
+            return groups.flatten(3) @ weight.to(x.dtype) + bias.to(x.dtype)
+        if count is None:
+            count = x.new_full((len(x),), x.shape[2], dtype=torch.long)
+        first = torch.arange(groups.shape[2], device=x.device) * c
+        size = (count[:, None] - first).clamp(1, c)
+        return groups.sum(dim=3) / size[:, None, :, None]
+
+    # --- all groups: NS, NC, CC --------------------------------------------------------------------------
+
+    def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
+        """Keys and values of all groups [B, H, G, E], and how many a row has [B]."""
+        count = lengths(key, padding.key)
+        if padding.key is not None:
+            hidden = padding.key[:, None, :, None]
+            key, value = key.masked_fill(hidden, 0.0), value.masked_fill(hidden, 0.0)
+        state = {"key": self.compress("compress_k", key, count), "value": self.compress("compress_v", value, count)}
+        return state | {"groups": -(-count // self.factor)}
+
+    def decode_cross(self, query: Tensor, state: State, _padding: Padding) -> tuple[Tensor, State]:
+        groups, total = state["groups"], state["key"].shape[2]
+        seen = torch.arange(total, device=query.device) < groups[:, None]
+        none = (groups == 0)[:, None]
+        mask = (seen | none)[:, None, None]
+        output = F.scaled_dot_product_attention(query, state["key"], state["value"], mask, self.weight_dropout)
+        return output.masked_fill(none[:, None, None], 0.0), state
+
+    # --- groups that have ended: CS -----------------------------------------------------------------------
+
+    def attend_causal(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Padding is on the right, where no real token looks.
+
+        The tokens at one place of their groups see one group more each: causal attention, for c such places.
+        """
+        c, length = self.factor, query.shape[2]
+        early = self.first_value(value[:, :, :1].expand(-1, -1, min(length, c - 1), -1))
+        groups = length // c
+        if groups == 0:
+            return early
+        late = F.pad(query[:, :, c - 1 :], (0, 0, 0, -(length - c + 1) % c))
+        late = late.unflatten(2, (groups, c)).transpose(2, 3).flatten(1, 2)
+        slot_key, slot_value = (
+            self.compress(name, x[:, :, : groups * c], None).repeat_interleave(c, dim=1)
+            for name, x in (("compress_k", key), ("compress_v", value))
+        )
+        output = F.scaled_dot_product_attention(late, slot_key, slot_value, None, self.weight_dropout, True)
+        output = output.unflatten(1, (-1, c)).transpose(2, 3).flatten(2, 3)
+        return torch.cat([early, output], dim=2)[:, :, :length]
+
+    def first_value(self, value: Tensor) -> Tensor:
+        """Of tokens that see this value alone: its weight may be dropped."""
+        kept = F.dropout(torch.ones_like(value[..., :1]), self.dropout, self.training)
+        return value * kept
+
+    # --- decoding in CS -----------------------------------------------------------------------------------
+
+    def start(self, batch_size: int, like: Tensor) -> State:
+        """Groups that have ended, tokens of the open one, the first value, tokens read."""
+        empty = like.new_zeros(batch_size, self.num_heads, 0, self.head_dim)
+        past = like.new_zeros(batch_size, self.num_heads, self.factor - 1, self.head_dim)
+        return {
+            "key": empty,
+            "value": empty,
+            "open_key": past,
+            "open_value": past,
+            "first": like.new_zeros(batch_size, self.num_heads, 1, self.head_dim),
+            "length": torch.zeros(batch_size, dtype=torch.long, device=like.device),
+        }
+
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+        c, read, count = self.factor, state["length"], lengths(key, padding.key)
+        total = read + count
+        first = torch.where((read > 0)[:, None, None, None], state["first"].to(value.dtype), value[:, :, :1])
+        new: State = {"length": total, "first": first}
+        for name, x in (("key", key), ("value", value)):
+            tokens = packed(state[f"open_{name}"], read % c, x)
+            groups = self.compress(f"compress_{name[0]}", tokens, None)
+            new[name] = packed(state[name], read // c, groups)[:, :, : int((total // c).max())]
+            left = (read % c + count) // c * c
+            kept = (left[:, None] + torch.arange(c - 1, device=x.device)).clamp(max=tokens.shape[2] - 1)
+            index = kept[:, None, :, None].expand(-1, self.num_heads, -1, self.head_dim)
+            new[f"open_{name}"] = tokens.gather(2, index)
+        asked = read[:, None] + torch.arange(query.shape[2], device=query.device)
+        ended = ((asked + 1) // c)[:, None, :, None]
+        hidden = torch.arange(new["key"].shape[2], device=query.device) >= ended
+        early = ended == 0
+        output = self.first_value(first.expand(-1, -1, query.shape[2], -1))
+        if new["key"].shape[2]:
+            mask = ~hidden | early
+            late = F.scaled_dot_product_attention(query, new["key"], new["value"], mask, self.weight_dropout)
+            output = torch.where(early, output, late)
+        return output, new
+
+
+def packed(old: Tensor, count: Tensor, new: Tensor) -> Tensor:
+    """The first ``count`` [B] of ``old`` [B, H, S, E], then ``new`` [B, H, T, E], from the left: [B, H, S + T, E]."""
+    index = torch.arange(old.shape[2] + new.shape[2], device=new.device)
+    index = torch.where(index < count[:, None], index, index - count[:, None] + old.shape[2])
+    index = index.clamp(max=len(index[0]) - 1)[:, None, :, None].expand(-1, new.shape[1], -1, new.shape[3])
+    return torch.cat([old.to(new.dtype), new], dim=2).gather(2, index)

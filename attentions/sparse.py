@@ -1,0 +1,100 @@
+"""What attentions share in which positions alone decide which keys a token sees.
+
+Shapes: B batch, H heads, N tokens, E width of a head, T new tokens, S keys that are kept.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attentions.kernels.pieces import each_length
+from cab import Attention, Pattern
+from cab.attention import Padding, State
+from cab.padding import lengths
+
+TOGETHER = 256
+"""Tokens that are read at once in decoding."""
+
+
+class SparseAttention(Attention):
+    """softmax(q_i k_j / sqrt(E)) v_j over the set of keys j that token i sees.
+
+    A subclass says which these are (``sees``), and computes the same fast (``spread``), on rows without padding: in CS
+    padding stands on the right, where no real token looks; in NS rows of one length are computed together.
+
+    Decoding keeps the keys and values that a later token may see (``needs``): all, until a subclass knows better. One
+    that says how many there can be (``most_kept``) has a state of constant size.
+    """
+
+    compacts_padding = True
+    most_kept: int | None = None
+
+    def sees(self, query: Tensor, key: Tensor, length: int) -> Tensor:
+        """Whether positions ``query`` see positions ``key`` in a row of ``length`` tokens (0 in CS: not known).
+
+        The two have shapes [..., N, 1] and [..., 1, N]; the result may have a dimension of heads before these.
+        """
+        raise NotImplementedError
+
+    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """The fast form, of [B, H, N, E] to the same."""
+        raise NotImplementedError
+
+    def needs(self, key: Tensor, length: Tensor) -> Tensor:
+        """Whether a token at position ``length`` or later may see position ``key``."""
+        return key < length
+
+    def logits(self, query: Tensor, key: Tensor) -> Tensor:
+        """[..., N, E] and [..., M, E] to [..., N, M]."""
+        return query @ key.mT * self.scale
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        mask = None if self.pattern is Pattern.CS else padding.key
+        return each_length(self.spread, (query, key, value), mask)
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        position = torch.arange(query.shape[1], device=query.device)
+        seen = self.sees(position[:, None], position[None], len(position))
+        return self.logits(query, key).masked_fill(~seen, -torch.inf).softmax(dim=-1) @ value
+
+    # --- decoding ---------------------------------------------------------------------------------------
+
+    def start(self, batch_size: int, like: Tensor) -> State:
+        """Keys, values and positions (-1: none) of what is kept, and tokens read."""
+        empty = like.new_zeros(batch_size, self.num_heads, self.most_kept or 0, self.head_dim)
+        position = torch.full((batch_size, empty.shape[2]), -1, device=like.device)
+        read = torch.zeros(batch_size, dtype=torch.long, device=like.device)
+        return {"key": empty, "value": empty, "position": position, "length": read}
+
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+        length, count = state["length"], lengths(key, padding.key)
+        new = torch.arange(key.shape[2], device=key.device)
+        asked = length[:, None] + new
+        position = torch.cat([state["position"], asked.where(new < count[:, None], -1)], dim=1)
+        key = torch.cat([state["key"].to(key.dtype), key], dim=2)
+        value = torch.cat([state["value"].to(value.dtype), value], dim=2)
+        pieces = zip(query.split(TOGETHER, dim=2), asked.split(TOGETHER, dim=1), strict=True)
+        output = torch.cat([self.read(q, key, value, at, position) for q, at in pieces], dim=2)
+        kept = (position >= 0) & self.needs(position, (length + count)[:, None])
+        return output, self.keep(key, value, position, kept) | {"length": length + count}
+
+    def read(self, query: Tensor, key: Tensor, value: Tensor, asked: Tensor, position: Tensor) -> Tensor:
+        """Queries [B, H, T, E] at ``asked`` [B, T], keys at ``position`` [B, S], which is -1 where there is none."""
+        at = position[:, None, None]
+        seen = self.sees(asked[:, None, :, None], at, 0) & (at >= 0)
+        logits = self.logits(query, key)
+        logits = logits.masked_fill(~seen, torch.finfo(logits.dtype).min)
+        return F.dropout(logits.softmax(dim=-1), self.dropout, self.training) @ value
+
+    def keep(self, key: Tensor, value: Tensor, position: Tensor, kept: Tensor) -> State:
+        """The marked keys, at the right end in their order."""
+        width = int(kept.sum(dim=1).max()) if self.most_kept is None else self.most_kept
+        order = kept.to(torch.uint8).argsort(dim=1, stable=True)[:, position.shape[1] - width :]
+        index = order[:, None, :, None].expand(-1, self.num_heads, -1, self.head_dim)
+        return {
+            "key": key.gather(2, index),
+            "value": value.gather(2, index),
+            "position": position.where(kept, -1).gather(1, order),
+        }
