@@ -81,6 +81,8 @@ class Attention(Decoding):
     * ``constant_state``: decoding keeps as much before the first token as after any other.
     * ``autocast_dtypes``: lower precisions in which it works under ``torch.autocast``.
     * ``float32_devices``: where it works in float32 too, in which `cab verify` runs it.
+    * ``reads_key``: False for a method whose weights come from targets and positions alone, so that in cross patterns
+      the output depends on ``value`` and not on ``key``.
     * ``parameter_budget``: what it may add to a backbone, as a part of it. CAB's rule is a tenth; a method that
       was published with more says how much.
 
@@ -99,6 +101,7 @@ class Attention(Decoding):
 
     autocast_dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.bfloat16, torch.float16)
     float32_devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    reads_key: ClassVar[bool] = True
     parameter_budget: ClassVar[float] = 0.1
 
     def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:

@@ -64,7 +64,10 @@ def context_is_used(subject: Subject) -> Worst:
 
 @check("context", applies=reads_source)
 def each_input_is_used(subject: Subject) -> Worst:
-    """In cross patterns the output changes with the query alone, with the key alone and with the value alone."""
+    """In cross patterns the output changes with the query alone, with the key alone and with the value alone.
+
+    With the key only where the class does not say that none is read (``reads_key``).
+    """
     worst = Worst("least change that an input has to make, in parts of the change it makes, is", limit=1.0)
     # Means over thousands of random keys hardly differ: there, anything beyond rounding counts.
     for length, least in ((33, LEAST_CHANGE), *((length, LEAST_LONG_CHANGE) for length in subject.long)):
@@ -74,6 +77,8 @@ def each_input_is_used(subject: Subject) -> Worst:
             before = inputs.run(module)
             typical = before.double().pow(2).mean().sqrt().item()
             for name, x in fresh.tensors().items():
+                if name == "key" and not getattr(subject.cls, "reads_key", True):
+                    continue
                 change = _change(replace(inputs, **{name: x}).run(module), before) / max(typical, 1e-30)
                 worst.add(least / change if change else torch.inf, f"n={length}, {name}")
     return worst

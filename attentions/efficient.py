@@ -1,0 +1,81 @@
+"""Efficient attention (Shen et al. 2021): a softmax over the features of a query, one over the positions of keys.
+
+Shapes: B batch, H heads, N targets, M keys, E width of a head.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attentions.kernels.precision import no_weight, wide
+from attentions.kernels.running_means import read_running_means
+from cab import Attention, Pattern, register_attention
+from cab.attention import Padding, State
+
+
+@register_attention("efficient", patterns="NS CS NC CC", complexity="n", paper="Shen et al. 2021")
+class EfficientAttention(Attention):
+    """softmax over features of q, times (softmax over positions of k)^T v  (their Eq. 6), without 1/sqrt(E).
+
+    A feature of the keys is a slot that holds the mean of all values, weighted by e^k. In pattern CS, which the paper
+    does not have, the mean runs along: that of target t is over the positions up to t. The state is of constant size:
+    E means a head and, in CS, the logarithms of their total weights. There are no weights over tokens to drop, so
+    ``dropout`` is not used (as released).
+    """
+
+    constant_state = True
+
+    def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        self.compacts_padding = self.pattern is Pattern.CS  # so that a row begins with a token
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        if self.pattern is Pattern.CS:
+            return self.decode(query, key, value, self.start(len(query), query), padding)[0]
+        return self.decode_cross(query, self.read_source(key, value, padding), padding)[0]
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        read = query.softmax(dim=-1)
+        if self.pattern is not Pattern.CS:
+            return read @ (key.softmax(dim=1).mT @ value)
+        outputs = []
+        for t in range(1, query.shape[1] + 1):
+            outputs.append(read[:, t - 1 : t] @ (key[:, :t].softmax(dim=1).mT @ value[:, :t]))
+        return torch.cat(outputs, dim=1)
+
+    # --- means over all keys: NS, NC, CC -----------------------------------------------------------------
+
+    def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
+        """The mean of each feature, [B, H, E, E]; zero in a row whose keys are all padding."""
+        with torch.autocast(key.device.type, enabled=False):
+            logits, values = _shown(key, value, padding.key)
+            return {"mean": logits.softmax(dim=2).mT @ values}
+
+    def decode_cross(self, query: Tensor, state: State, _padding: Padding) -> tuple[Tensor, State]:
+        with torch.autocast(query.device.type, enabled=False):
+            return (wide(query).softmax(dim=-1) @ state["mean"]).to(query.dtype), state
+
+    # --- means that run along: CS ------------------------------------------------------------------------
+
+    def start(self, batch_size: int, like: Tensor) -> State:
+        """Logarithms of masses [B, H, E] and means [B, H, E, E] of nothing."""
+        shape = (batch_size, self.num_heads, self.head_dim)
+        mass = like.new_full(shape, no_weight(), dtype=torch.float64)
+        return {"mass": mass, "mean": wide(like.new_zeros(*shape, self.head_dim))}
+
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+        with torch.autocast(query.device.type, enabled=False):
+            logits, values = _shown(key, value, padding.key)
+            read = wide(query).softmax(dim=-1)
+            output, mass, mean = read_running_means(read, logits, values, state["mass"], state["mean"].to(values.dtype))
+        return output.to(query.dtype), {"mass": mass, "mean": mean}
+
+
+def _shown(key: Tensor, value: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Key without weight and value zero at padding, in float32 at least."""
+    key, value = wide(key), wide(value)
+    if padding is None:
+        return key, value
+    hidden = padding[:, None, :, None]
+    return key.masked_fill(hidden, no_weight(key.dtype)), value.masked_fill(hidden, 0.0)

@@ -1,0 +1,85 @@
+"""Linformer (Wang et al. 2020): keys and values are mixed to a few slots by learnt maps of positions.
+
+Shapes: B batch, H heads, N targets, M keys, E width of a head, r slots.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attentions.linearized import hide
+from cab import Attention, Pattern, register_attention
+from cab.attention import Padding, State
+from cab.errors import UserError
+
+
+@register_attention("linformer", patterns="NS NC CC", complexity="n", paper="Wang et al. 2020")
+class LinformerAttention(Attention):
+    """softmax(q (E k)^T / sqrt(E)) F v  (their Eq. 7) with learnt maps of positions E and F, [r, max_length].
+
+    A source of M tokens uses the first M columns, so that a shorter one has smaller slots, padded or alone. All heads
+    share the maps. Causal self attention is not possible: every slot mixes all positions. The state of CC is the
+    mixed keys and values of the source.
+
+    Args:
+        num_landmarks: slots r.
+        max_length: keys up to which it is defined.
+        share: ``none`` for a map each of keys and values, ``key_value`` for one of both.
+
+    Raises:
+        ValueError: for sizes below 1, an unknown ``share``, and, when called, for more keys than ``max_length``.
+    """
+
+    compacts_padding = True
+    constant_state = True
+    parameter_budget = 0.21  # two maps of 8,192 positions to 128 slots a layer
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        num_landmarks: int = 128,
+        max_length: int = 8192,
+        share: str = "none",
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        for name, size in (("num_landmarks", num_landmarks), ("max_length", max_length)):
+            if size < 1:
+                raise UserError(f"{name} must be at least 1, got {size}")
+        if share not in ("none", "key_value"):
+            raise UserError(f"unknown share '{share}': choose none or key_value")
+        self.max_length = max_length
+        self.mix_k = self.make_map(num_landmarks)
+        self.mix_v = self.mix_k if share == "key_value" else self.make_map(num_landmarks)
+
+    def make_map(self, num_landmarks: int) -> nn.Parameter:
+        """In a range that max_length does not narrow, which may be far above the lengths that are read."""
+        bound = num_landmarks**-0.5
+        return nn.Parameter(torch.empty(num_landmarks, self.max_length).uniform_(-bound, bound))
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        return self.decode_cross(query, self.read_source(key, value, padding), padding)[0]
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        m = key.shape[1]
+        weights = (query @ (self.mix_k[:, :m] @ key).mT * self.scale).softmax(dim=-1)
+        return weights @ (self.mix_v[:, :m] @ value)
+
+    def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
+        """Mixed keys and values [B, H, r, E]; zero in a row whose keys are all padding."""
+        length = key.shape[2]
+        if length > self.max_length:
+            raise UserError(
+                f"linformer has maps of {self.max_length} positions and got {length} keys; raise attention.max_length"
+            )
+        key, value = hide(key, padding.key), hide(value, padding.key)
+        return {"keys": self.mix_k[:, :length] @ key, "values": self.mix_v[:, :length] @ value}
+
+    def decode_cross(self, query: Tensor, state: State, _padding: Padding) -> tuple[Tensor, State]:
+        keys, values = state["keys"], state["values"]
+        return F.scaled_dot_product_attention(query, keys, values, dropout_p=self.weight_dropout), state

@@ -1,0 +1,140 @@
+"""Luna (Ma et al. 2021): a few learnt slots pack the context, targets unpack them.
+
+Shapes: B batch, H heads, N targets, M keys, D width, E width of a head, r slots.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attentions.kernels.causal_sums import causal_sums
+from attentions.kernels.latents import pack, without_source
+from attentions.kernels.precision import wide
+from attentions.linearized import hide
+from cab import Attention, Pattern, register_attention
+from cab.attention import Padding, State
+from cab.errors import UserError
+from cab.padding import lengths
+
+
+@register_attention("luna", patterns="NS CS NC CC", complexity="n", paper="Ma et al. 2021")
+class LunaAttention(Attention):
+    """Att(X, Att(P, C))  (their Eq. 5 and 6) with slots P that are learnt.
+
+    NS, NC, CC: P packs the context, softmax(P k^T / sqrt(E)) v; what it found passes a map to keys and values, which
+    the targets read. CS is another function (their section 3.3), without a softmax over positions: with
+    p_j = log2(1 + 2^(P k'_j / sqrt(E))) and a_t = softmax over slots of 1/t sum_(j <= t) (q_t k_j / sqrt(E)) p_j,
+    output t is 1/t sum_(j <= t) (a_t p_j) v_j.
+
+    The paper hands a layer's packed slots on to the next as its P, a second stream that a slot of a backbone does not
+    have: here each module owns its P, which is Luna with a static P. It must not depend on targets in causal patterns.
+
+    The state is of constant size: the packed slots (CC), or two sums over tokens and their number (CS). ``dropout`` is
+    not used: there are no weights over tokens.
+
+    Args:
+        num_landmarks: slots r.
+        tie_kv: whether keys and values share their map, as published, here and among the slots.
+
+    Raises:
+        ValueError: for ``num_landmarks`` below 1.
+    """
+
+    constant_state = True
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        num_landmarks: int = 32,
+        tie_kv: bool = True,
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if num_landmarks < 1:
+            raise UserError(f"num_landmarks must be at least 1, got {num_landmarks}")
+        self.compacts_padding = self.pattern is Pattern.CS  # tokens are counted
+        if tie_kv:
+            self.v_proj = self.k_proj
+        self.slots = nn.Parameter(torch.empty(num_landmarks, embed_dim))
+        nn.init.normal_(self.slots)  # as published, where it is 1/sqrt(D) times an embedding's scale of sqrt(D)
+        self.slots_q = self.make_map()
+        if self.pattern is Pattern.CS:
+            self.pack_k = self.make_map()  # of tokens, for the packing
+        else:
+            self.slots_k = self.make_map()
+            self.slots_v = self.slots_k if tie_kv else self.make_map()
+
+    def make_map(self) -> nn.Linear:
+        """D to D, initialised as released."""
+        linear = nn.Linear(self.embed_dim, self.embed_dim)
+        nn.init.xavier_uniform_(linear.weight, gain=2**-0.5)
+        return linear
+
+    def queries_of_slots(self) -> Tensor:
+        """[H, r, E]."""
+        return self.split_heads(self.slots_q(self.slots).unsqueeze(0))[0]
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, **packing: Tensor) -> Tensor:
+        if self.pattern is Pattern.CS:
+            return self.decode(query, key, value, self.start(len(query), query), padding, **packing)[0]
+        return self.decode_cross(query, self.read_source(key, value, padding), padding)[0]
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor, packing: Tensor | None = None) -> Tensor:
+        if packing is None:
+            slots = (self.queries_of_slots() @ key.mT * self.scale).softmax(dim=-1) @ value
+            slots = slots.transpose(0, 1).flatten(1)  # [r, D]
+            keys, values = (
+                linear(slots).unflatten(1, (self.num_heads, -1)).transpose(0, 1)
+                for linear in (self.slots_k, self.slots_v)
+            )
+            return (query @ keys.mT * self.scale).softmax(dim=-1) @ values
+        count = torch.arange(1, query.shape[1] + 1, device=query.device).unsqueeze(1)
+        weights = (query @ key.mT * self.scale).tril() @ packing / count
+        return (weights.softmax(dim=-1) @ packing.mT).tril() @ value / count
+
+    # --- slots of all keys: NS, NC, CC -------------------------------------------------------------------
+
+    def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
+        """Keys and values of the slots [B, H, r, E]; the values are zero in a row whose keys are all padding."""
+        slots = self.merge_heads(pack(self.queries_of_slots(), key, value, padding.key))
+        keys, values = self.split_heads(self.slots_k(slots)), self.split_heads(self.slots_v(slots))
+        return {"keys": keys, "values": without_source(values, padding.key)}
+
+    def decode_cross(self, query: Tensor, state: State, _padding: Padding) -> tuple[Tensor, State]:
+        return F.scaled_dot_product_attention(query, state["keys"], state["values"]), state
+
+    # --- tokens up to the target: CS ---------------------------------------------------------------------
+
+    def key_extras(self, x: Tensor) -> dict[str, Tensor]:
+        """p of each token for each slot, [B, H, N, r]."""
+        if self.pattern is not Pattern.CS:
+            return {}
+        logits = self.split_heads(self.pack_k(x)) @ self.queries_of_slots().mT * self.scale
+        return {"packing": F.softplus(wide(logits), beta=math.log(2.0))}
+
+    def start(self, batch_size: int, like: Tensor) -> State:
+        """Sums of keys [B, H, E, r] and values [B, H, r, E] with their packing, and the number of tokens [B]."""
+        shape = batch_size, self.num_heads, len(self.slots), self.head_dim
+        sums = wide(like.new_zeros(shape))
+        return {"keys": sums.mT, "values": sums, "length": sums.new_zeros(batch_size, dtype=torch.long)}
+
+    def decode(
+        self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding, packing: Tensor
+    ) -> tuple[Tensor, State]:
+        with torch.autocast(query.device.type, enabled=False):
+            q, k, v = wide(query) * self.scale, wide(key), wide(value)
+            packing = hide(packing, padding.key)
+            position = torch.arange(1, query.shape[2] + 1, device=query.device)
+            count = (state["length"].unsqueeze(1) + position)[:, None, :, None].to(q.dtype)
+            logits, keys = causal_sums(q, k, packing, state["keys"].to(q.dtype), None, None)
+            weights = (logits / count).softmax(dim=-1)
+            sums, values = causal_sums(weights, packing, v, state["values"].to(q.dtype), None, None)
+            new = {"keys": keys, "values": values, "length": state["length"] + lengths(query, padding.key)}
+            return (sums / count).to(query.dtype), new

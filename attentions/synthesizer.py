@@ -1,0 +1,195 @@
+"""Synthesizer (Tay et al. 2021): weights of source positions, without comparing targets with keys.
+
+Shapes: B batch, H heads, N targets, M keys, E width of a head, L the longest length.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from attentions.kernels.precision import wide
+from attentions.kernels.softmax import softmax_of_seen
+from attentions.kernels.target_blocks import sums_by_targets, unseen
+from cab import Attention, Pattern, register_attention
+from cab.attention import Padding, State
+from cab.errors import UserError
+from cab.padding import lengths
+
+VARIANTS = ("dense", "random", "factorized_dense", "factorized_random", "random_plus")
+
+Targets = slice | Tensor
+"""Positions of targets: the same in every row, or [B, N]."""
+
+
+@register_attention("synthesizer", patterns="NS CS NC CC", complexity="n^2", paper="Tay et al. 2021")
+class SynthesizerAttention(Attention):
+    """softmax(S) v, where S_ij is the score of source position j for target i  (their Eq. 2 to 8).
+
+    * ``dense``: S_i = relu(q_i) W, with W [E, L] of all heads.
+    * ``random``: S = R, learnt, [L, L] a head; the input is in v alone.
+    * ``factorized_dense``: S_i = (q_i A)_(j // b) (q_i B)_(j mod b), with A [E, a] and B [E, b] of all heads, a b >= L.
+    * ``factorized_random``: S = R_1 R_2^T, both [L, rank] a head.
+    * ``random_plus``: S = q k^T / sqrt(E) + R, with R zero at first: then it is softmax attention.
+
+    Scores are not scaled. In cross patterns they are of absolute source positions: what the source holds there is in v
+    alone, and ``key`` is not used but by ``random_plus``. Decoding keeps the values, with their positions.
+
+    Args:
+        variant: which scores.
+        max_length: keys up to which it is defined, and targets where scores are ``random``.
+        rank: of ``factorized_random``.
+
+    Raises:
+        ValueError: for an unknown variant or sizes below 1, and, when called, for a length above ``max_length``.
+    """
+
+    compacts_padding = True
+    reads_key = False
+
+    scores: Tensor
+    columns: Tensor
+    major: Tensor
+    minor: Tensor
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        variant: str = "dense",
+        max_length: int = 8192,
+        rank: int = 16,
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if variant not in VARIANTS:
+            raise UserError(f"unknown variant '{variant}': choose one of {', '.join(VARIANTS)}")
+        for name, size in (("max_length", max_length), ("rank", rank)):
+            if size < 1:
+                raise UserError(f"{name} must be at least 1, got {size}")
+        self.variant, self.max_length = variant, max_length
+        self.reads_positions = "random" in variant
+        # A map that nothing reads is none.
+        if self.reads_positions and variant != "random_plus":
+            self.q_proj = nn.Identity()
+        if variant != "random_plus":
+            self.k_proj = nn.Identity()
+        width = math.isqrt(max_length)
+        shapes: dict[str, dict[str, tuple[int, ...]]] = {
+            "dense": {"scores": (self.head_dim, max_length)},
+            "random": {"scores": (num_heads, max_length, max_length)},
+            "factorized_dense": {"major": (self.head_dim, -(-max_length // width)), "minor": (self.head_dim, width)},
+            "factorized_random": {"scores": (num_heads, max_length, rank), "columns": (num_heads, max_length, rank)},
+            "random_plus": {"scores": (num_heads, max_length, max_length)},
+        }
+        for name, shape in shapes[variant].items():
+            self.register_parameter(name, nn.Parameter(torch.zeros(shape)))
+            if variant != "random_plus":
+                fan = shape[0] if len(shape) == 2 else shape[2] if variant == "factorized_random" else 1
+                nn.init.normal_(getattr(self, name), std=fan**-0.5)
+
+    def synthetic(self, query: Tensor, targets: Targets, num_keys: int) -> Tensor:
+        """Scores of source positions below ``num_keys``, [B or 1, H, N, num_keys], without products with keys."""
+        if self.variant == "dense":
+            return query.relu() @ self.scores[:, :num_keys].to(query.dtype)
+        if self.variant == "factorized_dense":
+            major, minor = (query @ x.to(query.dtype) for x in (self.major, self.minor))
+            return (major.unsqueeze(-1) * minor.unsqueeze(-2)).flatten(-2)[..., :num_keys]
+        if isinstance(targets, slice):
+            rows = self.scores[None, :, targets]
+        else:
+            rows = self.scores[:, targets.clamp(max=self.max_length - 1)].transpose(0, 1)
+        rows = rows.to(query.dtype)
+        if self.variant == "factorized_random":
+            return rows @ self.columns[:, :num_keys].to(query.dtype).mT
+        return rows[..., :num_keys]
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        self.check_length(key.shape[2], "keys")
+        if self.reads_positions:
+            self.check_length(query.shape[2], "targets")
+        is_causal = self.pattern is Pattern.CS
+        q, k, v = wide(query), wide(key), wide(value)
+
+        def weigh(targets: slice, num_keys: int) -> Tensor:
+            scores = self.synthetic(q[:, :, targets], targets, num_keys)
+            if self.variant == "random_plus":
+                scores = scores + q[:, :, targets] @ k[:, :, :num_keys].mT * self.scale
+            mask = unseen(targets, num_keys, padding.key, is_causal=is_causal, like=q)
+            return softmax_of_seen(scores, mask)
+
+        with torch.autocast(query.device.type, enabled=False):
+            output = sums_by_targets(weigh, q, v, is_causal=is_causal, dropout=self.weight_dropout)
+        return output.to(query.dtype)
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        n, m = query.shape[1], key.shape[1]
+        scores = self.synthetic(query.unsqueeze(0), slice(0, n), m)[0]
+        if self.variant == "random_plus":
+            scores = scores + query @ key.mT * self.scale
+        if self.pattern is Pattern.CS:
+            scores = scores.masked_fill(torch.ones(n, m, dtype=torch.bool, device=scores.device).triu(1), -torch.inf)
+        return scores.softmax(dim=-1) @ value
+
+    def check_length(self, length: int, what: str) -> None:
+        if length > self.max_length:
+            raise UserError(
+                f"synthesizer has scores of {self.max_length} positions and got {length} {what}; "
+                "raise attention.max_length"
+            )
+
+    # --- decoding ---------------------------------------------------------------------------------------
+
+    def start(self, batch_size: int, like: Tensor) -> State:
+        """No value yet; ``position`` [B, n] is -1 where a cached one is padding."""
+        empty = like.new_empty(batch_size, self.num_heads, 0, self.head_dim)
+        state = {"value": empty, "position": empty.new_zeros(batch_size, 0, dtype=torch.long)}
+        state["length"] = empty.new_zeros(batch_size, dtype=torch.long)
+        return {**state, "key": empty} if self.variant == "random_plus" else state
+
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+        position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
+        own = position if padding.key is None else position.masked_fill(padding.key, -1)
+        new = {
+            "value": torch.cat([state["value"].to(value.dtype), value], dim=2),
+            "position": torch.cat([state["position"], own], dim=1),
+            "length": state["length"] + lengths(query, padding.key),
+        }
+        if self.variant == "random_plus":
+            new["key"] = torch.cat([state["key"].to(key.dtype), key], dim=2)
+        return self.read(query, position, new, new["position"][:, None] > position.unsqueeze(2)), new
+
+    def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
+        """Values of the source, and its positions."""
+        self.check_length(key.shape[2], "keys")
+        position = torch.arange(key.shape[2], device=key.device).expand(len(key), -1)
+        if padding.key is not None:
+            position = position.masked_fill(padding.key, -1)
+        state = {"value": value, "position": position, "length": position.new_zeros(len(key))}
+        return {**state, "key": key} if self.variant == "random_plus" else state
+
+    def decode_cross(self, query: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+        position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
+        new = {**state, "length": state["length"] + lengths(query, padding.query)}
+        return self.read(query, position, new, None), new
+
+    def read(self, query: Tensor, position: Tensor, state: State, later: Tensor | None) -> Tensor:
+        """Targets at ``position`` [B, T] over the cached values, but for those ``later`` [B, T, n]."""
+        cached = state["position"]
+        longest = cached.shape[1]
+        if max(longest, int(position.shape[1])) > self.max_length or self.reads_positions:
+            self.check_length(int(state["length"].max()), "tokens")
+        with torch.autocast(query.device.type, enabled=False):
+            q, v = wide(query), wide(state["value"])
+            scores = self.synthetic(q, position, min(longest, self.max_length))
+            index = cached.clamp(min=0)[:, None, None].expand(-1, *scores.shape[1:3], -1)
+            scores = scores.expand(len(index), -1, -1, -1).gather(-1, index)
+            if self.variant == "random_plus":
+                scores = scores + q @ wide(state["key"]).mT * self.scale
+            hidden = (cached < 0).unsqueeze(1)
+            weights = softmax_of_seen(scores, (hidden if later is None else hidden | later).unsqueeze(1))
+            return (weights @ v).to(query.dtype)
