@@ -262,7 +262,7 @@ def test_mixed_precision(dtype: torch.dtype, targets: str) -> None:
         assert all(p.grad is not None and p.grad.isfinite().all() for p in backbone.parameters())
 
 
-@pytest.mark.parametrize("checkpoint_activations", [False, True])
+@pytest.mark.parametrize("checkpoint_activations", [False, pytest.param(True, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("targets", ["given", "predicted"])
 def test_compiles_to_graphs_before_the_lengths_of_them_and_after(targets: str, checkpoint_activations: bool) -> None:
     torch.compiler.reset()

@@ -221,7 +221,7 @@ def test_checkpointing_recomputes_and_changes_nothing(name: str, pattern: str) -
         assert len(calls) == len(layers)
 
 
-@pytest.mark.parametrize("checkpoint_activations", [False, True])
+@pytest.mark.parametrize("checkpoint_activations", [False, pytest.param(True, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(("name", "pattern"), PATTERNS[:3])
 def test_compiles_to_one_graph(name: str, pattern: str, checkpoint_activations: bool) -> None:
     backbone = small(name, pattern, checkpoint_activations=checkpoint_activations).train()

@@ -1,17 +1,66 @@
-"""Run `cab` as a user does, in a process of its own."""
+"""Run `cab` as a user does, in a process of its own.
+
+Such a process is a copy of one that has imported what most commands need: to start Python and import torch anew takes
+longer than most of the commands that are tested.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import runpy
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
+STOPPING = ROOT / "tests" / "cab" / "runner" / "stopping"
+
+_COPIES = multiprocessing.get_context("forkserver")
+_COPIES.set_forkserver_preload(["cab.runner.launch", "cab.runner.run", "matplotlib.figure", "scipy.signal", "pandas"])
 
 
-def cab(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The finished process of ``cab ARGUMENTS``, run in ``cwd``."""
+def cab(
+    *arguments: str | Path, cwd: Path, stop: str = "", timeout: float = 300, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """The finished process of ``cab ARGUMENTS``, run in ``cwd``; ``stop`` is stopping/sitecustomize.py's."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    if stop:
+        path = os.pathsep.join(filter(None, [str(STOPPING), env.get("PYTHONPATH", "")]))
+        env |= {"PYTHONPATH": path, "CAB_TEST_STOP": stop}
+    words = ["cab", *map(str, arguments)]
+    with tempfile.TemporaryDirectory() as folder:
+        files = Path(folder, "out"), Path(folder, "err")
+        process = _COPIES.Process(target=_run, args=(words, cwd, env, *files))
+        process.start()
+        process.join(timeout)
+        status = process.exitcode
+        process.kill()
+        process.join()
+        if status is None:
+            raise subprocess.TimeoutExpired(words, timeout)
+        return subprocess.CompletedProcess(words, status, *(file.read_text() for file in files))
+
+
+def _run(words: list[str], cwd: Path, environment: dict[str, str], *files: Path) -> None:
+    for number, file in enumerate(files, start=1):
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    if "CAB_TEST_STOP" in environment:
+        runpy.run_path(str(STOPPING / "sitecustomize.py"))
+    sys.argv = words
+    from cab.cli.main import main
+
+    sys.exit(main(words[1:]))
+
+
+def fresh_cab(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The same in a new Python, which takes seconds: where the start itself matters."""
     return subprocess.run(
         [sys.executable, "-m", "cab.cli.main", *map(str, arguments)],
         cwd=cwd,

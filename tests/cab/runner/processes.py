@@ -9,9 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.cab.cli.command import ROOT
-
-STOPPING = Path(__file__).parent / "stopping"
+from tests.cab.cli.command import ROOT, STOPPING, cab
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -27,9 +25,11 @@ def run_module(*module: str | Path, processes: int = 1, stop: str = "") -> subpr
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900, check=False)
 
 
-def run_cab(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """``cab run ARGUMENTS``."""
-    return run_module("cab.cli.main", "run", *arguments, **options)
+def run_cab(*arguments: str | Path, processes: int = 1, stop: str = "") -> subprocess.CompletedProcess[str]:
+    """``cab run ARGUMENTS``; :func:`run_module`."""
+    if processes > 1:
+        return run_module("cab.cli.main", "run", *arguments, processes=processes, stop=stop)
+    return cab("run", *arguments, cwd=ROOT, stop=stop, timeout=900)
 
 
 def records(folder: Path) -> list[dict[str, Any]]:

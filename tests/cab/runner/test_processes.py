@@ -99,9 +99,9 @@ def test_two_processes_train_a_language_model_as_one(
     assert two == pytest.approx(one, rel=1e-4)
 
 
-@pytest.mark.parametrize("strategy", [pytest.param("ddp", marks=pytest.mark.thorough), "fsdp"])
-def test_a_run_of_two_processes_goes_on_in_one(strategy: str, language_model: dict[str, Any], tmp_path: Path) -> None:
-    options = [*LM, "trainer.checkpoint_every=1", f"trainer.strategy={strategy}"]
+@pytest.mark.thorough
+def test_a_run_of_two_processes_goes_on_in_one(language_model: dict[str, Any], tmp_path: Path) -> None:
+    options = [*LM, "trainer.checkpoint_every=1", "trainer.strategy=fsdp"]
     stop = f"kill step-00000004.ckpt {tmp_path / 'killed'}"
     killed = run_cab(*options, f"results_dir={tmp_path}", processes=2, stop=stop)
     assert killed.returncode != 0

@@ -275,6 +275,7 @@ print(json.dumps([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, len(corpus
 """
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     """Ten times the books, the same resident memory but for a few MB."""
     small = write_books(tmp_path / "books")
