@@ -80,7 +80,7 @@ def _row(name: str, scores: Scores, cells: Sequence[CellScores]) -> list[str]:
     table = table.dropna(subset=["ci"]).set_index("attention")
     if name not in table.index:
         return [pattern, *["-"] * (len(HEADER) - 1)]
-    own = table.loc[name]
+    own = table.loc[[name]].to_dict("records")[0]
     order = order_table(scores)
     order = order[(order["pattern"] == pattern) & (order["task"] == AVERAGE) & (order["resolved"] == "yes")]
     above, below = order[order["worse"] == name]["better"], order[order["better"] == name]["worse"]
@@ -88,7 +88,7 @@ def _row(name: str, scores: Scores, cells: Sequence[CellScores]) -> list[str]:
     seconds = [record.cost.cpu_seconds or math.nan for record in runs.drop_duplicates("file")["record"]]
     return [
         pattern,
-        *(_number(float(own[column])) for column in ("ci", "low", "high")),
+        *(_number(own[column]) for column in ("ci", "low", "high")),
         f"{list(table.index).index(name) + 1} of {len(table)}",
         ", ".join(above) or "-",
         ", ".join(below) or "-",
@@ -111,7 +111,7 @@ def _loss(name: str, results: pd.DataFrame, cells: Sequence[CellScores]) -> str:
     if not kept:
         return "-"
     share, where = min(kept)
-    return f"{where}: {share:.0%} of vanilla's gain"
+    return f"{where}: {f'{share:.0%}' if share > 0 else 'nothing'} of vanilla's gain"
 
 
 def _number(value: float) -> str:
