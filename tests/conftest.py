@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 from collections import Counter
 from collections.abc import Generator, Sequence
@@ -13,6 +14,8 @@ import torch
 
 DATA = Path(os.environ.get("CAB_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 SAMPLES = "samples of the real data sets; CAB_DATA=FOLDER make test, with lm, sum, tts, pcc, sr and lstf in FOLDER"
+CONFORMANCE = "tests/attentions/test_conformance.py"
+os.environ.setdefault("CAB_CONFORMANCE_SEED", datetime.datetime.now(datetime.UTC).date().isoformat())  # for all workers
 THOROUGH = pytest.StashKey[Counter[str]]()
 
 
@@ -77,3 +80,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
     if config.stash[THOROUGH] and "not thorough" in config.option.markexpr:
         names = ", ".join(f"{count} of {file}" for file, count in sorted(config.stash[THOROUGH].items()))
         terminal.write_line(f"not run: thorough tests, which make test-thorough runs: {names}")
+    if any(report.nodeid.startswith(CONFORMANCE) for report in terminal.stats.get("passed", [])):
+        from tests.attentions.trust import summary
+
+        terminal.write_line(summary())

@@ -7,9 +7,11 @@ import csv
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.errors import UserError
+from cab.folders import check_writable
 from cab.patterns import Pattern
 from cab.printable import csv_cell
 
@@ -51,6 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="declared growth of a class that is not registered",
     )
     parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="CSV",
+        help="verify what has no row there yet, or another version of the code, the checks or torch; a row is written "
+        "as soon as it passed. Measurements of time do not count",
+    )
+    parser.add_argument("--all", action="store_true", help="with --record: what has a row too")
     parser.add_argument("--csv", action="store_true", help=f"CSV: {','.join(COLUMNS)}")
     parser.add_argument("--list-checks", action="store_true", help="what is checked, and stop")
 
@@ -65,27 +75,56 @@ def run(args: argparse.Namespace) -> int:
     if args.compile:
         checks += [check for check in select_checks(["compile"]) if check not in checks]
     patterns = [Pattern.parse(word) for word in _words(args.pattern)]
+    if args.record is not None:
+        _check_record(args)
+        checks = [check for check in checks if not check.is_timed]
     subjects = list(_subjects(args, patterns))
     if not any(check.applies(subject) for check in checks for subject in subjects):
         raise UserError("none of these checks applies to these attentions and patterns; see --list-checks")
-    results = sorted(_results(subjects, checks), key=lambda result: result.passed)  # what failed comes first
+    if args.record is not None and not args.all:
+        subjects = _without_row(subjects, args)
+    results = sorted(_results(subjects, checks, args), key=lambda result: result.passed)  # what failed comes first
+    failed = [result for result in results if not result.passed]
+    shown = failed if args.record is not None else results
     if args.csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(COLUMNS)
-        rows = ((r.attention, r.pattern, r.check, str(r.passed).lower(), r.detail) for r in results)
+        rows = ((r.attention, r.pattern, r.check, str(r.passed).lower(), r.detail) for r in shown)
         writer.writerows(map(csv_cell, row) for row in rows)
-    else:
-        _print_table(results)
-    failed = [result for result in results if not result.passed]
+    elif shown:
+        _print_table(shown)
     print(f"{len(results)} checks, {len(failed)} failed", file=sys.stderr)
     return 1 if failed else 0
 
 
+def _check_record(args: argparse.Namespace) -> None:
+    """UserError for what a row would not be true of, or a file of something else."""
+    if args.checks or args.device != "cpu":
+        raise UserError("--record notes what passed all checks on a CPU: leave out --checks and --device")
+    check_writable(args.record.parent, "--record")
+    if args.record.exists():
+        from cab.verified import COLUMNS, has_columns
+
+        if not has_columns(args.record):
+            raise UserError(f"--record: {args.record} is a file of something else; its columns are {','.join(COLUMNS)}")
+
+
+def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[Subject]:
+    """Those whose row is missing, or of another version of the code, the checks or torch."""
+    from cab.verified import code_of, read_rows
+
+    rows = {(row.attention, row.pattern): row for row in read_rows(args.record)}
+    known = [(subject, rows.get((subject.name, str(subject.pattern)))) for subject in subjects]
+    left = [s for s, row in known if row is None or not row.holds(code_of(s.cls), quick=args.quick)]
+    print(f"{len(subjects) - len(left)} are verified already, {len(left)} to verify", file=sys.stderr)
+    return left
+
+
 def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator[Subject]:
     """Every attention in every pattern to verify; all mistakes are found before the first check runs."""
+    from cab.attention_files import is_file, load_class
     from cab.registry import ATTENTIONS
     from cab.verification import subject_of
-    from cab.verification.files import is_file, load_class
     from cab.verification.suite import runs_in_float32
 
     _check_device(args.device)
@@ -104,8 +143,10 @@ def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator
             yield subject_of(attention, pattern, options={}, complexity=args.complexity, device=args.device)
 
 
-def _results(subjects: Sequence[Subject], checks: Sequence[Check]) -> Iterator[CheckResult]:
+def _results(subjects: Sequence[Subject], checks: Sequence[Check], args: argparse.Namespace) -> Iterator[CheckResult]:
+    """What every check found; what passed all of them on a CPU is noted, before the next begins."""
     from cab.verification import run_checks
+    from cab.verified import remembered
 
     for subject in subjects:
         if not subject.decodes and subject.pattern.is_causal:
@@ -117,8 +158,23 @@ def _results(subjects: Sequence[Subject], checks: Sequence[Check]) -> Iterator[C
             results.append(result)
             yield result
         failed = [result.check for result in results if not result.passed]
+        if not args.checks and args.device == "cpu":
+            _note(args.record or remembered(), subject, results, quick=args.quick)
         names = f": {', '.join(failed)}" if failed else ""
         print(f"{subject.name} {subject.pattern}: {len(results)} checks, {len(failed)} failed{names}", file=sys.stderr)
+
+
+def _note(record: Path, subject: Subject, results: Sequence[CheckResult], *, quick: bool) -> None:
+    """Write the pair's row, or take it out where a check failed; measurements of time, by the machine, do not count."""
+    from cab.verification.check import CHECKS
+    from cab.verified import Row, code_of, note
+
+    counted = [(CHECKS[result.check].group, result) for result in results if not CHECKS[result.check].is_timed]
+    reach: dict[str, int] = {}
+    for group, result in counted:
+        reach[group] = max(reach.get(group, 0), result.longest)
+    row = Row.of_today(subject.name, str(subject.pattern), code_of(subject.cls), quick=quick, reach=reach)
+    note(record, row, passed=all(result.passed for _, result in counted))
 
 
 def _print_table(results: Sequence[CheckResult]) -> None:

@@ -1,6 +1,8 @@
 """The conformance suite on every registered attention, in every pattern it claims; none is left out.
 
-Time is not measured here, where other work shares the processor: `cab verify` does that.
+A pair that `results/verified.csv` says passed, of this code, these checks and this torch, is trusted, but for a tenth
+that is drawn anew each day (:mod:`tests.attentions.trust`). Time is not measured here, where other work shares the
+processor: `cab verify` does that.
 """
 
 from __future__ import annotations
@@ -10,8 +12,8 @@ import pytest
 from cab.registry import ATTENTIONS
 from cab.verification import run_checks, select_checks, subject_of
 from cab.verification.check import Check
+from tests.attentions.trust import SEED, split
 
-CASES = [(entry.name, str(pattern)) for entry in ATTENTIONS for pattern in entry.patterns]
 QUICK, WHOLE = select_checks(quick=True), select_checks(is_timed=False)
 
 # Windows, chunks and landmarks that are small or odd, so that short sequences cross their borders.
@@ -49,15 +51,29 @@ def failures(name: str, pattern: str, checks: list[Check], **options: object) ->
     return [f"{result.check}: {result.detail}" for result in results if not result.passed]
 
 
-@pytest.mark.parametrize(("name", "pattern"), CASES)
+def cases(*, quick: bool) -> list[object]:
+    """The pairs that run; of one that is drawn again the id says with which seed."""
+    again = {"new": "", "drawn": f"-CAB_CONFORMANCE_SEED={SEED}"}
+    runs = split(quick=quick).runs.items()
+    return [pytest.param(*pair, id="-".join(pair) + again[reason]) for pair, reason in runs]
+
+
+@pytest.mark.parametrize(("name", "pattern"), cases(quick=True))
 def test_conformance(name: str, pattern: str) -> None:
     assert not failures(name, pattern, QUICK)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("name", "pattern"), CASES)
+@pytest.mark.parametrize(("name", "pattern"), cases(quick=False))
 def test_conformance_in_full(name: str, pattern: str) -> None:
     assert not failures(name, pattern, WHOLE)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_every_pair_is_trusted_or_runs(quick: bool) -> None:
+    pairs = split(quick=quick)
+    assert pairs.runs.keys() | pairs.trusted == {(e.name, str(pattern)) for e in ATTENTIONS for pattern in e.patterns}
+    assert not pairs.runs.keys() & pairs.trusted
 
 
 @pytest.mark.thorough

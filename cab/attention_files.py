@@ -13,6 +13,9 @@ from torch import nn
 from cab.errors import UserError
 from cab.registry import ATTENTIONS
 
+STANDALONE: dict[str, Path] = {}
+"""Modules that were imported from a file alone, and belong to no package."""
+
 
 def is_file(target: str) -> bool:
     """Whether ``target`` means a file and not a registered name."""
@@ -29,8 +32,11 @@ def load_class(target: str) -> type[nn.Module]:
     path = Path(file)
     if not path.is_file():
         raise UserError(f"no file '{file}'; an attention is a registered name or FILE.py:Class")
-    ATTENTIONS.load()  # a file of a registered package is imported under its own name, and only once
-    module = _imported(path.resolve()) or _import(path.resolve(), file)
+    path = path.resolve()
+    for entry in ATTENTIONS:  # a file of a registered package is imported under its own name, and only once
+        if entry.place.file is not None and entry.place.file.resolve() == path:
+            _ = entry.cls
+    module = _imported(path) or _import(path, file)
     own = {n: c for n, c in vars(module).items() if isinstance(c, type) and c.__module__ == module.__name__}
     modules = [n for n, c in own.items() if issubclass(c, nn.Module)]
     chosen = getattr(module, name, None) if name else None
@@ -58,9 +64,10 @@ def _import(path: Path, shown: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
     sys.modules[name] = module  # dataclasses and pickles of the file look themselves up
+    STANDALONE[name] = path
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        del sys.modules[name]
+        del sys.modules[name], STANDALONE[name]
         raise UserError(f"cannot import {shown}: {type(error).__name__}: {error}") from error
     return module

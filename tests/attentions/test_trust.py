@@ -1,0 +1,67 @@
+"""What may be left out because it passed before: the same code, the same checks, the same torch, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from cab import verified
+from cab.verified import COLUMNS, COMMITTED, Row, read_rows, write_rows
+from tests.attentions.trust import codes, split
+
+PAIRS = list(codes())
+VANILLA = [pair for pair in PAIRS if pair[0] == "vanilla"]
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """Rows of today for every pair, and a function that writes them and says what runs."""
+    made = [Row.of_today(*pair, code, quick=False, reach={}) for pair, code in codes().items()]
+
+    def split_by(rows, *, quick=True, seed="1"):
+        path = tmp_path / "verified.csv"
+        write_rows(path, rows)
+        return split(quick=quick, path=path, seed=seed)
+
+    return made, split_by
+
+
+def test_a_tenth_is_drawn_by_the_seed(rows):
+    made, split_by = rows
+    by_seed = [split_by(made, seed=str(seed)) for seed in range(20)]
+    assert all(set(pairs.runs.values()) <= {"drawn"} for pairs in by_seed)
+    assert len(PAIRS) < sum(len(pairs.runs) for pairs in by_seed) < 3 * len(PAIRS)
+    assert len({frozenset(pairs.runs) for pairs in by_seed}) > 10
+    assert split_by(made, seed="3") == by_seed[3]
+    assert split_by(made, quick=False, seed="3").runs != by_seed[3].runs
+
+
+@pytest.mark.parametrize("change", [{"code": "0" * 16}, {"checks": "0" * 16}, {"torch": "2.0"}])
+def test_what_changed_runs(rows, change):
+    made, split_by = rows
+    stale = [dataclasses.replace(row, **change) if row.attention == "vanilla" else row for row in made]
+    new = [pair for pair, reason in split_by(stale).runs.items() if reason == "new"]
+    assert new == VANILLA
+
+
+def test_what_has_no_row_runs(rows):
+    made, split_by = rows
+    pairs = split_by([row for row in made if row.attention != "vanilla"])
+    assert set(VANILLA) <= pairs.runs.keys()
+    assert split_by([]).runs.keys() == set(PAIRS)
+
+
+def test_the_quick_form_is_not_the_whole(rows):
+    made, split_by = rows
+    quick = [dataclasses.replace(row, form=verified.QUICK) for row in made]
+    assert "new" not in split_by(quick).runs.values()
+    assert set(split_by(quick, quick=False).runs.values()) == {"new"}
+
+
+def test_committed_rows_are_of_registered_pairs():
+    """After an attention is renamed or taken out, so are its rows."""
+    committed = read_rows(COMMITTED)
+    assert COMMITTED.read_text().startswith(",".join(COLUMNS) + "\n")
+    assert len({(row.attention, row.pattern) for row in committed}) == len(committed)
+    assert {(row.attention, row.pattern) for row in committed} <= set(PAIRS)

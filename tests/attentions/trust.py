@@ -1,0 +1,66 @@
+"""Which verifications `results/verified.csv` makes superfluous, and which of these are repeated all the same.
+
+CAB_CONFORMANCE_SEED draws the tenth that is repeated; it is the day where nothing else is said (tests/conftest.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from cab.registry import ATTENTIONS
+from cab.verified import COMMITTED, code_of, read_rows
+
+SEED = os.environ["CAB_CONFORMANCE_SEED"]
+SHARE = 10
+"""One in so many of the trusted is repeated."""
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Split:
+    """``runs`` are the pairs to verify, each ``new`` or ``drawn``; ``trusted`` all others."""
+
+    runs: dict[Pair, str]
+    trusted: set[Pair]
+
+
+@functools.cache
+def codes() -> dict[Pair, str]:
+    """The hash of the code of every registered attention, for every pattern it claims."""
+    return {(e.name, str(pattern)): code_of(e.cls) for e in ATTENTIONS for pattern in e.patterns}
+
+
+def split(*, quick: bool, path: Path = COMMITTED, seed: str = SEED) -> Split:
+    """What runs by the rows of ``path``."""
+    rows = {(row.attention, row.pattern): row for row in read_rows(path)}
+    runs, trusted = {}, set()
+    for pair, code in codes().items():
+        if pair not in rows or not rows[pair].holds(code, quick=quick):
+            runs[pair] = "new"
+        elif _is_drawn(pair, f"{seed} {'quick' if quick else 'whole'}"):
+            runs[pair] = "drawn"
+        else:
+            trusted.add(pair)
+    return Split(runs, trusted)
+
+
+def _is_drawn(pair: Pair, seed: str) -> bool:
+    digest = hashlib.sha256(" ".join([seed, *pair]).encode()).digest()
+    return int.from_bytes(digest[:4]) % SHARE == 0
+
+
+def summary() -> str:
+    """What became of the pairs, for the last lines of a run."""
+    forms = []
+    for name, quick in (("quick", True), ("whole", False)):
+        pairs = split(quick=quick)
+        reasons = list(pairs.runs.values())
+        forms.append(
+            f"{name}: {len(pairs.trusted)} trusted, {reasons.count('new')} new, {reasons.count('drawn')} drawn"
+        )
+    return f"conformance by {COMMITTED.name}, CAB_CONFORMANCE_SEED={SEED}: {'; '.join(forms)}"

@@ -1,0 +1,161 @@
+"""`cab verify --record`: a row for what passed, none for what did not, and nothing twice."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import shutil
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from cab import verification
+from cab.cli.main import main
+from cab.verification import select_checks
+from cab.verified import COLUMNS, QUICK, Row, is_verified, read_rows, remembered, torch_version, write_rows
+
+AVERAGE = """
+    from torch import nn
+
+
+    class Average(nn.Module):
+        def __init__(self, embed_dim):
+            super().__init__()
+            self.value = nn.Linear(embed_dim, embed_dim)
+
+        def forward(self, query, key=None, value=None, *, query_padding_mask=None, key_padding_mask=None):
+            return self.value(query) FACTOR
+"""
+
+
+@pytest.fixture(autouse=True)
+def _few_checks(monkeypatch, tmp_path):
+    """Two checks stand for all."""
+    names = ["same_seed", "length_one"]
+    monkeypatch.setattr(verification, "select_checks", lambda _names, *, quick: select_checks(names, quick=quick))
+    monkeypatch.setenv("CAB_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(factor):
+        path = tmp_path / "average.py"
+        path.write_text(textwrap.dedent(AVERAGE).replace("FACTOR", factor))
+        return f"{path}:Average"
+
+    return write
+
+
+def verify(capsys, *arguments):
+    status = main(["verify", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_a_row_a_pair_and_nothing_twice(capsys, tmp_path):
+    record = tmp_path / "verified.csv"
+    arguments = ["none", "linear", "--record", record]
+    status, out, err = verify(capsys, *arguments)
+    assert (status, out) == (0, "")
+    assert "0 are verified already, 8 to verify" in err
+    rows = list(csv.DictReader(record.open()))
+    assert tuple(rows[0]) == COLUMNS
+    assert [(row["attention"], row["pattern"]) for row in rows] == [
+        (name, pattern) for name in ("linear", "none") for pattern in ("NS", "CS", "NC", "CC")
+    ]
+    assert {row["form"] for row in rows} == {"whole"}
+    assert all("determinism=4133" in row["reach"] for row in rows)
+    before = record.read_bytes()
+    assert "8 are verified already, 0 to verify" in verify(capsys, *arguments)[2]
+    assert "linear CC: 2 checks, 0 failed" in verify(capsys, *arguments, "--all")[2]
+    assert record.read_bytes() == before
+
+
+@pytest.mark.parametrize("change", [{"code": "0" * 16}, {"checks": "0" * 16}, {"torch": "2.0"}])
+def test_what_changed_is_verified_anew(capsys, tmp_path, change):
+    record = tmp_path / "verified.csv"
+    verify(capsys, "none", "--record", record)
+    rows = read_rows(record)
+    write_rows(record, [rows[0], dataclasses.replace(rows[1], **change), *rows[2:]])
+    _, _, err = verify(capsys, "none", "--record", record)
+    assert "3 are verified already, 1 to verify" in err
+    assert "none CS: 2 checks" in err
+    assert read_rows(record) == rows
+
+
+def test_the_whole_replaces_the_quick_form_and_never_the_other_way(capsys, tmp_path):
+    record = tmp_path / "verified.csv"
+    arguments = ["none", "--pattern", "NS", "--record", record]
+    verify(capsys, *arguments, "--quick")
+    assert read_rows(record)[0].form == QUICK
+    assert "1 are verified already" in verify(capsys, *arguments, "--quick")[2]
+    assert "1 to verify" in verify(capsys, *arguments)[2]
+    whole = read_rows(record)
+    verify(capsys, *arguments, "--quick", "--all")
+    assert read_rows(record) == whole
+
+
+def test_what_fails_loses_its_row_and_is_shown(capsys, tmp_path, file):
+    record = tmp_path / "verified.csv"
+    arguments = ["--pattern", "NC,NS", "--record", record]
+    assert verify(capsys, file("* 1.0"), *arguments)[0] == 0
+    assert [row.pattern for row in read_rows(record)] == ["NS", "NC"]
+    (tmp_path / "worse").mkdir()
+    worse = Path(shutil.copy(tmp_path / "average.py", tmp_path / "worse"))
+    worse.write_text(worse.read_text().replace("* 1.0", "* float('nan')"))
+    status, out, err = verify(capsys, f"{worse}:Average", "--pattern", "NS", "--record", record)
+    assert status == 1
+    failed = [line.split()[:4] for line in out.splitlines()[1:]]
+    assert failed == [["Average", "NS", check, "FAILED"] for check in ("length_one", "same_seed")]
+    assert "Average NS: 2 checks, 2 failed: length_one, same_seed" in err
+    assert [row.pattern for row in read_rows(record)] == ["NC"]
+
+
+def test_without_a_record_it_is_remembered_in_the_cache(capsys):
+    assert verify(capsys, "none", "--pattern", "NS")[0] == 0
+    (row,) = read_rows(remembered())
+    assert is_verified(row.code, "NS")
+    assert not is_verified(row.code, "CS")
+    assert not is_verified("", "NS")
+    write_rows(remembered(), [dataclasses.replace(row, form=QUICK)])
+    assert not is_verified(row.code, "NS")
+    write_rows(remembered(), [dataclasses.replace(row, torch="2.0")])
+    assert not is_verified(row.code, "NS")
+    remembered().write_text("something else\n")
+    assert not is_verified(row.code, "NS")
+
+
+def test_some_checks_are_not_all(capsys):
+    verify(capsys, "none", "--pattern", "NS", "--checks", "same_seed")
+    assert not remembered().exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--checks", "same_seed"], "leave out --checks"),
+        (["--device", "cuda"], "leave out --checks and --device"),
+    ],
+)
+def test_a_row_says_that_all_passed(capsys, tmp_path, arguments, message):
+    record = tmp_path / "verified.csv"
+    status, _, err = verify(capsys, "none", "--record", record, *arguments)
+    assert status == 2
+    assert message in err
+    assert not record.exists()
+
+
+def test_another_file_is_not_overwritten(capsys, tmp_path):
+    record = tmp_path / "scores.csv"
+    record.write_text("a,b\n1,2\n")
+    status, _, err = verify(capsys, "none", "--record", record)
+    assert status == 2
+    assert "a file of something else" in err
+    assert record.read_text() == "a,b\n1,2\n"
+
+
+def test_a_row_says_how_far_each_group_looked():
+    row = Row.of_today("a", "NS", "0" * 16, quick=True, reach={"causality": 130, "parameters": 0, "growth": 8192})
+    assert row.reach == "causality=130 growth=8192"
+    assert row.torch == torch_version() == ".".join(row.torch.split(".")[:2])
