@@ -17,6 +17,9 @@ from cab.attention import Padding, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
+QUERIES = 128
+"""That have sampled keys of their own gathered at once."""
+
 
 @register_attention("probsparse", patterns="NS", unsound="CS", complexity="n log n", paper="Zhou et al. 2021")
 class ProbSparseAttention(Attention):
@@ -25,8 +28,8 @@ class ProbSparseAttention(Attention):
     M(q) = max_j q k_j / sqrt(E) - mean_j q k_j / sqrt(E) over sampled keys k_j, one sample for all queries
     (CAB, Eq. 19; with every key in the sample it is Informer's Eq. 4). A row of n tokens selects
     u = factor * ceil(ln n) queries and samples as many keys. While training the sample is random; in
-    evaluation it is every n/u-th key, so that the same input gives the same output. With u >= n every query
-    is selected: softmax attention. ``dropout`` is not used (as released).
+    evaluation it is every n/u-th key (of query i, from key i on), so that the same input gives the same
+    output. With u >= n every query is selected: softmax attention. ``dropout`` is not used (as released).
 
     Pattern CS is Informer's masked form, only to repeat published runs: a selected query sees the keys up
     to its own, any other gets the *sum* of the values up to its own. Which queries are selected depends on
@@ -36,11 +39,12 @@ class ProbSparseAttention(Attention):
         factor: selected queries and sampled keys for each unit of ln n.
         mean_over: what the sum over the sample is divided by: ``sample``, its size, or ``length``, n, as in
             the released code (Informer counts the pairs outside of the sample as zeros).
+        sampled: ``shared``, one sample of keys for all queries, or ``per_query``, as in the released code.
         mix: pattern CS alone: join the heads as Informer's decoder does, which reads [H, N, E] as [N, H * E]
             and so mixes positions.
 
     Raises:
-        ValueError: for ``factor`` below 1, an unknown ``mean_over``, or ``mix`` in pattern NS.
+        ValueError: for ``factor`` below 1, an unknown ``mean_over`` or ``sampled``, or ``mix`` in pattern NS.
     """
 
     compacts_padding = True
@@ -54,6 +58,7 @@ class ProbSparseAttention(Attention):
         dropout: float = 0.0,
         factor: int = 5,
         mean_over: str = "sample",
+        sampled: str = "shared",
         mix: bool = False,
     ) -> None:
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
@@ -61,10 +66,13 @@ class ProbSparseAttention(Attention):
             raise UserError(f"factor must be at least 1, got {factor}")
         if mean_over not in ("sample", "length"):
             raise UserError(f"unknown mean_over '{mean_over}': choose sample or length")
+        if sampled not in ("shared", "per_query"):
+            raise UserError(f"unknown sampled '{sampled}': choose shared or per_query")
         if mix and self.pattern is not Pattern.CS:
             raise UserError(f"mix belongs to Informer's masked form, pattern CS; this is pattern {self.pattern}")
         self.factor = factor
         self.mean_over = mean_over
+        self.sampled = sampled
         self.mix = mix
 
     @classmethod
@@ -73,12 +81,14 @@ class ProbSparseAttention(Attention):
         return SoftmaxLimit(({"factor": num_tokens},))
 
     def draws(self, query: Tensor, _key: Tensor, padding: Padding) -> dict[str, Tensor]:
-        """Positions [B, u] of the sampled keys, of which a shorter row uses the first of its own u."""
-        length, size = lengths(query, padding.key).unsqueeze(1), self.largest_count(query.shape[1])
+        """Positions [B, 1 or N, u] of the sampled keys, of which a shorter row uses the first of its own u."""
+        length, size = lengths(query, padding.key)[:, None, None], self.largest_count(query.shape[1])
+        queries = torch.arange(1 if self.sampled == "shared" else query.shape[1], device=query.device)[:, None]
         if self.training:
-            positions = torch.rand(size, device=query.device) * length
+            positions = torch.rand(len(queries), size, device=query.device) * length
         else:
-            positions = torch.arange(size, device=query.device) * length // self.count(length).clamp_min(1)
+            spread = torch.arange(size, device=query.device) * length // self.count(length).clamp_min(1)
+            positions = (spread + queries) % length.clamp_min(1)
         return {"sample": positions.long().minimum(length - 1).clamp_min(0)}
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, sample: Tensor) -> Tensor:
@@ -102,7 +112,7 @@ class ProbSparseAttention(Attention):
         n = query.shape[1]
         u = self.largest_count(n)
         scores = query @ key.mT * self.scale
-        sampled = scores.detach()[:, :, sample[:u]]
+        sampled = scores.detach().gather(2, sample[:n, :u].expand(len(query), n, u))
         measure = sampled.amax(dim=2) - sampled.sum(dim=2) / (u if self.mean_over == "sample" else n)
         lazy = value.mean(dim=1, keepdim=True)
         if self.pattern is Pattern.CS:
@@ -125,12 +135,11 @@ class ProbSparseAttention(Attention):
     @torch.no_grad()
     def select(self, query: Tensor, key: Tensor, sample: Tensor, length: Tensor, padding: Tensor | None) -> Tensor:
         """Positions [B, H, u] of the queries of largest M, largest first."""
-        size = sample.shape[1]
-        sample = sample[:, None, :, None].expand(-1, self.num_heads, -1, self.head_dim)
+        size = sample.shape[2]
         count = self.count(length)[:, None, None]
         with torch.autocast(query.device.type, enabled=False):
             dtype = wide_dtype(query.dtype)
-            scores = query.to(dtype) @ key.gather(2, sample).to(dtype).transpose(-2, -1)
+            scores = sampled_logits(query.to(dtype), key.to(dtype), sample)
         largest, total = scores, scores
         if padding is not None:
             unused = (torch.arange(size, device=query.device) >= count)[:, None]
@@ -154,3 +163,17 @@ class ProbSparseAttention(Attention):
 
     def merge_heads(self, x: Tensor) -> Tensor:
         return x.reshape(x.shape[0], x.shape[2], -1) if self.mix else super().merge_heads(x)
+
+
+def sampled_logits(query: Tensor, key: Tensor, sample: Tensor) -> Tensor:
+    """q_i k_j of the keys j at ``sample`` [B, 1 or N, u], for each query: [B, H, N, u]."""
+    heads, width = key.shape[1], key.shape[3]
+    if sample.shape[1] == 1:
+        index = sample[:, 0, :, None].unsqueeze(1).expand(-1, heads, -1, width)
+        return query @ key.gather(2, index).transpose(-2, -1)
+    logits = []
+    for q, chosen in zip(query.split(QUERIES, dim=2), sample.split(QUERIES, dim=1), strict=True):
+        index = chosen.flatten(1)[:, None, :, None].expand(-1, heads, -1, width)
+        keys = key.gather(2, index).unflatten(2, chosen.shape[1:])
+        logits.append((keys @ q.unsqueeze(-1)).squeeze(-1))
+    return torch.cat(logits, dim=2)

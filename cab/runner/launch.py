@@ -107,10 +107,10 @@ def _composed(cells: Iterable[Sequence[str]], report: Report) -> Iterator[Job]:
 
 
 def composed_text(overrides: Sequence[str]) -> str:
-    """The configuration of one cell as YAML, nothing in it replaced."""
+    """The configuration of one cell as YAML, with the values that its tables give."""
     register_configs()
     with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"), readable_errors():
-        return OmegaConf.to_yaml(compose("run", overrides=list(overrides)))
+        return OmegaConf.to_yaml(compose("run", overrides=list(overrides)), resolve=True)
 
 
 @contextlib.contextmanager

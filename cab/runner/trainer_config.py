@@ -41,7 +41,7 @@ class TrainerConfig:
     weight_decay: float
     decay_vectors: bool
     clip_norm: float
-    schedule: str = _one_of("constant", "linear", "inverse_sqrt", "exponential")
+    schedule: str = _one_of("constant", "linear", "inverse_sqrt", "exponential", "late_exponential")
     warmup_steps: int = _whole(0)
     decay: float
     decay_epochs: float
@@ -98,8 +98,9 @@ class TrainerConfig:
         total = self.num_steps(steps_per_epoch)
 
         def factor(step: int) -> float:
-            if self.schedule == "exponential" and step >= self.warmup_steps:
-                return max(self.floor, self.decay ** (step // steps_per_epoch / self.decay_epochs))
+            if self.schedule.endswith("exponential") and step >= self.warmup_steps:
+                epochs = max(0, step // steps_per_epoch - (self.schedule == "late_exponential"))
+                return max(self.floor, self.decay ** (epochs / self.decay_epochs))
             return rate_factor(step, schedule=self.schedule, warmup=self.warmup_steps, total=total)
 
         return factor

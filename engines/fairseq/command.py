@@ -92,7 +92,7 @@ def check_trainer(config: TrainerConfig) -> None:
     lacking = {
         "optimizer=adam with a weight_decay: its decay is adamw's": config.optimizer == "adam" and config.weight_decay,
         "decay_vectors=false": not config.decay_vectors and config.weight_decay,
-        "schedule=exponential": config.schedule == "exponential",
+        f"schedule={config.schedule}": config.schedule.endswith("exponential"),
         "schedule=linear without max_steps": config.schedule == "linear" and not config.max_steps,
         "keep=average": config.keep == "average",
         "stop_when_diverged=false": not config.stop_when_diverged,

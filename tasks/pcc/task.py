@@ -30,6 +30,8 @@ class PCC(Task):
         list_file: the split list of pcn, in the folder of the data.
         sample_part: read validation and test from this part of the list too (train), for samples with one part.
         partial_points, complete_points: points of the input, and of the truth.
+        f_score_of: points of a completed cloud that its F-score counts: ``real``, or ``all``, as published: the zeros
+            that fill a short view up count as points that are wrong; the score of the real ones is beside it.
         chosen_on: part whose Chamfer distance chooses the checkpoint: ``val``, or ``test``, as published: the
             scores of the validation part, which then chose nothing, are beside those of the test part.
         batch_norm: momentum of batch norms: ``constant``, or ``decaying`` from 0.9 by half every 21 epochs, as
@@ -47,13 +49,14 @@ class PCC(Task):
         sample_part: str | None = None,
         partial_points: int = 2048,
         complete_points: int = 16384,
+        f_score_of: str = "real",
         chosen_on: str = "val",
         batch_norm: str = "constant",
         evaluation_batch_size: int = 8,
     ) -> None:
         self.dataset, self.list_file, self.sample_part = dataset, list_file, sample_part
         self.partial_points, self.complete_points = partial_points, complete_points
-        self.chosen_on, self.batch_norm = chosen_on, batch_norm
+        self.chosen_on, self.batch_norm, self.f_score_of = chosen_on, batch_norm, f_score_of
         self.evaluation_batch_size = evaluation_batch_size
 
     @property
@@ -63,6 +66,8 @@ class PCC(Task):
     @property
     def metrics(self) -> tuple[Metric, ...]:
         scored = [Metric(name, unit, higher_is_better=higher) for name, (unit, higher) in NAMES.items()]
+        if self.f_score_of == "all":
+            scored.append(Metric("f_score_real", "", True, primary=False))
         if self.chosen_on == "val":
             return tuple(scored)
         beside = [Metric(f"{m.name}_unseen", m.unit, m.higher_is_better, primary=False) for m in scored]
@@ -70,6 +75,7 @@ class PCC(Task):
 
     def check(self) -> None:
         for name, value, known in (
+            ("f_score_of", self.f_score_of, ("real", "all")),
             ("chosen_on", self.chosen_on, ("val", "test")),
             ("batch_norm", self.batch_norm, ("constant", "decaying")),
             ("sample_part", self.sample_part, (None, "train", "val", "test")),
@@ -136,15 +142,16 @@ class PCC(Task):
 
     def _scores(self, backbone: Backbone, batches: Batches, part: str) -> dict[str, float]:
         """Means over the shapes of a part."""
-        return mean_scores((backbone(batch["partial"])[1], batch["complete"]) for batch in batches(self.parts[part], 1))
+        clouds = ((backbone(batch["partial"])[1], batch["complete"]) for batch in batches(self.parts[part], 1))
+        return mean_scores(clouds, self.f_score_of)
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """The view itself; the view and its mirror images, left to right and front to back, as most things are."""
         test = self.parts["test"]
         pairs = [test.__getitems__([i]) for i in range(len(test))]
         return {
-            "input_cloud": mean_scores((pair["partial"], pair["complete"]) for pair in pairs),
-            "mirrored": mean_scores((mirrored(pair["partial"]), pair["complete"]) for pair in pairs),
+            "input_cloud": mean_scores(((pair["partial"], pair["complete"]) for pair in pairs), self.f_score_of),
+            "mirrored": mean_scores(((mirrored(pair["partial"]), pair["complete"]) for pair in pairs), self.f_score_of),
         }
 
     def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
@@ -160,13 +167,20 @@ def mirrored(points: Tensor) -> Tensor:
     return (points.unsqueeze(1) * signs[:, None]).flatten(1, 2)
 
 
-def mean_scores(pairs: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
-    """Chamfer distances x 1000 and F-score at 0.01 of (points, truth) [1, N, 3], points of zeros left out."""
-    totals, count = dict.fromkeys(NAMES, 0.0), 0
+def mean_scores(pairs: Iterable[tuple[Tensor, Tensor]], f_score_of: str = "real") -> dict[str, float]:
+    """Chamfer distances x 1000 and F-score at 0.01 of (points, truth) [1, N, 3], points of zeros left out.
+
+    With ``f_score_of="all"`` the F-score counts them (PoinTr's ``utils/metrics.py`` filters them for the distances
+    alone), and ``f_score_real`` does not.
+    """
+    real = "f_score" if f_score_of == "real" else "f_score_real"
+    totals, count = dict.fromkeys([*NAMES, real], 0.0), 0
     for points, truth in pairs:
+        if f_score_of == "all":
+            totals["f_score"] += f_score(points.double(), truth.double()).item()
         a, b = (cloud[cloud.abs().sum(dim=-1) > 0].unsqueeze(0).double() for cloud in (points, truth))
         totals["cd_l1"] += 1000.0 * chamfer_l1(a, b).item()
         totals["cd_l2"] += 1000.0 * chamfer_l2(a, b).item()
-        totals["f_score"] += f_score(a, b).item()
+        totals[real] += f_score(a, b).item()
         count += 1
     return {name: total / count for name, total in totals.items()}

@@ -17,7 +17,7 @@ from cab.backbone_protocols import SequenceToSequence
 from cab.task import Batches, Metric
 from tasks.bpe import read_bpe, trained_bpe
 from tasks.sum.data import PARTS, SEPARATOR, SPECIAL, EncodedPairs, find_pairs
-from tasks.sum.rouge import NAMES, rouge, split_sentences
+from tasks.sum.rouge import NAMES, PLAIN, rouge, split_sentences
 from tasks.sum.synthetic import LEVELS, SUMMARY_WORDS
 
 Batch = Mapping[str, Tensor]
@@ -46,6 +46,7 @@ class Sum(Task):
         evaluation_batch_size: examples a batch in validation and test.
     """
 
+    version = 2
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text", "rouge_score": "text"}
     calls: ClassVar = (SequenceToSequence,)
 
@@ -77,7 +78,7 @@ class Sum(Task):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        scored = [Metric(name, "F, percent", higher_is_better=True) for name in NAMES]
+        scored = [Metric(name, "F, percent", True, primary=name in NAMES) for name in (*NAMES, *PLAIN)]
         levels = [Metric(level, "right words, percent", higher_is_better=True, primary=False) for level in self._levels]
         return (*scored, *levels)
 

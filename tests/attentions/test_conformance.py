@@ -36,7 +36,7 @@ OPTIONS: list[tuple[str, str, dict[str, object]]] = [
     ("nystromformer", "NS", {"num_landmarks": 5, "conv_kernel_size": 3}),
     ("nystromformer", "NS", {"num_landmarks": 3, "logit_scale": "linear"}),
     ("performer", "CC", {"num_features": 5}),
-    ("probsparse", "NS", {"factor": 2, "mean_over": "length"}),
+    ("probsparse", "NS", {"factor": 2, "mean_over": "length", "sampled": "per_query"}),
     ("s4d", "NS", {"state_size": 6, "bidirectional": False}),
     ("s4d", "CS", {"state_size": 4, "channels": 1}),
     ("vanilla", "CC", {"qkv_bias": False}),

@@ -19,6 +19,8 @@ from cab.registry import ATTENTIONS, BACKBONES, TASKS
 from cab.runner.cell import runnable_cells
 from tasks.lm.task import LM
 
+RELEASED_PROBSPARSE = {"name": "probsparse", "mean_over": "length", "sampled": "per_query"}
+
 
 def composed(*overrides: str) -> dict[str, Any]:
     register_configs()
@@ -48,8 +50,8 @@ def test_paper_training_is_table_4() -> None:
     assert config["backbone"]["dropout"] == float(row["attention_dropout"])
     assert config["backbone"]["normalization"] == "none"
     assert config["task"]["test_windows"] == "whole_batches"
-    assert config["elsewhere"]["NS"] == "probsparse"
-    assert config["elsewhere"]["CS"] == {"name": "probsparse", "mix": True}
+    assert config["elsewhere"]["NS"] == RELEASED_PROBSPARSE
+    assert config["elsewhere"]["CS"] == {**RELEASED_PROBSPARSE, "mix": True}
 
 
 @pytest.mark.parametrize("dataset", TASKS.get("lstf").datasets)
@@ -59,15 +61,15 @@ def test_every_data_set_has_its_row_and_the_whole_recipe(dataset: str, features:
     assert config["preset"] == "paper"
     assert config["dataset"]["name"] == dataset
     assert config["task"]["evaluation_batch_size"] == config["trainer"]["batch_size"] == 32
-    assert config["trainer"]["schedule"] == "exponential"
+    assert config["trainer"]["schedule"] == "late_exponential"
     assert (config["trainer"]["decay"], config["trainer"]["decay_epochs"], config["trainer"]["floor"]) == (0.5, 1, 0)
     assert config["trainer"]["patience"] == 3
     assert config["trainer"]["max_steps"] is None
     widths = {name: config["backbone"][name] for name in ("embed_dim", "num_heads", "ffn_dim", "dropout")}
     assert widths == {"embed_dim": 512, "num_heads": 8, "ffn_dim": 2048, "dropout": 0.05}
     assert config["elsewhere"] == {
-        "NS": "probsparse",
-        "CS": {"name": "probsparse", "mix": True},
+        "NS": RELEASED_PROBSPARSE,
+        "CS": {**RELEASED_PROBSPARSE, "mix": True},
         "NC": "vanilla",
         "CC": "vanilla",
     }

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from cab.config import read_table, register_configs, resolve
+from cab.config import read_table, register_configs, resolve, tuned_options
 from cab.config_sources import CONFIGS
 from cab.registry import TASKS
 
@@ -26,6 +26,9 @@ NETWORKS: dict[str, dict[str, Any]] = {
 SCHEDULES = {"lambda": "exponential", "polynomial": "linear"}
 OTHERWISE = {("sr", "schedule"): "constant", ("sr", "optimizer"): "adam", ("lstf", "optimizer"): "adam"}
 """Where the run differs from Table 4's column: SR's "linear" is its noise schedule; both are plain Adam."""
+OTHERWISE[("lstf", "schedule")] = "late_exponential"
+FAIRSEQ = {"fastspeech2": (30.0, 6e-8), "transformer_tts": (0.0, 8.5e-6)}
+"""Clipping at 5.0 and Adam's eps of 1e-8, of gradients that fairseq divides by 6, and by about 850."""
 DROPOUT = {"tts": "attention_dropout", "lm": "attention_dropout", "mlm": "attention_dropout", "lstf": "dropout"}
 DROPOUT["sr"] = "dropout"
 
@@ -54,8 +57,9 @@ def test_training_is_table_4(task: str, dataset: str, backbone: str) -> None:
     assert trainer["max_steps"] == (int(row["steps"]) if row["steps"] else None)
     assert trainer["max_epochs"] == (int(row["epochs"]) if row["epochs"] else None)
     assert trainer["warmup_steps"] == int(row["warmup_steps"] or 0)
-    for name in ("learning_rate", "weight_decay", "clip_norm"):
+    for name in ("learning_rate", "weight_decay"):
         assert trainer[name] == float(row[name]), name
+    assert trainer["clip_norm"] == (FAIRSEQ[backbone][0] if task == "tts" else float(row["clip_norm"]))
     assert trainer["betas"] == [float(row["beta1"]), float(row["beta2"])]
     assert trainer["schedule"] == OTHERWISE.get((task, "schedule"), SCHEDULES.get(row["schedule"], row["schedule"]))
     assert trainer["optimizer"] == OTHERWISE.get((task, "optimizer"), row["optimizer"])
@@ -70,6 +74,27 @@ def test_networks_are_those_that_were_run(task: str, dataset: str, backbone: str
     assert {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()} == NETWORKS[backbone]
 
 
+@pytest.mark.parametrize("backbone", FAIRSEQ)
+def test_speech_is_clipped_in_fairseqs_units(backbone: str) -> None:
+    trainer = composed("tts", "ljspeech", backbone, "paper")["trainer"]
+    clip_norm, eps = FAIRSEQ[backbone]
+    assert (trainer["clip_norm"], trainer["eps"]) == (clip_norm, eps)
+    micro_batches = trainer["batch_size"] / trainer["micro_batch_size"]
+    if backbone == "fastspeech2":
+        assert clip_norm == 5.0 * trainer["batch_size"] / micro_batches
+        assert eps == pytest.approx(1e-8 * clip_norm / 5.0)
+
+
+@pytest.mark.parametrize(("task", "backbone"), [("tts", "fastspeech2"), ("sr", "sr3"), ("mlm", "roberta")])
+def test_attentions_with_a_released_form_are_that_form(task: str, backbone: str) -> None:
+    assert tuned_options(task, backbone, "NS", "nystromformer")["logit_scale"] == "linear"
+    probsparse = tuned_options(task, backbone, "NS", "probsparse")
+    assert (probsparse["mean_over"], probsparse["sampled"]) == ("length", "per_query")
+    sound = tuned_options(task, backbone, "NS", "probsparse", preset="mini")
+    assert (sound["mean_over"], sound["sampled"]) == ("sample", "shared")
+    assert tuned_options(task, backbone, "NS", "nystromformer", preset="mini")["logit_scale"] == "sqrt"
+
+
 def test_protocols_are_the_published_ones() -> None:
     def task(name: str, dataset: str, backbone: str) -> dict[str, Any]:
         return composed(name, dataset, backbone, "paper")["task"]
@@ -78,7 +103,8 @@ def test_protocols_are_the_published_ones() -> None:
     summary = task("sum", "multi_news", "transformer")
     assert (summary["search"], summary["min_length"], summary["max_length"]) == ("greedy", 200, 400)
     assert (summary["source_len"], summary["target_len"], summary["label_smoothing"]) == (4096, 400, 0.1)
-    assert task("pcc", "pcn", "pointr")["chosen_on"] == "test"
+    pcc = task("pcc", "pcn", "pointr")
+    assert (pcc["chosen_on"], pcc["f_score_of"]) == ("test", "all")
     lm = task("lm", "pg19", "gpt2")
     assert lm["block_len"] == 8192
     assert list(lm["context_lengths"]) == [256, 512, 1024, 2048, 4096, 8192, 16384]

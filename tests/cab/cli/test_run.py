@@ -86,6 +86,14 @@ def test_the_configuration_is_printed_and_nothing_runs(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_the_configuration_shows_what_the_tables_give(tmp_path: Path) -> None:
+    process = cab("run", "--cfg", "job", *overrides(preset="paper", attention="abc"), cwd=tmp_path)
+    config = yaml.safe_load(process.stdout)
+    assert config["trainer"]["learning_rate"] == 1e-4
+    assert config["attention"]["num_landmarks"] == 16
+    assert "${" not in process.stdout
+
+
 def etth1(rows: int = 17_420) -> pd.DataFrame:
     """A table in the layout of ETTh1.csv."""
     rng = np.random.default_rng(1)

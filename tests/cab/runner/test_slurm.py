@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 CELLS = ["run", "-m", "task=lstf", "dataset=synthetic", "pattern=NC", "attention=vanilla,abc,performer,none"]
-CELLS += ["seed=range(1,6)", "preset=smoke", "device=cpu", "trainer.max_steps=100", "trainer.validate_every=20"]
+CELLS += ["seed=1,2,3", "preset=smoke", "device=cpu", "trainer.max_steps=100", "trainer.validate_every=20"]
 CLUSTER = ["cluster=slurm", "cluster.partition=low", "cluster.gpus=0", "cluster.cpus=1", "cluster.memory=2"]
 
 
@@ -118,10 +118,10 @@ def test_a_sweep_with_faults_ends_as_one_without(tmp_path: Path) -> None:
     number = eventually(array)
     eventually(lambda: running(1))
     slurm("scancel", f"{number}_1")
-    eventually(lambda: has_checkpoint(faulty, attention="vanilla", seed=4) and kill(3))
+    eventually(lambda: has_checkpoint(faulty, attention="vanilla", seed=3) and kill(2))
     confined = "task/cgroup" in slurm("scontrol", "show", "config")
-    assert not confined or eventually(lambda: running(7) and take_memory(number, 7))
-    eventually(lambda: running(10) and has_checkpoint(faulty, attention="performer", seed=1))
+    assert not confined or eventually(lambda: running(4) and take_memory(number, 4))
+    eventually(lambda: running(6) and has_checkpoint(faulty, attention="performer", seed=1))
     before = jobs()
     slurm("sbatch", "--partition=high", "--exclusive", "--output=/dev/null", "--wrap=sleep 1")
     started = [place for place, state in before.items() if state == "RUNNING"]
@@ -131,9 +131,9 @@ def test_a_sweep_with_faults_ends_as_one_without(tmp_path: Path) -> None:
     _, errors = sweep.communicate(timeout=600)
     assert sweep.returncode == 1, errors
     assert f"its job {number}_1 is CANCELLED" in errors
-    assert f"its job {number}_3 is FAILED" in errors
+    assert f"its job {number}_2 is FAILED" in errors
     found = records(faulty)
-    assert len(found) == 18, errors
+    assert len(found) == 10, errors
     assert [record["status"] for record in found].count("oom") == (1 if confined else 0)
 
     again = cab(*CELLS, *CLUSTER, f"results_dir={faulty}", "--retry", "oom")
@@ -141,10 +141,10 @@ def test_a_sweep_with_faults_ends_as_one_without(tmp_path: Path) -> None:
     for process in (uncut, again):
         _, errors = process.communicate(timeout=600)
         assert process.returncode == 0, errors
-    assert errors.count("already there") == (17 if confined else 18)
+    assert errors.count("already there") == (9 if confined else 10)
     found = records(faulty)
-    assert len(found) == 20
+    assert len(found) == 12
     assert {record["status"] for record in found} == {"finished"}
-    assert len({json.dumps(record["cell"]) for record in found}) == 20
+    assert len({json.dumps(record["cell"]) for record in found}) == 12
     assert [r["metrics"] for r in found] == [r["metrics"] for r in records(calm)]
     assert leaderboard(faulty) == leaderboard(calm)

@@ -38,6 +38,12 @@ def test_halving_counts_epochs() -> None:
     assert [rate(step) for step in (0, 6, 7, 13, 14)] == [1.0, 1.0, 0.5, 0.5, 0.25]
 
 
+def test_informers_first_two_epochs_are_at_the_peak() -> None:
+    """Informer2020, main_informer's exp/exp_informer.py and utils/tools.py: 0.5 ** (epoch - 1), from epoch 1 on."""
+    rate = config(schedule="late_exponential").rate(7)
+    assert [rate(7 * epoch) for epoch in range(6)] == [1.0, 1.0, 0.5, 0.25, 0.125, 0.0625]
+
+
 def test_exponential_decay_goes_epoch_by_epoch_to_its_floor() -> None:
     rate = config(schedule="exponential", decay=0.9, decay_epochs=21, floor=0.02).rate(10)
     assert rate(9) == 1.0

@@ -88,6 +88,13 @@ def test_rouge_by_hand() -> None:
     assert rouge([("empty", "")])["rouge1"] == 100.0  # '<empty>' as published
 
 
+def test_words_are_stemmed_as_published_and_plain_beside() -> None:
+    """pyrouge 0.1.3, Rouge155.py, __add_config_option: every list of options ends with -m."""
+    scores = rouge([("the runners were running in the houses", "the runner ran in a house")])
+    assert scores["rouge1"] == pytest.approx(f_score(4, 7, 6), abs=1e-4)  # the, runner, in, hous
+    assert scores["rouge1_plain"] == pytest.approx(f_score(2, 7, 6), abs=1e-4)  # the, in
+
+
 def lcs(a: list[str], b: list[str]) -> int:
     table = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
     for i, x in enumerate(a):
@@ -141,7 +148,8 @@ def test_summaries_keep_their_lengths(search: str, tmp_path: Path) -> None:
         summaries = task.summarise(network(task), batch)
         scores = task.evaluate(network(task), in_order)
     assert len(summaries) == 6
-    assert set(scores) == {"rouge1", "rouge2", "rougeL"}
+    assert set(scores) == {metric.name for metric in task.metrics}
+    assert [metric.name for metric in task.metrics if metric.primary] == ["rouge1", "rouge2", "rougeL"]
     assert all(math.isfinite(value) for value in scores.values())
 
 
