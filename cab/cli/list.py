@@ -28,8 +28,9 @@ RETRIED = (*(status for status in Status if status is not Status.FINISHED), UNFI
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
-        choices=("attentions", "backbones", "tasks", "cells"),
-        help="for attentions, `state` is what decoding keeps for one head of width 64 in float32",
+        choices=("attentions", "backbones", "tasks", "cells", "taxonomy"),
+        help="for attentions, `state` is what decoding keeps for one head of width 64 in float32; taxonomy is the "
+        "paper's Table 13, each claim beside what is verified",
     )
     parser.add_argument("--csv", action="store_true", help="comma-separated values instead of an aligned table")
     parser.add_argument(
@@ -59,6 +60,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _registered(what: str) -> list[list[str]]:
+    if what == "taxonomy":
+        from cab.taxonomy import rows
+
+        return rows()
     return {"attentions": _attentions, "backbones": _backbones, "tasks": _tasks, "cells": _cells}[what]()
 
 
