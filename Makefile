@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 RESULTS ?= results/demo
+DEMO ?=
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 .PHONY: setup fairseq demo test test-thorough test-all test-lowest verify lint bench clean
@@ -15,7 +16,7 @@ fairseq: .venv-fairseq/ready
 	PYTHON=$(PYTHON) scripts/fairseq_environment.sh && touch $@
 
 demo: setup
-	$(BIN)/cab run -m task=lstf dataset=synthetic attention=vanilla,abc,performer,cosformer,local,none pattern=CS preset=mini results_dir=$(RESULTS) cluster=local cluster.workers=$(shell getconf _NPROCESSORS_ONLN)
+	$(BIN)/cab run -m task=lstf dataset=synthetic attention=vanilla,abc,performer,cosformer,local,none pattern=CS preset=mini results_dir=$(RESULTS) cluster=local cluster.workers=$(shell getconf _NPROCESSORS_ONLN) $(DEMO)
 	$(BIN)/cab leaderboard $(RESULTS) --format markdown
 	$(BIN)/cab suite tell $(RESULTS)
 

@@ -83,8 +83,9 @@ def test_its_make_verbs_exist_and_are_short() -> None:
 
 @pytest.mark.thorough
 def test_make_demo_shows_a_leaderboard(tmp_path: Path) -> None:
-    """In the environment that the tests run in."""
+    """In the environment that the tests run in, with a few steps: as it is, it trains for minutes."""
     command = ["make", "--old-file=setup", "demo", f"BIN={tmp_path}", f"RESULTS={tmp_path / 'results'}"]
+    command += ["DEMO=trainer.max_steps=5 trainer.validate_every=5"]
     (tmp_path / "cab").write_text(f'#!/bin/sh\nexec {sys.executable} -m cab.cli.main "$@"\n')
     (tmp_path / "cab").chmod(0o755)
     process = run(command, ROOT)
