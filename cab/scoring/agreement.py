@@ -35,7 +35,7 @@ def rank_agreement(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (pattern, task), part in both.groupby(keys, sort=False):
         shared = part[part["attention"].isin(population(part["attention"]))].set_index("attention")
-        rows.append((pattern, task, *_row(shared["ci_one"], shared["ci_other"])))
+        rows.append((str(pattern), str(task), *_row(shared["ci_one"], shared["ci_other"])))
     rows.sort(key=lambda row: (pattern_rank(row[0]), row[1] != "all"))
     return pd.DataFrame(rows, columns=COLUMNS)
 
