@@ -1,7 +1,7 @@
 """What kernel attentions share: phi(q) (phi(k)^T v) / phi(q) phi(k)^T 1, whole or block by block.
 
 Shapes: B batch, H heads, N targets, M keys, E width of a head, r features. In the causal form values carry a column
-of ones, so that one product gives numerator and denominator: F = E + 1.
+of ones, so that one product gives numerator and denominator.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-from attentions.kernels.blocks import tokens_at_once
-from attentions.kernels.causal_sums import causal_sums
 from attentions.kernels.linear_sums import FeatureMap, Mapped, MeanOfQueries, SumOfKeys
 from attentions.kernels.precision import wide
+from attentions.kernels.recurrence import recurrence
+from attentions.kernels.spans import over_spans
 from cab import Attention, Pattern
 from cab.attention import Padding, State
 from cab.padding import lengths
@@ -95,20 +94,9 @@ class LinearizedAttention(Attention):
 
     def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
         """Output [B, H, N, E] and the new state, from the state that the tokens before left: {} for none."""
-        dtype, size = query.dtype, tokens_at_once(query.shape[:2].numel(), query.device)
         with torch.autocast(query.device.type, enabled=False):
-            spans = [wide(x).split(size, dim=2) for x in (query, key, value)]
-            masks = [None] * len(spans[0]) if padding.key is None else padding.key.split(size, dim=1)
-            outputs = []
-            for q, k, v, mask in zip(*spans, masks, strict=True):
-                if torch.is_grad_enabled() and len(masks) > 1:  # features are formed anew in the backward pass
-                    output, state = checkpoint(
-                        self.span, q, k, v, mask, state, use_reentrant=False, preserve_rng_state=False
-                    )
-                else:
-                    output, state = self.span(q, k, v, mask, state)
-                outputs.append(output)
-            return torch.cat(outputs, dim=2).to(dtype), state
+            output, state = over_spans(self.span, [wide(x) for x in (query, key, value)], padding.key, state)
+            return output.to(query.dtype), state
 
     def span(
         self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, state: State
@@ -121,9 +109,7 @@ class LinearizedAttention(Attention):
         sums = state.get("sums")
         if sums is None:
             sums = query.new_zeros(*query.shape[:2], keys.shape[-1], values.shape[-1])
-        if scale is not None and before is None:
-            before = scale[..., 0]
-        output, sums = causal_sums(queries, keys, values, sums, scale, before)
+        output, sums = recurrence(queries, keys, values, None if scale is None else falls(scale, before), sums)
         count = lengths(query, padding)
         new = {"sums": sums, "length": count if where.start is None else where.start + count}
         if scale is not None:
@@ -147,6 +133,12 @@ class LinearizedAttention(Attention):
         with torch.autocast(query.device.type, enabled=False):
             output = self.read(wide(query), state, Where(start=state["length"])).to(query.dtype)
         return output, {**state, "length": state["length"] + lengths(query, padding.query)}
+
+
+def falls(scale: Tensor, before: Tensor | None) -> Tensor:
+    """Log decays [B, H, M] of sums that are divided by exp of a scale [B, H, M], ``before`` [B, H] before them."""
+    first = scale[..., :1] if before is None else before.unsqueeze(-1)
+    return torch.cat([first, scale[..., :-1]], dim=-1) - scale
 
 
 def hide(x: Tensor, padding: Tensor | None, fill: float = 0.0) -> Tensor:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.causal_sums import causal_sums
 from attentions.kernels.latents import pack, without_source
 from attentions.kernels.precision import wide
+from attentions.kernels.recurrence import recurrence
 from attentions.linearized import hide
 from cab import Attention, Pattern, register_attention
 from cab.attention import Padding, State
@@ -133,8 +133,8 @@ class LunaAttention(Attention):
             packing = hide(packing, padding.key)
             position = torch.arange(1, query.shape[2] + 1, device=query.device)
             count = (state["length"].unsqueeze(1) + position)[:, None, :, None].to(q.dtype)
-            logits, keys = causal_sums(q, k, packing, state["keys"].to(q.dtype), None, None)
+            logits, keys = recurrence(q, k, packing, None, state["keys"].to(q.dtype))
             weights = (logits / count).softmax(dim=-1)
-            sums, values = causal_sums(weights, packing, v, state["values"].to(q.dtype), None, None)
+            sums, values = recurrence(weights, packing, v, None, state["values"].to(q.dtype))
             new = {"keys": keys, "values": values, "length": state["length"] + lengths(query, padding.key)}
             return (sums / count).to(query.dtype), new

@@ -88,13 +88,13 @@ class Decoding(Heads):
 
     def advance(self, tokens: Tensor, mask: Tensor | None, state: State) -> tuple[Tensor, State]:
         """:meth:`prefill` of tokens [B, T, D] whose padding is zero and at the right end of each row."""
-        query, extras = self.split_heads(self.q_proj(tokens)), self.query_extras(tokens)
+        extras = self.query_extras(tokens)
         if self.pattern.is_cross:
+            query = self.split_heads(self.q_proj(tokens))
             heads, state = self.decode_cross(query, state, Padding(query=mask), **extras)
         else:
-            key, value = self.split_heads(self.k_proj(tokens)), self.split_heads(self.v_proj(tokens))
             extras = {**extras, **self.key_extras(tokens)}
-            heads, state = self.decode(query, key, value, state, Padding(mask, mask), **extras)
+            heads, state = self.decode(*self.project(tokens, tokens, tokens), state, Padding(mask, mask), **extras)
         return self.out_proj(self.merge_heads(heads)), state
 
     def step(self, query_t: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:

@@ -65,8 +65,8 @@ class Heads(Learner):
         )
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """[B, N, D] to [B, H, N, E], a view."""
-        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+        """[B, N, H E] to [B, H, N, E] of any width E, a view."""
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
     def merge_heads(self, x: Tensor) -> Tensor:
         """[B, H, N, E] to [B, N, D]."""

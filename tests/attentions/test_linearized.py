@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from attentions.kernels.causal_sums import BLOCK, causal_sums
+from attentions.kernels.recurrence import BLOCK
 from attentions.performer import PerformerAttention, ReleasedExponential
 from cab import UserError, build_attention
 from tests.attentions.agreement import assert_forms_agree, make
@@ -27,30 +27,6 @@ def test_fast_form_is_the_readable_one(name: str, pattern: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_fast_form_is_the_readable_one_across_blocks(name: str) -> None:
     assert_forms_agree(make(name, "CS"), BLOCK + 37, 0)
-
-
-def test_block_sums_have_the_gradients_of_their_definition() -> None:
-    rows, heads, tokens, features, width = 2, 1, BLOCK + 5, 3, 4
-    shapes = [(tokens, features), (tokens, features), (tokens, width), (features, width)]
-    inputs = [torch.randn(rows, heads, *shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-    scale = torch.randn(rows, heads, tokens, dtype=torch.float64).cummax(dim=-1).values
-    before = scale[..., 0] - 0.5
-    q, k, v, sums = inputs
-    factor = (scale.unsqueeze(-2) - scale.unsqueeze(-1)).exp().tril()
-    past = (before.unsqueeze(-1) - scale).exp().unsqueeze(-1)
-    rest = (scale - scale[..., -1:]).exp().unsqueeze(-1)
-    expected = (q @ k.transpose(-2, -1) * factor) @ v + q @ sums * past
-    expected_sums = sums * (before - scale[..., -1]).exp()[..., None, None] + (k * rest).transpose(-2, -1) @ v
-    output, new_sums = causal_sums(q, k, v, sums, scale, before)
-    torch.testing.assert_close(output, expected)
-    torch.testing.assert_close(new_sums, expected_sums)
-    weights = [torch.randn_like(expected), torch.randn_like(expected_sums)]
-    for got, wanted in zip(
-        torch.autograd.grad([output, new_sums], inputs, weights),
-        torch.autograd.grad([expected, expected_sums], inputs, weights),
-        strict=True,
-    ):
-        torch.testing.assert_close(got, wanted)
 
 
 def test_causal_cosformer_is_the_papers_formula_with_a_fixed_length() -> None:

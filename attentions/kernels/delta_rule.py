@@ -1,0 +1,53 @@
+"""A matrix that corrects what it holds for a key, computed block by block.
+
+    S_t = a_t S_{t-1} + b_t k_t (x) (v_t - a_t k_t S_{t-1}),    o_t = q_t S_t,    a_t = exp(g_t)
+
+Shapes: B batch, H heads, N tokens, K and V widths of a key and a value; J blocks of C tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attentions.kernels.recurrence import block_size, head_decays, in_blocks
+
+
+def delta_rule(
+    query: Tensor, key: Tensor, value: Tensor, strength: Tensor, log_decay: Tensor | None, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Outputs [B, H, N, V] and the state [B, H, K, V] after the last token.
+
+    Within a block what is really written, u_t = b_t (v_t - a_t k_t S_{t-1}), solves (1 + A) u = b (v - d k S) with A
+    the decayed products b_i k_i . k_j of later with earlier tokens and S before the block: a triangular system for
+    the two parts of the right side at once, since S is not known yet (the WY form).
+
+    Keys longer than one make states that grow; float32 at least.
+
+    Args:
+        query, key: [B, H, N, K].
+        value: [B, H, N, V].
+        strength: b [B, H, N].
+        log_decay: g <= 0, [B, H, N], or None for none.
+        state: S before the first token, [B, H, K, V].
+    """
+    length = query.shape[2]
+    size = block_size(length)
+    q, k, v, b = (in_blocks(x, size) for x in (query, key, value, strength.unsqueeze(-1)))
+    products, scores = b * (k @ k.mT), (q @ k.mT).tril()
+    read, late, whole = k, k, None
+    if log_decay is not None:
+        between, prefix, suffix, whole = head_decays(in_blocks(log_decay, size), query.dtype)
+        products, scores = products * between, scores * between
+        q, read, late = q * prefix, k * prefix, k * suffix
+    sides = torch.cat([b * v, b * read], dim=-1)
+    solved = torch.linalg.solve_triangular(products.tril(-1), sides, upper=False, unitriangular=True)
+    own, erased = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
+    written, states = [], [state]
+    decays = [None] * own.shape[2] if whole is None else whole.unbind(dim=2)
+    for u, w, k_late, decay in zip(own.unbind(2), erased.unbind(2), late.unbind(2), decays, strict=True):
+        before = states[-1]
+        written.append(u - w @ before)
+        states.append((before if decay is None else decay * before) + k_late.mT @ written[-1])
+    output = scores @ torch.stack(written, dim=2) + q @ torch.stack(states[:-1], dim=2)
+    return output.flatten(2, 3)[:, :, :length], states[-1]

@@ -1,0 +1,123 @@
+"""A matrix that forgets and is written to token by token, computed block by block.
+
+    S_t = exp(g_t) S_{t-1} + k_t (x) v_t,    o_t = q_t S_t
+
+Shapes: B batch, H heads, N tokens, K and V widths of a key and a value; J blocks of C tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+BLOCK = 64
+"""Tokens whose products with each other are formed; before them stands one state. A power of two."""
+
+FORGOTTEN = -1e3
+"""A log decay whose exp is zero in every type, and beside which sums in float64 keep their digits."""
+
+
+def recurrence(
+    query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor | None, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Outputs [B, H, N, V] and the state [B, H, K, V] after the last token.
+
+    Every factor is exp of a sum of log decays between two tokens, never of a difference of such sums: none exceeds
+    one, and none loses digits to what was forgotten long before.
+
+    Args:
+        query, key: [B, H or 1, N, K]; one for all heads is multiplied once.
+        value: [B, H, N, V].
+        log_decay: g <= 0 of each head [B or 1, H, N], of each feature [B or 1, H, N, K], or None for none.
+        state: S before the first token, [B, H, K, V].
+    """
+    length = query.shape[2]
+    size = block_size(length)
+    q, k, v = (in_blocks(x, size) for x in (query, key, value))
+    if log_decay is None:
+        scores, whole = (q @ k.mT).tril_(), None
+    else:
+        factors = _head_factors if log_decay.dim() == 3 else _feature_factors
+        scores, prefix, suffix, whole = factors(q, k, in_blocks(log_decay, size, dim=2))
+        q, k = q * prefix, k * suffix
+    before, state = _states(state, k.mT @ v, whole)
+    output = scores @ v + q @ before
+    return output.flatten(2, 3)[:, :, :length], state
+
+
+def block_size(length: int) -> int:
+    """The power of two that holds ``length`` tokens, at most BLOCK."""
+    return min(BLOCK, 1 << (length - 1).bit_length())
+
+
+def in_blocks(x: Tensor, size: int, dim: int = 2) -> Tensor:
+    """[B, H, N, ...] to [B, H, J, C, ...], filled up with zeros at the right end."""
+    missing = -x.shape[dim] % size
+    if missing:
+        x = F.pad(x, (0, 0) * (x.dim() - dim - 1) + (0, missing))
+    return x.unflatten(dim, (-1, size))
+
+
+def head_decays(g: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of log decays [B, H, J, C]: from token j to i [.., C, C], zero for j > i; from before the block to each token
+    [.., C, 1]; from each token to the end [.., C, 1]; and of the block [.., 1, 1].
+
+    Sums are in float64, where their differences keep the digits that float32 has room for.
+    """
+    sums = g.double().clamp(min=FORGOTTEN).cumsum(dim=-1)
+    upper = torch.ones(g.shape[-1], g.shape[-1], dtype=torch.bool, device=g.device).triu(1)
+    between = (sums.unsqueeze(-1) - sums.unsqueeze(-2)).to(dtype).masked_fill(upper, -torch.inf).exp()
+    suffix = (sums[..., -1:] - sums).to(dtype).exp().unsqueeze(-1)
+    prefix = sums.to(dtype).exp().unsqueeze(-1)
+    return between, prefix, suffix, prefix[..., -1:, :]
+
+
+def _head_factors(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Decayed products within blocks [B, H, J, C, C], and the other three of :func:`head_decays`."""
+    between, prefix, suffix, whole = head_decays(g, q.dtype)
+    return (q @ k.mT) * between, prefix, suffix, whole
+
+
+def _feature_factors(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same for log decays of each feature [B, H, J, C, K]; the block's is [.., K, 1]."""
+    shape = torch.broadcast_shapes(q.shape, k.shape, g.shape)
+    flat = [x.expand(shape).reshape(-1, *shape[-2:]) for x in (q, k, g)]
+    scores = _decayed_products(*flat).unflatten(0, shape[:-2])
+    from_start, to_end = _sums_to(g, inclusive=True), _sums_to(g, inclusive=False)
+    return scores, from_start.exp(), to_end.exp(), from_start[..., -1, :].exp().unsqueeze(-1)
+
+
+def _sums_to(g: Tensor, *, inclusive: bool) -> Tensor:
+    """Sums of log decays [..., C, K] from the first to each token, or over those after each; by a matrix of ones."""
+    ones = torch.ones(g.shape[-2], g.shape[-2], dtype=g.dtype, device=g.device)
+    return (ones.tril() if inclusive else ones.triu(1)) @ g
+
+
+def _decayed_products(q: Tensor, k: Tensor, g: Tensor) -> Tensor:
+    """sum_c q_ic k_jc exp(g_(j+1)c + ... + g_ic) for j <= i, else zero: [P, C, K] to [P, C, C].
+
+    A block is halved: a pair of one token in each half decays to their border and on from it, two factors of at most
+    one, so these pairs are a matrix product; what is left are two blocks of half the size.
+    """
+    size = q.shape[1]
+    if size == 1:
+        return (q * k).sum(dim=-1, keepdim=True)
+    half = size // 2
+    halves = [x.unflatten(1, (2, half)) for x in (q, k, g)]
+    (_, late_q), (early_k, _), (early_g, late_g) = (x.unbind(dim=1) for x in halves)
+    late_q = late_q * _sums_to(late_g, inclusive=True).exp()
+    early_k = early_k * _sums_to(early_g, inclusive=False).exp()
+    across = late_q @ early_k.mT
+    within = _decayed_products(*(x.flatten(0, 1) for x in halves))
+    first, second = within.unflatten(0, (-1, 2)).unbind(dim=1)
+    return torch.cat([F.pad(first, (0, half)), torch.cat([across, second], dim=2)], dim=1)
+
+
+def _states(first: Tensor, writes: Tensor, whole: Tensor | None) -> tuple[Tensor, Tensor]:
+    """States before each block [B, H, J, K, V] and after the last, from what each block writes."""
+    states = [first]
+    decays = [None] * writes.shape[2] if whole is None else whole.unbind(dim=2)
+    for write, decay in zip(writes.unbind(dim=2), decays, strict=True):
+        states.append(write + states[-1] if decay is None else torch.addcmul(write, decay, states[-1]))
+    return torch.stack(states[:-1], dim=2), states[-1]

@@ -1,0 +1,52 @@
+"""A causal method over a long sequence: some tokens at a time, after the state that those before them left.
+
+Shapes: B batch, H heads, N tokens, E width of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from attentions.kernels.blocks import tokens_at_once
+from cab.attention import State
+
+Span = Callable[..., tuple[Tensor, State]]
+"""``(*heads, padding, state)`` or ``(*heads, padding, state, extras)`` to outputs and the state after them."""
+
+
+def over_spans(
+    span: Span,
+    heads: Sequence[Tensor],
+    padding: Tensor | None,
+    state: State,
+    extras: Mapping[str, Tensor] | None = None,
+) -> tuple[Tensor, State]:
+    """``span`` of so many tokens as stay in a processor's cache, again and again; each is formed anew in the backward
+    pass, so what is kept of a sequence is heads, extras, outputs, and a state for each span.
+
+    Args:
+        span: what one span computes.
+        heads: [B, H, N, E] each, the last with all heads.
+        padding: [B, N] or None.
+        state: before the first token.
+        extras: [B, N, ...] by name; given to ``span`` when not None.
+    """
+    size = tokens_at_once(heads[-1].shape[:2].numel(), heads[-1].device)
+    pieces = [x.split(size, dim=2) for x in heads]
+    masks = [None] * len(pieces[0]) if padding is None else padding.split(size, dim=1)
+    more = {name: x.split(size, dim=1) for name, x in (extras or {}).items()}
+    outputs = []
+    for number, mask in enumerate(masks):
+        given = [*(x[number] for x in pieces), mask, state]
+        if extras is not None:
+            given.append({name: x[number] for name, x in more.items()})
+        if torch.is_grad_enabled() and len(masks) > 1:
+            output, state = checkpoint(span, *given, use_reentrant=False, preserve_rng_state=False)
+        else:
+            output, state = span(*given)
+        outputs.append(output)
+    return torch.cat(outputs, dim=2), state

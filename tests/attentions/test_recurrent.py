@@ -1,0 +1,252 @@
+"""Recurrent methods: readable forms, decoding, public code, both ends of their decays, what they are limits of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from attentions.recurrent import Recurrent
+from cab import Attention, Depth, Padding, UserError, build_attention
+from cab.learning import parameter_groups
+from tests.attentions.agreement import (
+    assert_causal,
+    assert_compiles,
+    assert_decodes,
+    assert_forms_agree,
+    assert_padding_is_nothing,
+    make,
+)
+
+METHODS = ["retention", "lightning", "gla", "hgrn2", "ssd", "deltanet", "gated_deltanet"]
+CASES = [(name, {"conv_size": size}) for name in METHODS for size in (0, 3)] + [
+    ("retention", {"value_expansion": 0.7}),
+    ("gla", {"key_expansion": 1.3, "gate_rank": 2, "gate_temperature": 0.5}),
+    ("ssd", {"state_size": 3, "value_expansion": 1.0}),
+    ("hgrn2", {"depth": Depth(2, 3)}),
+    ("lightning", {"depth": Depth(2, 3)}),
+    ("deltanet", {"negative_eigenvalues": True}),
+    ("gated_deltanet", {"key_expansion": 0.3, "value_expansion": 3.0, "negative_eigenvalues": True}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_fast_form_is_the_readable_one(name: str, options: dict[str, Any]) -> None:
+    module = make(name, "CS", **options)
+    assert_forms_agree(module, 21, 0)
+    assert_forms_agree(module, 1, 0, masked=False)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_fast_form_is_the_readable_one_across_blocks_and_spans(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attentions.kernels.blocks.ON_CPU", 64 * 15)  # spans of one block
+    assert_forms_agree(make(name, "CS", conv_size=4), 101, 0)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_contracts(name: str) -> None:
+    module = make(name, "CS", conv_size=4)
+    assert_padding_is_nothing(module, 19, 0)
+    assert_causal(module, 17)
+    assert_decodes(module, 19, 0, (5, 2, 1))
+
+
+@pytest.mark.parametrize("name", ["gla", "gated_deltanet"])
+def test_compiles(name: str) -> None:
+    assert_compiles(make(name, "CS", conv_size=4), 21)
+
+
+# --- public code: flash-linear-attention 0.6.0 ------------------------------------------------------------
+
+
+PUBLIC = {  # name: options and parameters of the module whose terms are compared
+    "retention": {},
+    "gla": {},
+    "hgrn2": {"depth": Depth(1, 2)},
+    "ssd": {"state_size": 6, "value_expansion": 1 / 3},
+    "deltanet": {},
+    "gated_deltanet": {"value_expansion": 2 / 3},
+}
+WIDTHS = {"gla": 24, "hgrn2": 12, "ssd": 24, "gated_deltanet": 16}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_code(name: str) -> None:
+    """fla/ops/*/naive.py on the same heads: naive_retention, naive_recurrent_gla (GLA and HGRN2, whose parameters
+    are formed as in fla/layers/hgrn2.py), naive_recurrent_simple_gla (Mamba-2), delta_rule_recurrence,
+    naive_recurrent_gated_delta_rule. Queries of HGRN2 are multiplied by sqrt(K), which that function divides by.
+    """
+    module = build_attention(name, pattern="CS", embed_dim=WIDTHS.get(name, 12), num_heads=2, **PUBLIC[name])
+    assert isinstance(module, Recurrent)
+    given = {key: torch.from_numpy(x) for key, x in public(name).items()}
+    inputs = {key: x.requires_grad_() for key, x in given.items() if f"d_{key}" in given}
+    own = {"bound", "log_rate"} & set(inputs)
+    for parameter in own:
+        delattr(module, parameter)
+        setattr(module, parameter, inputs[parameter])
+    extras = {key: x for key, x in inputs.items() if key not in own | {"query", "key", "value"}}
+    still = torch.zeros(1, 1)  # retention's rotation, which the function does not have
+    terms = module.terms(inputs["query"], inputs["key"], inputs["value"], extras, still)
+    memory = torch.zeros(1, 2, terms.key.shape[-1], terms.value.shape[-1])
+    assert_near_public(module.update(terms, memory)[0], inputs, given)
+
+
+def public(name: str) -> dict[str, np.ndarray]:
+    with np.load(Path(__file__).parent / "public_code" / f"{name}.npz") as file:
+        return dict(file)
+
+
+def assert_near_public(output: Tensor, inputs: dict[str, Tensor], given: dict[str, Tensor]) -> None:
+    """Outputs within 1e-5 and gradients within 1e-4 of the largest."""
+    weights = torch.linspace(-1, 1, output.numel()).view_as(output).cos()
+    assert (output - given["output"]).abs().max() < 1e-5 * given["output"].abs().max()
+    for key, gradient in zip(inputs, torch.autograd.grad(output, list(inputs.values()), weights), strict=True):
+        assert (gradient - given[f"d_{key}"]).abs().max() < 1e-4 * given[f"d_{key}"].abs().max(), key
+
+
+# --- precision --------------------------------------------------------------------------------------------
+
+
+EXTREMES: dict[str, tuple[str, float, float]] = {  # a parameter, and its values at the ends of the decay's range
+    "gla": ("decay_map.1.bias", 100.0, -3000.0),
+    "ssd": ("log_rate", -20.0, 9.0),
+    "gated_deltanet": ("log_rate", -20.0, 9.0),
+    "hgrn2": ("k_proj.bias", 8.0, -80.0),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("end", [1, 2])
+@pytest.mark.parametrize("name", EXTREMES)
+def test_both_ends_of_the_decays_in_low_precision(name: str, end: int, dtype: torch.dtype) -> None:
+    """4,096 tokens whose heads are in the lower precision: within 3 units of its rounding of float32's, and finite."""
+    module = build_attention(name, pattern="CS", embed_dim=8, num_heads=1)
+    with torch.no_grad():
+        dict(module.named_parameters())[EXTREMES[name][0]].fill_(EXTREMES[name][end])
+        x = torch.randn(1, 4096, 8)
+        extras = {key: y.to(dtype) for key, y in {**module.query_extras(x), **module.key_extras(x)}.items()}
+        heads = [y.to(dtype) for y in module.project(x, x, x)]
+    leaves = [y.clone().requires_grad_() for y in heads]
+    output = module.attend(*leaves, Padding(), **extras)
+    exact = module.attend(*(y.float() for y in heads), Padding(), **{key: y.float() for key, y in extras.items()})
+    assert output.dtype == dtype
+    assert (output.float() - exact).abs().max() <= 3 * torch.finfo(dtype).eps * exact.abs().max()
+    gradients = torch.autograd.grad(output.float().sum(), leaves)
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+# --- limits and defaults ----------------------------------------------------------------------------------
+
+
+def shared_with(module: Attention, other: Attention) -> None:
+    """Copy the parameters that both have."""
+    wanted = module.state_dict()
+    wanted.update({name: x for name, x in other.state_dict().items() if name in wanted})
+    module.load_state_dict(wanted)
+
+
+def test_a_gated_delta_rule_that_forgets_nothing_is_the_delta_rule() -> None:
+    plain = make("deltanet", "CS")
+    gated = make("gated_deltanet", "CS", key_expansion=1.0, value_expansion=1.0)
+    shared_with(gated, plain)
+    with torch.no_grad():
+        gated.log_rate.fill_(-100.0)
+    x = torch.randn(1, 30, 24, dtype=torch.float64)
+    extras = {**gated.query_extras(x), **gated.key_extras(x)}
+    extras["gate"] = torch.full_like(extras["gate"], 40.0)  # silu is the identity there
+    heads = plain.project(x, x, x)
+    expected = 40.0 * plain.attend(*heads, Padding(), **plain.key_extras(x))
+    torch.testing.assert_close(gated.attend(*heads, Padding(), **extras), expected)
+
+
+def test_gates_that_forget_nothing_leave_a_sum() -> None:
+    module = make("gla", "CS", key_expansion=1.0)
+    with torch.no_grad():
+        module.decay_map[1].weight.zero_()
+        module.decay_map[1].bias.fill_(50.0)
+    x = torch.randn(1, 30, 24, dtype=torch.float64)
+    query, key, value = module.project(x, x, x)
+    expected = (query @ key.mT * module.scale).tril() @ value
+    gate = module.query_extras(x)
+    output = module.finish(expected, value, gate)
+    torch.testing.assert_close(module(x), module.out_proj(module.merge_heads(output)))
+
+
+def test_retention_forgets_and_turns_with_the_distance() -> None:
+    """q_i k_j gamma^(i - j), the same wherever the pair stands."""
+    module = make("retention", "CS")
+    query, key = torch.randn(2, 1, 3, 1, 8, dtype=torch.float64)
+    value = torch.ones(1, 3, 9, 16, dtype=torch.float64)
+    position = torch.arange(9)[None]
+    terms = module.terms(query.expand(-1, -1, 9, -1), key.expand(-1, -1, 9, -1), value, {}, position)
+    weights = terms.query @ terms.key.mT
+    for distance in range(9):
+        diagonal = weights.diagonal(-distance, -2, -1)
+        torch.testing.assert_close(diagonal, diagonal[..., :1].expand_as(diagonal))
+    assert terms.log_decay is not None
+    torch.testing.assert_close(terms.log_decay[0, :, 0].exp(), 1 - 2.0 ** -torch.arange(5, 8, dtype=torch.float64))
+
+
+def test_later_layers_of_lightning_forget_less() -> None:
+    x = torch.ones(1, 3, 2, 8)
+    rates = []
+    for index in range(3):
+        module = build_attention("lightning", pattern="CS", embed_dim=24, num_heads=3, depth=Depth(index, 3))
+        rates.append(module.terms(x, x, x, {}, torch.zeros(1, 2)).log_decay[0, :, 0])
+    slopes = -(2.0 ** (-8 * torch.arange(1, 4) / 3))
+    for rate, factor in zip(rates, (1.0, 0.5, 0.0), strict=True):
+        torch.testing.assert_close(rate, slopes * (factor + 1e-5))
+
+
+def test_hgrn2_forgets_less_in_later_layers() -> None:
+    key = torch.full((1, 3, 1, 8), -50.0)
+    for index, count in ((0, 4), (1, 4), (3, 4)):
+        module = build_attention("hgrn2", pattern="CS", embed_dim=24, num_heads=3, depth=Depth(index, count))
+        terms = module.terms(key, key, key, {}, torch.zeros(1, 1))
+        torch.testing.assert_close(terms.log_decay.exp(), torch.full_like(key, index / count), atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(terms.key, 1 - terms.log_decay.exp())
+
+
+@pytest.mark.parametrize(("name", "own"), [("ssd", 3), ("gated_deltanet", 2)])
+def test_rates_and_steps_have_no_weight_decay(name: str, own: int) -> None:
+    module = build_attention(name, pattern="CS", embed_dim=24, num_heads=3)
+    first, second = parameter_groups(module, learning_rate=1.0, weight_decay=0.1)
+    assert (first["weight_decay"], second["weight_decay"], len(second["params"])) == (0.1, 0.0, own)
+    step = torch.nn.functional.softplus(module.step_proj.bias)
+    assert ((step > 0.9e-3) & (step < 0.11)).all()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_state_is_what_it_is_said_to_be(name: str) -> None:
+    """H K V numbers, a count, and with a convolution of W taps W - 1 tokens of q, k and v."""
+    for size in (0, 4):
+        module = build_attention(name, pattern="CS", embed_dim=24, num_heads=3, conv_size=size)
+        tokens = 2 * module.key_heads * module.key_width + 3 * module.value_width
+        expected = 4 * (3 * module.memory_width * module.value_width + max(size - 1, 0) * tokens) + 8
+        assert module.state_bytes(7) == module.state_bytes(300) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("retention", {"conv_size": 1}),
+        ("retention", {"value_expansion": 0.0}),
+        ("gla", {"key_expansion": -1.0}),
+        ("gla", {"gate_rank": 0}),
+        ("gla", {"gate_temperature": 0.0}),
+        ("ssd", {"state_size": 0}),
+        ("gated_deltanet", {"value_expansion": 0.0}),
+    ],
+)
+def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=next(iter(options))):
+        build_attention(name, pattern="CS", embed_dim=24, num_heads=3, **options)
+
+
+def test_retention_needs_pairs_of_features() -> None:
+    with pytest.raises(UserError, match="even"):
+        build_attention("retention", pattern="CS", embed_dim=9, num_heads=3)
