@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from cab.cli.results_arguments import add_results_arguments, print_notes, selected_results
 from cab.cli.text_table import number, text_table
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
 EPILOG = """\
 Pearson correlation of compositional indices over the attentions that both patterns (or tasks) share, with the p-value
 of no correlation and a 95% confidence interval by Fisher's z. Few attentions can show nothing: below three there is no
-number, below five the note says `too few`.
+number, below five the note says `too few`. Two folders of different presets are compared with each other instead:
+Spearman's correlation of the indices in each pattern and task, and the attention whose ranks differ most.
 
 examples:
   cab correlation results/paper --normalization official
   cab correlation results/local --preset mini --csv
+  cab correlation results/mini results/paper
 """
 
 
@@ -36,7 +39,11 @@ def run(args: argparse.Namespace) -> int:
 
     from cab.scoring import pattern_correlation, score, task_correlation
 
-    scores = score(selected_results(args), normalization=args.normalization)
+    results = selected_results(args)
+    presets = list(dict.fromkeys(results["preset"]))
+    if len(args.results) == len(presets) == 2:
+        return _compare(args, [results[results["preset"] == preset] for preset in presets])
+    scores = score(results, normalization=args.normalization)
     tables = [pattern_correlation(scores.table), task_correlation(scores.table)]
     table = pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
     if args.csv:
@@ -49,11 +56,40 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _compare(args: argparse.Namespace, parts: Sequence[pd.DataFrame]) -> int:
+    """How far two sets of results rank attentions alike."""
+    from cab.scoring import rank_agreement, score
+
+    scores = [score(part, normalization=args.normalization) for part in parts]
+    table = rank_agreement(scores[0].table, scores[1].table)
+    if args.csv:
+        csv_table(table).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
+    elif table.empty:
+        print("nothing to compare: the two sets of results share no attention in a pattern and task")
+    else:
+        print(_comparison_text(table))
+    for each in scores:
+        print_notes(each.notes)
+    return 0
+
+
+def _comparison_text(table: pd.DataFrame) -> str:
+    rows = []
+    for row in table.to_dict("records"):
+        numbers = [number(row["spearman"], 2), _interval(row), number(row["p_value"]), str(row["shared"])]
+        rows.append([row["pattern"], row["task"], *numbers, row["disagree"], row["note"]])
+    header = ["", "", "spearman", "95% interval", "p", "shared", "ranks differ most", ""]
+    return text_table(header, rows, align="llrrrrll")
+
+
+def _interval(row: Mapping[Hashable, Any]) -> str:
+    return "-" if row["low"] != row["low"] else f"[{number(row['low'], 2)}, {number(row['high'], 2)}]"
+
+
 def _text(table: pd.DataFrame) -> str:
     rows = []
     for row in table.to_dict("records"):
-        interval = "-" if row["low"] != row["low"] else f"[{number(row['low'], 2)}, {number(row['high'], 2)}]"
         pair = f"{row['a']} - {row['b']}"
-        numbers = [number(row["pearson"], 2), interval, number(row["p_value"]), str(row["shared"])]
+        numbers = [number(row["pearson"], 2), _interval(row), number(row["p_value"]), str(row["shared"])]
         rows.append([row["pattern"] or "patterns", pair, *numbers, row["note"]])
     return text_table(["", "", "pearson", "95% interval", "p", "shared", ""], rows, align="llrrrrl")

@@ -1,5 +1,6 @@
 """Scoring: the compositional index, and the analyses that the paper makes of results. Never imports torch."""
 
+from cab.scoring.agreement import rank_agreement
 from cab.scoring.audit import audit
 from cab.scoring.benefit import benefit_of_attention
 from cab.scoring.correlation import pattern_correlation, task_correlation
@@ -21,6 +22,7 @@ __all__ = [
     "load_costs",
     "order_table",
     "pattern_correlation",
+    "rank_agreement",
     "score",
     "score_table",
     "select",

@@ -1,0 +1,71 @@
+"""Do two sets of results rank attentions alike: the small runs of a suite, and the published ones?"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from cab.patterns import pattern_rank
+from cab.scoring.correlation import ENOUGH
+from cab.scoring.normalization import population
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ["pattern", "task", "spearman", "low", "high", "p_value", "shared", "disagree", "note"]
+
+
+def rank_agreement(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    """Spearman's rank correlation of the compositional indices of two sets of results, in each pattern and task.
+
+    Args:
+        one, other: as :func:`cab.scoring.score_table` gives them.
+
+    Returns:
+        Columns pattern, task (``all`` for the average), spearman, low and high (95% confidence interval by Fisher's z
+        with the variance of Bonett and Wright 2000, (1 + rho^2 / 2) / (n - 3)), p_value (exact for seven attentions or
+        fewer, else Student's t), shared, disagree (the attention whose ranks differ most, and both ranks among the
+        shared ones), note. ``none`` is left out, as in the other correlations.
+    """
+    import pandas as pd
+
+    keys = ["pattern", "task"]
+    one, other = (table.assign(task=table["task"].str.lower()) for table in (one, other))
+    both = one.merge(other, on=[*keys, "attention"], suffixes=("_one", "_other")).dropna(subset=["ci_one", "ci_other"])
+    rows = []
+    for (pattern, task), part in both.groupby(keys, sort=False):
+        shared = part[part["attention"].isin(population(part["attention"]))].set_index("attention")
+        rows.append((str(pattern), str(task), *_row(shared["ci_one"], shared["ci_other"])))
+    rows.sort(key=lambda row: (pattern_rank(row[0]), row[1] != "all"))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _row(x: pd.Series, y: pd.Series) -> tuple[float, float, float, float, int, str, str]:
+    """By :data:`COLUMNS`, from the third on."""
+    size = len(x)
+    if size < 3 or x.nunique() == 1 or y.nunique() == 1:
+        note = f"too few: {size} shared, a correlation needs 3" if size < 3 else "the attentions do not differ"
+        return math.nan, math.nan, math.nan, math.nan, size, "", note
+    ranks = x.rank(ascending=False), y.rank(ascending=False)
+    rho = float(ranks[0].corr(ranks[1]))
+    low = high = math.nan
+    if size > 3 and abs(rho) < 1:
+        reach = 1.959964 * math.sqrt((1 + rho * rho / 2) / (size - 3))
+        low, high = math.tanh(math.atanh(rho) - reach), math.tanh(math.atanh(rho) + reach)
+    apart = (ranks[0] - ranks[1]).abs()
+    name = str(apart.idxmax())
+    told = f"{name}: {ranks[0][name]:g} and {ranks[1][name]:g}" if apart.max() else ""
+    note = f"too few to conclude from: {size} shared" if size < ENOUGH else ""
+    return rho, low, high, _p_value(x, y), size, told, note
+
+
+def _p_value(x: pd.Series, y: pd.Series) -> float:
+    """Two-sided, of no correlation."""
+    from scipy import stats
+
+    if len(x) > 7:
+        return float(stats.spearmanr(x, y).pvalue)
+    found = stats.permutation_test(
+        (x,), lambda values: stats.spearmanr(values, y).statistic, permutation_type="pairings", n_resamples=math.inf
+    )
+    return float(found.pvalue)
