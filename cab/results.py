@@ -63,6 +63,16 @@ def read_results(sources: Iterable[str | Path] | str | Path) -> tuple[pd.DataFra
     return pd.DataFrame(rows, columns=list(COLUMNS)), skipped
 
 
+def beside_the_field(results: pd.DataFrame) -> pd.DataFrame:
+    """``results``, and the records of the suite in :data:`MINI_DIR` for cells that they do not have themselves."""
+    import pandas as pd
+
+    field, _ = read_results(MINI_DIR)
+    own = pd.MultiIndex.from_frame(results[list(CELL)])
+    others = field[~pd.MultiIndex.from_frame(field[list(CELL)]).isin(own)]
+    return pd.concat([results, others], ignore_index=True)
+
+
 def table_of(records: Iterable[Record]) -> pd.DataFrame:
     """The table of :func:`load_results`, of records at hand; ``file`` is the name that each has in its folder."""
     import pandas as pd

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cab.cli.results_arguments import add_sources, given_results
 from cab.folders import check_writable
-from cab.results import DEFAULT_DIR
+from cab.results import DEFAULT_DIR, beside_the_field
 
 DEFAULT_OUT = DEFAULT_DIR / "leaderboard"
 
@@ -23,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="page: index.html and leaderboard.csv in the --out folder; markdown: tables to stdout, for a README",
     )
     parser.add_argument("--costs", type=Path, metavar="CSV", help="what `cab efficiency` wrote; adds its curves")
+    parser.add_argument(
+        "--field", action="store_true", help="beside the trained records of the suite that come along (results/mini)"
+    )
     parser.add_argument("--figures", action="store_true", help="also write the paper's figures as PNG and PDF")
 
 
@@ -33,6 +36,8 @@ def run(args: argparse.Namespace) -> int:
     if args.figures or args.format == "page":
         check_writable(args.out, "--out")
     results, skipped = given_results(args)
+    if args.field:
+        results = beside_the_field(results)
     boards = score_boards(results, normalization=args.normalization)
     costs = load_costs(args.costs) if args.costs else None
     written: list[Path] = []

@@ -9,7 +9,7 @@ import pytest
 from cab.cli.main import main
 from cab.errors import UserError
 from cab.record import About, Record, Status
-from cab.results import MINI_DIR, load_results
+from cab.results import MINI_DIR, beside_the_field, load_results
 from cab.suite.cells import collect, suite_cells
 from cab.suite.overrides import suite_overrides
 from cab.suite.standing import HEADER, standings
@@ -117,6 +117,18 @@ def test_the_command_runs_every_cell_that_the_attention_claims(capsys: pytest.Ca
     commands = [line for line in printed.splitlines() if "cab run" in line]
     assert len(commands) == sum(cell.pattern == "NS" for cell in suite_cells())
     assert all("dataset=synthetic" in line and "preset=mini" in line for line in commands)
+
+
+def test_the_leaderboard_shows_them_beside_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A record of the same cell and seed is in the place of the one that comes along."""
+    mine = record("vanilla", 0.5, 1, variant="M", data=load_results(MINI_DIR)["record"].iloc[0].data)
+    mine.write(tmp_path)
+    beside = beside_the_field(load_results(tmp_path))
+    same = beside[(beside["pattern"] == "CS") & (beside["attention"] == "vanilla") & (beside["seed"] == 1)]
+    assert set(same["file"]) == {str(tmp_path / f"{mine.hash}.json")}
+    assert set(load_results(MINI_DIR)["attention"]) <= set(beside["attention"])
+    assert main(["leaderboard", str(tmp_path), "--field", "--format", "markdown"]) == 0
+    assert "| none" in capsys.readouterr().out
 
 
 def test_the_records_that_come_along_are_of_the_suite() -> None:
