@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from backbones.layers.initialisation import kept_by_attentions
 from backbones.layers.points import PointProxies, edge_features, farthest_points, nearest_points, take
 from backbones.layers.transformer import FeedForward, stack
 from cab import Attention, Backbone, Depth, Pattern, UserError, register_backbone
@@ -41,6 +42,8 @@ class PoinTr(Backbone):
         num_queries: points predicted first; each is unfolded into ``points_per_query``, a square number.
         num_neighbours, num_proxy_neighbours: of the blocks, and of the front end.
         num_global: width of the vector that stands for the whole shape.
+        init_std: of the truncated normal that the weights of blocks and centres are drawn from, the attentions' too,
+            with biases of zero, as published; null leaves all weights to their modules, which suits narrow networks.
         checkpoint_activations: recompute blocks in the backward pass instead of keeping their activations.
     """
 
@@ -60,6 +63,7 @@ class PoinTr(Backbone):
         num_neighbours: int = 8,
         num_proxy_neighbours: int = 16,
         num_global: int = 1024,
+        init_std: float | None = 0.02,
         checkpoint_activations: bool = False,
     ) -> None:
         super().__init__()
@@ -91,6 +95,26 @@ class PoinTr(Backbone):
         self.fine_shape = Pointwise(embed_dim, num_global, num_global)
         self.reduce = nn.Linear(num_global + embed_dim + 3, embed_dim)
         self.fold = Folding(embed_dim, side)
+        if init_std is not None:
+            self._initialise(init_std)
+
+    def _initialise(self, std: float) -> None:
+        """The public network's rule for its transformer: maps of points by Xavier, all other ones narrow and without
+        bias. What unfolds the queries keeps torch's first weights.
+        """
+        kept = kept_by_attentions(self)
+        for part in (self.proxies.input, self.position, self.input, self.shape, self.query):
+            for module in part.modules():
+                if isinstance(module, nn.Linear):  # a convolution of width 1 there
+                    nn.init.xavier_normal_(module.weight)
+        for part in (self.encoder, self.coarse, self.decoder):
+            for module in part.modules():
+                if isinstance(module, nn.Conv1d) and module not in kept:
+                    nn.init.xavier_normal_(module.weight)
+                if isinstance(module, nn.Linear) and module not in kept:
+                    nn.init.trunc_normal_(module.weight, std=std)
+                    if module.bias is not None:
+                        nn.init.zeros_(module.bias)
 
     def forward(self, partial: Tensor) -> PoinTrOutput:
         """Complete ``partial`` [B, P, 3].

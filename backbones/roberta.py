@@ -8,10 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from backbones.layers.initialisation import inside_attentions, kept_by_attentions
 from backbones.layers.tokens import LearnedPositions, TokenEmbedding, check_tokens, number_positions
 from backbones.layers.transformer import TransformerLayer, stack
-from cab import Attention, Backbone, Pattern, register_backbone
+from cab import Backbone, Pattern, register_backbone
 from cab.backbone import SlotFiller
+
+BERT_STD = 0.02
 
 
 @register_backbone("roberta", paper="Liu et al. 2019")
@@ -20,7 +23,7 @@ class RoBERTa(Backbone):
 
     The defaults are CAB's network (Table 14, 124,535,177 parameters): the LM dictionary and ``<mask>``, 2,048
     positions. Layer norm after the embedding and after each branch; an output map of its own before the shared
-    table. Weights start as BERT's; attentions initialise themselves.
+    table. Weights start as BERT's.
 
     The released RoBERTa-base (:func:`backbones.pretrained.load_fairseq_roberta`) has ``vocab_size=50265,
     max_length=512``.
@@ -32,8 +35,9 @@ class RoBERTa(Backbone):
         embed_dim, num_heads, ffn_dim, num_layers: as usual.
         dropout: of embeddings and branches.
         attention_dropout: of attention weights.
-        init_std: every weight outside the attentions is drawn from N(0, init_std^2), every bias is zero. BERT's 0.02
-            suits its width; a network of width 64 does not learn to look anything up from it, from 1/8 it does.
+        init_std: the weights of tables and of all linear maps, the attentions' too, are drawn from N(0, 0.02^2), as in
+            fairseq, and biases are zero. That suits its width: a network of width 64 does not learn to look anything
+            up from it. A number is used in place of 0.02, outside the attentions alone; 1/8 suits width 64.
         checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
     """
 
@@ -49,7 +53,7 @@ class RoBERTa(Backbone):
         num_layers: int = 12,
         dropout: float = 0.1,
         attention_dropout: float = 0.1,
-        init_std: float = 0.02,
+        init_std: float | None = None,
         checkpoint_activations: bool = False,
     ) -> None:
         super().__init__()
@@ -77,7 +81,7 @@ class RoBERTa(Backbone):
         self.head = nn.Linear(embed_dim, embed_dim)
         self.head_norm = nn.LayerNorm(embed_dim)
         self.output_bias = nn.Parameter(torch.zeros(vocab_size))
-        initialize_as_bert(self, init_std)
+        initialise_as_bert(self, init_std)
 
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None, *, selected: Tensor | None = None) -> Tensor:
         """Logits of the token at each place, or at ``selected`` places only, which saves most of their memory.
@@ -110,12 +114,11 @@ class RoBERTa(Backbone):
         return F.linear(x, embedding.tokens.weight, self.output_bias)
 
 
-def initialize_as_bert(module: nn.Module, std: float) -> None:
-    """Draw linear maps and tables outside the attentions from N(0, std^2), with biases of zero."""
-    if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=std)
-    if isinstance(module, nn.Linear):
-        nn.init.zeros_(module.bias)
-    for child in module.children():
-        if not isinstance(child, Attention):
-            initialize_as_bert(child, std)
+def initialise_as_bert(network: nn.Module, std: float | None) -> None:
+    """Tables and linear maps from N(0, 0.02^2), biases zero; with ``std`` from N(0, std^2) outside the attentions."""
+    left_alone = kept_by_attentions(network) if std is None else inside_attentions(network)
+    for module in network.modules():
+        if isinstance(module, nn.Linear | nn.Embedding) and module not in left_alone:
+            nn.init.normal_(module.weight, std=BERT_STD if std is None else std)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)

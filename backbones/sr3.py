@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from backbones.layers.initialisation import kept_by_attentions
 from cab import Attention, Backbone, Depth, Pattern, UserError, register_backbone
 from cab.backbone import SlotFiller
 
@@ -91,14 +92,14 @@ class SR3(Backbone):
         self._initialise()
 
     def _initialise(self) -> None:
-        """Orthogonal weights and zero biases, as in the public implementation; attentions initialise themselves."""
-        attentions = {child for module in self.modules() if isinstance(module, Attention) for child in module.modules()}
+        """Orthogonal weights and zero biases, those of the attentions too, as in the public implementation."""
+        kept = kept_by_attentions(self)
         for module in self.modules():
-            if isinstance(module, (nn.Conv2d, nn.Linear)) and module not in attentions:
+            if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d) and module not in kept:
                 if not module.weight.is_meta:
                     nn.init.orthogonal_(module.weight)
-                assert module.bias is not None
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
 
     def forward(self, image: Tensor, noise_level: Tensor) -> Tensor:
         """The noise.

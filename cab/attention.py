@@ -83,6 +83,7 @@ class Attention(Decoding):
     * ``float32_devices``: where it works in float32 too, in which `cab verify` runs it.
     * ``reads_key``: False for a method whose weights come from targets and positions alone, so that in cross patterns
       the output depends on ``value`` and not on ``key``.
+    * ``own_first_weights``: names of linear maps that start as the method needs them, whatever the network's rule is.
     * ``parameter_budget``: what it may add to a backbone, as a part of it. CAB's rule is a tenth; a method that
       was published with more says how much.
 
@@ -102,6 +103,7 @@ class Attention(Decoding):
     autocast_dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.bfloat16, torch.float16)
     float32_devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     reads_key: ClassVar[bool] = True
+    own_first_weights: ClassVar[tuple[str, ...]] = ()
     parameter_budget: ClassVar[float] = 0.1
 
     def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:

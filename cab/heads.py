@@ -41,7 +41,11 @@ class Heads(Learner):
         self.make_projections()
 
     def make_projections(self) -> None:
-        """The four learnt maps; initialised as in CAB: Xavier uniform, q, k, v with gain 1/sqrt(2)."""
+        """The four learnt maps: Xavier uniform, q, k, v with gain 1/sqrt(2), as most of CAB's classes have them.
+
+        CAB's cosFormer and ProbSparse leave theirs to torch: biased, and at any width 0.82 (q, k, v) and 0.58 (out) as
+        wide. Networks with a rule for all their maps draw these anew.
+        """
         for name, gain in (("q_proj", 2**-0.5), ("k_proj", 2**-0.5), ("v_proj", 2**-0.5), ("out_proj", 1.0)):
             linear = nn.Linear(self.embed_dim, self.embed_dim)
             nn.init.xavier_uniform_(linear.weight, gain=gain)

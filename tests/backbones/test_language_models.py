@@ -181,10 +181,14 @@ def test_initialisation() -> None:
     assert expand.weight.std().item() == pytest.approx((2 / 296) ** 0.5, rel=0.05)
     assert not expand.bias.any()
     roberta = build_backbone("roberta", pattern="NS", vocab_size=3000, embed_dim=96, num_heads=4, ffn_dim=200)
-    for module in (roberta.embedding.tokens, roberta.embedding.positions.table, roberta.layers[3].feed_forward.expand):
+    layer = roberta.layers[3]
+    tables = [roberta.embedding.tokens, roberta.embedding.positions.table]
+    for module in (*tables, layer.feed_forward.expand, layer.self_attention.q_proj, layer.self_attention.out_proj):
         assert module.weight.std().item() == pytest.approx(0.02, rel=0.05)
-    # Attentions keep their own: Xavier uniform with gain 1/sqrt(2).
-    assert roberta.layers[3].self_attention.q_proj.weight.std().item() == pytest.approx((1 / 192) ** 0.5, rel=0.05)
+    narrow = build_backbone("roberta", pattern="NS", embed_dim=96, num_heads=4, ffn_dim=200, init_std=0.125)
+    assert narrow.layers[0].feed_forward.expand.weight.std().item() == pytest.approx(0.125, rel=0.05)
+    # With a number, attentions keep their own: Xavier uniform with gain 1/sqrt(2).
+    assert narrow.layers[3].self_attention.q_proj.weight.std().item() == pytest.approx((1 / 192) ** 0.5, rel=0.05)
     # At the start, the loss is near that of an even guess.
     ids = torch.randint(3000, (2, 50))
     for backbone, bound in ((gpt2.eval(), 1.5), (roberta.eval(), 0.2)):

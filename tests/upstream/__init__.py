@@ -1,0 +1,12 @@
+"""What "as published" means, in numbers: computed once from upstream code, kept as data, compared on every run.
+
+Repositories and commits, which the tests name by these words:
+
+* sr3: Janspiry/Image-Super-Resolution-via-Iterative-Refinement 01d27a7
+* pointr: yuxumin/PoinTr 2e53e72
+* fairseq: facebookresearch/fairseq 3d262bb
+* informer: zhouhaoyi/Informer2020 29f2a73
+* cab: Shark-NLP/CAB 0e49696
+
+Inputs come from seeds, by functions here that use NumPy's generator; outputs are in the files beside the tests.
+"""
