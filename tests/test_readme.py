@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cab.cli.main import FIRST
 from cab.results import EXAMPLE_COMMAND
 from tests.conftest import DATA
 from tests.untimed import UNTIMED_OPTION
@@ -68,6 +69,11 @@ def test_its_commands_run_one_after_another(tmp_path: Path) -> None:
         assert process.returncode == 0, f"{command}\n{process.stderr}"
         assert process.stdout or "wrote" in process.stderr
     assert (tmp_path / "results/board/index.html").stat().st_size > 10_000
+
+
+def test_the_commands_that_cab_shows_first_are_among_them() -> None:
+    for command in FIRST.values():
+        assert any(each.startswith(command) for each in COMMANDS), command
 
 
 def test_its_make_verbs_exist_and_are_short() -> None:

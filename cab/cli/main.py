@@ -13,6 +13,7 @@ from pathlib import Path
 from cab.cli.terminal import log_to_terminal
 from cab.errors import UserError, unknown_name
 from cab.printable import printable
+from cab.results import EXAMPLE_COMMAND
 from cab.runner.faults import Preempted
 
 COMMANDS = {
@@ -95,6 +96,16 @@ def _dispatch(argv: list[str]) -> int:
     return module.run(parser.parse_args(rest))
 
 
+FIRST = {
+    "a first result, in seconds": EXAMPLE_COMMAND,
+    "how good is an attention": "cab run suite=mini attention=abc cluster=local",
+    "is it correct": "cab verify abc",
+    "what does it cost": "cab efficiency abc performer --pattern NS --lengths 256 512 1024",
+    "what results say, beside the field": "cab leaderboard --field",
+}
+"""What people do, and a command for it; the README has each."""
+
+
 def _help() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()]
@@ -105,6 +116,8 @@ def _help() -> str:
             "The benchmark for attention mechanisms.",
             "",
             *lines,
+            "",
+            *(f"  {text + ':':<{max(map(len, FIRST)) + 1}}  {command}" for text, command in FIRST.items()),
         ]
     )
 
