@@ -1,0 +1,34 @@
+"""What decoding keeps of every token: tensors that grow by the new tokens, and which of all are padding.
+
+Shapes: B batch, H heads, n cached tokens, T new ones.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cab.attention import State
+
+
+def no_tokens(batch_size: int, like: Tensor, **shapes: tuple[int, ...]) -> State:
+    """A cache of tensors [B, H, 0, ...], by the shapes (H, ...), and of which are ``hidden``, [B, 0]."""
+    empty = {name: like.new_empty(batch_size, heads, 0, *rest) for name, (heads, *rest) in shapes.items()}
+    return {**empty, "hidden": like.new_zeros(batch_size, 0, dtype=torch.bool)}
+
+
+def with_tokens(state: State, padding: Tensor | None, **new: Tensor) -> State:
+    """The cache with tensors [B, H, T, ...] at the end of those of the same names; padding [B, T] is hidden."""
+    count = next(iter(new.values())).shape[2]
+    if padding is None:
+        padding = state["hidden"].new_zeros(len(state["hidden"]), count)
+    grown = {name: torch.cat([state[name].to(x.dtype), x], dim=2) for name, x in new.items()}
+    return {**state, **grown, "hidden": torch.cat([state["hidden"], padding], dim=1)}
+
+
+def unseen_tokens(state: State, num_new: int) -> Tensor:
+    """Which cached tokens the last ``num_new`` of them do not see: padding and later ones, bool [B, 1, T, n]."""
+    hidden = state["hidden"]
+    past = hidden.shape[1] - num_new
+    later = hidden.new_ones(num_new, hidden.shape[1]).triu(past + 1)
+    return hidden[:, None, None] | later

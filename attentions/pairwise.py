@@ -1,0 +1,88 @@
+"""What attentions with a weight of their own for each pair of target and key share: all pairs, some targets at a time.
+
+Shapes: B batch, H heads, N targets, M keys, E width of a head.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attentions.kernels.precision import wide
+from attentions.kernels.target_blocks import sums_by_targets, unseen
+from attentions.kernels.token_cache import no_tokens, unseen_tokens, with_tokens
+from cab import Attention, Pattern
+from cab.attention import Padding, State
+from cab.padding import lengths
+
+
+class PairwiseAttention(Attention):
+    """Sums of values weighted by a function of query and key, which a subclass writes (``weigh``).
+
+    Weights are formed in float32 at least, anew in the backward pass: what is kept is query, key and value. Decoding
+    keeps every key and value.
+    """
+
+    def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        self.compacts_padding = self.pattern is Pattern.CS  # tokens are counted
+
+    def weigh(self, query: Tensor, key: Tensor, unseen: Tensor | None, count: Tensor) -> Tensor:
+        """Weights of keys [B, H, m, E] for targets [B, H, n, E]: [B, H, n, m], zero where ``unseen`` (bool).
+
+        ``count`` [B or 1, 1, n or 1, 1] is how many keys each target sees.
+        """
+        raise NotImplementedError
+
+    def finish(self, sums: Tensor) -> Tensor:
+        """From weighted sums [B, H, N, E] to the output."""
+        return sums
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        is_causal = self.pattern is Pattern.CS
+        with torch.autocast(query.device.type, enabled=False):
+            q, k, v = wide(query), wide(key), wide(value)
+            if is_causal:
+                count = torch.arange(1, q.shape[2] + 1, device=q.device)[None, None, :, None]
+            else:
+                count = lengths(k, padding.key)[:, None, None, None]
+
+            def some(targets: slice, num_keys: int) -> Tensor:
+                mask = unseen(targets, num_keys, padding.key, is_causal=is_causal, like=q)
+                seen = count[:, :, targets] if is_causal else count
+                return self.weigh(q[:, :, targets], k[:, :, :num_keys], mask, seen)
+
+            sums = sums_by_targets(some, q, v, is_causal=is_causal, dropout=self.weight_dropout)
+            return self.finish(sums).to(query.dtype)
+
+    # --- decoding ---------------------------------------------------------------------------------------
+
+    def start(self, batch_size: int, like: Tensor) -> State:
+        """No keys yet."""
+        shape = (self.num_heads, self.head_dim)
+        state = no_tokens(batch_size, like, key=shape, value=shape)
+        return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
+
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+        position = torch.arange(1, query.shape[2] + 1, device=query.device)
+        count = (state["length"].unsqueeze(1) + position)[:, None, :, None]
+        new = with_tokens(state, padding.key, key=key, value=value)
+        new["length"] = state["length"] + lengths(key, padding.key)
+        return self.read(query, new, unseen_tokens(new, query.shape[2]), count), new
+
+    def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
+        """Keys and values of the source, and how many there are."""
+        state = {"key": key, "value": value, "length": lengths(key, padding.key)}
+        return state if padding.key is None else {**state, "hidden": padding.key}
+
+    def decode_cross(self, query: Tensor, state: State, _padding: Padding) -> tuple[Tensor, State]:
+        hidden = state.get("hidden")
+        mask = None if hidden is None else hidden[:, None, None]
+        return self.read(query, state, mask, state["length"][:, None, None, None]), state
+
+    def read(self, query: Tensor, state: State, unseen: Tensor | None, count: Tensor) -> Tensor:
+        """Outputs [B, H, T, E] of a few targets."""
+        with torch.autocast(query.device.type, enabled=False):
+            weights = self.weigh(wide(query), wide(state["key"]), unseen, count)
+            weights = torch.nn.functional.dropout(weights, self.weight_dropout)
+            return self.finish(weights @ wide(state["value"])).to(query.dtype)

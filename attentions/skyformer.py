@@ -1,0 +1,111 @@
+"""Skyformer (Chen et al. 2021): kernelized attention through sampled landmarks.
+
+Shapes: B batch, H heads, N targets, M keys, E width of a head, r landmarks.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attentions.kernels.gaussian import gaussian, gaussian_sums, solve_regularised
+from attentions.kernels.precision import wide
+from cab import Attention, Pattern, register_attention
+from cab.attention import Padding, State
+from cab.errors import UserError
+from cab.padding import lengths
+
+
+@register_attention("skyformer", patterns="NS NC CC", complexity="n", paper="Chen et al. 2021")
+class SkyformerAttention(Attention):
+    """kappa(Q, L) (kappa(L, L) + ridge I)^-1 kappa(L, K) V  (their Eq. 5), kappa(x, y) = exp(-|x - y|^2 / (2 sqrt(E))).
+
+    Landmarks L are tokens: half of them queries and half keys, so that all four matrices are blocks of one of
+    queries and keys. In CC, where queries are still to come, all are keys. With every token among them and no ridge it
+    is ``kernelized``.
+
+    A landmark is drawn from its own stretch of the sequence, once, at construction, and kept in the state_dict as a
+    part of the length, so that a row has the same alone and in a batch. The system is solved by Cholesky's
+    factorisation. (The released code draws anew in every call, in evaluation too, and takes six steps of an iteration
+    that starts from the largest sum of the whole batch.) There are no weights over tokens to drop, so ``dropout`` is
+    not used (as released).
+
+    Args:
+        num_landmarks: r.
+        ridge: what is added to the diagonal.
+
+    Raises:
+        ValueError: for fewer than 2 landmarks or a ridge that is not positive.
+    """
+
+    compacts_padding = True
+    constant_state = True
+
+    places: Tensor
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        num_landmarks: int = 128,
+        ridge: float = 0.1,
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if num_landmarks < 2:
+            raise UserError(f"num_landmarks must be at least 2, got {num_landmarks}")
+        if ridge <= 0.0:
+            raise UserError(f"ridge must be above 0, got {ridge}")
+        self.ridge = ridge
+        counts = [num_landmarks]
+        if self.pattern is not Pattern.CC:
+            counts = [num_landmarks // 2, num_landmarks - num_landmarks // 2]
+        self.num_queries = counts[0] if len(counts) == 2 else 0
+        places = [(torch.arange(count) + torch.rand(count)) / count for count in counts]
+        self.register_buffer("places", torch.cat(places))
+
+    def landmarks(self, query: Tensor, key: Tensor, padding: Padding) -> Tensor:
+        """Some of the queries and some of the keys, [B, H, r, E]."""
+        parts = []
+        for x, mask, places in (
+            (query, padding.query, self.places[: self.num_queries]),
+            (key, padding.key, self.places[self.num_queries :]),
+        ):
+            index = (places * lengths(x, mask).unsqueeze(1)).long()
+            parts.append(x.gather(2, index[:, None, :, None].expand(-1, self.num_heads, -1, x.shape[-1])))
+        return torch.cat(parts, dim=2)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        with torch.autocast(query.device.type, enabled=False):
+            q, k = wide(query), wide(key)
+            landmarks = self.landmarks(q, k, padding)
+            return gaussian_sums(q, landmarks, self.summarise(landmarks, k, wide(value), padding.key)).to(query.dtype)
+
+    def summarise(self, landmarks: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None) -> Tensor:
+        """What a landmark stands for, [B, H, r, E]."""
+        sums = gaussian_sums(landmarks, key, value, hidden)
+        return solve_regularised(gaussian(landmarks, landmarks), sums, self.ridge)
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        queries, keys = self.places[: self.num_queries], self.places[self.num_queries :]
+        chosen = [x[:, (places * x.shape[1]).long()] for x, places in ((query, queries), (key, keys))]
+        landmarks = torch.cat(chosen, dim=1)
+
+        def kappa(x: Tensor, y: Tensor) -> Tensor:
+            return torch.exp(-0.5 * (x.unsqueeze(2) - y.unsqueeze(1)).square().sum(dim=-1) * self.scale)
+
+        middle = kappa(landmarks, landmarks) + self.ridge * torch.eye(landmarks.shape[1], dtype=query.dtype)
+        return kappa(query, landmarks) @ torch.linalg.inv(middle) @ kappa(landmarks, key) @ value
+
+    def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
+        """Landmarks among the keys, and what they stand for."""
+        with torch.autocast(key.device.type, enabled=False):
+            k = wide(key)
+            landmarks = self.landmarks(k, k, padding)
+            return {"landmarks": landmarks, "values": self.summarise(landmarks, k, wide(value), padding.key)}
+
+    def decode_cross(self, query: Tensor, state: State, _padding: Padding) -> tuple[Tensor, State]:
+        with torch.autocast(query.device.type, enabled=False):
+            return gaussian_sums(wide(query), state["landmarks"], state["values"]).to(query.dtype), state
