@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.kernels.precision import no_weight
 from cab import Attention, Pattern, register_attention
 from cab.attention import Padding, SoftmaxLimit, State
+from cab.errors import UserError
 
-RECENT = 64
-"""Decoded tokens that are kept apart from the long cache, so that a step does not copy the whole of it."""
+SINKS = ("none", "one", "learned")
 
 
 @register_attention("vanilla", patterns="NS CS NC CC", complexity="n^2", paper="Vaswani et al. 2017")
 class VanillaAttention(Attention):
     """softmax(q k^T / sqrt(E)) v  (CAB, Eq. 1).
 
-    A target that sees no key gets zero. Decoding keeps every key and value: 2 D numbers a token.
+    A target that sees no key gets zero. Decoding keeps every key and value: 2 D numbers a token, or what fewer heads
+    of keys and values leave of it.
 
     Args:
         qkv_bias: whether the query, key and value projections have biases (PoinTr's have none).
+        num_kv_heads: heads of keys and values, each shared by as many heads of queries: grouped-query attention
+            (Ainslie et al. 2023), with 1 multi-query attention (Shazeer 2019). As many as heads when not given.
+        sink: a logit beside those of the keys, whose weight is dropped, so that a target can attend to nothing:
+            ``none``; ``one``, of 0 (Miller 2023); ``learned``, one a head, 0 at first (OpenAI 2025, gpt-oss).
+
+    Raises:
+        ValueError: for ``num_kv_heads`` that do not divide the heads, or an unknown ``sink``.
     """
+
+    recent: ClassVar[int] = 64
+    """Decoded tokens that are kept apart from the long cache, so that a step does not copy the whole of it."""
 
     def __init__(
         self,
@@ -32,13 +45,36 @@ class VanillaAttention(Attention):
         num_heads: int,
         dropout: float = 0.0,
         qkv_bias: bool = True,
+        num_kv_heads: int | None = None,
+        sink: str = "none",
     ) -> None:
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if self.num_kv_heads < 1 or num_heads % self.num_kv_heads:
+            raise UserError(f"num_kv_heads must divide the {num_heads} heads, got {num_kv_heads}")
+        if sink not in SINKS:
+            raise UserError(f"unknown sink '{sink}': choose one of {', '.join(SINKS)}")
+        self.sink = sink
+        self.sink_logit = nn.Parameter(torch.zeros(num_heads)) if sink == "learned" else None
+        if self.num_kv_heads < num_heads:
+            self.share_keys()
         # With the padding on the right, the causal order alone hides it from every real target.
         self.compacts_padding = self.pattern is Pattern.CS
         if not qkv_bias:
             for projection in (self.q_proj, self.k_proj, self.v_proj):
                 projection.register_parameter("bias", None)
+
+    def share_keys(self) -> None:
+        """Maps of keys and values to fewer heads."""
+        for name in ("k_proj", "v_proj"):
+            linear = nn.Linear(self.embed_dim, self.num_kv_heads * self.head_dim)
+            nn.init.xavier_uniform_(linear.weight, gain=2**-0.5)
+            nn.init.zeros_(linear.bias)
+            self.add_module(name, linear)
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """[B, N, D], or fewer heads, to [B, H, N, E], a view."""
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit:
@@ -51,10 +87,16 @@ class VanillaAttention(Attention):
         return self.softmax_attention(query, key, value, visible=_visible(padding.key))
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        repeats = self.num_heads // self.num_kv_heads
+        key, value = key.repeat_interleave(repeats, dim=0), value.repeat_interleave(repeats, dim=0)
         logits = self.logits(query, key)
         if self.pattern is Pattern.CS:
             logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
-        return logits.softmax(dim=-1) @ value
+        if self.sink == "none":
+            return logits.softmax(dim=-1) @ value
+        sink = query.new_zeros(self.num_heads) if self.sink_logit is None else self.sink_logit
+        sink = sink[:, None, None].expand(-1, logits.shape[1], 1)
+        return torch.cat([logits, sink], dim=-1).softmax(dim=-1)[..., :-1] @ value
 
     def logits(self, query: Tensor, key: Tensor) -> Tensor:
         """[..., N, E] and [..., M, E] to [..., N, M]."""
@@ -64,20 +106,44 @@ class VanillaAttention(Attention):
         self, query: Tensor, key: Tensor, value: Tensor, *, visible: Tensor | None = None, is_causal: bool = False
     ) -> Tensor:
         """Weighted means of ``value`` [B, H, N, E]; ``visible`` is bool [B, 1, 1 or N, M], zero where it has none."""
+        repeats = self.num_heads // self.num_kv_heads
+        if repeats > 1:
+            key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+        if self.sink != "none":
+            return self.beside_sink(query, key, value, visible, is_causal)
         if visible is None:
             return self.kernel(query, key, value, None, is_causal)
         sees_none = ~visible.any(dim=-1, keepdim=True)
         return self.kernel(query, key, value, visible | sees_none, False).masked_fill(sees_none, 0.0)
 
+    def beside_sink(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
+        """The same with the sink as a key before all others, of value zero, that every target sees.
+
+        The key is zero, but for a coordinate more that brings the learnt logit; causal order has a target more, too.
+        """
+        if self.sink_logit is not None:
+            logit = self.sink_logit.to(key.dtype) / self.scale
+            sink = F.pad(logit[:, None, None], (self.head_dim, 0)).expand(len(key), -1, -1, -1)
+            query, key, value = F.pad(query, (0, 1), value=1.0), F.pad(key, (0, 1)), F.pad(value, (0, 1))
+            key = torch.cat([sink, key], dim=2)
+        else:
+            key = F.pad(key, (0, 0, 1, 0))
+        value = F.pad(value, (0, 0, 1, 0))
+        if is_causal:
+            return self.kernel(F.pad(query, (0, 0, 1, 0)), key, value, None, True)[:, :, 1:, : self.head_dim]
+        seen = None if visible is None else F.pad(visible, (1, 0), value=True)
+        return self.kernel(query, key, value, seen, False)[..., : self.head_dim]
+
     def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
         """Softmax attention in which every target sees at least one key."""
-        return F.scaled_dot_product_attention(query, key, value, visible, self.weight_dropout, is_causal)
+        dropout = self.weight_dropout
+        return F.scaled_dot_product_attention(query, key, value, visible, dropout, is_causal, scale=self.scale)
 
     # --- decoding ---------------------------------------------------------------------------------------
 
     def start(self, batch_size: int, like: Tensor) -> State:
         """No keys yet, neither in the long cache nor among the recent ones."""
-        empty = like.new_empty(batch_size, self.num_heads, 0, self.head_dim)
+        empty = like.new_empty(batch_size, self.num_kv_heads, 0, self.head_dim)
         state = dict.fromkeys(("key", "value", "recent_key", "recent_value"), empty)
         return {**state, "key_padding": empty.new_zeros(batch_size, 0, dtype=torch.bool)}
 
@@ -91,7 +157,7 @@ class VanillaAttention(Attention):
         return self.softmax_attention(query, state["key"], state["value"], visible=visible), state
 
     def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
-        state = _appended(state, key, value, padding.key)
+        state = self._appended(state, key, value, padding.key)
         return self._attend_to_cache(query, state), state
 
     def _attend_to_cache(self, query: Tensor, state: State) -> Tensor:
@@ -103,27 +169,33 @@ class VanillaAttention(Attention):
         visible = ~padding[:, None, None] & padding.new_ones(length, past + length).tril(past)
         if recent_key.shape[2] == 0:
             return self.softmax_attention(query, key, state["value"], visible=visible)
-        # A few targets and two blocks of keys: one row of weights a target, without joining the blocks.
-        logits = torch.cat([self.logits(query, key), self.logits(query, recent_key)], dim=-1)
+        # A few targets and two blocks of keys: one row of weights a target, without joining the blocks. The queries
+        # that share a key stand below each other.
+        q = query.unflatten(1, (self.num_kv_heads, -1)).flatten(2, 3)
+        logits = torch.cat([self.logits(q, key), self.logits(q, recent_key)], dim=-1).view(*query.shape[:3], -1)
         logits = logits.masked_fill(~visible, no_weight(logits.dtype))
-        weights = F.dropout(logits.softmax(dim=-1), self.dropout, self.training)
+        if self.sink != "none":
+            sink = logits.new_zeros(self.num_heads) if self.sink_logit is None else self.sink_logit
+            sink = sink.to(logits.dtype)[:, None, None].expand(len(logits), -1, length, 1)
+            logits = torch.cat([logits, sink], dim=-1)
+        weights = F.dropout(logits.softmax(dim=-1)[..., : visible.shape[-1]], self.dropout, self.training)
+        weights = weights.reshape(*q.shape[:3], -1)
         long, recent = weights.split([key.shape[2], recent_key.shape[2]], dim=-1)
-        return long @ state["value"] + recent @ state["recent_value"]
+        return (long @ state["value"] + recent @ state["recent_value"]).view(*query.shape[:3], -1)
+
+    def _appended(self, state: State, key: Tensor, value: Tensor, padding: Tensor | None) -> State:
+        """The state with keys and values [B, H, T, E] at its end."""
+        if padding is None:
+            padding = key.new_zeros(key.shape[0], key.shape[2], dtype=torch.bool)
+        new = {"key_padding": torch.cat([state["key_padding"], padding], dim=1)}
+        is_full = state["recent_key"].shape[2] + key.shape[2] > self.recent
+        for name, x in (("key", key), ("value", value)):
+            long, recent = state[name], torch.cat([state[f"recent_{name}"].to(x.dtype), x], dim=2)
+            if is_full:
+                long, recent = torch.cat([long.to(recent.dtype), recent], dim=2), recent[:, :, :0]
+            new |= {name: long, f"recent_{name}": recent}
+        return new
 
 
 def _visible(hidden: Tensor | None) -> Tensor | None:
     return None if hidden is None else ~hidden[:, None, None]
-
-
-def _appended(state: State, key: Tensor, value: Tensor, padding: Tensor | None) -> State:
-    """The state with keys and values [B, H, T, E] at its end."""
-    if padding is None:
-        padding = key.new_zeros(key.shape[0], key.shape[2], dtype=torch.bool)
-    new = {"key_padding": torch.cat([state["key_padding"], padding], dim=1)}
-    is_full = state["recent_key"].shape[2] + key.shape[2] > RECENT
-    for name, x in (("key", key), ("value", value)):
-        long, recent = state[name], torch.cat([state[f"recent_{name}"].to(x.dtype), x], dim=2)
-        if is_full:
-            long, recent = torch.cat([long.to(recent.dtype), recent], dim=2), recent[:, :, :0]
-        new |= {name: long, f"recent_{name}": recent}
-    return new

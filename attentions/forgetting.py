@@ -1,0 +1,80 @@
+"""Forgetting attention (FoX, Lin et al. 2025): softmax attention whose logits fall with what was forgotten since.
+
+Shapes: B batch, H heads, N tokens, E width of a head.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attentions.kernels.precision import wide
+from attentions.kernels.softmax import softmax_of_seen
+from attentions.kernels.target_blocks import sums_by_targets, unseen
+from attentions.kernels.token_cache import no_tokens, unseen_tokens, with_tokens
+from cab import Attention, Pattern, register_attention
+from cab.attention import Padding, State
+
+
+@register_attention("forgetting", patterns="CS", complexity="n^2", paper="Lin et al. 2025")
+class ForgettingAttention(Attention):
+    """softmax_j(q_t k_j / sqrt(E) + F_t - F_j) v_j over j <= t  (their Eq. 9), F the running sum of log f.
+
+    The gate f_t = sigmoid(w x_t + b), one a head, is how much a head keeps of the past at token t; with f = 1 it is
+    softmax attention. F is summed in float64 and taken from its value at the first target of a block, so that no
+    difference of large numbers is rounded. Decoding keeps keys, values and F of every token.
+    """
+
+    compacts_padding = True
+
+    def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        self.forget = nn.Linear(embed_dim, num_heads)
+
+    def key_extras(self, x: Tensor) -> dict[str, Tensor]:
+        """Logarithms of the gate, [B, H, N]."""
+        return {"kept": F.logsigmoid(wide(self.forget(x))).transpose(1, 2)}
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: Padding, kept: Tensor) -> Tensor:
+        # With the padding on the right, the causal order alone hides it from every real target.
+        with torch.autocast(query.device.type, enabled=False):
+            q, k, v, total = wide(query), wide(key), wide(value), kept.double().cumsum(dim=-1)
+
+            def weigh(targets: slice, num_keys: int) -> Tensor:
+                # F_t is the same for all keys: softmax does not see it.
+                since = total[:, :, targets.start, None] - total[:, :, :num_keys]
+                logits = q[:, :, targets] @ k[:, :, :num_keys].mT * self.scale + since.to(q.dtype).unsqueeze(2)
+                return softmax_of_seen(logits, unseen(targets, num_keys, None, is_causal=True, like=q))
+
+            return sums_by_targets(weigh, q, v, is_causal=True, dropout=self.weight_dropout).to(query.dtype)
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor, kept: Tensor) -> Tensor:
+        total = kept.cumsum(dim=-1)
+        logits = query @ key.mT * self.scale + total.unsqueeze(2) - total.unsqueeze(1)
+        later = torch.ones(logits.shape[1:], dtype=torch.bool, device=logits.device).triu(1)
+        return logits.masked_fill(later, -torch.inf).softmax(dim=-1) @ value
+
+    # --- decoding ---------------------------------------------------------------------------------------
+
+    def start(self, batch_size: int, like: Tensor) -> State:
+        """No tokens; ``total`` is F of each, ``last`` of the last."""
+        shape = (self.num_heads, self.head_dim)
+        state = no_tokens(batch_size, like, key=shape, value=shape)
+        total = like.new_empty(batch_size, self.num_heads, 0, dtype=torch.float64)
+        return {**state, "total": total, "last": total.new_zeros(batch_size, self.num_heads)}
+
+    def decode(
+        self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding, kept: Tensor
+    ) -> tuple[Tensor, State]:
+        if padding.key is not None:
+            kept = kept.masked_fill(padding.key.unsqueeze(1), 0.0)
+        total = state["last"].unsqueeze(-1) + kept.double().cumsum(dim=-1)
+        new = with_tokens(state, padding.key, key=key, value=value, total=total)
+        new["last"] = total[:, :, -1]
+        with torch.autocast(query.device.type, enabled=False):
+            q = wide(query)
+            since = (new["last"].unsqueeze(-1) - new["total"]).to(q.dtype).unsqueeze(2)
+            logits = q @ wide(new["key"]).mT * self.scale + since
+            weights = F.dropout(softmax_of_seen(logits, unseen_tokens(new, query.shape[2])), self.weight_dropout)
+            return (weights @ wide(new["value"])).to(query.dtype), new

@@ -1,0 +1,49 @@
+"""Sigmoid attention (Ramapuram et al. 2024): each weight is a sigmoid of its own, without a sum over keys."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from attentions.pairwise import PairwiseAttention
+from cab import Pattern, register_attention
+
+
+@register_attention("sigmoid", patterns="NS CS NC CC", complexity="n^2", paper="Ramapuram et al. 2024")
+class SigmoidAttention(PairwiseAttention):
+    """sum_j sigmoid(q_i k_j / sqrt(E) + b) v_j  (their Eq. 3), with b = -ln n of the n keys that target i sees.
+
+    In CS n is the number of keys so far, not the length of the sequence, on which no output may depend. The weights
+    do not sum to one, and no option makes it softmax attention.
+
+    Args:
+        bias: a fixed b in the place of -ln n.
+    """
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: float | None = None,
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        self.bias = bias
+
+    def weigh(self, query: Tensor, key: Tensor, unseen: Tensor | None, count: Tensor) -> Tensor:
+        bias = -count.clamp(min=1).to(query.dtype).log() if self.bias is None else self.bias
+        weights = (query @ key.mT * self.scale + bias).sigmoid()
+        return weights if unseen is None else weights.masked_fill(unseen, 0.0)
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        outputs = []
+        for i in range(query.shape[1]):
+            seen = i + 1 if self.pattern is Pattern.CS else key.shape[1]
+            bias = -math.log(seen) if self.bias is None else self.bias
+            weights = torch.sigmoid(query[:, i : i + 1] @ key[:, :seen].mT * self.scale + bias)
+            outputs.append(weights @ value[:, :seen])
+        return torch.cat(outputs, dim=1)

@@ -1,0 +1,184 @@
+"""Sigmoid, forgetting, differential, MLA, MoBA, shared keys and sinks: readable forms, decoding, public code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from attentions.differential import DifferentialAttention
+from attentions.forgetting import ForgettingAttention
+from attentions.kernels import target_blocks
+from attentions.kernels.rotary import rotate
+from attentions.mla import LatentKeyValueAttention
+from cab import Depth, UserError, build_attention
+from cab.registry import ATTENTIONS
+from tests.attentions.agreement import (
+    assert_causal,
+    assert_decodes,
+    assert_forms_agree,
+    assert_padding_is_nothing,
+    make,
+)
+from tests.attentions.public import assert_gives, vectors, with_weights
+
+OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sigmoid": ("sigmoid", {}),
+    "sigmoid with a bias": ("sigmoid", {"bias": -1.5}),
+    "forgetting": ("forgetting", {}),
+    "differential": ("differential", {"depth": Depth(2, 4)}),
+    "mla": ("mla", {"rotary_dim": 6, "kv_rank": 5}),
+    "moba": ("moba", {"block_size": 3, "top_k": 2}),
+    "multi-query": ("vanilla", {"num_kv_heads": 1}),
+    "one sink": ("vanilla", {"sink": "one"}),
+    "learned sinks": ("vanilla", {"sink": "learned", "num_kv_heads": 1}),
+    "learned sinks, weights written out": ("eager", {"sink": "learned"}),
+}
+CASES = [(case, str(pattern)) for case, (name, _) in OPTIONS.items() for pattern in ATTENTIONS.get(name).patterns]
+
+
+@pytest.mark.parametrize(("case", "pattern"), CASES)
+def test_fast_form_is_the_readable_one(case: str, pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target_blocks, "ON_CPU", 1)  # several blocks of targets
+    name, options = OPTIONS[case]
+    module = make(name, pattern, **options)
+    assert_forms_agree(module, 21, 13)
+    assert_forms_agree(module, 1, 1, masked=False)
+    assert_padding_is_nothing(module, 11, 17)
+    if pattern == "CS":
+        assert_causal(module, 9)
+    if module.pattern.is_causal:
+        assert_decodes(module, 14, 13, (6, 3, 1))
+
+
+@pytest.mark.parametrize("case", ["multi-query", "learned sinks"])
+def test_decoding_beyond_the_recent_keys(case: str) -> None:
+    name, options = OPTIONS[case]
+    assert_decodes(make(name, "CS", **options), 75, 0, (60, 1))
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3])
+def test_differential_heads_are_half_of_an_even_number(heads: int) -> None:
+    module = build_attention("differential", pattern="NS", embed_dim=24, num_heads=heads).double()
+    assert isinstance(module, DifferentialAttention)
+    assert (module.num_pairs, module.width) == {1: (1, 12), 2: (1, 12), 3: (3, 4)}[heads]
+    assert_forms_agree(module, 9, 0)
+
+
+def test_differential_attention_without_its_second_part_is_softmax_attention() -> None:
+    module = build_attention("differential", pattern="CS", embed_dim=12, num_heads=1).double()
+    vanilla = build_attention("vanilla", pattern="CS", embed_dim=12, num_heads=1).double()
+    assert isinstance(module, DifferentialAttention)
+    module.factor = lambda: torch.zeros((), dtype=torch.float64)  # type: ignore[method-assign]
+    query, key, value = torch.randn(3, 1, 1, 7, 12, dtype=torch.float64)
+    halves = [torch.cat([x[..., :6] * 2**0.25, torch.zeros_like(x[..., :6])], dim=-1) for x in (query, key)]
+    expected = vanilla.softmax_attention(*halves, value, is_causal=True)  # type: ignore[operator]
+    expected = expected / (expected.square().mean(dim=-1, keepdim=True) + 1e-5).sqrt() * (1 - module.initial)
+    torch.testing.assert_close(module.softmax_attention(query, key, value, is_causal=True), expected)
+
+
+def test_forgetting_nothing_is_softmax_attention() -> None:
+    module, vanilla = make("forgetting", "CS"), make("vanilla", "CS")
+    assert isinstance(module, ForgettingAttention)
+    torch.nn.init.zeros_(module.forget.weight)
+    torch.nn.init.constant_(module.forget.bias, 60.0)
+    vanilla.load_state_dict(module.state_dict(), strict=False)
+    x = torch.randn(2, 12, 24, dtype=torch.float64)
+    torch.testing.assert_close(module(x), vanilla(x))
+
+
+def test_what_was_forgotten_over_thousands_of_tokens_does_not_round_the_near_ones() -> None:
+    """In float32, F near -20,000: as if the sequence began ten tokens ago."""
+    module = build_attention("forgetting", pattern="CS", embed_dim=8, num_heads=1)
+    assert isinstance(module, ForgettingAttention)
+    torch.nn.init.zeros_(module.forget.weight)
+    torch.nn.init.constant_(module.forget.bias, -5.0)
+    x = torch.randn(1, 4000, 8)
+    torch.testing.assert_close(module(x)[:, -1], module(x[:, -10:])[:, -1], rtol=1e-5, atol=1e-6)
+
+
+def test_sigmoid_attention_of_zero_queries() -> None:
+    query, key = torch.zeros(2, 1, 7, 24, dtype=torch.float64)
+    module = make("sigmoid", "NS")
+    value = torch.randn(3, 7, 8, dtype=torch.float64)
+    query, key = (x.view(1, 7, 3, 8).transpose(1, 2)[0] for x in (query, key))
+    expected = (7 / 8) * value.mean(dim=1, keepdim=True).expand_as(value)
+    torch.testing.assert_close(module.reference(query, key, value), expected)
+
+
+def test_rotary_products_depend_on_the_distance() -> None:
+    query, key = torch.randn(2, 1, 1, 1, 6, dtype=torch.float64)
+    products = [rotate(query, torch.tensor([[i]])) @ rotate(key, torch.tensor([[i + 5]])).mT for i in (0, 4000)]
+    torch.testing.assert_close(*products)
+
+
+def test_latent_state_is_that_of_one_short_vector_a_token() -> None:
+    module = build_attention("mla", pattern="CS", embed_dim=32, num_heads=4)
+    assert isinstance(module, LatentKeyValueAttention)
+    assert module.state_bytes(101) - module.state_bytes(100) == 4 * (4 * 8 + 4) + 1  # c, k', and the mask
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("mla", {"kv_rank": 0}),
+        ("mla", {"rotary_dim": 3}),
+        ("moba", {"block_size": 0}),
+        ("moba", {"top_k": 0}),
+        ("vanilla", {"num_kv_heads": 3}),
+        ("vanilla", {"num_kv_heads": 0}),
+        ("vanilla", {"sink": "two"}),
+    ],
+)
+def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=next(iter(options))):
+        build_attention(name, pattern="CS", embed_dim=8, num_heads=2, **options)
+
+
+def test_a_width_that_has_no_halves_is_refused() -> None:
+    with pytest.raises(UserError, match="choose another width"):
+        build_attention("differential", pattern="CS", embed_dim=9, num_heads=3)
+
+
+# --- public code ----------------------------------------------------------------------------------------
+
+
+def test_sigmoid_attention_of_its_authors() -> None:
+    """apple/ml-sigmoid-attention 9273b49, ``Attention`` with a bias of -ln 9 (its own default is 0)."""
+    data = vectors("sigmoid")
+    assert_gives(with_weights(build_attention("sigmoid", pattern="NS", embed_dim=8, num_heads=2), data), data, "x")
+
+
+def test_forgetting_attention_of_public_code() -> None:
+    """flash-linear-attention 0.6.0, ``naive_forgetting_attn``, in float64."""
+    data = vectors("forgetting")
+    assert_gives(with_weights(build_attention("forgetting", pattern="CS", embed_dim=8, num_heads=2), data), data, "x")
+
+
+def test_differential_attention_of_its_authors() -> None:
+    """microsoft/unilm 3aca927, ``MultiheadDiffAttn`` of the fourth layer with two heads, without rotary positions."""
+    data = vectors("differential")
+    module = build_attention("differential", pattern="CS", embed_dim=16, num_heads=4, depth=Depth(3, 4))
+    assert_gives(with_weights(module, data), data, "x")
+
+
+def test_shared_keys_and_sinks_of_transformers() -> None:
+    """transformers 5.23.0, gpt-oss's ``eager_attention_forward``: four heads, two of keys, a sink each."""
+    data = vectors("sink")
+    module = build_attention("vanilla", pattern="CS", embed_dim=16, num_heads=4, num_kv_heads=2, sink="learned")
+    assert_gives(with_weights(module, data), data, "x")
+
+
+def test_mla_of_transformers() -> None:
+    """transformers 5.23.0, ``DeepseekV3Attention`` without the compression of queries."""
+    data = vectors("mla")
+    module = build_attention("mla", pattern="CS", embed_dim=8, num_heads=2, kv_rank=6, rotary_dim=4)
+    assert_gives(with_weights(module, data), data, "x")
+
+
+def test_moba_of_its_authors() -> None:
+    """MoonshotAI/MoBA 61e456b, ``moba_attn_varlen_naive`` in float64: 23 tokens, blocks of 4, three of them."""
+    data = vectors("moba")
+    module = build_attention("moba", pattern="CS", embed_dim=8, num_heads=2, block_size=4, top_k=3)
+    assert_gives(with_weights(module, data), data, "x")
