@@ -23,7 +23,8 @@ from cab.backbone_protocols import (
     StepSynthesiser,
     TokenLM,
 )
-from cab.registry import BACKBONES, TASKS
+from cab.config import tuned_options
+from cab.registry import ATTENTIONS, BACKBONES, TASKS
 
 SIZES = Path(__file__).resolve().parents[2] / "configs" / "size"
 FOUR = {
@@ -102,16 +103,41 @@ LOSSES: dict[type, tuple[Loss, dict[str, Any]]] = {  # with what the small data 
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "pattern"), [(name, str(pattern)) for name, (_, patterns) in NETWORKS.items() for pattern in patterns]
-)
-def test_thirty_steps_lower_the_loss(name: str, pattern: str) -> None:
+SLOTS = [(name, str(pattern)) for name, (_, patterns) in NETWORKS.items() for pattern in patterns]
+
+
+def make(name: str, attention: str, pattern: str, **options: Any) -> Any:
+    """The network in preset mini's dimensions, on the small data of its loss."""
     sizes = yaml.safe_load((SIZES / name / "mini.yaml").read_text())["backbone"]
     sizes = {option: value for option, value in sizes.items() if option not in ("normalization", "season")}
-    loss_of, options = LOSSES[NETWORKS[name][0]]
+    sizes |= LOSSES[NETWORKS[name][0]][1]
+    torch.manual_seed(0)
+    return build_backbone(name, attention={"name": attention, **options}, pattern=pattern, **sizes)
+
+
+@pytest.mark.parametrize(("name", "pattern"), SLOTS)
+def test_every_attention_that_has_the_pattern_trains_there(name: str, pattern: str) -> None:
+    """One step, with the options that preset mini gives it: a finite loss, and gradients that reach the slots."""
+    [task] = [task.name for task in TASKS if name in task.backbones and task.place.module.startswith("tasks.")]
+    for entry in ATTENTIONS:
+        if pattern in map(str, entry.patterns) and entry.name not in ("none", "flash"):  # no dropout in flash on a CPU
+            backbone = make(name, entry.name, pattern, **tuned_options(task, name, pattern, entry.name, preset="mini"))
+            loss = LOSSES[NETWORKS[name][0]][0](backbone)
+            loss.backward()
+            assert loss.isfinite(), entry.name
+            for path, slot in backbone.attention_slots():
+                if str(slot) == pattern:
+                    parameters = list(backbone.get_submodule(path).parameters())  # fnet has none
+                    gradients = [p.grad for p in parameters if p.grad is not None]
+                    assert gradients or not parameters, (entry.name, path)
+                    assert all(gradient.isfinite().all() for gradient in gradients), (entry.name, path)
+
+
+@pytest.mark.parametrize(("name", "pattern"), SLOTS)
+def test_thirty_steps_lower_the_loss(name: str, pattern: str) -> None:
+    loss_of = LOSSES[NETWORKS[name][0]][0]
     for attention in FOUR[pattern]:
-        torch.manual_seed(0)
-        backbone = build_backbone(name, attention=attention, pattern=pattern, **{**sizes, **options})
+        backbone = make(name, attention, pattern)
         optimizer = torch.optim.Adam(backbone.parameters(), lr=1e-3)
         first = lowest = None
         for _ in range(30):
