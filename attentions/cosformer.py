@@ -1,4 +1,4 @@
-"""cosFormer (Qin et al. 2022): ReLU features, re-weighted by the cosine of the distance."""
+"""cosFormer (Qin et al. 2022): ReLU features, re-weighted by the cosine of the distance; and its ablation."""
 
 from __future__ import annotations
 
@@ -7,28 +7,10 @@ import math
 import torch
 from torch import Tensor
 
+from attentions.kernels.feature_maps import Reweighted, kernel_of
+from attentions.linear import readable_kernel
 from attentions.linearized import LinearizedAttention, Where
 from cab import Pattern, UserError, register_attention
-
-
-class Reweighted:
-    """relu(x) times the factors [.., N, 2, 1], side by side: [.., N, E] to [.., N, 2 E].
-
-    cos + sin is at least one up to a right angle, so a feature is above zero exactly where x is.
-    """
-
-    @staticmethod
-    def forward(x: Tensor, factors: Tensor | None) -> Tensor:
-        assert factors is not None
-        return (x.relu().unsqueeze(-2) * factors).flatten(-2)
-
-    @staticmethod
-    def backward(features: Tensor, factors: Tensor | None, grad: Tensor) -> Tensor:
-        assert factors is not None
-        first, second = features.chunk(2, dim=-1)
-        cos, sin = factors.unbind(dim=-2)
-        first_grad, second_grad = grad.chunk(2, dim=-1)
-        return (first_grad * cos).addcmul_(second_grad, sin).mul_((first > 0) | (second > 0))
 
 
 @register_attention("cosformer", patterns="NS CS NC CC", complexity="n", paper="Qin et al. 2022")
@@ -43,12 +25,14 @@ class CosformerAttention(LinearizedAttention):
 
     Args:
         reweighting_length: L of the causal patterns; not used by NS and NC.
+        kernel: relu, the published one, or another of `linear`. Where weights may be negative, their sum is kept
+            1e-6 from zero on its own side.
+        reweight: whether the cosine is there; without it this is `linear` with that kernel.
 
     Raises:
-        ValueError: for ``reweighting_length`` below 1.
+        ValueError: for ``reweighting_length`` below 1, or another kernel.
     """
 
-    feature_map = Reweighted
     smallest_denominator = 1e-6
     autocast_dtypes = (torch.bfloat16,)  # gradients of small denominators overflow float16 (CAB, Table 3)
 
@@ -60,14 +44,21 @@ class CosformerAttention(LinearizedAttention):
         num_heads: int,
         dropout: float = 0.0,
         reweighting_length: int = 8192,
+        kernel: str = "relu",
+        reweight: bool = True,
     ) -> None:
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         if reweighting_length < 1:
             raise UserError(f"reweighting_length must be at least 1, got {reweighting_length}")
         self.reweighting_length = reweighting_length
+        self.kernel = kernel
+        self.reweight = reweight
+        self.feature_map = Reweighted(kernel_of(kernel)) if reweight else kernel_of(kernel)
 
-    def factors(self, x: Tensor, where: Where) -> Tensor:
+    def factors(self, x: Tensor, where: Where) -> Tensor | None:
         """cos and sin of each position's angle, counted from 1: products of features give cos of the difference."""
+        if not self.reweight:
+            return None
         position = torch.arange(1, x.shape[2] + 1, device=x.device, dtype=x.dtype).expand(1, -1)
         if where.start is not None:
             position = position + where.start.unsqueeze(1)
@@ -76,7 +67,10 @@ class CosformerAttention(LinearizedAttention):
         return torch.stack([angle.cos(), angle.sin()], dim=-2)  # [B or 1, 1, N, 2, 1]
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        weights = readable_kernel(self.kernel, query) @ readable_kernel(self.kernel, key).mT
+        if not self.reweight:
+            return self.normalised(weights) @ value
         i, j = (torch.arange(1, x.shape[1] + 1, device=x.device, dtype=x.dtype) for x in (query, key))
         length = self.reweighting_length if self.pattern.is_causal else max(len(i), len(j))
         distance = i.clamp(max=length)[:, None] - j.clamp(max=length)
-        return self.normalised(query.relu() @ key.relu().mT * (distance * math.pi / 2 / length).cos()) @ value
+        return self.normalised(weights * (distance * math.pi / 2 / length).cos()) @ value

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.kernels.delta_rule import delta_rule
+from attentions.kernels.feature_maps import unit
 from attentions.recurrent import Extras, Recurrent, Terms, xavier_linear
 from attentions.ssd import step_map
 from cab import ParameterRule, Pattern, register_attention
@@ -122,8 +123,3 @@ class GatedDeltaNetAttention(DeltaRule):
         log_decay = -self.log_rate.to(step.dtype).exp().unsqueeze(-1) * F.softplus(step)
         strength = self.largest_strength * strength.sigmoid()
         return Terms(query * self.key_width**-0.5, key, F.silu(value), log_decay, strength)
-
-
-def unit(x: Tensor) -> Tensor:
-    """x [..., K] divided by its norm, or near zero by 1e-3."""
-    return x * (x.square().sum(dim=-1, keepdim=True) + 1e-6).rsqrt()

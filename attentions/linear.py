@@ -1,31 +1,49 @@
-"""Linear attention with elu(x) + 1 as features (Katharopoulos et al. 2020)."""
+"""Linear attention (Katharopoulos et al. 2020), and what other features make of it."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attentions.kernels.feature_maps import LEAK, kernel_of
 from attentions.linearized import LinearizedAttention
-from cab import register_attention
-
-
-class EluPlusOne:
-    """elu(x) + 1, whose slope is min(elu(x) + 1, 1)."""
-
-    @staticmethod
-    def forward(x: Tensor, _factors: Tensor | None) -> Tensor:
-        return F.elu(x).add_(1.0)
-
-    @staticmethod
-    def backward(features: Tensor, _factors: Tensor | None, grad: Tensor) -> Tensor:
-        return features.clamp(max=1.0).mul_(grad)
+from cab import Pattern, register_attention
 
 
 @register_attention("linear", patterns="NS CS NC CC", complexity="n", paper="Katharopoulos et al. 2020")
 class LinearAttention(LinearizedAttention):
-    """phi(q) (phi(k)^T v) / (phi(q) . sum phi(k)) with phi = elu + 1 (their Eq. 5 and 7), without 1/sqrt(E)."""
+    """phi(q) (phi(k)^T v) / (phi(q) . sum phi(k)) with phi = elu + 1 (their Eq. 5 and 7), without 1/sqrt(E).
 
-    feature_map = EluPlusOne
+    Args:
+        kernel: phi: elu1, the published one; relu, leaky_relu (slope 0.01) or identity, with which cosFormer's
+            ablation asks whether weights may be negative. Where they may, so may their sum, which is then kept 1e-6
+            from zero on its own side; gradients can be huge.
+
+    Raises:
+        ValueError: for another kernel.
+    """
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        kernel: str = "elu1",
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        self.kernel = kernel
+        self.feature_map = kernel_of(kernel)
+        if not self.feature_map.is_positive:
+            self.smallest_denominator = 1e-6
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return self.normalised((F.elu(query) + 1.0) @ (F.elu(key) + 1.0).mT) @ value
+        return self.normalised(readable_kernel(self.kernel, query) @ readable_kernel(self.kernel, key).mT) @ value
+
+
+def readable_kernel(name: str, x: Tensor) -> Tensor:
+    """phi by its name, for readable forms."""
+    above = torch.where(x > 0, x, 0.0)
+    return {"elu1": F.elu(x) + 1.0, "relu": above, "leaky_relu": above + LEAK * (x - above), "identity": x}[name]

@@ -6,12 +6,13 @@ of ones, so that one product gives numerator and denominator.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from attentions.kernels.linear_sums import FeatureMap, Mapped, MeanOfQueries, SumOfKeys
+from attentions.kernels.linear_sums import FeatureMap, Mapped, MeanOfQueries, SumOfKeys, away_from_zero
 from attentions.kernels.precision import wide
 from attentions.kernels.recurrence import recurrence
 from attentions.kernels.spans import over_spans
@@ -44,7 +45,7 @@ class LinearizedAttention(Attention):
     constant_state = True
     smallest_denominator = 1e-30
 
-    feature_map: type[FeatureMap]
+    feature_map: FeatureMap
 
     def factors(self, _x: Tensor, _where: Where) -> Tensor | None:
         """What features of tokens [B, H, N, E] take from their positions: [B or 1, 1, N, ...] or None."""
@@ -54,22 +55,21 @@ class LinearizedAttention(Attention):
         """phi(x), [B, H, N, E] to [B, H, N, r]."""
         return Mapped.apply(self.feature_map, x, self.factors(x, where))
 
-    def causal_key_features(
-        self, key: Tensor, padding: Tensor | None, scale: Tensor | None, where: Where
-    ) -> tuple[Tensor, Tensor | None]:
-        """phi(k) divided by exp of a running scale [B, H, M] that never falls, and that scale; None is no scale."""
-        assert scale is None
-        return hide(self.features(key, where), padding), None
+    def written(
+        self, key: Tensor, padding: Tensor | None, where: Where, _state: State, _extras: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor | None, State]:
+        """Of keys up to the query: phi(k), log decays [B, H, M] of the sums or None, and what the state has besides."""
+        return hide(self.features(key, where), padding), None, {}
 
     def normalised(self, weights: Tensor) -> Tensor:
         """Of pairs [H, n, m], those that a target sees, divided by their sum: for readable forms."""
         if self.pattern is Pattern.CS:
             weights = weights.tril()
-        return weights / weights.sum(dim=-1, keepdim=True).clamp(min=self.smallest_denominator)
+        return weights / away_from_zero(weights.sum(dim=-1, keepdim=True), self.smallest_denominator)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, **extras: Tensor) -> Tensor:
         if self.pattern is Pattern.CS:
-            return self.decode(query, key, value, {}, padding)[0]
+            return self.decode(query, key, value, {}, padding, **extras)[0]
         where = Where()
         if not self.pattern.is_causal:
             where = Where(length=torch.maximum(lengths(query, padding.query), lengths(key, padding.key)))
@@ -92,37 +92,47 @@ class LinearizedAttention(Attention):
 
     # --- keys up to the query: CS ------------------------------------------------------------------------
 
-    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+    def decode(
+        self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding, **extras: Tensor
+    ) -> tuple[Tensor, State]:
         """Output [B, H, N, E] and the new state, from the state that the tokens before left: {} for none."""
         with torch.autocast(query.device.type, enabled=False):
-            output, state = over_spans(self.span, [wide(x) for x in (query, key, value)], padding.key, state)
+            extras = {name: wide(x) for name, x in extras.items()}
+            output, state = over_spans(self.span, [wide(x) for x in (query, key, value)], padding.key, state, extras)
             return output.to(query.dtype), state
 
     def span(
-        self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, state: State
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        padding: Tensor | None,
+        state: State,
+        extras: Mapping[str, Tensor],
     ) -> tuple[Tensor, State]:
         """The same for a number of tokens whose features are in memory at once."""
-        where, before = Where(start=state.get("length")), state.get("scale")
+        where = Where(start=state.get("length"))
         queries = self.features(query, where)
-        keys, scale = self.causal_key_features(key, padding, before, where)
+        keys, log_decay, new = self.written(key, padding, where, state, extras)
         values = torch.cat([value, torch.ones_like(value[..., :1])], dim=-1)
         sums = state.get("sums")
         if sums is None:
             sums = query.new_zeros(*query.shape[:2], keys.shape[-1], values.shape[-1])
-        output, sums = recurrence(queries, keys, values, None if scale is None else falls(scale, before), sums)
+        output, sums = recurrence(queries, keys, values, log_decay, sums)
         count = lengths(query, padding)
-        new = {"sums": sums, "length": count if where.start is None else where.start + count}
-        if scale is not None:
-            new["scale"] = scale[..., -1]
-        return output[..., :-1] / output[..., -1:].clamp(min=self.smallest_denominator), new
+        length = count if where.start is None else where.start + count
+        output = output[..., :-1] / away_from_zero(output[..., -1:], self.smallest_denominator)
+        return output, {"sums": sums, "length": length, **new}
 
     # --- decoding ----------------------------------------------------------------------------------------
 
     def start(self, batch_size: int, like: Tensor) -> State:
         """That of one token that is padding."""
-        token = like.new_zeros(batch_size, self.num_heads, 1, self.head_dim)
+        widths = (linear.out_features // self.num_heads for linear in (self.q_proj, self.k_proj, self.v_proj))
+        query, key, value = (like.new_zeros(batch_size, self.num_heads, 1, width) for width in widths)
         hidden = torch.ones(batch_size, 1, dtype=torch.bool, device=like.device)
-        return self.decode(token, token, token, {}, Padding(hidden, hidden))[1]
+        extras = self.key_extras(self.k_proj.weight.new_zeros(batch_size, 1, self.embed_dim))
+        return self.decode(query, key, value, {}, Padding(hidden, hidden), **extras)[1]
 
     def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
         with torch.autocast(key.device.type, enabled=False):
@@ -133,12 +143,6 @@ class LinearizedAttention(Attention):
         with torch.autocast(query.device.type, enabled=False):
             output = self.read(wide(query), state, Where(start=state["length"])).to(query.dtype)
         return output, {**state, "length": state["length"] + lengths(query, padding.query)}
-
-
-def falls(scale: Tensor, before: Tensor | None) -> Tensor:
-    """Log decays [B, H, M] of sums that are divided by exp of a scale [B, H, M], ``before`` [B, H] before them."""
-    first = scale[..., :1] if before is None else before.unsqueeze(-1)
-    return torch.cat([first, scale[..., :-1]], dim=-1) - scale
 
 
 def hide(x: Tensor, padding: Tensor | None, fill: float = 0.0) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -18,12 +20,10 @@ RELEASED_OFFSET = 1e-4
 class ReleasedExponential:
     """(exp(x) + 1e-4) / sqrt(r) of the released code, of logarithms of which the largest is zero."""
 
-    @staticmethod
-    def forward(x: Tensor, _factors: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, _factors: Tensor | None) -> Tensor:
         return x.exp().add_(RELEASED_OFFSET).mul_(x.shape[-1] ** -0.5)
 
-    @staticmethod
-    def backward(features: Tensor, _factors: Tensor | None, grad: Tensor) -> Tensor:
+    def backward(self, features: Tensor, _factors: Tensor | None, grad: Tensor) -> Tensor:
         return (features - RELEASED_OFFSET * features.shape[-1] ** -0.5).mul_(grad)
 
 
@@ -49,7 +49,7 @@ class PerformerAttention(LinearizedAttention):
         ValueError: for ``num_features`` below 1, a negative floor, or one in CS.
     """
 
-    feature_map = ReleasedExponential
+    feature_map = ReleasedExponential()
     weights: Tensor
 
     def __init__(
@@ -120,14 +120,19 @@ class PerformerAttention(LinearizedAttention):
         logs = self.logarithms(x)
         return (logs - logs.detach().amax(dim=-1, keepdim=True)).exp()
 
-    def causal_key_features(
-        self, key: Tensor, padding: Tensor | None, scale: Tensor | None, _where: Where
-    ) -> tuple[Tensor, Tensor | None]:
+    def written(
+        self, key: Tensor, padding: Tensor | None, _where: Where, state: State, _extras: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor | None, State]:
+        """phi(k) divided by exp of the largest logarithm so far, as the sums are by that of the time."""
         logs = hide(self.logarithms(key), padding, no_weight())
         running = logs.detach().amax(dim=-1).cummax(dim=-1).values
-        if scale is not None:
-            running = torch.maximum(running, scale.unsqueeze(-1))
-        return hide((logs - running.unsqueeze(-1)).exp(), padding), running
+        before = running[..., :1]
+        if "scale" in state:
+            before = state["scale"].unsqueeze(-1)
+            running = torch.maximum(running, before)
+        log_decay = torch.cat([before, running[..., :-1]], dim=-1) - running
+        keys = hide((logs - running.unsqueeze(-1)).exp(), padding)
+        return keys, log_decay, {"scale": running[..., -1]}
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         queries, keys = self.logarithms(query), self.logarithms(key)

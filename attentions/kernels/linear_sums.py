@@ -19,11 +19,14 @@ from attentions.kernels.blocks import pieces
 
 
 class FeatureMap(Protocol):
-    @staticmethod
-    def forward(x: Tensor, factors: Tensor | None) -> Tensor: ...
+    def forward(self, x: Tensor, factors: Tensor | None) -> Tensor: ...
 
-    @staticmethod
-    def backward(features: Tensor, factors: Tensor | None, grad: Tensor) -> Tensor: ...
+    def backward(self, features: Tensor, factors: Tensor | None, grad: Tensor) -> Tensor: ...
+
+
+def away_from_zero(x: Tensor, smallest: float) -> Tensor:
+    """``x``, or ``smallest`` with its sign where it is nearer to zero: a denominator."""
+    return torch.where(x.abs() < smallest, torch.full_like(x, smallest).copysign(x), x)
 
 
 def _cut(x: Tensor | None, piece: slice) -> Tensor | None:
@@ -31,7 +34,7 @@ def _cut(x: Tensor | None, piece: slice) -> Tensor | None:
 
 
 def _key_features(
-    kind: type[FeatureMap], key: Tensor, factors: Tensor | None, padding: Tensor | None, piece: slice
+    kind: FeatureMap, key: Tensor, factors: Tensor | None, padding: Tensor | None, piece: slice
 ) -> Tensor:
     features = kind.forward(key[:, :, piece], _cut(factors, piece))
     return features if padding is None else features.masked_fill_(padding[:, None, piece, None], 0.0)
@@ -45,7 +48,7 @@ class Mapped(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, kind: type[FeatureMap], x: Tensor, factors: Tensor | None) -> Tensor:
+    def forward(ctx: Any, kind: FeatureMap, x: Tensor, factors: Tensor | None) -> Tensor:
         features = kind.forward(x, factors)
         ctx.save_for_backward(features, factors)
         ctx.kind = kind
@@ -66,7 +69,7 @@ class SumOfKeys(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, kind: type[FeatureMap], key: Tensor, value: Tensor, factors: Tensor | None, padding: Tensor | None
+        ctx: Any, kind: FeatureMap, key: Tensor, value: Tensor, factors: Tensor | None, padding: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         sums: list[Tensor] = []
         mass: list[Tensor] = []
@@ -100,7 +103,7 @@ def _masses(features: Tensor, mass: Tensor) -> Tensor:
 
 
 class MeanOfQueries(torch.autograd.Function):
-    """phi(q) sums / max(phi(q) mass, smallest): [B, H, N, E] of queries [B, H, N, E].
+    """phi(q) sums / phi(q) mass, kept away from zero by ``smallest``: [B, H, N, E] of queries [B, H, N, E].
 
     The gradient of a denominator is minus the product of features and their own gradient, over the denominator.
     By hand it takes 0.50 of the memory of plain autograd at 4,096 queries (results/efficiency/kernel_gains.csv).
@@ -109,7 +112,7 @@ class MeanOfQueries(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        kind: type[FeatureMap],
+        kind: FeatureMap,
         query: Tensor,
         factors: Tensor | None,
         sums: Tensor,
@@ -119,7 +122,7 @@ class MeanOfQueries(torch.autograd.Function):
         output = query.new_empty(*query.shape[:3], sums.shape[-1])
         for piece in pieces(query):
             features = kind.forward(query[:, :, piece], _cut(factors, piece))
-            divisor = _masses(features, mass).clamp_(min=smallest)
+            divisor = away_from_zero(_masses(features, mass), smallest)
             output[:, :, piece] = (features @ sums).div_(divisor)
         ctx.save_for_backward(query, factors, sums, mass)
         ctx.kind, ctx.smallest = kind, smallest
@@ -134,11 +137,11 @@ class MeanOfQueries(torch.autograd.Function):
         with torch.autocast(query.device.type, enabled=False):
             for piece in pieces(query):
                 features = ctx.kind.forward(query[:, :, piece], _cut(factors, piece))
-                divisor = _masses(features, mass).clamp_(min=ctx.smallest)
+                divisor = away_from_zero(_masses(features, mass), ctx.smallest)
                 g = grad[:, :, piece] / divisor
                 features_grad = g @ sums.transpose(-2, -1)
                 share = (features * features_grad).sum(dim=-1, keepdim=True).div_(divisor)
-                share.masked_fill_(divisor <= ctx.smallest, 0.0)
+                share.masked_fill_(divisor.abs() <= ctx.smallest, 0.0)
                 sums_grad.add_(features.transpose(-2, -1) @ g)
                 mass_grad.sub_((features * share).sum(dim=-2))
                 features_grad.addcmul_(share, mass.unsqueeze(-2), value=-1.0)

@@ -15,7 +15,7 @@ from attentions.kernels.blocks import tokens_at_once
 from cab.attention import State
 
 Span = Callable[..., tuple[Tensor, State]]
-"""``(*heads, padding, state)`` or ``(*heads, padding, state, extras)`` to outputs and the state after them."""
+"""``(*heads, padding, state, extras)`` to outputs and the state after them."""
 
 
 def over_spans(
@@ -23,7 +23,7 @@ def over_spans(
     heads: Sequence[Tensor],
     padding: Tensor | None,
     state: State,
-    extras: Mapping[str, Tensor] | None = None,
+    extras: Mapping[str, Tensor],
 ) -> tuple[Tensor, State]:
     """``span`` of so many tokens as stay in a processor's cache, again and again; each is formed anew in the backward
     pass, so what is kept of a sequence is heads, extras, outputs, and a state for each span.
@@ -33,17 +33,15 @@ def over_spans(
         heads: [B, H, N, E] each, the last with all heads.
         padding: [B, N] or None.
         state: before the first token.
-        extras: [B, N, ...] by name; given to ``span`` when not None.
+        extras: [B, N, ...] by name.
     """
     size = tokens_at_once(heads[-1].shape[:2].numel(), heads[-1].device)
     pieces = [x.split(size, dim=2) for x in heads]
     masks = [None] * len(pieces[0]) if padding is None else padding.split(size, dim=1)
-    more = {name: x.split(size, dim=1) for name, x in (extras or {}).items()}
+    more = {name: x.split(size, dim=1) for name, x in extras.items()}
     outputs = []
     for number, mask in enumerate(masks):
-        given = [*(x[number] for x in pieces), mask, state]
-        if extras is not None:
-            given.append({name: x[number] for name, x in more.items()})
+        given = [*(x[number] for x in pieces), mask, state, {name: x[number] for name, x in more.items()}]
         if torch.is_grad_enabled() and len(masks) > 1:
             output, state = checkpoint(span, *given, use_reentrant=False, preserve_rng_state=False)
         else:

@@ -1,0 +1,57 @@
+"""Based (Arora et al. 2024): linear attention with the Taylor features of the exponential."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from attentions.kernels.feature_maps import Taylor
+from attentions.linearized import LinearizedAttention, Where
+from attentions.recurrent import xavier_linear
+from cab import Pattern, UserError, register_attention
+from cab.attention import State
+
+
+@register_attention("based", patterns="NS CS NC CC", complexity="n", paper="Arora et al. 2024")
+class BasedAttention(LinearizedAttention):
+    """Weights 1 + s + s^2 / 2, at least 1/2, with s = q . k / sqrt(d), over their sum  (Based, section 4.1).
+
+    q and k are narrow, d features of a head, of which 1 + d + d (d + 1) / 2 products are formed. The other half of
+    the published network, softmax attention in small windows in some layers, is `local`.
+
+    Args:
+        feature_dim: d.
+
+    Raises:
+        ValueError: for ``feature_dim`` below 1.
+    """
+
+    feature_map = Taylor()
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        feature_dim: int = 16,
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if feature_dim < 1:
+            raise UserError(f"feature_dim must be at least 1, got {feature_dim}")
+        self.feature_dim = feature_dim
+        self.q_proj = xavier_linear(embed_dim, num_heads * feature_dim, gain=2**-0.5)
+        self.k_proj = xavier_linear(embed_dim, num_heads * feature_dim, gain=2**-0.5)
+
+    def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> State:
+        return super().summarise(key * self.feature_dim**-0.25, value, padding, where)
+
+    def read(self, query: Tensor, summary: State, where: Where) -> Tensor:
+        return super().read(query * self.feature_dim**-0.25, summary, where)
+
+    def features(self, x: Tensor, where: Where) -> Tensor:
+        return super().features(x * self.feature_dim**-0.25, where)
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        products = query @ key.mT / self.feature_dim**0.5
+        return self.normalised(1 + products + products.square() / 2) @ value

@@ -1,0 +1,110 @@
+"""Random feature attention (Peng et al. 2021): sines and cosines of random projections, and a gate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attentions.kernels.feature_maps import Trigonometric, unit
+from attentions.linearized import LinearizedAttention, Where
+from cab import Pattern, UserError, register_attention
+from cab.attention import State
+from cab.errors import Unsupported
+
+FIRST_GATE = 0.9
+"""What a gate keeps before it has learnt."""
+
+
+@register_attention("rfa", patterns="NS CS NC CC", complexity="n", paper="Peng et al. 2021")
+class RandomFeatureAttention(LinearizedAttention):
+    """phi(q) (phi(k)^T v) / phi(q) . sum phi(k), phi(x) = [sin W x', cos W x'] / sqrt(D)  (RFA, Eq. 4 and 5).
+
+    x' = x / |x|, and the rows of W are Gaussian with a learnt standard deviation for each feature of a head, one at
+    first: phi(q) . phi(k) estimates exp(-|q' - k'|^2 / 2), so weights are near those of softmax attention of unit
+    vectors. They are drawn once and kept in the state_dict (the released code draws anew in every training step).
+
+    With the gate (Eq. 7, CS alone: it needs an order) g_t = sigmoid(w . x_t + b) for each head, sums are
+    S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) (x) v_t.
+
+    Args:
+        num_features: D, pairs of features of each head.
+        gate: whether CS forgets.
+        denominator_floor: how near to zero, on either side, a denominator may come: estimates can be negative. The
+            released code's causal form never goes below 1.0, with features times 0.1 in place of 1 / sqrt(D): that is
+            a floor of 100 / D here.
+
+    Raises:
+        ValueError: for ``num_features`` below 1, a floor that is not above 0, or a gate in another pattern than CS.
+    """
+
+    feature_map = Trigonometric()
+    weights: Tensor
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        num_features: int = 64,
+        gate: bool = False,
+        denominator_floor: float = 1e-3,
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if num_features < 1:
+            raise UserError(f"num_features must be at least 1, got {num_features}")
+        if denominator_floor <= 0:
+            raise UserError(f"denominator_floor must be above 0, got {denominator_floor}")
+        if gate and self.pattern is not Pattern.CS:
+            raise Unsupported(f"gate needs an order of keys, which pattern {self.pattern} has not; use it in CS")
+        self.smallest_denominator = denominator_floor
+        self.deviation = nn.Parameter(torch.ones(num_heads, 1, self.head_dim))
+        self.register_buffer("weights", torch.randn(num_heads, num_features, self.head_dim))
+        if gate:
+            self.gate_proj = nn.Linear(embed_dim, num_heads)
+            nn.init.constant_(self.gate_proj.bias, math.log(FIRST_GATE / (1 - FIRST_GATE)))
+
+    def angles(self, x: Tensor) -> Tensor:
+        """W x', [B, H, N, E] to [B, H, N, D]."""
+        return unit(x) @ (self.weights * self.deviation).to(x.dtype).mT
+
+    def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> State:
+        return super().summarise(self.angles(key), value, padding, where)
+
+    def read(self, query: Tensor, summary: State, where: Where) -> Tensor:
+        return super().read(self.angles(query), summary, where)
+
+    def features(self, x: Tensor, where: Where) -> Tensor:
+        return super().features(self.angles(x), where)
+
+    def key_extras(self, key: Tensor) -> dict[str, Tensor]:
+        return {"gate": self.gate_proj(key)} if hasattr(self, "gate_proj") else {}
+
+    def written(
+        self, key: Tensor, padding: Tensor | None, where: Where, state: State, extras: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor | None, State]:
+        keys, log_decay, new = super().written(key, padding, where, state, extras)
+        if "gate" in extras:
+            gate = extras["gate"].transpose(1, 2)
+            log_decay = F.logsigmoid(gate)
+            if padding is not None:
+                log_decay = log_decay.masked_fill(padding[:, None], 0.0)
+            keys = keys * (-gate).sigmoid().unsqueeze(-1)
+        return keys, log_decay, new
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor, gate: Tensor | None = None) -> Tensor:
+        """Weights mean cos(w . (q' - k')), which decay by the gates between key and query."""
+        rows = self.weights * self.deviation
+        query, key = (x / (x.square().sum(dim=-1, keepdim=True) + 1e-6).sqrt() for x in (query, key))
+        angles = torch.einsum("hde,hnme->hnmd", rows, query.unsqueeze(2) - key.unsqueeze(1))
+        weights = angles.cos().mean(dim=-1)
+        if gate is not None:
+            kept = gate.sigmoid().T  # [H, n]; the sum of log gates after j up to i
+            sums = kept.log().cumsum(dim=1)
+            weights = weights * (1 - kept).unsqueeze(1) * (sums.unsqueeze(2) - sums.unsqueeze(1)).tril().exp()
+        return self.normalised(weights) @ value

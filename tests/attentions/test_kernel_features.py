@@ -1,0 +1,217 @@
+"""RFA, Based, DPFP, and the ablation of cosFormer: forms, features and their slopes, limits, signed denominators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attentions.dpfp import DPFPAttention
+from attentions.kernels.feature_maps import KERNELS, Elementwise, Reweighted, Taylor, Trigonometric, unit
+from attentions.kernels.linear_sums import FeatureMap, Mapped, away_from_zero
+from attentions.kernels.recurrence import BLOCK
+from attentions.rfa import RandomFeatureAttention
+from cab import Padding, Pattern, UserError, build_attention
+from cab.attention import State
+from tests.attentions.agreement import (
+    assert_causal,
+    assert_decodes,
+    assert_forms_agree,
+    assert_padding_is_nothing,
+    make,
+)
+from tests.attentions.test_recurrent import assert_near_public, public
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("rfa", {"num_features": 5}),
+    ("rfa", {"gate": True}),
+    ("based", {"feature_dim": 4}),
+    ("based", {"feature_dim": 1}),
+    ("dpfp", {}),
+    ("dpfp", {"nu": 3}),
+    ("dpfp", {"update": "sum", "nu": 2}),
+    ("linear", {"kernel": "relu"}),
+    ("linear", {"kernel": "leaky_relu"}),
+    ("linear", {"kernel": "identity"}),
+    ("cosformer", {"kernel": "elu1"}),
+    ("cosformer", {"kernel": "leaky_relu"}),
+    ("cosformer", {"reweight": False}),
+]
+EVERYWHERE = [
+    (name, pattern, options)
+    for name, options in CASES
+    for pattern in ("NS", "CS", "NC", "CC")
+    if pattern == "CS" or not options.get("gate")
+]
+
+
+@pytest.mark.parametrize(("name", "pattern", "options"), EVERYWHERE)
+def test_fast_form_is_the_readable_one(name: str, pattern: str, options: dict[str, Any]) -> None:
+    module = make(name, pattern, **options)
+    assert_forms_agree(module, 15, 11)
+    assert_forms_agree(module, 1, 1, masked=False)
+
+
+@pytest.mark.parametrize(("name", "options"), [("rfa", {"gate": True}), ("dpfp", {}), ("based", {"feature_dim": 3})])
+def test_contracts(name: str, options: dict[str, Any]) -> None:
+    module = make(name, "CS", **options)
+    assert_forms_agree(module, BLOCK + 37, 0)
+    assert_padding_is_nothing(module, 19, 0)
+    assert_causal(module, 17)
+    assert_decodes(module, 19, 0, (5, 2, 1))
+    if "gate" not in options:
+        assert_decodes(make(name, "CC", **options), 19, 7, (5, 2, 1))
+
+
+MAPS: list[tuple[FeatureMap, bool]] = [
+    *((kernel, False) for kernel in KERNELS.values()),
+    *((Reweighted(kernel), True) for kernel in KERNELS.values()),
+    (Trigonometric(), False),
+    (Taylor(), False),
+]
+
+
+@pytest.mark.parametrize(("kind", "has_factors"), MAPS)
+def test_features_have_the_slopes_of_their_definition(kind: FeatureMap, has_factors: bool) -> None:
+    x = torch.randn(1, 1, 6, 4, dtype=torch.float64, requires_grad=True)
+    angle = torch.rand(1, 1, 6, 1, dtype=torch.float64)
+    factors = torch.stack([angle.cos(), angle.sin()], dim=-2) if has_factors else None
+    assert torch.autograd.gradcheck(lambda x: Mapped.apply(kind, x, factors), x)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 16])
+def test_taylor_features_are_the_second_order_exponential(width: int) -> None:
+    q, k = torch.randn(2, 1, 1, 5, width, dtype=torch.float64)
+    products = q @ k.mT
+    features = Taylor().forward(q, None)
+    assert features.shape[-1] == 1 + width + width * (width + 1) // 2
+    torch.testing.assert_close(features @ Taylor().forward(k, None).mT, 1 + products + products.square() / 2)
+
+
+def test_based_is_the_public_code() -> None:
+    """flash-linear-attention 0.6.0, fla/ops/based/naive.py, naive_parallel_based: with 1e-6 in its denominator."""
+    module = build_attention("based", pattern="CS", embed_dim=8, num_heads=2, feature_dim=6)
+    given = {key: torch.from_numpy(x) for key, x in public("based").items()}
+    inputs = {key: given[key].requires_grad_() for key in ("query", "key", "value")}
+    assert_near_public(module.attend(*inputs.values(), Padding()), inputs, given)
+
+
+def test_based_nears_softmax_attention_where_scores_are_small() -> None:
+    module = make("based", "NS", feature_dim=8)
+    query, key, value = torch.randn(3, 1, 3, 20, 8, dtype=torch.float64)
+    for scale, error in ((0.1, 2e-3), (0.01, 2e-6)):
+        expected = torch.nn.functional.scaled_dot_product_attention(scale * query, key, value)
+        output = module.attend(scale * query, key, value, Padding())
+        assert (output - expected).norm() < error * expected.norm()
+
+
+def rfa(pattern: str, num_features: int, **options: Any) -> RandomFeatureAttention:
+    module = build_attention("rfa", pattern=pattern, embed_dim=8, num_heads=1, num_features=num_features, **options)
+    assert isinstance(module, RandomFeatureAttention)
+    return module.double()
+
+
+@pytest.mark.parametrize("pattern", ["NS", "CS", "NC", "CC"])
+def test_rfa_nears_softmax_attention_of_unit_vectors(pattern: str) -> None:
+    query, key, value = torch.randn(3, 1, 1, 20, 8, dtype=torch.float64)
+    logits = unit(query) @ unit(key).mT
+    if pattern == "CS":
+        logits = logits.masked_fill(torch.ones(20, 20, dtype=torch.bool).triu(1), -torch.inf)
+    expected = logits.softmax(dim=-1) @ value
+    errors = []
+    for num_features in (64, 1024, 16384):
+        module = rfa(pattern, num_features)
+        module.deviation.data.fill_(1.0)
+        errors.append((module.attend(query, key, value, Padding()) - expected).norm() / expected.norm())
+    assert errors[2] < errors[1] < errors[0]
+    assert errors[2] < errors[0] / 8  # the square root of 256 is 16
+
+
+def test_a_gate_that_counts_is_no_gate() -> None:
+    """g_t = t / (t + 1) makes of the sums their means, and these cancel in the quotient."""
+    gated = rfa("CS", 7, gate=True)
+    plain = rfa("CS", 7)
+    plain.load_state_dict(gated.state_dict(), strict=False)
+    query, key, value = torch.randn(3, 1, 1, 90, 8, dtype=torch.float64)
+    logits = torch.arange(90, dtype=torch.float64).clamp(min=1e-30).log().view(1, -1, 1)
+    gated.smallest_denominator = plain.smallest_denominator = 1e-12
+    output = gated.attend(query, key, value, Padding(), gate=logits)
+    torch.testing.assert_close(output, plain.attend(query, key, value, Padding()), rtol=1e-6, atol=1e-8)
+    assert gated.gate_proj.bias.sigmoid().allclose(torch.tensor(0.9, dtype=torch.float64))
+
+
+def test_one_key_gives_its_value() -> None:
+    key, value = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64)
+    torch.testing.assert_close(rfa("NS", 64).attend(key, key, value, Padding()), value)
+
+
+def test_dpfp_by_hand() -> None:
+    module = build_attention("dpfp", pattern="NS", embed_dim=2, num_heads=1, nu=2)
+    assert isinstance(module, DPFPAttention)
+    x = torch.tensor([2.0, -3.0])  # [2, 0, 0, 3] with [3, 2, 0, 0] and [0, 3, 2, 0]
+    assert module.products(x).tolist() == [6, 0, 0, 0, 0, 0, 0, 0]
+    x = torch.tensor([2.0, 3.0])  # [2, 3, 0, 0] with [0, 2, 3, 0] and [0, 0, 2, 3]
+    assert module.products(x).tolist() == [0, 6, 0, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("pattern", "update"), [("NS", "sum"), ("CS", "delta"), ("NC", "sum"), ("CC", "sum")])
+def test_dpfp_is_the_delta_rule_where_there_is_an_order(pattern: str, update: str) -> None:
+    module = build_attention("dpfp", pattern=pattern, embed_dim=8, num_heads=1)
+    assert isinstance(module, DPFPAttention)
+    assert module.update == update
+
+
+def test_denominators_keep_their_sign() -> None:
+    found = away_from_zero(torch.tensor([-5.0, -1e-9, -0.0, 0.0, 1e-9, 5.0]), 1e-6)
+    torch.testing.assert_close(found, torch.tensor([-5.0, -1e-6, -1e-6, 1e-6, 1e-6, 5.0]))
+
+
+@pytest.mark.parametrize("pattern", ["NS", "CS"])
+def test_ablation_without_cosine_is_linear_attention(pattern: str) -> None:
+    for kernel in KERNELS:
+        plain, other = make("linear", pattern, kernel=kernel), make("cosformer", pattern, kernel=kernel, reweight=False)
+        other.load_state_dict(plain.state_dict())
+        x = torch.randn(1, 12, 24, dtype=torch.float64) + 1.0
+        torch.testing.assert_close(other(x), plain(x))
+
+
+def test_kernels_that_are_positive_say_so() -> None:
+    x = torch.randn(1000)
+    for kernel in KERNELS.values():
+        assert isinstance(kernel, Elementwise)
+        assert bool((kernel.forward(x, None) >= 0).all()) == kernel.is_positive
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("linear", {"kernel": "tanh"}),
+        ("cosformer", {"kernel": "tanh"}),
+        ("rfa", {"num_features": 0}),
+        ("rfa", {"denominator_floor": 0.0}),
+        ("rfa", {"gate": True}),
+        ("based", {"feature_dim": 0}),
+        ("dpfp", {"nu": 0}),
+        ("dpfp", {"update": "product"}),
+        ("dpfp", {"update": "delta"}),
+    ],
+)
+def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=next(iter(options))):
+        build_attention(name, pattern="NS", embed_dim=32, num_heads=2, **options)
+
+
+def sizes(state: State) -> int:
+    return sum(x.numel() for name, x in state.items() if name != "length")
+
+
+@pytest.mark.parametrize(("name", "features"), [("rfa", 128), ("based", 153), ("dpfp", 16)])
+@pytest.mark.parametrize("pattern", [Pattern.CS, Pattern.CC])
+def test_states_are_features_times_width(name: str, features: int, pattern: Pattern) -> None:
+    module = build_attention(name, pattern=pattern, embed_dim=24, num_heads=3)
+    x: Tensor = torch.randn(2, 5, 24)
+    source = {"key": x, "value": x} if pattern is Pattern.CC else {}
+    masses = 0 if name == "dpfp" and pattern is Pattern.CS else 1
+    assert sizes(module.init_state(2, **source)) == 2 * 3 * features * (8 + masses)
