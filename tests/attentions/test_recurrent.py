@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from attentions.recurrent import Recurrent
+from attentions.rwkv6 import RWKV6Attention
 from cab import Attention, Depth, Padding, UserError, build_attention
 from cab.learning import parameter_groups
 from tests.attentions.agreement import (
@@ -22,8 +24,11 @@ from tests.attentions.agreement import (
     make,
 )
 
-METHODS = ["retention", "lightning", "gla", "hgrn2", "ssd", "deltanet", "gated_deltanet"]
-CASES = [(name, {"conv_size": size}) for name in METHODS for size in (0, 3)] + [
+CONVOLVED = ["retention", "lightning", "gla", "hgrn2", "ssd", "deltanet", "gated_deltanet"]
+METHODS = [*CONVOLVED, "rwkv6"]
+CASES = [(name, {"conv_size": size}) for name in CONVOLVED for size in (0, 3)] + [
+    ("rwkv6", {}),
+    ("rwkv6", {"depth": Depth(1, 3), "mix_rank": 2, "decay_rank": 3}),
     ("retention", {"value_expansion": 0.7}),
     ("gla", {"key_expansion": 1.3, "gate_rank": 2, "gate_temperature": 0.5}),
     ("ssd", {"state_size": 3, "value_expansion": 1.0}),
@@ -32,6 +37,11 @@ CASES = [(name, {"conv_size": size}) for name in METHODS for size in (0, 3)] + [
     ("deltanet", {"negative_eigenvalues": True}),
     ("gated_deltanet", {"key_expansion": 0.3, "value_expansion": 3.0, "negative_eigenvalues": True}),
 ]
+
+
+def convolved(name: str) -> dict[str, Any]:
+    """With a short convolution, for the methods that have one."""
+    return {"conv_size": 4} if name in CONVOLVED else {}
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
@@ -44,12 +54,12 @@ def test_fast_form_is_the_readable_one(name: str, options: dict[str, Any]) -> No
 @pytest.mark.parametrize("name", METHODS)
 def test_fast_form_is_the_readable_one_across_blocks_and_spans(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attentions.kernels.blocks.ON_CPU", 64 * 15)  # spans of one block
-    assert_forms_agree(make(name, "CS", conv_size=4), 101, 0)
+    assert_forms_agree(make(name, "CS", **convolved(name)), 101, 0)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_contracts(name: str) -> None:
-    module = make(name, "CS", conv_size=4)
+    module = make(name, "CS", **convolved(name))
     assert_padding_is_nothing(module, 19, 0)
     assert_causal(module, 17)
     assert_decodes(module, 19, 0, (5, 2, 1))
@@ -70,6 +80,7 @@ PUBLIC = {  # name: options and parameters of the module whose terms are compare
     "ssd": {"state_size": 6, "value_expansion": 1 / 3},
     "deltanet": {},
     "gated_deltanet": {"value_expansion": 2 / 3},
+    "rwkv6": {},
 }
 WIDTHS = {"gla": 24, "hgrn2": 12, "ssd": 24, "gated_deltanet": 16}
 
@@ -78,17 +89,20 @@ WIDTHS = {"gla": 24, "hgrn2": 12, "ssd": 24, "gated_deltanet": 16}
 def test_public_code(name: str) -> None:
     """fla/ops/*/naive.py on the same heads: naive_retention, naive_recurrent_gla (GLA and HGRN2, whose parameters
     are formed as in fla/layers/hgrn2.py), naive_recurrent_simple_gla (Mamba-2), delta_rule_recurrence,
-    naive_recurrent_gated_delta_rule. Queries of HGRN2 are multiplied by sqrt(K), which that function divides by.
+    naive_recurrent_gated_delta_rule, naive_recurrent_rwkv6 (with scale 1, as its layer has it). Queries of HGRN2 are
+    multiplied by sqrt(K), which that function divides by.
     """
     module = build_attention(name, pattern="CS", embed_dim=WIDTHS.get(name, 12), num_heads=2, **PUBLIC[name])
     assert isinstance(module, Recurrent)
     given = {key: torch.from_numpy(x) for key, x in public(name).items()}
     inputs = {key: x.requires_grad_() for key, x in given.items() if f"d_{key}" in given}
-    own = {"bound", "log_rate"} & set(inputs)
+    own = {"bound", "log_rate", "bonus"} & set(inputs)
     for parameter in own:
         delattr(module, parameter)
-        setattr(module, parameter, inputs[parameter])
+        setattr(module, parameter, inputs[parameter].unsqueeze(1) if parameter == "bonus" else inputs[parameter])
     extras = {key: x for key, x in inputs.items() if key not in own | {"query", "key", "value"}}
+    if name == "rwkv6":
+        extras["decay"] = module.merge_heads(extras["decay"])
     still = torch.zeros(1, 1)  # retention's rotation, which the function does not have
     terms = module.terms(inputs["query"], inputs["key"], inputs["value"], extras, still)
     memory = torch.zeros(1, 2, terms.key.shape[-1], terms.value.shape[-1])
@@ -116,6 +130,7 @@ EXTREMES: dict[str, tuple[str, float, float]] = {  # a parameter, and its values
     "ssd": ("log_rate", -20.0, 9.0),
     "gated_deltanet": ("log_rate", -20.0, 9.0),
     "hgrn2": ("k_proj.bias", 8.0, -80.0),
+    "rwkv6": ("decay", -20.0, 100.0),
 }
 
 
@@ -128,8 +143,12 @@ def test_both_ends_of_the_decays_in_low_precision(name: str, end: int, dtype: to
     with torch.no_grad():
         dict(module.named_parameters())[EXTREMES[name][0]].fill_(EXTREMES[name][end])
         x = torch.randn(1, 4096, 8)
-        extras = {key: y.to(dtype) for key, y in {**module.query_extras(x), **module.key_extras(x)}.items()}
-        heads = [y.to(dtype) for y in module.project(x, x, x)]
+        heads: Sequence[Tensor] = module.project(x, x, x)
+        extras = {**module.query_extras(x), **module.key_extras(x)}
+        if isinstance(module, RWKV6Attention):
+            heads, extras = module.inputs(x, x.roll(1, dims=1))
+        extras = {key: y.to(dtype) for key, y in extras.items()}
+        heads = [y.to(dtype) for y in heads]
     leaves = [y.clone().requires_grad_() for y in heads]
     output = module.attend(*leaves, Padding(), **extras)
     exact = module.attend(*(y.float() for y in heads), Padding(), **{key: y.float() for key, y in extras.items()})
@@ -211,6 +230,17 @@ def test_hgrn2_forgets_less_in_later_layers() -> None:
         torch.testing.assert_close(terms.key, 1 - terms.log_decay.exp())
 
 
+def test_rwkv6_begins_as_released() -> None:
+    """RWKV-LM's RWKV-v5/src/model.py, RWKV_Tmix_x060: the second of three layers, two of its 24 channels."""
+    module = build_attention("rwkv6", pattern="CS", embed_dim=24, num_heads=3, depth=Depth(1, 3))
+    assert isinstance(module, RWKV6Attention)
+    far = 1 - 0.5 ** (2 / 3), 1 - 0.5 ** (1 / 3)  # channel 12 of 24
+    torch.testing.assert_close(module.mix[:, 12], torch.tensor([far[0], far[0], far[0] - 0.15, far[1], far[1]]))
+    torch.testing.assert_close(module.decay[[0, 23]], torch.tensor([-6.0, -1.0]))
+    torch.testing.assert_close(module.decay[12], torch.tensor(-6 + 5 * (12 / 23) ** 1.35))
+    torch.testing.assert_close(module.bonus.flatten()[[0, 12]], torch.tensor([0.5, 0.5 * 11 / 23]), atol=1e-6, rtol=0)
+
+
 @pytest.mark.parametrize(("name", "own"), [("ssd", 3), ("gated_deltanet", 2)])
 def test_rates_and_steps_have_no_weight_decay(name: str, own: int) -> None:
     module = build_attention(name, pattern="CS", embed_dim=24, num_heads=3)
@@ -222,11 +252,13 @@ def test_rates_and_steps_have_no_weight_decay(name: str, own: int) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_state_is_what_it_is_said_to_be(name: str) -> None:
-    """H K V numbers, a count, and with a convolution of W taps W - 1 tokens of q, k and v."""
-    for size in (0, 4):
-        module = build_attention(name, pattern="CS", embed_dim=24, num_heads=3, conv_size=size)
+    """H K V numbers, a count, with a convolution of W taps W - 1 tokens of q, k and v, in RWKV the token before."""
+    for size in (0, 4) if name in CONVOLVED else (0,):
+        options = {"conv_size": size} if size else {}
+        module = build_attention(name, pattern="CS", embed_dim=24, num_heads=3, **options)
         tokens = 2 * module.key_heads * module.key_width + 3 * module.value_width
         expected = 4 * (3 * module.memory_width * module.value_width + max(size - 1, 0) * tokens) + 8
+        expected += 4 * 24 if name == "rwkv6" else 0  # the token before
         assert module.state_bytes(7) == module.state_bytes(300) == expected
 
 
@@ -239,6 +271,8 @@ def test_the_state_is_what_it_is_said_to_be(name: str) -> None:
         ("gla", {"gate_rank": 0}),
         ("gla", {"gate_temperature": 0.0}),
         ("ssd", {"state_size": 0}),
+        ("rwkv6", {"mix_rank": 0}),
+        ("rwkv6", {"decay_rank": 0}),
         ("gated_deltanet", {"value_expansion": 0.0}),
     ],
 )
