@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.util
 import sys
@@ -10,16 +11,32 @@ from types import ModuleType
 
 from torch import nn
 
+from cab.attention import Attention
 from cab.errors import UserError
-from cab.registry import ATTENTIONS
+from cab.patterns import Pattern
+from cab.registry import ATTENTIONS, AttentionEntry
+from cab.registry_index import Place
 
 STANDALONE: dict[str, Path] = {}
 """Modules that were imported from a file alone, and belong to no package."""
 
 
-def is_file(target: str) -> bool:
-    """Whether ``target`` means a file and not a registered name."""
-    return ".py" in target or "/" in target
+def entry_of_file(target: str) -> AttentionEntry:
+    """What is known of ``FILE.py:Class``: as its decorator says, or of a class without one that it may be any pattern.
+
+    Raises:
+        ValueError: as :func:`load_class`, or a class that no network can be built from.
+    """
+    cls = load_class(target)
+    if not issubclass(cls, Attention):
+        raise UserError(f"{target} is no subclass of cab.Attention, from which networks are built")
+    registered = ATTENTIONS.entry_of(cls)
+    if registered is not None:
+        return dataclasses.replace(registered, name=target)
+    place = Place(cls.__module__, cls.__qualname__)
+    return AttentionEntry(
+        name=target, paper="-", place=place, imported=cls, patterns=tuple(Pattern), unsound=(), complexity=""
+    )
 
 
 def load_class(target: str) -> type[nn.Module]:

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from cab.config_sources import REGISTRIES, config_folders, register_sources
 from cab.errors import Unsupported, UserError, first_line, unknown_name
 from cab.patterns import Pattern
-from cab.registry import ATTENTIONS, BACKBONES, TASKS
+from cab.registry import ATTENTIONS, BACKBONES, TASKS, is_file
 from cab.run_options import KEYS, TRAINER_KEYS
 from cab.typed_options import check_names
 
@@ -115,6 +115,8 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
         arguments.append(f"backbone={backbones[0]}")
     _check_names("dataset", chosen.get("dataset"), datasets, needed=not sweep)
     _check_names("backbone", chosen.get("backbone"), BACKBONES.names(), needed=not sweep)
+    for name in filter(is_file, chosen.get("attention", ())):
+        ATTENTIONS.get(name)
     _check_names("attention", chosen.get("attention"), ATTENTIONS.names(), needed=not sweep)
     _check_names("pattern", chosen.get("pattern"), [str(pattern) for pattern in Pattern], needed=not sweep)
     _check_names("preset", chosen.get("preset"), PRESETS, needed=False)

@@ -53,7 +53,7 @@ class RegistrySource(ConfigSource):
         return config_path.strip("/") in ("", "dataset", *REGISTRIES)
 
     def is_config(self, config_path: str) -> bool:
-        group, _, name = config_path.removesuffix(".yaml").rpartition("/")
+        group, name = _split(config_path)
         return self.is_group(group) and name in _names(group)
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
@@ -63,7 +63,7 @@ class RegistrySource(ConfigSource):
         return sorted(wanted[results_filter])
 
     def load_config(self, config_path: str) -> ConfigResult:
-        group, _, name = config_path.removesuffix(".yaml").rpartition("/")
+        group, name = _split(config_path)
         options = REGISTRIES[group].get(name).options if group in REGISTRIES else {}
         if group == "attention":
             options = {option: f"${{table5:{name},{option}}}" for option in options}
@@ -85,6 +85,12 @@ def register_sources() -> None:
     """Make Hydra look there, in every composition of this process."""
     Plugins.instance().register(RegistrySource)
     Plugins.instance().register(ConfigFolders)
+
+
+def _split(config_path: str) -> tuple[str, str]:
+    """Group and name; an attention's name may be the path of a file."""
+    group, _, name = config_path.removesuffix(".yaml").partition("/")
+    return group, name
 
 
 def _names(group: str) -> list[str]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from cab.errors import UserError, first_line
-from cab.record_schema import SCHEMA, check_content, check_hash, sealed
+from cab.record_schema import LATER, SCHEMA, check_content, check_hash, sealed
 
 CELL = ("task", "dataset", "variant", "backbone", "pattern", "attention", "preset", "seed")
 """What one run measures; ``variant`` tells apart runs of one data set, as univariate and multivariate."""
@@ -105,6 +105,8 @@ class About:
         hardware: the machine; empty where it is not known.
         data: what identifies the data; empty where they were not read.
         started: when, in UTC (ISO 8601).
+        attention_code: hash of the code of the attention under test; empty where it is not known.
+        verified: whether that code had passed `cab verify` in the pattern under test; None where that is not known.
     """
 
     hash: str
@@ -118,6 +120,8 @@ class About:
     hardware: Mapping[str, Any]
     data: Mapping[str, Any]
     started: str
+    attention_code: str = ""
+    verified: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +218,7 @@ class Record(About):
     @classmethod
     def _parsed(cls, content: Mapping[str, Any]) -> Record:
         """KeyError, TypeError or ValueError for what is not as :meth:`write` writes it."""
-        parts = {name: content[name] for name in _FIELDS}
+        parts = {name: content[name] for name in _FIELDS if name in content or name not in LATER}
         status = Status(parts["status"])
         check_content(content, CELL)
         metrics = tuple(Metric(**row) for row in parts["metrics"])

@@ -259,7 +259,23 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line(error)}"
 
 
-ATTENTIONS: Registry[AttentionEntry] = Registry("attention")
+def is_file(name: str) -> bool:
+    """Whether ``name`` means a class in a file, ``FILE.py:Class``, and not a registered name."""
+    return ".py" in name or "/" in name
+
+
+class AttentionRegistry(Registry[AttentionEntry]):
+    """Attentions have names of another kind too: ``FILE.py:Class``, known from the first look-up on."""
+
+    def get(self, name: str) -> AttentionEntry:
+        if is_file(name) and name not in self:
+            from cab.attention_files import entry_of_file  # imports torch
+
+            self._entries[name] = entry_of_file(name)
+        return super().get(name)
+
+
+ATTENTIONS = AttentionRegistry("attention")
 BACKBONES: Registry[BackboneEntry] = Registry("backbone")
 TASKS: Registry[TaskEntry] = Registry("task")
 

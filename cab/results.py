@@ -33,7 +33,7 @@ EXAMPLE_COMMAND = "cab run task=lstf dataset=synthetic backbone=informer attenti
 
 COLUMNS = (
     *CELL, "task_version", "metric", "value", "unit", "higher_is_better", "primary", "at_length", "status",
-    "params", "train_seconds", "peak_memory_bytes", "revision", "hash", "file", "record",
+    "params", "train_seconds", "peak_memory_bytes", "revision", "verified", "hash", "file", "record",
 )  # fmt: skip
 """``record`` is the whole :class:`cab.record.Record`; None, as ``hash`` is empty, for a row of a CSV file."""
 
@@ -114,7 +114,7 @@ def _record_rows(path: Path, record: Record) -> list[tuple[Any, ...]]:
     cost = record.cost
     cell = (*(record.cell[name] for name in CELL), record.task_version)
     run = (str(record.status), cost.params, cost.train_seconds, cost.peak_memory_bytes)
-    source = (record.revision["commit"], record.hash, str(path), record)
+    source = (record.revision["commit"], record.verified, record.hash, str(path), record)
     return [
         (
             *(*cell, metric.name, math.nan if metric.value is None else float(metric.value), metric.unit),

@@ -71,6 +71,7 @@ def torch_version() -> str:
     return ".".join(version("torch").split(".")[:2])
 
 
+@functools.cache
 def code_of(cls: type) -> str:
     """The hash of the class's code; empty where no file has it, as in an interactive session.
 

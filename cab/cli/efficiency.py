@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "attentions",
         nargs="*",
-        metavar="NAME",
+        metavar="NAME | FILE.py:Class",
         help="attentions, each with options if wanted, as in local:window_size=128 (default: all); "
         "put them before options that take several values",
     )
@@ -122,17 +122,21 @@ def run(args: argparse.Namespace) -> int:
 def verification(device: str, report: Callable[[str], None]) -> Callable[[AttentionSubject, Pattern], str]:
     """Runs the conformance suite, but for the growth of time, which is what this command is about.
 
-    On ``device``, or on a CPU what does not work in float32 there.
+    On ``device``, or on a CPU what does not work in float32 there; what is known to have passed on a CPU not again.
     """
     from cab.registry import ATTENTIONS
     from cab.verification import verify_attention
     from cab.verification.suite import GROUPS, ON_DEMAND, runs_in_float32
+    from cab.verified import code_of, is_verified
 
     groups = [group for group in GROUPS if group not in (*ON_DEMAND, "growth")]
 
     def reason(subject: AttentionSubject, pattern: Pattern) -> str:
+        cls = ATTENTIONS.get(subject.name).cls
+        where = device if runs_in_float32(cls, device) else "cpu"
+        if where == "cpu" and not subject.options and is_verified(code_of(cls), str(pattern)):
+            return ""
         report(f"verifying {subject.label} {pattern}")
-        where = device if runs_in_float32(ATTENTIONS.get(subject.name).cls, device) else "cpu"
         results = verify_attention(subject.name, pattern, options=subject.options, checks=groups, device=where)
         failed = [result for result in results if not result.passed]
         return f"fails {', '.join(result.check for result in failed)}" if failed else ""

@@ -77,6 +77,8 @@ def differences(record: Record, again: Record) -> list[str]:
     lines = []
     if record.hash != again.hash:
         lines.append("the cell itself is defined otherwise today: a task's version or an option has changed")
+    if record.attention_code and record.attention_code != again.attention_code:
+        lines.append(f"code of the attention: {record.attention_code} then, {again.attention_code} now")
     for part in ("revision", "versions", "hardware", "data"):
         before, after = getattr(record, part), getattr(again, part)
         for key in sorted({*before, *after}):

@@ -11,6 +11,7 @@ from cab.cli.terminal import log_to_terminal
 from cab.cli.text_table import text_table
 from cab.errors import UserError, unknown_name
 from cab.record import CELL, Record, Status
+from cab.verdicts import LEGEND, signed
 
 if TYPE_CHECKING:
     from cab.runner.report import Report
@@ -44,6 +45,9 @@ cells that measure attention, seeds 1 to 3, and ends with where the attention st
   cluster=local                 worker processes of this machine, one a GPU (cluster.workers=4)
   cluster=slurm                 jobs of Slurm arrays: cluster.partition= time= (minutes) gpus= cpus= memory= (GB)
                                 constraint= account= qos= parallel= requeues= wait=false setup= extra=
+
+An attention of your own is attention=FILE.py:Class, a subclass of cab.Attention. One that `cab verify` has not passed
+in the pattern is trained too, and its score is marked.
 
 Options of an attention, backbone or task are set by name, as attention.num_landmarks=32; those of training
 as trainer.max_steps=100. --cfg job prints the whole configuration and runs nothing.
@@ -124,6 +128,8 @@ def _print_records(report: Report, *, is_sweep: bool) -> None:
     records = [outcome.record for outcome in report.outcomes if outcome.record is not None]
     if records:
         print(_sweep_tables(records) if is_sweep else _cell_table(records[0]))
+        if any(record.verified is False for record in records):
+            print(LEGEND)
     elif not report.failures and not report.outcomes:
         raise UserError(f"no cell can run: {'; '.join(dict.fromkeys(report.left_out)) or 'nothing was composed'}")
 
@@ -148,7 +154,7 @@ def _cell_table(record: Record) -> str:
     for metric in record.metrics:
         values = [metric.value, *(record.baselines[name].get(metric.name) for name in names)]
         rows.append([metric.name, *map(_number, values), metric.unit])
-    header = ["metric", record.cell["attention"], *names, "unit"]
+    header = ["metric", _signed_name(record), *names, "unit"]
     return text_table(header, rows, align="l" * len(header))
 
 
@@ -170,7 +176,7 @@ def _task_table(records: Sequence[Record]) -> str:
         metrics = {m.name: m.value for m in record.metrics}
         rows.append(
             [
-                *(str(record.cell[key]) for key in CELL),
+                *(str(record.cell[key]) if key != "attention" else _signed_name(record) for key in CELL),
                 *(_number(metrics.get(name)) for name in names),
                 *(_number(record.baselines.get(b, {}).get(names[0])) for b in baselines),
                 "-" if record.cost.params is None else f"{record.cost.params:,}",
@@ -178,6 +184,10 @@ def _task_table(records: Sequence[Record]) -> str:
             ]
         )
     return text_table(header, rows, align="l" * len(header))
+
+
+def _signed_name(record: Record) -> str:
+    return signed(record.cell["attention"], "no" if record.verified is False else "")
 
 
 def _number(value: float | None) -> str:

@@ -22,7 +22,8 @@ ci is the mean of a task's metrics, each turned so that higher is better and nor
 tasks. An attention that lacks a number has no index there: nothing is averaged over missing numbers. low and high
 bound a 95% confidence interval over seeds, and are empty with one seed.
 
-In the table, `>` says that an attention's order to the next one is resolved at 95%, `~` that it is not.
+In the table, `>` says that an attention's order to the next one is resolved at 95%, `~` that it is not, and a dagger
+that its code had not passed `cab verify` in the pattern (column `verified` of the CSV: yes, no, unknown).
 
 examples:
   cab score
@@ -42,16 +43,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="index (default); order: which attention is better than which, and whether the seeds resolve it; "
         "benefit: best efficient, softmax and no attention",
     )
-    parser.add_argument("--csv", action="store_true", help="CSV: pattern,task,attention,ci,low,high,seeds")
+    parser.add_argument("--csv", action="store_true", help="CSV: pattern,task,attention,ci,low,high,seeds,verified")
 
 
 def run(args: argparse.Namespace) -> int:
     from cab.scoring import benefit_of_attention, order_table, score
     from cab.scoring.index import COLUMNS
+    from cab.verdicts import legend, verdicts
 
     scores = score(selected_results(args), normalization=args.normalization)
     if args.show == "index":
-        table = scores.table[COLUMNS]
+        verified = verdicts(scores.results)
+        pairs = zip(scores.table["pattern"], scores.table["attention"], strict=True)
+        table = scores.table[COLUMNS].assign(verified=[verified[pair] for pair in pairs])
     else:
         table = order_table(scores) if args.show == "order" else benefit_of_attention(scores.table)
     if args.csv:
@@ -59,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         print_notes([*scores.notes, *_averaged_data_sets(scores)])
         return 0
     print(_index_text(scores) if args.show == "index" else _plain_text(table))
-    print_notes(scores.notes)
+    print_notes([*scores.notes, *legend(scores.results)])
     return 0
 
 
@@ -94,6 +98,8 @@ def _index_text(scores: Scores) -> str:
 
 
 def _pattern_text(scores: Scores, pattern: str) -> str:
+    from cab.verdicts import signed, verdicts
+
     table = scores.table[scores.table["pattern"] == pattern]
     rows = {(row["task"], row["attention"]): row for row in table.to_dict("records")}
     average, *tasks = table["task"].unique()
@@ -101,8 +107,14 @@ def _pattern_text(scores: Scores, pattern: str) -> str:
     columns = [average, *tasks] if len(members) > 1 else tasks or [average]
     ranked = list(table.loc[table["task"] == average, "attention"])
     signs = [_sign(scores, pattern, average, *pair) for pair in itertools.pairwise(ranked)]
+    verified = verdicts(scores.results)
     text = [
-        [name, sign, *(_cell(rows[(task, name)]) for task in columns), _seeds(rows, columns, name)]
+        [
+            signed(name, verified[pattern, name]),
+            sign,
+            *(_cell(rows[(task, name)]) for task in columns),
+            _seeds(rows, columns, name),
+        ]
         for name, sign in zip(ranked, [*signs, ""], strict=True)
     ]
     grid = text_table([pattern, "", *columns, "seeds"], text, align="ll" + "r" * (len(columns) + 1))

@@ -122,8 +122,8 @@ def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[
 
 def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator[Subject]:
     """Every attention in every pattern to verify; all mistakes are found before the first check runs."""
-    from cab.attention_files import is_file, load_class
-    from cab.registry import ATTENTIONS
+    from cab.attention_files import load_class
+    from cab.registry import ATTENTIONS, is_file
     from cab.verification import subject_of
     from cab.verification.suite import runs_in_float32
 

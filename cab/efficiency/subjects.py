@@ -15,7 +15,7 @@ from cab.build import check_attention, make_attention
 from cab.efficiency.setting import Setting, appendix_g
 from cab.errors import UserError
 from cab.patterns import Pattern
-from cab.registry import ATTENTIONS
+from cab.registry import ATTENTIONS, is_file
 
 BASELINES = ("vanilla", "eager")
 """Softmax attention, fused and written out: measured with every selection."""
@@ -40,7 +40,7 @@ class Subject(Protocol):
 
 @dataclass(frozen=True)
 class AttentionSubject:
-    """A registered attention, called ``name`` or ``name:option=value:...``."""
+    """An attention, called ``name`` or ``name:option=value:...``; the name is a registered one or ``FILE.py:Class``."""
 
     label: str
     name: str
@@ -51,6 +51,8 @@ class AttentionSubject:
     def parse(cls, text: str) -> AttentionSubject:
         """UserError for an unknown name or option."""
         name, *pairs = text.split(":")
+        if is_file(name) and pairs:
+            name, pairs = f"{name}:{pairs[0]}", pairs[1:]
         options = {}
         for pair in pairs:
             option, equals, value = pair.partition("=")

@@ -24,6 +24,7 @@ from cab.reports.tables import (
     records_link,
 )
 from cab.scoring.index import AVERAGE
+from cab.verdicts import SIGN, legend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,6 +44,7 @@ def index_table(board: Board, pattern: str) -> Table:
     columns += [Column("seeds", hint="the fewest of any cell"), Column("revision")]
     caption = f"{board.suite.heading}, pattern {pattern}: compositional index"
     table = Table(element_id(board.suite.key, pattern, "index"), caption, [Column("attention"), *columns], [])
+    table.legend = legend(board.suite.results[board.suite.results["pattern"] == pattern])
     for row in board.rows(pattern):
         cells = [_index_cell(table, board, row, task) for task in shown]
         for cost in COSTS:
@@ -52,10 +54,14 @@ def index_table(board: Board, pattern: str) -> Table:
             )
         revision = " ".join(name[:10] for name in row["revision"].split())
         cells += [Entry(str(row["seeds"]), row["seeds"]), Entry(revision or MISSING)]
-        table.rows.append(Row(row["attention"], cells))
+        table.rows.append(_attention_row(row, cells))
     for column in range(len(shown)):
         mark_best(table.rows, column, higher_is_better=True)
     return table
+
+
+def _attention_row(row: dict[str, Any], cells: list[Entry]) -> Row:
+    return Row(row["attention"], cells, sign=SIGN if row["verified"] == "no" else "")
 
 
 def _index_cell(table: Table, board: Board, row: dict[str, Any], task: str) -> Entry:
@@ -83,7 +89,8 @@ def metrics_table(board: Board, pattern: str) -> Table:
     trivial = baselines(results)
     caption = f"{board.suite.heading}, pattern {pattern}: raw metrics, means over seeds ± their deviation"
     table = Table(element_id(board.suite.key, pattern, "metrics"), caption, [Column("attention")], [])
-    table.rows = [Row(row["attention"], []) for row in board.rows(pattern)]
+    table.legend = legend(results)
+    table.rows = [_attention_row(row, []) for row in board.rows(pattern)]
     table.fixed = [Row(name, [], kind="baseline") for name in dict.fromkeys(name for _, name, _ in trivial)]
     fields = {"preset": board.suite.preset, "pattern": pattern}
     for column in _measured_columns(results, measured):

@@ -15,6 +15,7 @@ from cab.reports.suites import Suite, printable_results, split_suites
 from cab.scoring import Scores, benefit_of_attention, score
 from cab.scoring.index import AVERAGE
 from cab.scoring.notes import listed
+from cab.verdicts import verdicts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,9 +120,9 @@ def leaderboard_table(
 ) -> pd.DataFrame:
     """The rows of ``leaderboard.csv`` of one suite, best index first within a pattern.
 
-    Columns: preset, data, pattern, attention; ci, low, high (average over tasks) and ``TASK.ci|low|high``; why an
-    index is missing; seeds, params, train_seconds (sums over the places), peak_memory_bytes (the largest), revision;
-    then ``PLACE.METRIC``, means over seeds, for every metric and cost.
+    Columns: preset, data, pattern, attention; verified (yes, no, unknown); ci, low, high (average over tasks) and
+    ``TASK.ci|low|high``; why an index is missing; seeds, params, train_seconds (sums over the places),
+    peak_memory_bytes (the largest), revision; then ``PLACE.METRIC``, means over seeds, for every metric and cost.
     """
     import pandas as pd
 
@@ -135,6 +136,8 @@ def leaderboard_table(
     table = _index_columns(scores).join(table, how="right").reset_index()
     table.insert(0, "preset", suite.preset)
     table.insert(1, "data", suite.data)
+    verified = verdicts(suite.results)
+    table.insert(4, "verified", [verified[key] for key in table[ROW].itertuples(index=False, name=None)])
     return table.sort_values(
         ["pattern", "ci", "attention"],
         ascending=[True, False, True],

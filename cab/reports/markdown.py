@@ -40,7 +40,8 @@ def _table(table: Table) -> str:
     lines = [header, rules, *map(_row, table.rows), *map(_row, table.fixed)]
     notes = "".join(f"\n{number}. {escape(note)}" for number, note in enumerate(table.notes, 1))
     rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"**{escape(table.caption)}**\n\n{rows}" + (f"\n\n{notes.strip()}" if notes else "")
+    parts = [f"**{escape(table.caption)}**", rows, notes.strip(), *map(escape, table.legend)]
+    return "\n\n".join(filter(None, parts))
 
 
 def _header(column: Column, group: str) -> str:
@@ -48,7 +49,7 @@ def _header(column: Column, group: str) -> str:
 
 
 def _row(row: Row) -> list[str]:
-    label = escape(row.label)
+    label = escape(row.label) + (f" {row.sign}" if row.sign else "")
     return [f"_{label}_" if row.kind == "baseline" else label, *map(_cell, row.cells)]
 
 

@@ -20,6 +20,7 @@ from cab.printable import printable
 from cab.reports.records import record_facts
 from cab.reports.sections import efficiency_blocks, suite_section
 from cab.scoring import NORMALIZATIONS
+from cab.verdicts import LEGEND
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,6 +90,10 @@ def _method(normalization: str) -> list[tuple[str, str]]:
             "Intervals",
             "95% confidence intervals of the index over seeds; none where there is one seed. ± on raw metrics is the "
             "standard deviation over seeds. The dashed line in a figure is softmax attention.",
+        ),
+        (
+            "Verified",
+            f"{LEGEND}: nothing shows that it sees neither the future nor padding, and its score may say so.",
         ),
         (
             "What is compared",

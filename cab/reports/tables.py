@@ -47,16 +47,17 @@ class Group:
 
 @dataclass
 class Row:
-    """An attention, a trivial answer to compare with (baseline), or something else."""
+    """An attention, a trivial answer to compare with (baseline), or something else; ``sign`` is behind the label."""
 
     label: str
     cells: list[Entry]
     kind: Literal["attention", "baseline", "other"] = "attention"
+    sign: str = ""
 
 
 @dataclass
 class Table:
-    """``fixed`` rows stay below the others however one sorts."""
+    """``fixed`` rows stay below the others however one sorts; ``legend`` says what the signs of rows mean."""
 
     id: str
     caption: str
@@ -65,6 +66,7 @@ class Table:
     groups: list[Group] = field(default_factory=list)
     fixed: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    legend: list[str] = field(default_factory=list)
 
     def note(self, reason: str) -> int:
         """The number of the note that says ``reason``."""

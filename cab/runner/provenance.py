@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cab.record import About, now
+from cab.registry import ATTENTIONS
+from cab.verified import code_of, is_verified
 
 if TYPE_CHECKING:
     from cab.runner.cell import Cell
@@ -24,6 +26,7 @@ PACKAGES = ("cab-benchmark", "torch", "hydra-core", "numpy", "pandas")
 
 def about_run(cell: Cell, command: str, device: torch.device | None) -> About:
     """What is known of a run before it trains; without a device, of one whose machine is not known."""
+    code = attention_code(cell)
     return About(
         hash=cell.hash,
         cell=cell.key,
@@ -36,7 +39,14 @@ def about_run(cell: Cell, command: str, device: torch.device | None) -> About:
         hardware=hardware(device) if device else {},
         data=cell.task.fingerprint() if device else {},
         started=now(),
+        attention_code=code,
+        verified=is_verified(code, str(cell.pattern)),
     )
+
+
+def attention_code(cell: Cell) -> str:
+    """The hash of the code of the attention under test."""
+    return code_of(ATTENTIONS.get(cell.attention.name).cls)
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from cab.runner.data_check import DataCheck
 from cab.runner.engine import Run, make_backbone
 from cab.runner.faults import disk_errors, is_full_disk, status_of
 from cab.runner.folder import empty_folder, held_folder, save_whole
-from cab.runner.provenance import Effort, PeakMemory, about_run
+from cab.runner.provenance import Effort, PeakMemory, about_run, attention_code
 from cab.runner.report import Outcome
 
 log = logging.getLogger(__name__)
@@ -50,6 +50,8 @@ def run_cell(config: Mapping[str, Any], *, command: str = "", data: DataCheck | 
     found = cell.existing_record()
     if found is not None:
         (data or DataCheck()).check(cell, found)
+        if found.attention_code and found.attention_code != attention_code(cell):
+            log.warning("its record is of other code of %s; force=true trains it again", cell.attention.name)
         return Outcome(cell.title, "found", found)
     check_writable(cell.results_dir, "results_dir")
     run = Run.checked(cell, command)
@@ -92,6 +94,12 @@ def _record(run: Run) -> Record | None:
     """What becomes of the run, whatever it is; None in a process that is not the first of its run."""
     started, effort = time.perf_counter(), Effort()
     about = about_run(run.cell, run.command, run.device)
+    if not about.verified and run.processes.is_first:
+        name, pattern = run.cell.attention.name, run.cell.pattern
+        log.warning(
+            f"{name} has not passed cab verify in {pattern} with this code, and its score will be marked; "
+            f"cab verify {name} --pattern {pattern}"
+        )
     try:
         return _train_and_evaluate(run, about, effort)
     except UserError:

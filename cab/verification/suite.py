@@ -173,7 +173,7 @@ def subject_of(
             f"attention '{entry.name}' does not run in float32 on {device}, as the checks do: verify it on a CPU, "
             "where it computes the same"
         )
-    return Subject(entry.name, entry.cls, pattern, options, complexity or entry.complexity, True, device)
+    return Subject(entry.name, entry.cls, pattern, options, complexity or entry.complexity or None, True, device)
 
 
 def runs_in_float32(cls: type[nn.Module], device: str) -> bool:

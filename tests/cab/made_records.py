@@ -8,6 +8,7 @@ from typing import Any
 
 from cab.record import About, Cost, Metric, Record, cell_hash
 
+MADE = ("command", "hardware", "config", "hash", "data", "attention_code", "verified")
 COST = Cost(params=1_000_003, train_seconds=75.5, peak_memory_bytes=3 * 2**29, steps=40)
 
 
@@ -20,7 +21,7 @@ def make_about(**changes: Any) -> About:
     """What a record says whatever became of its run; ``changes`` go to the cell, or replace whole parts."""
     cell = {"task": "lstf", "dataset": "etth1", "variant": "multivariate", "backbone": "informer"}
     cell |= {"pattern": "NC", "attention": "vanilla", "preset": "mini", "seed": 0}
-    parts = {name: changes.pop(name) for name in ("command", "hardware", "config", "hash", "data") if name in changes}
+    parts = {name: changes.pop(name) for name in MADE if name in changes}
     cell |= changes
     about = {
         "hash": cell_hash(cell),

@@ -41,7 +41,7 @@ def csv_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> pd.DataFrame:
 def test_score_of_the_published_results(capsys: pytest.CaptureFixture[str]) -> None:
     for source in (RAW, str(PAPER_DIR)):
         found = csv_of(capsys, "score", source, "--normalization", "official")
-        assert list(found.columns) == ["pattern", "task", "attention", "ci", "low", "high", "seeds"]
+        assert list(found.columns) == ["pattern", "task", "attention", "ci", "low", "high", "seeds", "verified"]
         local = found[(found["pattern"] == "NS") & (found["task"] == "all") & (found["attention"] == "local")]
         assert local["ci"].item() == pytest.approx(0.978, abs=0.0015)
         assert len(found) == 100

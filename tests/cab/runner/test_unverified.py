@@ -1,0 +1,152 @@
+"""A score says whether its attention was verified; one of a file is trained like any other."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from cab.attention_files import load_class
+from cab.cli.main import main
+from cab.record import Record
+from cab.registry import ATTENTIONS
+from cab.results import load_results
+from cab.verdicts import LEGEND, legend, verdicts
+from cab.verified import Row, code_of, remembered, write_rows
+from tests.cab.made_records import make_record
+
+LEAKING = """
+    from cab import Attention
+
+
+    class Leaking(Attention):
+        "The mean of all tokens, later ones too, added to each."
+
+        def __init__(self, *, share: float = 1.0, **harness):
+            super().__init__(**harness)
+            self.share = share
+
+        def attend(self, query, key, value, padding):
+            return value + self.share * value.mean(2, keepdim=True)
+
+
+    class Plain:
+        pass
+"""
+CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=CS", "preset=smoke", "device=cpu", "logger=csv"]
+
+
+@pytest.fixture(autouse=True)
+def _registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(ATTENTIONS, "_entries", {entry.name: entry for entry in ATTENTIONS})
+    monkeypatch.setenv("CAB_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "leaking.py"
+    path.write_text(textwrap.dedent(LEAKING))
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+def remember(cls: type, pattern: str) -> None:
+    """As if the class had passed."""
+    remembered().parent.mkdir(exist_ok=True)
+    write_rows(remembered(), [Row.of_today("any", pattern, code_of(cls), quick=False, reach={})])
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    status = main(["run", *CELL, *arguments, "results_dir=results"])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+@pytest.mark.usefixtures("file")
+def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    remember(ATTENTIONS.get("linear").cls, "CS")
+    status, out, err = run(capsys, "-m", "attention=leaking.py:Leaking,linear")
+    assert status == 0
+    warnings = [line for line in err.splitlines() if "cab verify" in line]
+    assert warnings == [
+        "leaking.py:Leaking has not passed cab verify in CS with this code, and its score will be marked; "
+        "cab verify leaking.py:Leaking --pattern CS"
+    ]
+    assert "leaking.py:Leaking †" in out
+    assert "linear †" not in out
+    assert LEGEND in out
+
+    records = {r.cell["attention"]: r for r in map(Record.read, Path("results").glob("*.json"))}
+    leaking, linear = records["leaking.py:Leaking"], records["linear"]
+    assert (leaking.verified, linear.verified) == (False, True)
+    assert leaking.attention_code == code_of(load_class("leaking.py:Leaking"))
+    assert linear.attention_code == code_of(ATTENTIONS.get("linear").cls)
+
+    assert main(["leaderboard", "results", "--out", "board"]) == 0
+    rows = csv.DictReader(Path("board/leaderboard.csv").read_text().splitlines())
+    assert {row["attention"]: row["verified"] for row in rows} == {"leaking.py:Leaking": "no", "linear": "yes"}
+    page = Path("board/index.html").read_text()
+    assert page.count('leaking.py:Leaking <span class="sign">†</span>') == 2
+    assert page.count('<span class="sign">') == 2
+    assert page.count(f'<p class="legend">{LEGEND}</p>') == 2
+    capsys.readouterr()
+    assert main(["leaderboard", "results", "--format", "markdown"]) == 0
+    assert capsys.readouterr().out.count("| leaking.py:Leaking † |") == 2
+    assert main(["score", "results"]) == 0
+    out, err = capsys.readouterr()
+    assert "leaking.py:Leaking †" in out
+    assert "linear †" not in out
+    assert f"note: {LEGEND}" in err
+    assert main(["score", "results", "--csv"]) == 0
+    assert {line.rsplit(",", 1)[1] for line in capsys.readouterr().out.splitlines()[1:]} == {"no", "yes"}
+
+
+def test_an_attention_of_a_file_takes_options_and_is_found_again(
+    capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    remember(load_class(str(file) + ":Leaking"), "CS")
+    arguments = [f"attention={file}:Leaking", "attention.share=0.5"]
+    status, _, err = run(capsys, *arguments)
+    assert status == 0
+    assert "cab verify" not in err
+    (path,) = Path("results").glob("*.json")
+    assert Record.read(path).cell["attention"] == f"{file}:Leaking(share=0.5)"
+    assert "already there" in run(capsys, *arguments)[2]
+    dataclasses.replace(Record.read(path), attention_code="0" * 16).write(path.parent)
+    assert "its record is of other code of" in run(capsys, *arguments)[2]
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("leaking.py:Plain", "no torch.nn.Module class 'Plain' in leaking.py"),
+        ("leaking.py", "name a class: leaking.py:Class"),
+        ("missing.py:Leaking", "no file 'missing.py'"),
+        ("linears.py:Wide", "linears.py:Wide is no subclass of cab.Attention"),
+        ("leaking.py:Leaking attention.shre=1", "has no option 'shre'. It has: share"),
+        ("leaking.py:Leaking attention.share=much", "share"),
+        ("leaking.py:Leaking pattern=XS", "unknown pattern 'XS'"),
+    ],
+)
+def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], file: Path, target: str, words: str) -> None:
+    (file.parent / "linears.py").write_text("import torch\nclass Wide(torch.nn.Linear): pass\n")
+    status, out, err = run(capsys, *f"attention={target}".split())
+    assert (status, out, err.count("\n")) == (2, "", 1), err
+    assert words in err
+    assert not Path("results").exists()
+
+
+def test_a_row_is_as_verified_as_the_least_of_its_runs(tmp_path: Path) -> None:
+    said = {"a": [True, True], "b": [True, False], "c": [True, None], "d": [None, False]}
+    for attention, states in said.items():
+        for seed, verified in enumerate(states):
+            make_record({"mse": 1.0}, attention=attention, seed=seed, verified=verified).write(tmp_path)
+    results = load_results(tmp_path)
+    found = {attention: verdict for (_, attention), verdict in verdicts(results).items()}
+    assert found == {"a": "yes", "b": "no", "c": "unknown", "d": "no"}
+    assert legend(results) == [LEGEND, "not recorded whether their code had passed `cab verify`: c"]
+    assert legend(results[results["attention"] == "a"]) == []
+    assert legend(results.assign(preset="published")) == []
