@@ -1,0 +1,44 @@
+"""A slice of `scripts/fuzz.py`, and that it finds what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from cab.fuzz import check_call, check_calls, draw_call
+from cab.registry import ATTENTIONS
+
+
+def test_random_calls_agree_with_the_readable_form() -> None:
+    findings = list(check_calls(0, range(48)))
+    assert [finding for finding in findings if not finding.passed] == []
+    assert sum(finding.error is not None for finding in findings) > 40
+
+
+def test_calls_are_drawn_from_the_seed_and_the_number_alone() -> None:
+    calls = [draw_call(1, number) for number in range(300)]
+    assert calls == [draw_call(1, number) for number in range(300)]
+    assert calls[7] != dataclasses.replace(draw_call(2, 7), number=7)
+    assert len({(call.attention, call.pattern) for call in calls}) > 40
+    assert {call.pattern for call in calls} == {"NS", "CS", "NC", "CC"}
+    assert {call.training for call in calls} == {True, False}
+    assert {call.precision for call in calls} == {"float64", "float32", "bfloat16", "float16"}
+    torch.manual_seed(5)
+    before = torch.rand(1)
+    torch.manual_seed(5)
+    assert list(check_calls(1, [7])) == list(check_calls(1, [7]))
+    assert torch.equal(torch.rand(1), before)
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32", "bfloat16", "float16"])
+def test_a_fast_form_that_is_a_little_off_is_found(monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
+    cls = ATTENTIONS.get("vanilla").cls
+    attend = cls.attend
+    drawn = next(call for call in (draw_call(0, n) for n in range(999)) if call.attention == "vanilla")
+    call = dataclasses.replace(drawn, precision=precision, padding=("none", "none"), lengths=(9, 9))
+    assert check_call(call).passed
+    error = {"float64": 1e-4, "float32": 1e-2}.get(precision, 0.3)
+    monkeypatch.setattr(cls, "attend", lambda *args: attend(*args) * (1 + error))
+    assert not check_call(call).passed
