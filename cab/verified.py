@@ -71,17 +71,21 @@ def torch_version() -> str:
     return ".".join(version("torch").split(".")[:2])
 
 
-@functools.cache
 def code_of(cls: type) -> str:
     """The hash of the class's code; empty where no file has it, as in an interactive session.
 
     Raises:
         OSError, SyntaxError: a file that is no longer what was imported.
     """
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    if not file or not file.endswith(".py") or "<locals>" in cls.__qualname__:
+    return "" if "<locals>" in cls.__qualname__ else _code_of(cls.__module__, cls.__qualname__)
+
+
+@functools.cache
+def _code_of(module: str, qualname: str) -> str:
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if not file or not file.endswith(".py"):
         return ""
-    return attention_hash(cls.__qualname__, Path(file), None if cls.__module__ in STANDALONE else cls.__module__)
+    return attention_hash(qualname, Path(file), None if module in STANDALONE else module)
 
 
 def is_verified(code: str, pattern: str) -> bool:
@@ -125,6 +129,7 @@ def note(path: Path, row: Row, *, passed: bool) -> None:
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
     """Write the file whole or not at all, by attention and pattern."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".tmp")
     with os.fdopen(handle, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")

@@ -129,7 +129,7 @@ def _print_records(report: Report, *, is_sweep: bool) -> None:
     if records:
         print(_sweep_tables(records) if is_sweep else _cell_table(records[0]))
         if any(record.verified is False for record in records):
-            print(LEGEND)
+            log.warning("%s", LEGEND)
     elif not report.failures and not report.outcomes:
         raise UserError(f"no cell can run: {'; '.join(dict.fromkeys(report.left_out)) or 'nothing was composed'}")
 

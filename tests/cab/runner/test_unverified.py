@@ -70,14 +70,13 @@ def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(capsys: py
     remember(ATTENTIONS.get("linear").cls, "CS")
     status, out, err = run(capsys, "-m", "attention=leaking.py:Leaking,linear")
     assert status == 0
-    warnings = [line for line in err.splitlines() if "cab verify" in line]
-    assert warnings == [
+    assert [line for line in err.splitlines() if "verify" in line] == [
         "leaking.py:Leaking has not passed cab verify in CS with this code, and its score will be marked; "
-        "cab verify leaking.py:Leaking --pattern CS"
+        "cab verify leaking.py:Leaking --pattern CS",
+        LEGEND,
     ]
     assert "leaking.py:Leaking †" in out
     assert "linear †" not in out
-    assert LEGEND in out
 
     records = {r.cell["attention"]: r for r in map(Record.read, Path("results").glob("*.json"))}
     leaking, linear = records["leaking.py:Leaking"], records["linear"]
