@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -95,8 +97,12 @@ def test_modules_that_import_each_other(file):
 def hashes():
     """Of longshort, of vanilla, and of the checks."""
     code_hash.checks_hash.cache_clear()
-    places = [ATTENTIONS.get(name).place for name in ("longshort", "vanilla")]
-    return [*(attention_hash(p.qualname, p.file, p.module) for p in places), code_hash.checks_hash()]
+    return [hash_of_registered("longshort"), hash_of_registered("vanilla"), code_hash.checks_hash()]
+
+
+def hash_of_registered(name):
+    cls = ATTENTIONS.get(name).cls
+    return attention_hash(cls.__qualname__, Path(inspect.getfile(cls)), cls.__module__)
 
 
 @pytest.mark.parametrize(
@@ -137,9 +143,7 @@ def test_nothing_is_imported():
 
 
 def test_classes_of_packages_and_of_files(file):
-    vanilla = ATTENTIONS.get("vanilla")
-    by_text = attention_hash(vanilla.place.qualname, vanilla.place.file, vanilla.place.module)
-    assert code_of(vanilla.cls) == by_text
+    assert code_of(ATTENTIONS.get("vanilla").cls) == hash_of_registered("vanilla")
     assert code_of(load_class(f"{file}:Mine")) == hash_of(file)
     local = type("Local", (), {"__module__": __name__, "__qualname__": "test.<locals>.Local"})
     assert code_of(local) == ""
