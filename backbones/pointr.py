@@ -18,8 +18,8 @@ from cab.backbone import SlotFiller
 
 
 class PoinTrOutput(NamedTuple):
-    """``coarse``: the predicted centres [B, Q, 3] and as many input points. ``fine``: all predicted points
-    [B, Q * points_per_query, 3] and all input points.
+    """``coarse``: the predicted centres [B, Q, 3] and as many input points, one of them again where there are fewer.
+    ``fine``: all predicted points [B, Q * points_per_query, 3] and all input points.
     """
 
     coarse: Tensor
@@ -124,7 +124,7 @@ class PoinTr(Backbone):
                 numbers.
         """
         self._check(partial)
-        order = farthest_points(partial, min(max(self.first_samples, self.num_queries), partial.shape[1]))
+        order = farthest_points(partial, max(self.first_samples, self.num_queries))
         positions, features = self.proxies(partial, order[:, : self.first_samples])
         x = self.input(features)
         position = self.position(positions)

@@ -48,10 +48,13 @@ def read_rows(path: str) -> tuple[dict[str, str], ...]:
 
 
 def paper_value(table: str, column: str, *where: str) -> Any:
-    """``${paper:TABLE,COLUMN,KEY,VALUE,...}``: one value of a table of configs/paper; empty cells are null."""
+    """``${paper:TABLE,COLUMN,KEY,VALUE,...}``: one value of a table of configs/paper; empty cells are null.
+
+    An empty key stands for every value that no row before it has.
+    """
     wanted = dict(zip(where[::2], where[1::2], strict=True))
     for row in read_table(table):
-        if all(row[key] == value for key, value in wanted.items()):
+        if all(row[key] in (value, "") for key, value in wanted.items()):
             return yaml.safe_load(row[column]) if row[column] else None
     raise UserError(f"configs/paper/{table}.csv has no row with {', '.join(where)}")
 

@@ -6,20 +6,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+NEAR_ORIGIN = 1e-3
+"""Squared distance at which pointnet2_ops leaves points out."""
+
 
 @torch.no_grad()
 def farthest_points(points: Tensor, count: int) -> Tensor:
     """Indices [B, count]: the first point, then always the one farthest from those chosen (Qi et al. 2017).
 
+    As in PoinTr's library, points within sqrt(1e-3) of the origin are never chosen but as the first, so that the zeros
+    of a cloud that was filled up are left out; and when none is left, the first of the others comes again.
+
     Args:
         points: [B, N, 3].
-        count: at most N.
     """
     batch_size, num_points, _ = points.shape
     points = points.float()
+    skipped = points.square().sum(dim=-1) <= NEAR_ORIGIN
+    distance = torch.full((batch_size, num_points), torch.inf, device=points.device).masked_fill_(skipped, -1.0)
     chosen = torch.zeros(batch_size, count, dtype=torch.long, device=points.device)
-    distance = torch.full((batch_size, num_points), torch.inf, device=points.device)
-    for i in range(1, count):
+    chosen[:, num_points:] = distance.argmax(dim=1, keepdim=True)
+    for i in range(1, min(count, num_points)):
         last = points.gather(1, chosen[:, i - 1, None, None].expand(-1, 1, 3))
         distance = torch.minimum(distance, (points - last).square().sum(dim=-1))
         chosen[:, i] = distance.argmax(dim=1)

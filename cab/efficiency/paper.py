@@ -19,7 +19,7 @@ from torch import Tensor
 from cab.efficiency.cost import Cost
 from cab.efficiency.failures import status_of
 from cab.efficiency.setting import Setting, appendix_g
-from cab.efficiency.subjects import Subject
+from cab.efficiency.subjects import AttentionSubject, Subject
 from cab.efficiency.workload import make_inputs
 from cab.memory import peak_bytes
 from cab.patterns import Pattern
@@ -36,7 +36,8 @@ def measure_as_paper(subject: Subject, pattern: Pattern, lengths: Iterable[int],
         complexity = getattr(subject, "complexity", "")
         cost = Cost(subject.label, str(pattern), PHASE, length, kind=subject.kind, complexity=complexity)
         try:
-            facts = measure_once(subject, pattern, inputs[length], setting, peak)
+            measured = subject.for_length(length) if isinstance(subject, AttentionSubject) else subject
+            facts = measure_once(measured, pattern, inputs[length], setting, peak)
         except Exception as error:  # one attention that fails must not end the table
             status, detail = status_of(error)
             facts = {"status": status, "detail": detail}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -75,6 +77,17 @@ class AttentionSubject:
         defaults = ATTENTIONS.get(self.name).options
         paper = appendix_g()["options"] if pattern is Pattern.NS else {}
         return defaults | {name: value for name, value in paper.items() if name in defaults} | dict(self.options)
+
+    def for_length(self, length: int) -> AttentionSubject:
+        """What appendix G measures at ``length``: ProbSparse has Skyformer's factor, the features over ln(length).
+
+        So it selects about as many queries as the others have features: 18 to 24, where factor 5 selects 30 to 50.
+        """
+        option = appendix_g()["features_over_log_length"].get(self.name)
+        if option is None:
+            return self
+        factor = math.ceil(appendix_g()["options"]["num_features"] / math.log(max(2, length)))
+        return dataclasses.replace(self, options={option: factor, **self.options})
 
     def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module:
         check_attention(AttentionSpec(self.name, self.options), pattern)

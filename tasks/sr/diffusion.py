@@ -33,9 +33,12 @@ class Diffusion:
         self.weight_of_image = betas * before.sqrt() / (1.0 - after)
         self.weight_of_noisy = (1.0 - before) * alphas.sqrt() / (1.0 - after)
 
-    def noisy(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """``image`` [B, C, H, W] with noise, the noise, and the noise level [B], drawn between two steps' levels."""
-        step = torch.randint(1, self.steps + 1, (len(image),))
+    def noisy(self, image: Tensor, *, one_step: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        """``image`` [B, C, H, W] with noise, the noise, and the noise level [B], drawn between two steps' levels.
+
+        ``one_step``: between the same two for all images.
+        """
+        step = torch.randint(1, self.steps + 1, (1 if one_step else len(image),))
         high, low = self.levels[step - 1], self.levels[step]
         level = (low + (high - low) * torch.rand(len(image), dtype=torch.float64)).float().to(image.device)
         noise = torch.randn(image.shape).to(image)

@@ -32,6 +32,8 @@ class SR(Task):
         low_resolution, high_resolution: sides of the images.
         held_out: score on so many of the last FFHQ images, which are then not trained on, in place of CelebA-HQ.
         diffusion_steps: noise levels of training and sampling; 2,000 as published.
+        step_of: what a step of the noise schedule is drawn for in training: each ``image``, or, as in the public
+            implementation, the whole ``batch``, whose images then have nearly one level of noise.
         scored_images: ``all``, or ``first_100``, the published protocol: ``psnr`` and ``ssim`` are then of the
             first 100 images, and those of all are beside them.
         evaluation_batch_size: images sampled at once.
@@ -48,12 +50,13 @@ class SR(Task):
         high_resolution: int = 128,
         held_out: int = 0,
         diffusion_steps: int = 2000,
+        step_of: str = "image",
         scored_images: str = "all",
         evaluation_batch_size: int = 25,
     ) -> None:
         self.dataset = dataset
         self.low_resolution, self.high_resolution = low_resolution, high_resolution
-        self.held_out, self.diffusion_steps = held_out, diffusion_steps
+        self.held_out, self.diffusion_steps, self.step_of = held_out, diffusion_steps, step_of
         self.scored_images, self.evaluation_batch_size = scored_images, evaluation_batch_size
 
     @property
@@ -68,6 +71,8 @@ class SR(Task):
         return tuple(Metric(name, unit, higher_is_better=True, primary=primary) for name, unit, primary in names)
 
     def check(self) -> None:
+        if self.step_of not in ("image", "batch"):
+            raise UserError(f"task.step_of must be image or batch, got '{self.step_of}'")
         if self.scored_images not in ("all", "first_100"):
             raise UserError(f"task.scored_images must be all or first_100, got '{self.scored_images}'")
         if not 4 <= self.low_resolution < self.high_resolution or self.high_resolution % self.low_resolution:
@@ -116,7 +121,7 @@ class SR(Task):
 
     def loss(self, backbone: Backbone, batch: Mapping[str, Tensor]) -> Tensor:
         """Mean absolute error of the predicted noise."""
-        noisy, noise, level = self.diffusion.noisy(batch["truth"])
+        noisy, noise, level = self.diffusion.noisy(batch["truth"], one_step=self.step_of == "batch")
         return F.l1_loss(backbone(torch.cat([batch["blurred"], noisy], dim=1), level), noise)
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:

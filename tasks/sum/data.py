@@ -154,13 +154,17 @@ class EncodedPairs(Dataset[dict[str, Tensor | None]]):
     """Pairs of one part as tokens, cut to the lengths, read through memory maps.
 
     A batch is ``source`` [B, M] and ``target`` [B, N + 1] (begin token, summary, end token), filled with padding, and
-    the masks of what is padding, None where nothing is.
+    the masks of what is padding, None where nothing is. With ``ends`` ``targets`` every summary ends, and no document;
+    with ``short`` those documents and summaries do that, with their end, need not be cut.
     """
 
-    def __init__(self, pairs: Pairs, part: str, tokenizer: Tokenizer, *, source_len: int, target_len: int) -> None:
-        self.part = part
+    def __init__(
+        self, pairs: Pairs, part: str, tokenizer: Tokenizer, *, source_len: int, target_len: int, ends: str = "targets"
+    ) -> None:
+        self.part, self.ends = part, ends
         self.begin, self.pad, self.end = special_tokens(tokenizer)
         key = {"pairs": pairs.key, "part": part, "tokenizer": tokenizer.to_str(), "lengths": [source_len, target_len]}
+        key |= {} if ends == "targets" else {"ends": ends}
         folder = prepared("sum", key, lambda folder: self._encode(pairs, tokenizer, folder, source_len, target_len))
         self.tokens = np.memmap(folder / "tokens.bin", dtype="int32", mode="r")
         self.bounds = np.load(folder / "bounds.npy", mmap_mode="r")
@@ -170,9 +174,13 @@ class EncodedPairs(Dataset[dict[str, Tensor | None]]):
         bounds = [0]
         with (folder / "tokens.bin").open("wb") as file, (folder / "texts.jsonl").open("w") as texts:
             for text, summary in progress(pairs.read(self.part), f"encoding {self.part}"):
-                source = tokenizer.encode(text, add_special_tokens=False).ids[:source_len]
-                target = tokenizer.encode(summary, add_special_tokens=False).ids[: target_len - 1]
-                for ids in (source, [self.begin, *target, self.end]):
+                source = tokenizer.encode(text, add_special_tokens=False).ids
+                target = tokenizer.encode(summary, add_special_tokens=False).ids
+                if self.ends == "targets":
+                    ended = source[:source_len], [*target[: target_len - 1], self.end]
+                else:
+                    ended = [*source, self.end][:source_len], [*target, self.end][:target_len]
+                for ids in (ended[0], [self.begin, *ended[1]]):
                     np.array(ids, dtype="int32").tofile(file)
                     bounds.append(bounds[-1] + len(ids))
                 texts.write(json.dumps([text, summary]) + "\n")

@@ -38,6 +38,8 @@ class Sum(Task):
         empty: what an example without a document or a summary does: ``stop`` or ``skip``; the official training part
             has a few.
         source_len, target_len: most tokens of the documents, and of a summary with its end token.
+        ends: what has an end token: all ``targets``, or, as in ParaGen, the ``short`` sources and targets, which are
+            not cut.
         label_smoothing: of the training loss.
         search: ``greedy``, as published, or ``beam``.
         min_length, max_length: of generated summaries, in tokens: no end before the one, no going on after the
@@ -60,6 +62,7 @@ class Sum(Task):
         empty: str = "stop",
         source_len: int = 4096,
         target_len: int = 400,
+        ends: str = "targets",
         label_smoothing: float = 0.1,
         search: str = "greedy",
         min_length: int = 200,
@@ -71,7 +74,7 @@ class Sum(Task):
     ) -> None:
         self.dataset, self.source, self.tokenizer_path = dataset, source, tokenizer
         self.vocab_size, self.source_len, self.target_len = vocab_size, source_len, target_len
-        self.empty, self.label_smoothing = empty, label_smoothing
+        self.empty, self.ends, self.label_smoothing = empty, ends, label_smoothing
         self.search, self.num_beams, self.length_penalty = search, num_beams, length_penalty
         self.min_length, self.max_length, self.blocked_ngram = min_length, max_length, blocked_ngram
         self.evaluation_batch_size = evaluation_batch_size
@@ -92,6 +95,8 @@ class Sum(Task):
             raise UserError(f"task.search must be greedy or beam, got '{self.search}'")
         if self.empty not in ("stop", "skip"):
             raise UserError(f"task.empty must be stop or skip, got '{self.empty}'")
+        if self.ends not in ("targets", "short"):
+            raise UserError(f"task.ends must be targets or short, got '{self.ends}'")
         if min(self.source_len, self.evaluation_batch_size, self.num_beams) < 1 or self.target_len < 2:
             raise UserError(
                 "task.source_len, evaluation_batch_size and num_beams must be at least 1, target_len at least 2"
@@ -111,7 +116,7 @@ class Sum(Task):
         else:
             self.tokenizer = read_bpe(self.tokenizer_path)
         lengths = {"source_len": self.source_len, "target_len": self.target_len}
-        self.parts = {part: EncodedPairs(pairs, part, self.tokenizer, **lengths) for part in PARTS}
+        self.parts = {part: EncodedPairs(pairs, part, self.tokenizer, **lengths, ends=self.ends) for part in PARTS}
         self._key = pairs.key
 
     def fingerprint(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 from pathlib import Path
 
 import numpy as np
@@ -43,18 +44,18 @@ def mel_filters() -> Tensor:
     return torch.from_numpy(mel(sr=RATE, n_fft=N_FFT, n_mels=NUM_MELS, fmin=MEL_RANGE[0], fmax=MEL_RANGE[1]))
 
 
-def magnitudes(wave: np.ndarray) -> Tensor:
-    """Magnitude spectrogram [513, F], a frame each 256 samples."""
-    window = torch.hann_window(WINDOW)
+def magnitudes(wave: np.ndarray, *, windowed: bool = True) -> Tensor:
+    """Magnitude spectrogram [513, F], a frame each 256 samples, through Hann's window."""
+    window = torch.hann_window(WINDOW) if windowed else torch.ones(WINDOW)
     spectrum = torch.stft(torch.from_numpy(wave), N_FFT, HOP, WINDOW, window, pad_mode="reflect", return_complex=True)
     return spectrum.abs()
 
 
-def features(wave: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def features(wave: np.ndarray, *, as_fairseq: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Log-mel frames [F, 80], log pitch [F] and log energy [F] (Ren et al. 2021, section 2.3).
 
     Pitch is YIN's, in logarithms; where the frame is quiet or YIN finds nothing inside its range it is interpolated
-    between its neighbours, as FastSpeech 2 does for unvoiced frames.
+    between its neighbours, as FastSpeech 2 does for unvoiced frames. fairseq's energy is of frames without a window.
     """
     import librosa
 
@@ -67,7 +68,19 @@ def features(wave: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     frames = np.arange(len(pitch))
     known = pitch[voiced] if voiced.any() else np.array([low])
     pitch = np.interp(frames, frames[voiced] if voiced.any() else [0], known)
+    if as_fairseq:
+        energy = magnitudes(wave, windowed=False).norm(dim=0).numpy()
     return mel, np.log(pitch).astype(np.float32), np.log(np.maximum(energy, FLOOR)).astype(np.float32)
+
+
+def in_16_bits(wave: np.ndarray) -> np.ndarray:
+    """The samples that a file of 16 bits keeps, which lie in [-1, 1]."""
+    import soundfile
+
+    file = io.BytesIO()
+    soundfile.write(file, wave, RATE, format="WAV", subtype="PCM_16")
+    file.seek(0)
+    return np.asarray(soundfile.read(file, dtype="float32")[0])
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +69,7 @@ def read_metadata(folder: Path) -> list[tuple[str, str]]:
     return found
 
 
-def read_ljspeech(data_root: Path | None) -> tuple[list[Utterance], dict[str, Any]]:
+def read_ljspeech(data_root: Path | None, *, as_fairseq: bool = False) -> tuple[list[Utterance], dict[str, Any]]:
     """All utterances, from the cache where their features were made before; and what identifies them.
 
     Alignments are read where there is a TextGrid for every clip; without any the utterances have none.
@@ -84,16 +85,17 @@ def read_ljspeech(data_root: Path | None) -> tuple[list[Utterance], dict[str, An
     if aligned and len(aligned) < len(grids):
         lacking = metadata[grids.index(None)][0]
         raise UserError(f"{folder}/TextGrid has alignments of some clips but not of {lacking}")
-    key = {"metadata": metadata, "waves": checksums(waves), "alignments": checksums(aligned), "version": VERSION}
+    made = _made(as_fairseq=as_fairseq)
+    key = {"metadata": metadata, "waves": checksums(waves), "alignments": checksums(aligned), **made}
 
     def utterances() -> Iterator[Utterance]:
         for (clip, text), wave, grid in zip(progress(metadata, "features"), waves, grids, strict=True):
-            mel, pitch, energy = features(read_wave(wave))
+            mel, pitch, energy = features(read_wave(wave), as_fairseq=as_fairseq)
             tokens, durations, start = _alignment(grid, len(mel)) if grid else ([], [], 0)
             written = [WRITTEN[token] for token in written_tokens(text)] + [END]
             yield Utterance(clip, written, tokens, durations, start, mel, pitch, energy)
 
-    about = {"clips": len(metadata), "alignments": len(aligned), "version": VERSION}
+    about = {"clips": len(metadata), "alignments": len(aligned), **made}
     return _cached(key, utterances()), about
 
 
@@ -122,19 +124,24 @@ def _alignment(grid: Path, num_frames: int) -> tuple[list[int], list[int], int]:
     return [ALIGNED[phone.name] for phone in phones], durations, edges[0]
 
 
-def synthetic_utterances(count: int) -> tuple[list[Utterance], dict[str, Any]]:
+def synthetic_utterances(count: int, *, as_fairseq: bool = False) -> tuple[list[Utterance], dict[str, Any]]:
     """Utterances that :func:`generate_utterance` makes; their alignments are exact."""
 
     def utterances() -> Iterator[Utterance]:
         for number in progress(range(count), "features"):
             phonemes, durations, wave = generate_utterance(number)
-            mel, pitch, energy = features(wave)
+            mel, pitch, energy = features(wave, as_fairseq=as_fairseq)
             aligned = [ALIGNED[phoneme] for phoneme in phonemes]
             written = [WRITTEN[phoneme] for phoneme in phonemes] + [END]
             yield Utterance(f"{number:04d}", written, aligned, durations, 0, mel, pitch, energy)
 
-    key = {"generator": 5, "count": count, "version": VERSION}
+    key = {"generator": 5, "count": count, **_made(as_fairseq=as_fairseq)}
     return _cached(key, utterances()), key
+
+
+def _made(*, as_fairseq: bool) -> dict[str, Any]:
+    """What identifies the way that features were made."""
+    return {"version": VERSION} | ({"features": "fairseq"} if as_fairseq else {})
 
 
 def _cached(key: dict[str, Any], utterances: Iterator[Utterance]) -> list[Utterance]:
@@ -215,10 +222,14 @@ class Utterances(Dataset[dict[str, Tensor]]):
 
     ``written`` [B, T] with ``frames`` [B, S, 4 * 80] in groups of four; and where there are alignments ``aligned``
     [B, T'] with ``durations``, ``pitch``, ``energy`` [B, T'] and ``mel`` [B, F, 80].
+
+    As fairseq makes them (``as_fairseq``), an end token of no frames, pitch 0 and energy 0 follows the aligned ones, a
+    token's pitch and energy are log(mean + 1) over its frames and not normalised (elsewhere the mean of the logarithms
+    is), and frames that fill no group of four are left out.
     """
 
-    def __init__(self, utterances: Sequence[Utterance], scale: Scale) -> None:
-        self.utterances, self.scale = utterances, scale
+    def __init__(self, utterances: Sequence[Utterance], scale: Scale, *, as_fairseq: bool = False) -> None:
+        self.utterances, self.scale, self.as_fairseq = utterances, scale, as_fairseq
 
     def __len__(self) -> int:
         return len(self.utterances)
@@ -228,10 +239,11 @@ class Utterances(Dataset[dict[str, Tensor]]):
         batch = _padded("written", [torch.tensor(u.written) for u in chosen], PAD)
         batch |= _padded("frames", [self._groups(u) for u in chosen], 0.0)
         if all(u.aligned for u in chosen):
-            batch |= _padded("aligned", [torch.tensor(u.aligned) for u in chosen], PAD)
-            batch["durations"] = pad_sequence([torch.tensor(u.durations) for u in chosen], batch_first=True)
+            end, nothing = ([END], [0]) if self.as_fairseq else ([], [])
+            batch |= _padded("aligned", [torch.tensor(u.aligned + end) for u in chosen], PAD)
+            batch["durations"] = pad_sequence([torch.tensor(u.durations + nothing) for u in chosen], batch_first=True)
             for name in ("pitch", "energy"):
-                rows = [self._by_token(u, name) for u in chosen]
+                rows = [torch.tensor(self._by_token(u, name) + nothing) for u in chosen]
                 batch[name] = pad_sequence(rows, batch_first=True)
             batch |= _padded("mel", [torch.from_numpy(self.spoken(u)) for u in chosen], 0.0)
         return {**batch, "index": torch.tensor(indices)}
@@ -241,19 +253,26 @@ class Utterances(Dataset[dict[str, Tensor]]):
         stop = utterance.start + sum(utterance.durations)
         return self.scale.normal(np.asarray(utterance.mel[utterance.start : stop]))
 
+    def grouped(self, utterance: Utterance) -> np.ndarray:
+        """The frames that are predicted in groups of four."""
+        count = len(utterance.mel)
+        return np.asarray(utterance.mel[: count - count % FRAMES_PER_STEP if self.as_fairseq else count])
+
     def _groups(self, utterance: Utterance) -> Tensor:
-        """All frames, four to a row, the last row filled with what is silence on average."""
-        mel = torch.from_numpy(self.scale.normal(np.asarray(utterance.mel)))
+        """These frames, four to a row, the last row filled with what is silence on average."""
+        mel = torch.from_numpy(self.scale.normal(self.grouped(utterance)))
         missing = -len(mel) % FRAMES_PER_STEP
         return torch.cat([mel, mel.new_zeros(missing, NUM_MELS)]).reshape(-1, FRAMES_PER_STEP * NUM_MELS)
 
-    def _by_token(self, utterance: Utterance, name: str) -> Tensor:
-        """The mean over each token's frames; 0, the mean of all, for a token of none."""
+    def _by_token(self, utterance: Utterance, name: str) -> list[float]:
+        """The mean over each token's frames; 0 for a token of none, where normalised the mean of all."""
         mean, deviation = getattr(self.scale, name)
-        values = (np.asarray(getattr(utterance, name)) - mean) / deviation
+        values = np.asarray(getattr(utterance, name))
+        values = np.exp(values) if self.as_fairseq else (values - mean) / deviation
         ends = utterance.start + np.cumsum(utterance.durations)
         parts = [values[end - frames : end] for end, frames in zip(ends, utterance.durations, strict=True)]
-        return torch.tensor([float(part.mean()) if len(part) else 0.0 for part in parts])
+        means = [float(part.mean()) if len(part) else 0.0 for part in parts]
+        return [math.log1p(value) for value in means] if self.as_fairseq else means
 
 
 def _padded(name: str, rows: list[Tensor], fill: float) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
+from typing import Literal
 
 import numpy as np
 import torch
@@ -53,12 +54,18 @@ def warped_distance(a: np.ndarray, b: np.ndarray) -> float:
     return float(dtw(C=cdist(a, b) / np.sqrt(a.shape[1]), backtrack=False)[-1, -1])
 
 
-def distortions(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
-    """MCD and MSD of (synthesised, target) waves: the paths' costs summed, over the frames synthesised."""
+def distortions(
+    pairs: Iterable[tuple[np.ndarray, np.ndarray]], *, over: Literal["synthesised", "target"] = "synthesised"
+) -> dict[str, float]:
+    """MCD and MSD of (synthesised, target) waves: the paths' costs summed, over the frames of one side.
+
+    fairseq divides its scores by the frames synthesised, and what chooses its checkpoint by those of the targets, which
+    a network that does not stop cannot lower.
+    """
     totals, frames = {"mcd": 0.0, "msd": 0.0}, 0
     for synthesised, target in pairs:
         a, b = log_mel_power(synthesised), log_mel_power(target)
         totals["mcd"] += warped_distance(cepstra(a), cepstra(b))
         totals["msd"] += warped_distance(a, b)
-        frames += len(a)
+        frames += len(a if over == "synthesised" else b)
     return {name: total / frames for name, total in totals.items()}

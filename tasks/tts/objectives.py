@@ -104,5 +104,5 @@ class Steps:
             batch["written"], batch["written_padding"], max_steps=self.max_steps, threshold=self.threshold
         )
 
-    def target(self, utterances: Utterances, utterance: Utterance) -> np.ndarray:  # noqa: ARG002
-        return np.asarray(utterance.mel)
+    def target(self, utterances: Utterances, utterance: Utterance) -> np.ndarray:
+        return utterances.grouped(utterance)

@@ -16,7 +16,7 @@ from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import DurationSynthesiser, StepSynthesiser
 from cab.registry import BACKBONES
 from cab.task import Batches, Metric
-from tasks.tts.audio import griffin_lim
+from tasks.tts.audio import griffin_lim, in_16_bits
 from tasks.tts.data import (
     Scale,
     Utterance,
@@ -51,6 +51,8 @@ class TTS(Task):
         teacher: the record of a trained transformer_tts whose cross attention gives the durations of FastSpeech 2,
             where there are no alignments.
         chosen_by: what chooses the checkpoint: ``loss`` of the dev part, or its ``mcd``, as published.
+        as_fairseq: targets as fairseq makes them (see :class:`tasks.tts.data.Utterances`), and waves of the test part
+            rounded to 16 bits before they are scored, as in its files.
         validation_iterations, iterations: of Griffin-Lim, in validation and in the test.
         max_steps: most decoder steps of Transformer-TTS.
         threshold: stop probability that ends an utterance.
@@ -68,6 +70,7 @@ class TTS(Task):
         generated: int = 240,
         teacher: str | None = None,
         chosen_by: str = "loss",
+        as_fairseq: bool = False,
         validation_iterations: int = 8,
         iterations: int = 32,
         max_steps: int = 1200,
@@ -75,6 +78,7 @@ class TTS(Task):
         evaluation_batch_size: int = 8,
     ) -> None:
         self.dataset, self.held_out, self.generated, self.chosen_by = dataset, held_out, generated, chosen_by
+        self.as_fairseq = as_fairseq
         self.teacher = None if teacher is None else Path(teacher)
         self.validation_iterations, self.iterations = validation_iterations, iterations
         self.max_steps, self.threshold = max_steps, threshold
@@ -102,10 +106,10 @@ class TTS(Task):
 
     def setup(self, data_root: Path | None) -> None:
         if self.dataset == "synthetic":
-            utterances, self._about = synthetic_utterances(self.generated)
+            utterances, self._about = synthetic_utterances(self.generated, as_fairseq=self.as_fairseq)
             parts = split_at_end(utterances, HELD_OUT)
         else:
-            utterances, self._about = read_ljspeech(data_root)
+            utterances, self._about = read_ljspeech(data_root, as_fairseq=self.as_fairseq)
             parts = split_at_end(utterances, self.held_out) if self.held_out else split_by_chapter(utterances)
         for name, part in parts.items():
             if not part:
@@ -118,7 +122,7 @@ class TTS(Task):
             network = load_teacher(self.teacher)
             parts = {name: [self._listen(network, u) for u in part] for name, part in parts.items()}
             self._about = {**self._about, "teacher": fingerprint(self.teacher)}
-        self.parts = {name: Utterances(part, self.scale) for name, part in parts.items()}
+        self.parts = {name: Utterances(part, self.scale, as_fairseq=self.as_fairseq) for name, part in parts.items()}
 
     def _listen(self, teacher: TransformerTTS, utterance: Utterance) -> Utterance:
         """The utterance with durations from where the teacher looks."""
@@ -148,7 +152,8 @@ class TTS(Task):
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         if self.chosen_by == "mcd":
-            return distortions(self._waves(backbone, batches, "dev", self.validation_iterations))["mcd"]
+            waves = self._waves(backbone, batches, "dev", self.validation_iterations)
+            return distortions(waves, over="target")["mcd"]
         total, count = 0.0, 0
         for batch in batches(self.parts["dev"], self.evaluation_batch_size):
             total += self.loss(backbone, batch).item() * len(batch["index"])
@@ -176,7 +181,10 @@ class TTS(Task):
                 yield tuple(griffin_lim(frames, iterations=iterations) for frames in (mel, target))  # type: ignore[misc]
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        return distortions(self._waves(backbone, batches, "test", self.iterations))
+        waves = self._waves(backbone, batches, "test", self.iterations)
+        if self.as_fairseq:
+            return distortions((in_16_bits(spoken), in_16_bits(target)) for spoken, target in waves)
+        return distortions(waves)
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """The mean frame of the training part, for as long as the utterance lasts."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from cab.config import read_table, register_configs, resolve, tuned_options
+from cab.config import paper_value, read_table, register_configs, resolve, tuned_options
 from cab.config_sources import CONFIGS
 from cab.registry import TASKS
 
@@ -62,6 +62,7 @@ def test_training_is_table_4(task: str, dataset: str, backbone: str) -> None:
     assert trainer["clip_norm"] == (FAIRSEQ[backbone][0] if task == "tts" else float(row["clip_norm"]))
     assert trainer["betas"] == [float(row["beta1"]), float(row["beta2"])]
     assert trainer["schedule"] == OTHERWISE.get((task, "schedule"), SCHEDULES.get(row["schedule"], row["schedule"]))
+    assert trainer["precision"] == ("16-mixed" if task in ("mlm", "sum") else "32-true")
     assert trainer["optimizer"] == OTHERWISE.get((task, "optimizer"), row["optimizer"])
     if task in DROPOUT:
         assert config["backbone"][DROPOUT[task]] == float(row["attention_dropout"])
@@ -99,9 +100,11 @@ def test_protocols_are_the_published_ones() -> None:
     def task(name: str, dataset: str, backbone: str) -> dict[str, Any]:
         return composed(name, dataset, backbone, "paper")["task"]
 
-    assert task("tts", "ljspeech", "fastspeech2")["chosen_by"] == "mcd"
+    speech = task("tts", "ljspeech", "fastspeech2")
+    assert (speech["chosen_by"], speech["as_fairseq"]) == ("mcd", True)
     summary = task("sum", "multi_news", "transformer")
     assert (summary["search"], summary["min_length"], summary["max_length"]) == ("greedy", 200, 400)
+    assert (summary["empty"], summary["ends"]) == ("skip", "short")
     assert (summary["source_len"], summary["target_len"], summary["label_smoothing"]) == (4096, 400, 0.1)
     pcc = task("pcc", "pcn", "pointr")
     assert (pcc["chosen_on"], pcc["f_score_of"]) == ("test", "all")
@@ -112,6 +115,9 @@ def test_protocols_are_the_published_ones() -> None:
     assert (mlm["block_len"], mlm["mask_share"], mlm["scored_part"]) == (2048, 0.15, "validation")
     sr = composed("sr", "ffhq", "sr3", "paper")
     assert (sr["task"]["diffusion_steps"], sr["task"]["scored_images"]) == (2000, "first_100")
+    assert sr["task"]["step_of"] == "batch"
+    assert list(sr["backbone"]["attention_resolutions"]) == [16, 32, 64]
+    assert paper_value("sr", "attention_resolutions", "attention", "abc") == [16, 32, 64, 128]
     trainer = sr["trainer"]
     assert (trainer["keep"], trainer["average_every"], trainer["average_count"]) == ("average", 50_000, 5)
     assert composed("sum", "multi_news", "transformer", "paper")["trainer"]["keep"] == "last"

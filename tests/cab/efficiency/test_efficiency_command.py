@@ -147,6 +147,11 @@ def test_sizes_of_appendix_g_hold_in_the_pattern_that_it_measures() -> None:
     assert longshort.all_options(Pattern.NS)["conv_kernel_size"] == 5
     assert longshort.all_options(Pattern.CS)["conv_kernel_size"] is None
     assert AttentionSubject.parse("s4d:state_size=64").all_options(Pattern.NS)["state_size"] == 64
+    probsparse = AttentionSubject.parse("probsparse")
+    lengths = (256, 512, 1024, 2048, 4096, 8192)
+    factors = [probsparse.for_length(length).all_options(Pattern.NS)["factor"] for length in lengths]
+    assert factors == [3, 3, 3, 3, 2, 2]
+    assert AttentionSubject.parse("mca").for_length(256).options == {}
 
 
 def test_a_table_says_why_a_number_is_missing(tmp_path: Path) -> None:

@@ -1,0 +1,64 @@
+"""FastSpeech 2's targets, Transformer-TTS's frames and the scored waves against fairseq's own functions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tasks.tts.audio import NUM_MELS, features, in_16_bits
+from tasks.tts.data import Scale, Utterance, Utterances
+from tasks.tts.distortion import distortions
+from tasks.tts.phonemes import END
+
+DURATIONS = [3, 5, 1, 7, 4]
+ENERGY = (4.293850, 4.297422, 4.309478, 4.294216, 4.286580)
+PITCH = (5.241877, 5.443406, 5.151037, 5.281128, 5.455693)
+"""fairseq, examples/speech_synthesis/data_utils.py, ``extract_energy`` and ``extract_pitch`` (its F0 given), with these
+durations; the zeros of the end token are ``TextToSpeechDataset.__getitem__``'s."""
+
+
+def utterances(*, as_fairseq: bool) -> Utterances:
+    rng = np.random.default_rng(0)
+    wave = (0.1 * rng.standard_normal(20 * 256)).astype(np.float32)
+    mel, _, energy = features(wave, as_fairseq=True)
+    pitch = np.log(rng.uniform(80, 300, 21))
+    only = Utterance("a", [5, END], [4, 5, 6, 7, 8], DURATIONS, 0, mel, pitch, energy)
+    ones = np.ones(NUM_MELS, dtype=np.float32)
+    return Utterances([only], Scale((0 * ones, ones), (5.2, 0.3), (2.0, 0.5)), as_fairseq=as_fairseq)
+
+
+def test_pitch_and_energy_are_logarithms_of_means() -> None:
+    batch = utterances(as_fairseq=True).__getitems__([0])
+    assert batch["energy"][0].tolist() == pytest.approx([*ENERGY, 0.0], abs=2e-4)
+    assert batch["pitch"][0].tolist() == pytest.approx([*PITCH, 0.0], abs=1e-5)
+    assert batch["durations"][0].tolist() == [*DURATIONS, 0]
+    assert batch["aligned"][0].tolist() == [4, 5, 6, 7, 8, END]
+    assert not batch["aligned_padding"].any()
+
+
+def test_frames_that_fill_no_group_are_left_out() -> None:
+    """``SpeechToTextDataset.pack_frames`` of 21 frames, 4 a step: 5 steps."""
+    data = utterances(as_fairseq=True)
+    [utterance] = data.utterances
+    assert len(utterance.mel) == 21
+    assert data.__getitems__([0])["frames"].shape == (1, 5, 4 * NUM_MELS)
+    assert len(data.grouped(utterance)) == 20
+    assert len(utterances(as_fairseq=False).grouped(utterance)) == 21
+
+
+def test_waves_are_rounded_to_16_bits() -> None:
+    """``generate_waveform.dump_result`` writes with soundfile's default for WAV, 16 bits."""
+    wave = np.array([0.0, 0.25, -0.3, 1.7, -1.7], dtype=np.float32)
+    kept = in_16_bits(wave)
+    assert np.abs(kept[:3] - wave[:3]).max() < 2**-15
+    assert (kept * 2**15 == np.round(kept * 2**15)).all()
+    assert kept[3:].tolist() == pytest.approx([1.0, -1.0], abs=1e-4)
+
+
+def test_what_chooses_a_checkpoint_is_divided_by_the_targets_frames() -> None:
+    """``TextToSpeechTask.valid_step_with_inference``: ``targ_frames`` is the first side of the path, the target's."""
+    rng = np.random.default_rng(1)
+    spoken, target = (0.1 * rng.standard_normal(n).astype(np.float32) for n in (11025, 5512))
+    by_spoken, by_target = (distortions([(spoken, target)], over=side)["mcd"] for side in ("synthesised", "target"))
+    frames = [1 + len(wave) // 275 for wave in (spoken, target)]
+    assert by_target == pytest.approx(by_spoken * frames[0] / frames[1])
