@@ -103,11 +103,12 @@ class PoinTr(Backbone):
         bias. What unfolds the queries keeps torch's first weights.
         """
         kept = kept_by_attentions(self)
-        for part in (self.proxies.input, self.position, self.input, self.shape, self.query):
+        of_points: list[nn.Module] = [self.proxies.input, self.position, self.input, self.shape, self.query]
+        for part in of_points:
             for module in part.modules():
                 if isinstance(module, nn.Linear):  # a convolution of width 1 there
                     nn.init.xavier_normal_(module.weight)
-        for part in (self.encoder, self.coarse, self.decoder):
+        for part in self.encoder, self.coarse, self.decoder:
             for module in part.modules():
                 if isinstance(module, nn.Conv1d) and module not in kept:
                     nn.init.xavier_normal_(module.weight)
