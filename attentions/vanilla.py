@@ -77,7 +77,7 @@ class VanillaAttention(Attention):
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     @classmethod
-    def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit:
+    def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit | None:
         """Softmax attention itself."""
         return SoftmaxLimit(({},))
 
