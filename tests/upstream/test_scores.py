@@ -1,0 +1,75 @@
+"""Metrics of preset `paper` against upstream's functions on inputs from seeds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from backbones.layers.points import farthest_points
+from tasks.pcc.task import mean_scores
+from tasks.sr.task import similarity
+from tasks.sum.rouge import rouge
+from tasks.tts.audio import RATE
+from tasks.tts.distortion import distortions
+from tests.cab.test_paper_presets import composed
+
+
+def test_distortions_are_fairseqs() -> None:
+    """fairseq, ``batch_mel_cepstral_distortion`` and ``batch_mel_spectral_distortion`` with torchaudio 2.6."""
+    rng = np.random.default_rng(7)
+
+    def wave(length: int) -> np.ndarray:
+        time, pitch = np.arange(length) / RATE, rng.uniform(100, 250)
+        tone = 0.3 * sum(np.sin(2 * np.pi * pitch * k * time) / k for k in range(1, 8))
+        loud = 0.6 + 0.4 * np.sin(2 * np.pi * 3 * time)
+        return (tone * loud + 0.01 * rng.standard_normal(length)).astype(np.float32)
+
+    found = distortions([(wave(a), wave(b)) for a, b in ((9000, 7000), (5000, 8123))])
+    assert found == pytest.approx({"mcd": 1.5840614, "msd": 3.0359320}, rel=1e-5)
+
+
+def test_clouds_are_scored_as_published() -> None:
+    """pointr, ``Metrics._get_f_score`` (its distances by SciPy's k-d tree) and ``ChamferDistanceL1``, ``L2`` with
+    ``ignore_zeros``: zeros count in the F-score alone.
+    """
+    rng = np.random.default_rng(5)
+    truth = rng.uniform(-0.5, 0.5, (600, 3))
+    points = np.concatenate([truth[:400] + 0.006 * rng.standard_normal((400, 3)), np.zeros((100, 3))])
+    pair = tuple(torch.from_numpy(cloud.astype(np.float32)).unsqueeze(0) for cloud in (points, truth))
+    found = mean_scores([pair], composed("pcc", "pcn", "pointr", "paper")["task"]["f_score_of"])  # type: ignore[list-item]
+    assert found["f_score"] == pytest.approx(0.39272727, abs=1e-7)
+    assert found["f_score_real"] == pytest.approx(0.432, abs=1e-7)
+    assert found["cd_l1"] == pytest.approx(21.3013667, rel=1e-5)
+    assert found["cd_l2"] == pytest.approx(2.55076489, rel=1e-5)
+
+
+def test_farthest_points_are_pointnet2s() -> None:
+    """pointnet2_ops, ``furthest_point_sampling_kernel``, its rule run in a plain loop: 40 points, ten of them zero and
+    one near the origin; 50 wanted.
+    """
+    rng = np.random.default_rng(3)
+    points = rng.uniform(-0.5, 0.5, (40, 3)).astype(np.float32)
+    points[30:] = 0
+    points[7] *= 0.02
+    chosen = farthest_points(torch.from_numpy(points).unsqueeze(0), 50)[0].tolist()
+    first = [0, 24, 11, 17, 25, 23, 20, 6, 8, 2, 22, 3, 1, 14, 4, 19, 21, 28, 9, 26, 29, 27, 16, 10, 13, 12, 18, 15, 5]
+    assert chosen == first + [0] * 21
+
+
+def test_images_are_scored_as_published() -> None:
+    """sr3, core/metrics.py ``calculate_psnr`` and ``calculate_ssim`` with OpenCV."""
+    rng = np.random.default_rng(11)
+    truth = rng.integers(0, 256, (8, 8, 3)).repeat(4, 0).repeat(4, 1).astype(np.uint8)
+    image = np.clip(truth + rng.normal(0, 20, truth.shape), 0, 255).astype(np.uint8)
+    assert similarity(image, truth) == pytest.approx((22.54166810405531, 0.9396862092077755), rel=1e-6)
+
+
+def test_rouge_is_stemmed() -> None:
+    """pyrouge, ``Rouge155``, asks ROUGE-1.5.5 for ``-m`` whatever it is told: by Porter's stems four of five words are
+    shared, as they stand one.
+    """
+    found = rouge([("dogs running quickly past houses", "dog runs quick past house")])
+    shared = {"dog", "run", "past", "hous"}
+    assert found["rouge1"] == pytest.approx(100 * len(shared) / 5)
+    assert found["rouge1_plain"] == pytest.approx(100 / 5)
