@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 Pearson correlation of compositional indices over the attentions that both patterns (or tasks) share, with the p-value
-of no correlation and a 95% confidence interval by Fisher's z. Few attentions can show nothing: below three there is no
+of no correlation and a 95% confidence interval by Fisher's z; and of each pattern with published accuracies on Long
+Range Arena (Figure 3a). Few attentions can show nothing: below three there is no
 number, below five the note says `too few`. Two folders of different presets are compared with each other instead:
 Spearman's correlation of the indices in each pattern and task, and the attention whose ranks differ most.
 
@@ -37,19 +38,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import pandas as pd
 
-    from cab.scoring import pattern_correlation, score, task_correlation
+    from cab.scoring import benchmark_correlation, pattern_correlation, score, task_correlation
 
     results = selected_results(args)
     presets = list(dict.fromkeys(results["preset"]))
     if len(args.results) == len(presets) == 2:
         return _compare(args, [results[results["preset"] == preset] for preset in presets])
     scores = score(results, normalization=args.normalization)
-    tables = [pattern_correlation(scores.table), task_correlation(scores.table)]
+    tables = [part(scores.table) for part in (pattern_correlation, benchmark_correlation, task_correlation)]
     table = pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
     if args.csv:
         csv_table(table).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
-    elif table.empty:
-        print("nothing to correlate: the results are of one pattern and one task")
     else:
         print(_text(table))
     print_notes(scores.notes)

@@ -28,9 +28,10 @@ RETRIED = (*(status for status in Status if status is not Status.FINISHED), UNFI
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
-        choices=("attentions", "backbones", "tasks", "cells", "taxonomy"),
+        choices=("attentions", "backbones", "tasks", "cells", "taxonomy", "published"),
         help="for attentions, `state` is what decoding keeps for one head of width 64 in float32; taxonomy is the "
-        "paper's Table 13, each claim beside what is verified",
+        "paper's Table 13, each claim beside what is verified; published is Table 3, each cell beside what preset "
+        "paper runs and what is known to differ",
     )
     parser.add_argument("--csv", action="store_true", help="comma-separated values instead of an aligned table")
     parser.add_argument(
@@ -64,6 +65,10 @@ def _registered(what: str) -> list[list[str]]:
         from cab.taxonomy import rows
 
         return rows()
+    if what == "published":
+        from cab.published_cells import PublishedCell, published_cells
+
+        return [list(PublishedCell._fields), *map(list, published_cells())]
     return {"attentions": _attentions, "backbones": _backbones, "tasks": _tasks, "cells": _cells}[what]()
 
 

@@ -11,7 +11,8 @@ from cab.reports import figures
 from cab.reports.curves import extrapolation_curves
 from cab.reports.efficiency import cost_curves
 from cab.reports.leaderboard import Board
-from cab.scoring import efficiency_length, pattern_correlation, task_correlation
+from cab.scoring import benchmark_correlation, efficiency_length, pattern_correlation, task_correlation
+from cab.scoring.correlation import LRA
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,11 +50,13 @@ def _costs(costs: pd.DataFrame | None) -> Iterator[tuple[str, Figure]]:
 
 
 def _suite(board: Board) -> Iterator[tuple[str, Figure]]:
+    import pandas as pd
+
     suite = board.suite
     if len(suite.patterns) > 1:
-        pairs = pattern_correlation(board.scores)
+        pairs = pd.concat([pattern_correlation(board.scores), benchmark_correlation(board.scores)])
         title = f"{suite.heading}: correlation between patterns"
-        yield f"figure3a-{suite.key}", figures.correlation_figure(pairs, order=suite.patterns, title=title)
+        yield f"figure3a-{suite.key}", figures.correlation_figure(pairs, order=[*suite.patterns, LRA], title=title)
     benefit = board.benefit()
     if not benefit.empty:
         yield f"figure3b-{suite.key}", figures.benefit_figure(benefit, title=f"{suite.heading}: benefit of attention")

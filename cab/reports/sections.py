@@ -15,7 +15,8 @@ from cab.reports.curves import extrapolation_curves
 from cab.reports.efficiency import cost_curves
 from cab.reports.inline_svg import inline_svg
 from cab.reports.tables import Table, element_id
-from cab.scoring import efficiency_length, pattern_correlation, task_correlation
+from cab.scoring import benchmark_correlation, efficiency_length, pattern_correlation, task_correlation
+from cab.scoring.correlation import LRA
 from cab.scoring.index import AVERAGE
 
 if TYPE_CHECKING:
@@ -135,12 +136,16 @@ def _task_correlation(board: Board, pattern: str, tab: str) -> Iterator[Block]:
 def _pattern_correlation(board: Board) -> Iterator[Block]:
     if len(board.suite.patterns) < 2:
         return
-    pairs = pattern_correlation(board.scores)
+    import pandas as pd
+
+    pairs = pd.concat([pattern_correlation(board.scores), benchmark_correlation(board.scores)], ignore_index=True)
     name = element_id(board.suite.key, "pattern-correlation")
     title = "Correlation between patterns"
-    figure = figures.correlation_figure(pairs, order=board.suite.patterns, title=title)
-    caption = f"{board.suite.heading}: Pearson correlation of the average index between patterns"
-    text = "Is an attention that does well in one pattern also good in another?"
+    figure = figures.correlation_figure(pairs, order=[*board.suite.patterns, LRA], title=title)
+    caption = (
+        f"{board.suite.heading}: Pearson correlation of the average index between patterns, and with accuracy on LRA"
+    )
+    text = "Is an attention that does well in one pattern also good in another, or on Long Range Arena?"
     yield Block(
         title,
         text,

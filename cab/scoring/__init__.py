@@ -3,7 +3,7 @@
 from cab.scoring.agreement import rank_agreement
 from cab.scoring.audit import audit
 from cab.scoring.benefit import benefit_of_attention
-from cab.scoring.correlation import pattern_correlation, task_correlation
+from cab.scoring.correlation import benchmark_correlation, pattern_correlation, task_correlation
 from cab.scoring.costs import load_costs
 from cab.scoring.efficiency_length import efficiency_length
 from cab.scoring.index import Scores, score, score_table
@@ -16,6 +16,7 @@ __all__ = [
     "Comparison",
     "Scores",
     "audit",
+    "benchmark_correlation",
     "benefit_of_attention",
     "compare",
     "efficiency_length",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cab.results import PAPER_DIR
 from cab.scoring.index import AVERAGE
 from cab.scoring.normalization import population
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = ["kind", "pattern", "a", "b", "pearson", "shared", "p_value", "low", "high", "note"]
+LRA = "LRA"
 ENOUGH = 5
 """Attentions below which a correlation is called too few to conclude from: |r| of 0.95 is chance 1 time in 20 at 4."""
 
@@ -35,6 +37,21 @@ def pattern_correlation(scores: pd.DataFrame) -> pd.DataFrame:
     """
     averages = scores[scores["task"] == AVERAGE]
     return _correlations(averages, "pattern", pattern="")
+
+
+def benchmark_correlation(scores: pd.DataFrame) -> pd.DataFrame:
+    """The same for every pattern and Long Range Arena, the fifth column of Figure 3a: kind ``benchmark``, ``b`` LRA.
+
+    Its scores are published accuracies, means of five tasks (results/paper/lra.csv): of few attentions, and of other
+    training than these; CAB does not print which it took.
+    """
+    import pandas as pd
+
+    averages = scores[scores["task"] == AVERAGE]
+    accuracy = pd.read_csv(PAPER_DIR / "lra.csv", index_col="attention").mean(axis=1)
+    arena = pd.DataFrame({"pattern": LRA, "attention": accuracy.index, "ci": accuracy.to_numpy()})
+    pairs = _correlations(pd.concat([averages, arena]), "pattern", pattern="")
+    return pairs[pairs["b"] == LRA].assign(kind="benchmark").reset_index(drop=True)
 
 
 def task_correlation(scores: pd.DataFrame) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from cab.results import PAPER_DIR, load_results
-from cab.scoring import benefit_of_attention, pattern_correlation, score_table, task_correlation
+from cab.scoring import benchmark_correlation, benefit_of_attention, pattern_correlation, score_table, task_correlation
 from tests.cab.scoring.made_results import result, table
 
 NAMES = ["vanilla", "abc", "local", "lara", "s4d", "performer"]
@@ -107,6 +107,17 @@ def test_published_correlations_share_the_attentions_of_the_paper() -> None:
     tasks = task_correlation(table_)
     assert tasks[tasks["pattern"] == "NS"]["shared"].tolist() == [9, 10, 10, 9, 9, 10]
     assert tasks[tasks["pattern"] == "CC"]["pearson"].item() > 0.9  # "except the causal cross pattern" (appendix I)
+
+
+def test_patterns_correlate_with_long_range_arena() -> None:
+    """Figure 3a's fifth column, over the attentions that both have (Flash and S4D are not among LRA's)."""
+    found = benchmark_correlation(score_table(load_results(PAPER_DIR), normalization="official"))
+    assert found["kind"].unique().tolist() == ["benchmark"]
+    assert found[["a", "b"]].to_numpy().tolist() == [[pattern, "LRA"] for pattern in ("NS", "CS", "NC", "CC")]
+    assert found["shared"].tolist() == [6, 1, 3, 2]
+    assert found["note"].str.startswith("too few").tolist() == [False, True, True, True]
+    by_hand = scores({("NS", "all"): {"vanilla": 57.368, "performer": 57.996, "cosformer": 62.108}})
+    assert benchmark_correlation(by_hand)["pearson"].item() == pytest.approx(1.0)
 
 
 def test_one_pattern_and_one_task_correlate_with_nothing() -> None:

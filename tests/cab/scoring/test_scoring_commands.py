@@ -95,11 +95,11 @@ def test_score_shows_orders_and_benefit(records: Path, capsys: pytest.CaptureFix
 def test_correlation(capsys: pytest.CaptureFixture[str]) -> None:
     found = csv_of(capsys, "correlation", RAW, "--normalization", "official")
     assert list(found.columns) == ["kind", "pattern", "a", "b", "pearson", "shared", "p_value", "low", "high", "note"]
-    assert found["kind"].value_counts().to_dict() == {"task": 11, "pattern": 6}
+    assert found["kind"].value_counts().to_dict() == {"task": 11, "pattern": 6, "benchmark": 4}
     assert main(["correlation", RAW]) == 0
     assert "too few: 1 shared" in capsys.readouterr().out
     assert main(["correlation", RAW, "--pattern", "NC", "--task", "PCC"]) == 0
-    assert "nothing to correlate" in capsys.readouterr().out
+    assert "NC - LRA" in capsys.readouterr().out
 
 
 def test_efficiency_length(capsys: pytest.CaptureFixture[str]) -> None:
