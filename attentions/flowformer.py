@@ -1,0 +1,149 @@
+"""Flowformer (Wu et al. 2022): attention as a flow from sources to sinks that is conserved.
+
+Shapes: B batch, H heads, N targets (sinks), M keys (sources), E width of a head.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attentions.kernels.precision import no_weight, wide
+from attentions.kernels.recurrence import recurrence
+from attentions.linearized import hide
+from cab import Attention, Pattern, register_attention
+from cab.attention import Padding, State
+from cab.errors import UserError
+from cab.padding import lengths
+
+EPSILON = 1e-6
+"""Added to both factors of a flow, as released."""
+
+
+@register_attention("flowformer", patterns="NS CS NC", complexity="n", paper="Wu et al. 2022")
+class FlowAttention(Attention):
+    """sigmoid(I'_i N/M) (q_i / I_i) sum_j k_j (M softmax_j(O'_j) v_j)  (their Eq. 4 to 7), q and k sigmoids.
+
+    A sink takes in I_i = q_i sum_j k_j, a source gives out O_j = k_j sum_i q_i. With the other side's flow made one,
+    these are I'_i = q_i sum_j k_j / O_j and O'_j = k_j sum_i q_i / I_i: how much a sink is allotted, and how sources
+    compete. In CS all sums run along and are means over the tokens so far; a source's weight is fixed where it stands,
+    so that this is another function than NS of the prefix. Its state is of constant size.
+
+    In NC the sums are over all targets, which have to be given together. That is why there is no CC: the published one
+    is this function, in which every target changes every other (and no exact one is linear).
+
+    ``dropout`` is not used: there are no weights over tokens.
+
+    Args:
+        competition_clamp: O' is held between minus this and this, as released; None for none. O' is 1 in the mean
+            where N = M, so that much of the competition is flat.
+
+    Raises:
+        ValueError: for a clamp that is not positive.
+    """
+
+    constant_state = True
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        competition_clamp: float | None = 1.0,
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if competition_clamp is not None and competition_clamp <= 0.0:
+            raise UserError(f"competition_clamp must be above 0, or none, got {competition_clamp}")
+        self.competition_clamp = competition_clamp
+        self.compacts_padding = self.pattern is Pattern.CS
+
+    def competition(self, flow: Tensor) -> Tensor:
+        """Logits of sources."""
+        clamp = self.competition_clamp
+        return flow if clamp is None else flow.clamp(-clamp, clamp)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        if self.pattern is Pattern.CS:
+            return self.decode(query, key, value, self.start(len(query), query), padding)[0]
+        with torch.autocast(query.device.type, enabled=False):
+            q, k = hide(wide(query).sigmoid(), padding.query), hide(wide(key).sigmoid(), padding.key)
+            sinks, sources = (
+                lengths(x, mask).clamp(min=1).to(q.dtype)[:, None, None, None]
+                for x, mask in ((q, padding.query), (k, padding.key))
+            )
+            incoming, outgoing = _flow(q, k.sum(dim=2, keepdim=True)), _flow(k, q.sum(dim=2, keepdim=True))
+            conserved = _flow(q, (k / outgoing).sum(dim=2, keepdim=True))
+            logits = self.competition(_flow(k, (q / incoming).sum(dim=2, keepdim=True)))
+            share = hide(logits, padding.key, no_weight(q.dtype)).softmax(dim=2) * sources
+            sums = k.mT @ (share * wide(value))
+            return ((q / incoming) @ sums * (conserved * sinks / sources).sigmoid()).to(query.dtype)
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        q, k = query.sigmoid(), key.sigmoid()
+        if self.pattern is Pattern.CS:
+            return self.causal_reference(q, k, value)
+        e = EPSILON
+        incoming = ((q + e) * (k.sum(dim=1, keepdim=True) + e)).sum(dim=-1, keepdim=True)
+        outgoing = ((k + e) * (q.sum(dim=1, keepdim=True) + e)).sum(dim=-1, keepdim=True)
+        conserved = ((q + e) * ((k / outgoing).sum(dim=1, keepdim=True) + e)).sum(dim=-1, keepdim=True)
+        competing = ((k + e) * ((q / incoming).sum(dim=1, keepdim=True) + e)).sum(dim=-1, keepdim=True)
+        share = self.competition(competing).softmax(dim=1) * k.shape[1]
+        weights = (q / incoming) @ k.mT * share.mT
+        return (conserved * q.shape[1] / k.shape[1]).sigmoid() * (weights @ value)
+
+    def causal_reference(self, q: Tensor, k: Tensor, value: Tensor) -> Tensor:
+        """Each target from the sums up to it."""
+        e, outputs, sinks, sources, logits = EPSILON, [], [], [], []
+        for t in range(q.shape[1]):
+            n, seen = t + 1, slice(0, t + 1)
+            incoming = ((q[:, t] + e) * (k[:, seen].sum(dim=1) + e)).sum(dim=-1, keepdim=True) / n
+            outgoing = ((k[:, t] + e) * (q[:, seen].sum(dim=1) + e)).sum(dim=-1, keepdim=True) / n
+            sinks.append(q[:, t] / incoming)
+            sources.append(k[:, t] / outgoing)
+            conserved = ((q[:, t] + e) * (sum(sources) + e)).sum(dim=-1, keepdim=True) / n
+            competing = ((k[:, t] + e) * (sum(sinks) + e)).sum(dim=-1, keepdim=True) / n
+            logits.append(self.competition(competing))
+            written = torch.stack(logits, dim=1)
+            shares = [written[:, : j + 1].softmax(dim=1)[:, j] * (j + 1) for j in range(n)]
+            weights = (sinks[t].unsqueeze(1) @ k[:, seen].mT / n) * torch.stack(shares, dim=2)
+            outputs.append(conserved.sigmoid().unsqueeze(1) * (weights @ value[:, seen]))
+        return torch.cat(outputs, dim=1)
+
+    # --- sums that run along: CS ------------------------------------------------------------------------
+
+    def start(self, batch_size: int, like: Tensor) -> State:
+        """Sums of sinks and sources as they are and as flows [B, H, 1, E], of competing weights, and of values."""
+        zeros = wide(like.new_zeros(batch_size, self.num_heads, 1, self.head_dim))
+        state = dict.fromkeys(("sinks", "sources", "sink_flow", "source_flow"), zeros)
+        sums = zeros.new_zeros(batch_size, self.num_heads, self.head_dim, self.head_dim)
+        length = zeros.new_zeros(batch_size, dtype=torch.long)
+        return {**state, "mass": zeros[..., :1], "values": sums, "length": length}
+
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+        with torch.autocast(query.device.type, enabled=False):
+            q, k = (hide(wide(x).sigmoid(), padding.key) for x in (query, key))
+            position = torch.arange(1, q.shape[2] + 1, device=q.device)
+            count = (state["length"].unsqueeze(1) + position)[:, None, :, None].to(q.dtype)
+
+            def running(name: str, x: Tensor) -> Tensor:
+                return state[name].to(x.dtype) + x.cumsum(dim=2)
+
+            sums = {"sinks": running("sinks", q), "sources": running("sources", k)}
+            q_share, k_share = q * count / _flow(q, sums["sources"]), k * count / _flow(k, sums["sinks"])
+            sums |= {"sink_flow": running("sink_flow", q_share), "source_flow": running("source_flow", k_share)}
+            conserved = _flow(q, sums["source_flow"]) / count
+            weight = hide(self.competition(_flow(k, sums["sink_flow"]) / count).exp(), padding.key)
+            sums["mass"] = running("mass", weight)
+            # A row that holds nothing yet, all of it padding, has no mass to divide by.
+            written = wide(value) * (weight * count / sums["mass"].clamp(min=torch.finfo(q.dtype).tiny))
+            output, values = recurrence(q_share / count, k, written, None, state["values"].to(q.dtype))
+            new = {name: x[:, :, -1:] for name, x in sums.items()}
+            new |= {"values": values, "length": state["length"] + lengths(query, padding.key)}
+            return (output * conserved.sigmoid()).to(query.dtype), new
+
+
+def _flow(x: Tensor, total: Tensor) -> Tensor:
+    """x . total of each token, [B, H, N, 1]."""
+    return ((x + EPSILON) * (total + EPSILON)).sum(dim=-1, keepdim=True)

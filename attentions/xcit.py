@@ -1,0 +1,45 @@
+"""XCiT's cross-covariance attention (Ali et al. 2021): channels attend to channels.
+
+Shapes: B batch, H heads, N tokens, E width of a head.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attentions.kernels.precision import wide
+from attentions.linearized import hide
+from cab import Attention, ParameterRule, Pattern, register_attention
+from cab.attention import Padding
+
+
+@register_attention("xcit", patterns="NS", complexity="n", paper="Ali et al. 2021")
+class CrossCovarianceAttention(Attention):
+    """v_n softmax(t q^T k)^T with every channel of q and k a unit vector over positions  (their Eq. 2).
+
+    An E x E matrix of weights, of channels and not of tokens: tokens meet in its entries alone. The temperature t is
+    learnt, one a head, 1 at first, without weight decay. Around it the paper has convolutions of an image, which belong
+    to the network. Cross patterns would need as many keys as targets, in the same places.
+    """
+
+    own_share = 0.96  # correlations over many tokens are small, and the matrix near uniform, until it is trained
+
+    def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
+
+    def parameter_rules(self) -> dict[str, ParameterRule]:
+        return {"temperature": ParameterRule(weight_decay=0.0)}
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        with torch.autocast(query.device.type, enabled=False):
+            q, k = (F.normalize(hide(wide(x), padding.key), dim=2) for x in (query, key))
+            weights = (q.mT @ k * self.temperature).softmax(dim=-1)
+            return (wide(value) @ F.dropout(weights, self.weight_dropout).mT).to(query.dtype)
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        query, key = (x / x.norm(dim=1, keepdim=True).clamp(min=1e-12) for x in (query, key))
+        weights = (torch.einsum("hnc,hnd->hcd", query, key) * self.temperature).softmax(dim=-1)
+        return torch.einsum("hcd,hnd->hnc", weights, value)

@@ -1,0 +1,141 @@
+"""XCiT, Flowformer and FLASH: readable forms, decoding, what leaks, limits, public code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from attentions.gau import GatedAttentionUnit, GroupedUnit
+from cab import UserError, build_attention
+from cab.registry import ATTENTIONS
+from tests.attentions.agreement import (
+    assert_causal,
+    assert_decodes,
+    assert_forms_agree,
+    assert_padding_is_nothing,
+    make,
+)
+from tests.attentions.public import assert_gives, vectors, with_weights
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "xcit": {},
+    "flowformer": {"competition_clamp": None},
+    "flash_quad": {"query_key_dim": 6, "scale_length": 9},
+    "flash_gau": {"query_key_dim": 6, "group_size": 4},
+}
+CASES = [(name, str(pattern)) for name in OPTIONS for pattern in ATTENTIONS.get(name).patterns]
+
+
+@pytest.mark.parametrize(("name", "pattern"), CASES)
+def test_fast_form_is_the_readable_one(name: str, pattern: str) -> None:
+    module = make(name, pattern, **OPTIONS[name])
+    assert_forms_agree(module, 15, 11)
+    assert_forms_agree(module, 1, 1, masked=False)
+    assert_padding_is_nothing(module, 11, 9)
+    if pattern == "CS":
+        for parameter in (p for own, p in module.named_parameters() if own == "position_bias"):
+            torch.nn.init.ones_(parameter)  # every pair has weight
+        assert_causal(module, 9)
+        assert_decodes(module, 14, 0, (6, 3, 1))
+
+
+@pytest.mark.parametrize("pattern", ["NS", "CS", "NC"])
+def test_flows_are_clamped_as_released(pattern: str) -> None:
+    assert_forms_agree(make("flowformer", pattern), 9, 14)
+
+
+def test_flowformer_of_one_token_gives_a_part_of_its_value() -> None:
+    module = make("flowformer", "NS")
+    query, key, value = torch.randn(3, 3, 1, 8, dtype=torch.float64)
+    expected = torch.tensor(1.0).sigmoid().item() * value
+    torch.testing.assert_close(module.reference(query, key, value), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_flowformers_published_causal_cross_form_sees_later_targets() -> None:
+    """It is the noncausal class, here pattern NC: the last target moves the first output. So no CC is registered."""
+    module = make("flowformer", "NC")
+    query = torch.randn(1, 6, 24, dtype=torch.float64, requires_grad=True)
+    source = torch.randn(1, 9, 24, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad(module(query, source, source)[0, 0].sum(), query)
+    assert gradient[0, -1].abs().max() > 1e-6
+    with pytest.raises(UserError):
+        build_attention("flowformer", pattern="CC", embed_dim=24, num_heads=3)
+
+
+def test_channels_without_temperature_are_averaged() -> None:
+    module = make("xcit", "NS")
+    torch.nn.init.zeros_(module.temperature)  # type: ignore[arg-type]
+    query, key, value = torch.randn(3, 3, 7, 8, dtype=torch.float64)
+    torch.testing.assert_close(module.reference(query, key, value), value.mean(dim=-1, keepdim=True).expand_as(value))
+
+
+def test_one_group_without_the_linear_part_is_the_quadratic_unit() -> None:
+    """Their keys and queries turn in the one alone: at position 0 that is nothing."""
+    grouped = make("flash_gau", "CS", query_key_dim=6, group_size=16)
+    quadratic = make("flash_quad", "CS", query_key_dim=6, scale_length=16)
+    assert isinstance(grouped, GroupedUnit)
+    assert isinstance(quadratic, GatedAttentionUnit)
+    for parameter in (grouped.gamma, grouped.beta):
+        torch.nn.init.zeros_(parameter[2:])
+    state = {name: x[:2] if name in ("gamma", "beta") else x for name, x in grouped.state_dict().items()}
+    quadratic.load_state_dict(state)
+    grouped.turned = lambda x, _place: grouped.maps(x)  # type: ignore[method-assign]
+    x = torch.randn(2, 13, 24, dtype=torch.float64)
+    torch.testing.assert_close(grouped(x), quadratic(x))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("flowformer", {"competition_clamp": 0.0}),
+        ("flash_quad", {"query_key_dim": 0}),
+        ("flash_quad", {"scale_length": 0}),
+        ("flash_gau", {"group_size": 0}),
+    ],
+)
+def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=next(iter(options))):
+        build_attention(name, pattern="NS", embed_dim=8, num_heads=2, **options)
+
+
+# --- public code ----------------------------------------------------------------------------------------
+
+
+def test_xcit_of_its_authors() -> None:
+    """facebookresearch/xcit 82f5291, ``XCA``."""
+    data = vectors("xcit")
+    assert_gives(with_weights(build_attention("xcit", pattern="NS", embed_dim=8, num_heads=2), data), data, "x")
+
+
+def test_flowformer_of_its_authors() -> None:
+    """thuml/Flowformer 61f5d8c, ``Flow_Attention`` with 7 sinks and 9 sources."""
+    data = vectors("flowformer")
+    module = build_attention("flowformer", pattern="NC", embed_dim=8, num_heads=2)
+    assert_gives(with_weights(module, data), data, "query", "source")
+
+
+def test_causal_flowformer_of_its_authors() -> None:
+    """thuml/Flowformer 61f5d8c, ``Flow_Attention_Causal``."""
+    data = vectors("flowformer_causal")
+    assert_gives(with_weights(build_attention("flowformer", pattern="CS", embed_dim=8, num_heads=2), data), data, "x")
+
+
+@pytest.mark.parametrize("pattern", ["NS", "CS"])
+def test_the_quadratic_unit_of_public_code(pattern: str) -> None:
+    """FLASH-pytorch 0.1.9 of PyPI, ``GAU`` without norm and residual.
+
+    It divides the bias by the length too, in CS by that of the batch, which a prefix does not know.
+    """
+    data = vectors(f"flash_quad_{pattern.lower()}")
+    module = build_attention("flash_quad", pattern=pattern, embed_dim=6, num_heads=1, query_key_dim=4, scale_length=9)
+    assert_gives(with_weights(module, data), data, "x")
+
+
+@pytest.mark.parametrize("pattern", ["NS", "CS"])
+def test_the_grouped_unit_of_public_code(pattern: str) -> None:
+    """FLASH-pytorch 0.1.9 of PyPI, ``FLASH`` without norm and residual: 11 tokens in groups of 4, rotary positions."""
+    data = vectors(f"flash_gau_{pattern.lower()}")
+    module = build_attention("flash_gau", pattern=pattern, embed_dim=6, num_heads=1, query_key_dim=6, group_size=4)
+    assert_gives(with_weights(module, data), data, "x")
