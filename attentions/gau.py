@@ -274,7 +274,7 @@ class GroupedUnit(GatedAttentionUnit):
         return self.finish(tokens, torch.cat(outputs, dim=1)), state
 
     def read_token(self, token: list[Tensor], state: State, real: Tensor | None) -> tuple[Tensor, State]:
-        """Weighted sums [B, 1, e] of q, k, q', k', v of one token a row, some of them not ``real`` [B]; the new state."""
+        """Weighted sums [B, 1, e] of q, k, q', k', v of one token a row, some not ``real`` [B]; the new state."""
         q, k, far_q, far_k, v = token
         slot = state["length"] % self.group_size
         slots = torch.arange(self.group_size, device=q.device)

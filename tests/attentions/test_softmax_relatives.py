@@ -1,4 +1,4 @@
-"""Sigmoid, forgetting, differential, MLA, MoBA, shared keys and sinks: readable forms, decoding, public code."""
+"""Sigmoid, forgetting, differential, MLA, MoBA, NSA, shared keys and sinks: readable forms, decoding, public code."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from attentions.forgetting import ForgettingAttention
 from attentions.kernels import target_blocks
 from attentions.kernels.rotary import rotate
 from attentions.mla import LatentKeyValueAttention
+from attentions.nsa import NativeSparseAttention
 from cab import Depth, UserError, build_attention
 from cab.registry import ATTENTIONS
 from tests.attentions.agreement import (
@@ -30,6 +31,8 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "differential": ("differential", {"depth": Depth(2, 4)}),
     "mla": ("mla", {"rotary_dim": 6, "kv_rank": 5}),
     "moba": ("moba", {"block_size": 3, "top_k": 2}),
+    "nsa": ("nsa", {"block_size": 2, "num_blocks": 4, "window_size": 3}),
+    "nsa of shared keys": ("nsa", {"block_size": 2, "num_blocks": 3, "window_size": 5, "num_kv_heads": 1}),
     "multi-query": ("vanilla", {"num_kv_heads": 1}),
     "one sink": ("vanilla", {"sink": "one"}),
     "learned sinks": ("vanilla", {"sink": "learned", "num_kv_heads": 1}),
@@ -113,6 +116,16 @@ def test_rotary_products_depend_on_the_distance() -> None:
     torch.testing.assert_close(*products)
 
 
+def test_nsa_of_every_block_alone_is_softmax_attention() -> None:
+    module, vanilla = make("nsa", "CS", block_size=3, num_blocks=9), make("vanilla", "CS")
+    assert isinstance(module, NativeSparseAttention)
+    torch.nn.init.zeros_(module.gate.weight)
+    module.gate.bias.data.copy_(torch.tensor([-60.0, 60.0, -60.0]).repeat(3))
+    vanilla.load_state_dict(module.state_dict(), strict=False)
+    x = torch.randn(2, 20, 24, dtype=torch.float64)
+    torch.testing.assert_close(module(x), vanilla(x))
+
+
 def test_latent_state_is_that_of_one_short_vector_a_token() -> None:
     module = build_attention("mla", pattern="CS", embed_dim=32, num_heads=4)
     assert isinstance(module, LatentKeyValueAttention)
@@ -126,6 +139,10 @@ def test_latent_state_is_that_of_one_short_vector_a_token() -> None:
         ("mla", {"rotary_dim": 3}),
         ("moba", {"block_size": 0}),
         ("moba", {"top_k": 0}),
+        ("nsa", {"block_size": 0}),
+        ("nsa", {"num_blocks": 2}),
+        ("nsa", {"window_size": 0}),
+        ("nsa", {"num_kv_heads": 3}),
         ("vanilla", {"num_kv_heads": 3}),
         ("vanilla", {"num_kv_heads": 0}),
         ("vanilla", {"sink": "two"}),
@@ -181,4 +198,15 @@ def test_moba_of_its_authors() -> None:
     """MoonshotAI/MoBA 61e456b, ``moba_attn_varlen_naive`` in float64: 23 tokens, blocks of 4, three of them."""
     data = vectors("moba")
     module = build_attention("moba", pattern="CS", embed_dim=8, num_heads=2, block_size=4, top_k=3)
+    assert_gives(with_weights(module, data), data, "x")
+
+
+def test_nsa_of_public_code() -> None:
+    """flash-linear-attention 0.6.0, ``naive_nsa`` in float64: 16 heads over one of keys, 23 tokens in blocks of 3.
+
+    Its means of blocks and its window, which need a GPU there, were written out.
+    """
+    data = vectors("nsa")
+    options = {"block_size": 3, "num_blocks": 4, "window_size": 5, "num_kv_heads": 1}
+    module = build_attention("nsa", pattern="CS", embed_dim=32, num_heads=16, **options)
     assert_gives(with_weights(module, data), data, "x")
