@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.kernels.blocks import tokens_at_once
 from attentions.kernels.recurrence import recurrence
+from attentions.kernels.spans import formed_anew
 from attentions.recurrent import Extras, Recurrent, Terms, check_positive, xavier_linear
 from cab import Depth, Padding, Pattern, register_attention
 from cab.attention import ALONE, State
@@ -89,6 +91,14 @@ class RWKV6Attention(Recurrent):
 
     def inputs(self, x: Tensor, before: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Tensor]]:
         """r, k, v [B, H, N, E], and gate and decay [B, N, D], of tokens [B, N, D] and those before them."""
+        size = tokens_at_once(len(x) * self.num_heads, x.device)
+        spans = zip(x.split(size, dim=1), before.split(size, dim=1), strict=True)
+        mixed = zip(*(formed_anew(self.mixed, *span) for span in spans), strict=True)
+        for_query, for_key, for_value, for_gate, decay = (torch.cat(parts, dim=1) for parts in mixed)
+        return self.project(for_query, for_key, for_value), {"gate": self.gate_proj(for_gate), "decay": decay}
+
+    def mixed(self, x: Tensor, before: Tensor) -> tuple[Tensor, ...]:
+        """What r, k, v and the gate are projections of, and the decay; nothing else that is formed here is kept."""
         change = before - x
         shares = torch.tanh((x + change * self.mix_of_mix) @ self.mix_in).unflatten(-1, (MIXED, -1))
         shares = shares.transpose(1, 2) @ self.mix_out  # [B, N, 5, rank] to [B, 5, N, D]
@@ -96,7 +106,7 @@ class RWKV6Attention(Recurrent):
             x + change * (mix + share) for mix, share in zip(self.mix, shares.unbind(dim=1), strict=True)
         )
         decay = self.decay + torch.tanh(for_decay @ self.decay_in) @ self.decay_out
-        return self.project(for_query, for_key, for_value), {"gate": self.gate_proj(for_gate), "decay": decay}
+        return for_query, for_key, for_value, for_gate, decay
 
     # --- the memory ---------------------------------------------------------------------------------------
 

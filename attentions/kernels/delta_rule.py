@@ -12,6 +12,9 @@ from torch import Tensor
 
 from attentions.kernels.recurrence import block_size, head_decays, in_blocks
 
+BLOCK = 32
+"""Tokens of a block; the cost of its triangular system grows with the square. Of 16 to 128 the fastest on a CPU."""
+
 
 def delta_rule(
     query: Tensor, key: Tensor, value: Tensor, strength: Tensor, log_decay: Tensor | None, state: Tensor
@@ -32,7 +35,7 @@ def delta_rule(
         state: S before the first token, [B, H, K, V].
     """
     length = query.shape[2]
-    size = block_size(length)
+    size = block_size(length, BLOCK)
     q, k, v, b = (in_blocks(x, size) for x in (query, key, value, strength.unsqueeze(-1)))
     products, scores = b * (k @ k.mT), (q @ k.mT).tril()
     read, late, whole = k, k, None

@@ -46,9 +46,9 @@ def recurrence(
     return output.flatten(2, 3)[:, :, :length], state
 
 
-def block_size(length: int) -> int:
-    """The power of two that holds ``length`` tokens, at most BLOCK."""
-    return min(BLOCK, 1 << (length - 1).bit_length())
+def block_size(length: int, most: int = BLOCK) -> int:
+    """The power of two that holds ``length`` tokens, at most ``most``."""
+    return min(most, 1 << (length - 1).bit_length())
 
 
 def in_blocks(x: Tensor, size: int, dim: int = 2) -> Tensor:

@@ -6,6 +6,7 @@ Shapes: B batch, H heads, N tokens, E width of a head.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,9 +43,13 @@ def over_spans(
     outputs = []
     for number, mask in enumerate(masks):
         given = [*(x[number] for x in pieces), mask, state, {name: x[number] for name, x in more.items()}]
-        if torch.is_grad_enabled() and len(masks) > 1:
-            output, state = checkpoint(span, *given, use_reentrant=False, preserve_rng_state=False)
-        else:
-            output, state = span(*given)
+        output, state = formed_anew(span, *given) if len(masks) > 1 else span(*given)
         outputs.append(output)
     return torch.cat(outputs, dim=2), state
+
+
+def formed_anew(function: Callable[..., Any], *arguments: Any) -> Any:
+    """``function(*arguments)``, without random numbers, of which the backward pass forms again what it needs."""
+    if not torch.is_grad_enabled():
+        return function(*arguments)
+    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
