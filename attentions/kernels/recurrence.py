@@ -33,6 +33,11 @@ def recurrence(
         state: S before the first token, [B, H, K, V].
     """
     length = query.shape[2]
+    if length == 1:  # of decoding: blocks of one are right as well, and slower
+        if log_decay is not None:
+            state = state * (log_decay.unsqueeze(-1) if log_decay.dim() == 3 else log_decay.mT).exp()
+        state = state + key.mT * value
+        return query @ state, state
     size = block_size(length)
     q, k, v = (in_blocks(x, size) for x in (query, key, value))
     if log_decay is None:

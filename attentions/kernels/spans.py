@@ -37,13 +37,15 @@ def over_spans(
         extras: [B, N, ...] by name.
     """
     size = tokens_at_once(heads[-1].shape[:2].numel(), heads[-1].device)
+    if heads[-1].shape[2] <= size:
+        return span(*heads, padding, state, extras)
     pieces = [x.split(size, dim=2) for x in heads]
     masks = [None] * len(pieces[0]) if padding is None else padding.split(size, dim=1)
     more = {name: x.split(size, dim=1) for name, x in extras.items()}
     outputs = []
     for number, mask in enumerate(masks):
         given = [*(x[number] for x in pieces), mask, state, {name: x[number] for name, x in more.items()}]
-        output, state = formed_anew(span, *given) if len(masks) > 1 else span(*given)
+        output, state = formed_anew(span, *given)
         outputs.append(output)
     return torch.cat(outputs, dim=2), state
 
