@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from backbones.layers.initialisation import kept_by_attentions
 from backbones.layers.points import PointProxies, edge_features, farthest_points, nearest_points, take
 from backbones.layers.transformer import FeedForward, stack
 from cab import Attention, Backbone, Depth, Pattern, UserError, register_backbone
@@ -102,7 +101,6 @@ class PoinTr(Backbone):
         """The public network's rule for its transformer: maps of points by Xavier, all other ones narrow and without
         bias. What unfolds the queries keeps torch's first weights.
         """
-        kept = kept_by_attentions(self)
         of_points: list[nn.Module] = [self.proxies.input, self.position, self.input, self.shape, self.query]
         for part in of_points:
             for module in part.modules():
@@ -110,9 +108,9 @@ class PoinTr(Backbone):
                     nn.init.xavier_normal_(module.weight)
         for part in self.encoder, self.coarse, self.decoder:
             for module in part.modules():
-                if isinstance(module, nn.Conv1d) and module not in kept:
+                if isinstance(module, nn.Conv1d):
                     nn.init.xavier_normal_(module.weight)
-                if isinstance(module, nn.Linear) and module not in kept:
+                if isinstance(module, nn.Linear):
                     nn.init.trunc_normal_(module.weight, std=std)
                     if module.bias is not None:
                         nn.init.zeros_(module.bias)

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from backbones.layers.initialisation import inside_attentions, kept_by_attentions
 from backbones.layers.tokens import LearnedPositions, TokenEmbedding, check_tokens, number_positions
 from backbones.layers.transformer import TransformerLayer, stack
-from cab import Backbone, Pattern, register_backbone
+from cab import Attention, Backbone, Pattern, register_backbone
 from cab.backbone import SlotFiller
 
 BERT_STD = 0.02
@@ -116,7 +115,8 @@ class RoBERTa(Backbone):
 
 def initialise_as_bert(network: nn.Module, std: float | None) -> None:
     """Tables and linear maps from N(0, 0.02^2), biases zero; with ``std`` from N(0, std^2) outside the attentions."""
-    left_alone = kept_by_attentions(network) if std is None else inside_attentions(network)
+    attentions = [] if std is None else [module for module in network.modules() if isinstance(module, Attention)]
+    left_alone = {module for attention in attentions for module in attention.modules()}
     for module in network.modules():
         if isinstance(module, nn.Linear | nn.Embedding) and module not in left_alone:
             nn.init.normal_(module.weight, std=BERT_STD if std is None else std)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from backbones.layers.initialisation import kept_by_attentions
 from cab import Attention, Backbone, Depth, Pattern, UserError, register_backbone
 from cab.backbone import SlotFiller
 
@@ -93,9 +92,8 @@ class SR3(Backbone):
 
     def _initialise(self) -> None:
         """Orthogonal weights and zero biases, those of the attentions too, as in the public implementation."""
-        kept = kept_by_attentions(self)
         for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d) and module not in kept:
+            if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
                 if not module.weight.is_meta:
                     nn.init.orthogonal_(module.weight)
                 if module.bias is not None:

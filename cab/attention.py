@@ -83,7 +83,6 @@ class Attention(Decoding):
     * ``float32_devices``: where it works in float32 too, in which `cab verify` runs it.
     * ``reads_key``: False for a method whose weights come from targets and positions alone, so that in cross patterns
       the output depends on ``value`` and not on ``key``.
-    * ``own_first_weights``: names of linear maps that start as the method needs them, whatever the network's rule is.
     * ``own_share``: how much of an output's change may come from its own token at initialisation. A method that is
       near its own value there by design says how near.
     * ``parameter_budget``: what it may add to a backbone, as a part of it. CAB's rule is a tenth; a method that
@@ -106,7 +105,6 @@ class Attention(Decoding):
     float32_devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     reads_key: ClassVar[bool] = True
     own_share: ClassVar[float] = 0.93
-    own_first_weights: ClassVar[tuple[str, ...]] = ()
     parameter_budget: ClassVar[float] = 0.1
 
     def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:
