@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from cab.fuzz import check_call, check_calls, draw_call
+from cab.fuzz import Call, check_call, check_calls, draw_call
 from cab.registry import ATTENTIONS
 
 
@@ -42,3 +42,11 @@ def test_a_fast_form_that_is_a_little_off_is_found(monkeypatch: pytest.MonkeyPat
     error = {"float64": 1e-4, "float32": 1e-2}.get(precision, 0.3)
     monkeypatch.setattr(cls, "attend", lambda *args: attend(*args) * (1 + error))
     assert not check_call(call).passed
+
+
+def test_a_place_where_the_method_is_steep_is_no_finding() -> None:
+    """A target that shares one feature of 0.0003 with the only key: rounded, it has all of the key or nothing."""
+    steep = Call(6738, "cosformer", "NC", 3, (20, 1), 4, 8, ("none", "right"), 1.0, "bfloat16", training=True)
+    finding = check_call(steep)
+    assert finding.error is not None
+    assert 0.1 < finding.error < finding.limit
