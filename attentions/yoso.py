@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -46,6 +47,8 @@ class YosoAttention(PairwiseAttention):
             raise UserError(f"hash_length must be at least 1, got {hash_length}")
         self.hash_length = hash_length
 
+    autocast_dtypes = (torch.bfloat16,)  # weights of keys that are all opposite vanish in float16
+
     @property
     def weight_dropout(self) -> float:
         return 0.0
@@ -56,7 +59,8 @@ class YosoAttention(PairwiseAttention):
         return weights if unseen is None else weights.masked_fill(unseen, 0.0)
 
     def finish(self, sums: Tensor) -> Tensor:
-        return _unit(sums)
+        size = sums.detach().abs().amax(-1, keepdim=True)  # of opposite keys tau powers leave 1e-9, which counts too
+        return _unit(sums / size.where(size > 0.0, 1.0))
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         query, key = (x / x.norm(dim=-1, keepdim=True) for x in (query, key))

@@ -50,3 +50,9 @@ def test_a_place_where_the_method_is_steep_is_no_finding() -> None:
     finding = check_call(steep)
     assert finding.error is not None
     assert 0.1 < finding.error < finding.limit
+
+
+def test_keys_that_are_all_opposite_still_give_a_unit_vector() -> None:
+    """Found by the script: of YOSO's weights 1e-9 are left there, below the norm at which it divided."""
+    opposite = Call(1029, "yoso", "NS", 4, (3, 2), 2, 4, ("right", "none"), 1.0, "float64", training=False)
+    assert check_call(opposite).passed
