@@ -39,6 +39,14 @@ OPTIONS: list[tuple[str, str, dict[str, object]]] = [
     ("probsparse", "NS", {"factor": 2, "mean_over": "length", "sampled": "per_query"}),
     ("s4d", "NS", {"state_size": 6, "bidirectional": False}),
     ("s4d", "CS", {"state_size": 4, "channels": 1}),
+    ("gla", "CS", {"conv_size": 4, "key_expansion": 1.5}),
+    ("ssd", "CS", {"conv_size": 3, "state_size": 5}),
+    ("gated_deltanet", "CS", {"conv_size": 4, "negative_eigenvalues": True}),
+    ("rfa", "CS", {"gate": True}),
+    ("dpfp", "CS", {"update": "sum", "nu": 2}),
+    ("based", "CC", {"feature_dim": 3}),
+    ("linear", "CC", {"kernel": "relu"}),
+    ("cosformer", "NS", {"kernel": "elu1", "reweight": False}),
     ("vanilla", "CC", {"qkv_bias": False}),
 ]
 SHORT = ["causality", "decoding", "padding", "batches", "lengths", "determinism", "numerics"]
