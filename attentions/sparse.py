@@ -5,14 +5,20 @@ Shapes: B batch, H heads, N tokens, E width of a head, T new tokens, S keys that
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.kernels.pieces import each_length
+from attentions.kernels.precision import no_weight
 from cab import Attention, Pattern
 from cab.attention import Padding, State
+from cab.errors import UserError
 from cab.padding import lengths
+
+Spread = Callable[..., Tensor]
 
 TOGETHER = 256
 """Tokens that are read at once in decoding."""
@@ -46,8 +52,12 @@ class SparseAttention(Attention):
         """Whether a token at position ``length`` or later may see position ``key``."""
         return key < length
 
-    def logits(self, query: Tensor, key: Tensor) -> Tensor:
-        """[..., N, E] and [..., M, E] to [..., N, M]."""
+    def kept_width(self) -> int | None:
+        """Of a state of constant size, how many keys it has room for."""
+        return self.most_kept
+
+    def pair_logits(self, query: Tensor, key: Tensor, _distance: Tensor) -> Tensor:
+        """[..., N, E] and [..., M, E], which stand so far apart [..., N, M], to [..., N, M]."""
         return query @ key.mT * self.scale
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
@@ -57,18 +67,26 @@ class SparseAttention(Attention):
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         position = torch.arange(query.shape[1], device=query.device)
         seen = self.sees(position[:, None], position[None], len(position))
-        return self.logits(query, key).masked_fill(~seen, -torch.inf).softmax(dim=-1) @ value
+        logits = self.pair_logits(query, key, position[:, None] - position)
+        return self.seen_weights(logits, seen) @ value
+
+    def seen_weights(self, logits: Tensor, seen: Tensor) -> Tensor:
+        """Softmax over what is seen; none where that is nothing."""
+        weights = logits.masked_fill(~seen, no_weight(logits.dtype)).softmax(dim=-1)
+        return weights.masked_fill(~seen.any(dim=-1, keepdim=True), 0.0)
 
     # --- decoding ---------------------------------------------------------------------------------------
 
     def start(self, batch_size: int, like: Tensor) -> State:
         """Keys, values and positions (-1: none) of what is kept, and tokens read."""
-        empty = like.new_zeros(batch_size, self.num_heads, self.most_kept or 0, self.head_dim)
+        empty = like.new_zeros(batch_size, self.num_heads, self.kept_width() or 0, self.head_dim)
         position = torch.full((batch_size, empty.shape[2]), -1, device=like.device)
         read = torch.zeros(batch_size, dtype=torch.long, device=like.device)
         return {"key": empty, "value": empty, "position": position, "length": read}
 
-    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+    def decode(
+        self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding, **_: Tensor
+    ) -> tuple[Tensor, State]:
         length, count = state["length"], lengths(key, padding.key)
         new = torch.arange(key.shape[2], device=key.device)
         asked = length[:, None] + new
@@ -84,13 +102,13 @@ class SparseAttention(Attention):
         """Queries [B, H, T, E] at ``asked`` [B, T], keys at ``position`` [B, S], which is -1 where there is none."""
         at = position[:, None, None]
         seen = self.sees(asked[:, None, :, None], at, 0) & (at >= 0)
-        logits = self.logits(query, key)
-        logits = logits.masked_fill(~seen, torch.finfo(logits.dtype).min)
-        return F.dropout(logits.softmax(dim=-1), self.dropout, self.training) @ value
+        weights = self.seen_weights(self.pair_logits(query, key, asked[:, None, :, None] - at), seen)
+        return F.dropout(weights, self.dropout, self.training) @ value
 
     def keep(self, key: Tensor, value: Tensor, position: Tensor, kept: Tensor) -> State:
         """The marked keys, at the right end in their order."""
-        width = int(kept.sum(dim=1).max()) if self.most_kept is None else self.most_kept
+        width = self.kept_width()
+        width = int(kept.sum(dim=1).max()) if width is None else width
         order = kept.to(torch.uint8).argsort(dim=1, stable=True)[:, position.shape[1] - width :]
         index = order[:, None, :, None].expand(-1, self.num_heads, -1, self.head_dim)
         return {
@@ -98,3 +116,30 @@ class SparseAttention(Attention):
             "value": value.gather(2, index),
             "position": position.where(kept, -1).gather(1, order),
         }
+
+
+def first_heads(num_heads: int, like: Tensor) -> Tensor:
+    """Which heads are in the first half, [H, 1, 1]; the middle one is."""
+    return (torch.arange(num_heads, device=like.device) < (num_heads + 1) // 2).view(-1, 1, 1)
+
+
+def by_halves(first: Spread, second: Spread, heads: Sequence[Tensor]) -> Tensor:
+    """One function of the first half of the heads [B, H, N, E], another of the rest, if there are any."""
+    half = (heads[0].shape[1] + 1) // 2
+    output = first(*(x[:, :half] for x in heads))
+    if half == heads[0].shape[1]:
+        return output
+    return torch.cat([output, second(*(x[:, half:] for x in heads))], dim=1)
+
+
+def check_spread(spread: str) -> None:
+    """UserError for a way to spread key sets that is none."""
+    if spread not in ("heads", "merged"):
+        raise UserError(f"spread must be 'heads' or 'merged', got '{spread}'")
+
+
+def check_stride(name: str, stride: int, pattern: Pattern) -> None:
+    """UserError for a stride below 1, but for 0 in NS."""
+    if stride < 0 or (stride == 0 and pattern is not Pattern.NS):
+        what = "at least 0 (0: the square root of the length)" if pattern is Pattern.NS else "at least 1 in CS"
+        raise UserError(f"{name} must be {what}, got {stride}")

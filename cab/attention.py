@@ -79,6 +79,8 @@ class Attention(Decoding):
       handed over with their padding moved to the right end, so a row with padding inside or on the left
       gives exactly what it gives alone.
     * ``constant_state``: decoding keeps as much before the first token as after any other.
+    * ``exact_gradient``: whether gradients are derivatives, for the class or an instance; no where a method was
+      published with gradients cut off. `cab verify` then does not compare the two.
     * ``autocast_dtypes``: lower precisions in which it works under ``torch.autocast``.
     * ``float32_devices``: where it works in float32 too, in which `cab verify` runs it.
     * ``reads_key``: False for a method whose weights come from targets and positions alone, so that in cross patterns
@@ -106,6 +108,7 @@ class Attention(Decoding):
     reads_key: ClassVar[bool] = True
     own_share: ClassVar[float] = 0.93
     parameter_budget: ClassVar[float] = 0.1
+    exact_gradient: bool = True
 
     def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)

@@ -37,7 +37,12 @@ def finite_gradients(subject: Subject) -> Worst:
     return worst
 
 
-@check("numerics")
+def has_exact_gradient(subject: Subject) -> bool:
+    """Whether the method was published without cutting gradients off."""
+    return bool(getattr(subject.build(), "exact_gradient", True))
+
+
+@check("numerics", applies=has_exact_gradient)
 def gradient_is_derivative(subject: Subject) -> Worst:
     """The gradient to inputs and parameters is the slope of the output, by central differences in random directions."""
     worst = Worst("error of the gradient against central differences", limit=SLOPE)

@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from attentions.etc import ETCAttention
 from cab import UserError
+from cab.learning import end_step
+from cab.registry import ATTENTIONS
 from tests.attentions import agreement
 
 CASES: list[tuple[str, str, dict[str, Any]]] = [
@@ -16,6 +20,46 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("logsparse", "CS", {}),
     ("logsparse", "CS", {"local": 4, "restart": 9, "kernel_size": 3}),
     ("logsparse", "CS", {"restart": 1}),
+    *(
+        ("sparse_transformer", pattern, {"layout": layout, "spread": spread, "stride": 7, "summary": 2})
+        for pattern in ("NS", "CS")
+        for layout in ("strided", "fixed")
+        for spread in ("merged", "heads")
+    ),
+    ("sparse_transformer", "NS", {"layout": "strided", "stride": 0}),
+    ("sparse_transformer", "CS", {"stride": 3, "summary": 3, "spread": "heads"}),
+    *(("axial", pattern, {"width": 6, "spread": spread}) for pattern in ("NS", "CS") for spread in ("heads", "merged")),
+    ("axial", "NS", {"width": 0}),
+    ("image_local", "NS", {"block": 8, "memory": 5}),
+    ("image_local", "CS", {"block": 8}),
+    ("image_local", "CS", {"block": 1, "memory": 3}),
+    *(
+        (
+            "image_local",
+            pattern,
+            {"width": 9, "block_height": 3, "block_width": 4, "flange_height": 2, "flange_width": 3},
+        )
+        for pattern in ("NS", "CS")
+    ),
+]
+CASES += [
+    ("longformer", "NS", {"window": 5, "num_globals": 3}),
+    ("longformer", "NS", {"window": 2, "num_globals": 0}),
+    ("longformer", "NS", {"window": 2, "dilation": 3, "num_globals": 2, "share_global": True}),
+    ("longformer", "CS", {"window": 5}),
+    ("longformer", "CS", {"window": 3, "dilation": 2, "num_globals": 4}),
+    ("longformer", "CS", {"window": 3, "dilation": 2, "num_globals": 0}),
+    ("etc", "NS", {"radius": 6, "num_globals": 5, "max_distance": 3}),
+    ("etc", "NS", {"radius": 2, "num_globals": 0, "max_distance": 9}),
+    ("bigbird", "NS", {"block_size": 3, "num_random": 2}),
+    ("bigbird", "NS", {"block_size": 2, "num_random": 0, "num_window": 5}),
+    ("poolingformer", "NS", {"window": 3, "pooled_window": 9}),
+    ("poolingformer", "NS", {"window": 0, "pooled_window": 4, "kernel_size": 3, "pooling": "mean"}),
+    ("poolingformer", "NS", {"window": 4, "pooled_window": 0}),
+    ("adaptive_span", "NS", {"max_span": 20, "ramp": 4}),
+    ("adaptive_span", "CS", {"max_span": 20, "ramp": 4}),
+    ("adaptive_span", "CS", {"max_span": 9, "ramp": 4, "position": "none"}),
+    ("adaptive_span", "CS", {"max_span": 30, "ramp": 4, "include_self": False}),
 ]
 CAUSAL = [case for case in CASES if case[1] == "CS"]
 
@@ -33,13 +77,17 @@ class TestForms:
         agreement.assert_dropout(agreement.make(name, pattern, dropout=0.4, **options), 40)
 
 
-@pytest.mark.parametrize(("name", "pattern", "options"), CAUSAL)
-class TestCausal:
-    def test_causal(self, name: str, pattern: str, options: dict[str, Any]) -> None:
-        agreement.assert_causal(agreement.make(name, pattern, **options), 30)
+SEE_THEMSELVES = [case for case in CAUSAL if case[2].get("include_self", True)]
 
-    def test_decodes(self, name: str, pattern: str, options: dict[str, Any]) -> None:
-        agreement.assert_decodes(agreement.make(name, pattern, **options), 41, 41, (5, 1, 17, 1))
+
+@pytest.mark.parametrize(("name", "pattern", "options"), SEE_THEMSELVES)
+def test_causal(name: str, pattern: str, options: dict[str, Any]) -> None:
+    agreement.assert_causal(agreement.make(name, pattern, **options), 30)
+
+
+@pytest.mark.parametrize(("name", "pattern", "options"), CAUSAL)
+def test_decodes(name: str, pattern: str, options: dict[str, Any]) -> None:
+    agreement.assert_decodes(agreement.make(name, pattern, **options), 41, 41, (5, 1, 17, 1))
 
 
 def seen(module: Any, i: int, length: int) -> list[int]:
@@ -62,11 +110,111 @@ def test_distances_of_logsparse() -> None:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
+        ("longformer", {"window": 6, "num_globals": 2}),
+        ("image_local", {"block": 4}),
+        ("adaptive_span", {"max_span": 20, "ramp": 4, "init_span": 0.5}),
+    ],
+)
+def test_state_has_constant_size(name: str, options: dict[str, Any]) -> None:
+    module = agreement.make(name, "CS", **options)
+    state = module.init_state(2, dtype=torch.float64)
+    _, later = module.prefill(torch.randn(2, 99, agreement.WIDTH, dtype=torch.float64), state)
+    assert {name: x.shape for name, x in state.items()} == {name: x.shape for name, x in later.items()}
+
+
+def test_the_fixed_pattern_keeps_summaries() -> None:
+    """The open block, and c tokens of each that has ended."""
+    module = agreement.make("sparse_transformer", "CS", stride=8, summary=2)
+    _, state = module.prefill(torch.randn(1, 45, agreement.WIDTH, dtype=torch.float64), module.init_state(1))
+    assert state["position"].tolist() == [[6, 7, 14, 15, 22, 23, 30, 31, 38, 39, 40, 41, 42, 43, 44]]
+
+
+def test_first_token_without_itself() -> None:
+    """It sees nothing, and gets what the last projection makes of zero."""
+    module = agreement.make("adaptive_span", "CS", include_self=False)
+    output = module(torch.randn(1, 5, agreement.WIDTH, dtype=torch.float64))
+    torch.testing.assert_close(output[0, 0], module.out_proj.bias)
+    assert seen(module, 4, 5) == [0, 1, 2, 3, 4]
+
+
+def test_spans_are_learnt() -> None:
+    """The loss is the mean span; after a step it is between none and the largest."""
+    module = agreement.make("adaptive_span", "CS", max_span=40, coefficient=0.1).train()
+    with torch.no_grad():
+        module.reach.copy_(torch.tensor([0.4, 1.05, 2.0]))
+    x = torch.randn(1, 50, agreement.WIDTH, dtype=torch.float64)
+    module(x)
+    loss = module.auxiliary_loss()
+    torch.testing.assert_close(loss, torch.tensor(0.1 * (-16 + 10 + 48) / 3, dtype=torch.float64))
+    end_step(module)
+    torch.testing.assert_close(module.spans().float(), torch.tensor([0.0, 10.0, 40.0]))
+    (gradient,) = torch.autograd.grad(module(x).square().sum(), module.reach)
+    assert gradient[1]
+
+
+class CausalETC(ETCAttention):
+    """As Table 13 of CAB claims it: long tokens see no later long ones, global tokens still read all."""
+
+    def of_long(self, query: Tensor, key: Tensor, value: Tensor, global_key: Tensor, global_value: Tensor) -> Tensor:
+        seen = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
+        logits = torch.cat([(query @ key.mT).masked_fill(~seen, -torch.inf), query @ global_key.mT], dim=-1)
+        return logits.softmax(dim=-1) @ torch.cat([value, global_value], dim=2)
+
+
+def test_etc_leaks_in_cs() -> None:
+    """Two layers carry a later token through a global one to an earlier long one."""
+    layers = [CausalETC(pattern="NS", embed_dim=8, num_heads=2, num_globals=2).double() for _ in range(2)]
+    x = torch.randn(1, 12, 8, dtype=torch.float64, requires_grad=True)
+    for count, leaks in ((1, False), (2, True)):
+        output = x
+        for layer in layers[:count]:
+            output = layer(output)
+        (gradient,) = torch.autograd.grad(output[0, 5].sum(), x)
+        assert bool(gradient[0, 6:].any()) is leaks
+
+
+def test_random_blocks_of_bigbird() -> None:
+    """A head's own, outside of what is seen for certain, saved with the weights, the same in evaluation."""
+    module = agreement.make("bigbird", "NS", block_size=2, num_random=3)
+    drawn = module.random_blocks(20)
+    certain = module.certain(20).expand(3, -1, -1)
+    assert not certain.gather(2, drawn.clamp(min=0))[drawn >= 0].any()
+    assert (drawn[:, 3].sort(dim=-1).values.diff(dim=-1) > 0).all()
+    assert not torch.equal(drawn[0], drawn[1])
+    other = agreement.make("bigbird", "NS", block_size=2, num_random=3)
+    assert not torch.equal(other.random_blocks(20), drawn)
+    other.load_state_dict(module.state_dict())
+    assert torch.equal(other.eval().random_blocks(20), drawn)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
         ("logsparse", {"local": 0}),
         ("logsparse", {"restart": 2, "local": 3}),
         ("logsparse", {"kernel_size": 0}),
+        ("sparse_transformer", {"stride": 0}),
+        ("sparse_transformer", {"stride": 4, "summary": 5}),
+        ("sparse_transformer", {"layout": "local"}),
+        ("sparse_transformer", {"spread": "both"}),
+        ("axial", {"width": 0}),
+        ("axial", {"spread": "layers"}),
+        ("bigbird", {"block_size": 0}),
+        ("bigbird", {"num_window": 2}),
+        ("etc", {"radius": -1}),
+        ("poolingformer", {"stride": 0}),
+        ("poolingformer", {"pooled_window": 2}),
+        ("poolingformer", {"kernel_size": 4}),
+        ("poolingformer", {"pooling": "max"}),
+        ("longformer", {"dilation": 0}),
+        ("longformer", {"window": -1}),
+        ("adaptive_span", {"max_span": 16}),
+        ("adaptive_span", {"init_span": 2.0}),
+        ("adaptive_span", {"position": "fixed"}),
+        ("image_local", {"block": 0}),
+        ("image_local", {"memory": -1}),
     ],
 )
 def test_wrong_options(name: str, options: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="must be"):
-        agreement.make(name, "CS", **options)
+        agreement.make(name, str(ATTENTIONS.get(name).patterns[-1]), **options)

@@ -1,0 +1,156 @@
+"""Adaptive attention span (Sukhbaatar et al. 2019): each head learns how far back it looks.
+
+Shapes: B batch, H heads, N tokens, E width of a head, S max_span, R ramp.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attentions.kernels.precision import no_weight
+from attentions.kernels.relative import Distances, relative_attention
+from attentions.sparse import SparseAttention
+from cab import Pattern, register_attention
+from cab.attention import Padding, SoftmaxLimit
+from cab.errors import UserError
+
+
+@register_attention("adaptive_span", patterns="NS CS", complexity="n", paper="Sukhbaatar et al. 2019")
+class AdaptiveSpanAttention(SparseAttention):
+    """m(x) exp(s_ij) v_j / sum over j of m(x) exp(s_ij), with x = i - j  (their Eq. 4 to 6).
+
+    m(x) = min(max((R + z - x) / R, 0), 1): one for tokens nearer than the head's span z, falling to zero over a ramp.
+    s_ij = q_i (k_j + p_x) / sqrt(E), with embeddings p of the distances that all heads share. As published
+    (``include_self=False``) a token does not see itself, and the first of a sequence gets zero; here it does, in full.
+    (The released spans are longer by one token than these, the paper's.) In NS (ours) x counts to both sides.
+
+    What is learnt is ``reach`` = (z + R) / S; z is kept between 0 and S after each step, and adds ``coefficient``
+    times its mean over the heads to the loss. Time is N times the longest span. Decoding keeps the keys and values
+    that the longest span reaches.
+
+    Args:
+        max_span: S, the largest span.
+        ramp: R.
+        init_span: z / S at the start, and half a token more: at whole tokens m has no derivative.
+        coefficient: weight of the spans in the loss.
+        include_self: whether a token sees itself.
+        position: ``learnt``; ``none`` leaves the embeddings out.
+
+    Raises:
+        ValueError: for a ramp below 1 or a span that it does not fit in.
+    """
+
+    constant_state = True
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        max_span: int = 8192,
+        ramp: int = 32,
+        init_span: float = 0.0,
+        coefficient: float = 5e-7,
+        include_self: bool = True,
+        position: str = "learnt",
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if ramp < 1 or max_span < ramp:
+            raise UserError(f"max_span must be at least the ramp, and that at least 1, got {max_span} and {ramp}")
+        if not 0.0 <= init_span <= 1.0:
+            raise UserError(f"init_span must be a part of max_span, from 0 to 1, got {init_span}")
+        if position not in ("learnt", "none"):
+            raise UserError(f"position must be 'learnt' or 'none', got '{position}'")
+        if not include_self and self.pattern is Pattern.NS:
+            raise UserError("include_self must be true in NS: there is no token before all others to leave out")
+        self.max_span, self.ramp, self.coefficient, self.include_self = max_span, ramp, coefficient, include_self
+        self.reach = nn.Parameter(torch.full((num_heads,), init_span + (ramp + 0.5) / max_span))
+        self.position = nn.Parameter(torch.randn(max_span, self.head_dim)) if position == "learnt" else None
+
+    @classmethod
+    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
+        """Spans over the whole sequence."""
+        return SoftmaxLimit(({"max_span": max(num_tokens, 32), "init_span": 1.0, "position": "none"},))
+
+    # --- spans --------------------------------------------------------------------------------------------
+
+    def spans(self) -> Tensor:
+        """z of each head, [H]."""
+        return self.reach * self.max_span - self.ramp
+
+    def longest(self) -> int:
+        """Tokens to one side that some head may see, itself among them."""
+        return max(1, min(math.ceil(float(self.spans().detach().max())) + self.ramp, self.max_span))
+
+    def mask(self, distance: Tensor) -> Tensor:
+        """m of distances [..., T, S], [..., H, T, S]."""
+        mask = ((self.ramp + self.spans().view(-1, 1, 1) - distance) / self.ramp).clamp(0.0, 1.0)
+        return torch.where(distance == 0, float(self.include_self), mask)
+
+    def learn(self, **_steps: Tensor) -> None:
+        """Spans stay between none and the largest."""
+        least = self.ramp / self.max_span
+        self.reach.clamp_(least, 1.0 + least)
+
+    # --- both forms ---------------------------------------------------------------------------------------
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        self.add_loss(self.coefficient * self.spans().mean())
+        self.gather(steps=torch.ones(1, device=query.device))
+        return super().attend(query, key, value, padding)
+
+    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        distances = self.distances()
+        output = relative_attention(query, key, value, distances, dropout=self.weight_dropout)
+        if self.include_self:
+            return output
+        sees_none = (distances.biases <= no_weight(distances.biases.dtype)).all(dim=1)
+        output = output.masked_fill(sees_none[:, None, None], 0.0)
+        return torch.cat([torch.zeros_like(output[:, :, :1]), output[:, :, 1:]], dim=2)
+
+    def distances(self) -> Distances:
+        """The window of the longest span."""
+        left = self.longest() - 1
+        right = left if self.pattern is Pattern.NS else 0
+        distance = torch.arange(left, -right - 1, -1, device=self.reach.device).abs()
+        embeddings = self.reach.new_zeros(left + 1, self.head_dim) if self.position is None else self.position
+        mask = self.mask(distance[None])[:, 0]
+        biases = mask.where(mask > 0.0, 1.0).log().masked_fill(mask == 0.0, no_weight(mask.dtype))
+        return Distances(left, right, embeddings[distance].expand(self.num_heads, -1, -1), biases)
+
+    def weights_at(self, query: Tensor, key: Tensor, distance: Tensor) -> Tensor:
+        """Weights of pairs [..., T, S] that are so far apart, written out; a later key in CS has none."""
+        x = distance.abs()
+        inside = x < self.max_span
+        if self.pattern is Pattern.CS:
+            inside = inside & (distance >= 0)
+        logits = query @ key.mT
+        if self.position is not None:
+            near = self.position[: min(int(x.max()) + 1, self.max_span)]
+            logits = logits + (query @ near.mT).gather(-1, x.clamp(max=len(near) - 1).expand(logits.shape))
+        mask = self.mask(x) * inside
+        logits = (logits * self.scale).masked_fill(mask == 0.0, no_weight(logits.dtype))
+        weights = mask * (logits - logits.amax(dim=-1, keepdim=True).detach()).exp()
+        return weights / weights.sum(dim=-1, keepdim=True).clamp(min=1e-30)
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        position = torch.arange(query.shape[1], device=query.device)
+        return self.weights_at(query, key, position[:, None] - position) @ value
+
+    # --- decoding -----------------------------------------------------------------------------------------
+
+    def kept_width(self) -> int:
+        return self.longest()
+
+    def needs(self, key: Tensor, length: Tensor) -> Tensor:
+        return key >= length - self.longest()
+
+    def read(self, query: Tensor, key: Tensor, value: Tensor, asked: Tensor, position: Tensor) -> Tensor:
+        distance = (asked[:, None, :, None] - position[:, None, None]).masked_fill(position[:, None, None] < 0, -1)
+        return F.dropout(self.weights_at(query, key, distance), self.dropout, self.training) @ value

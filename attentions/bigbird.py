@@ -1,0 +1,109 @@
+"""Big Bird (Zaheer et al. 2020): blocks see their neighbours, the first and the last block, and some at random.
+
+Shapes: B batch, H heads, N tokens, E width of a head, b tokens of a block, J blocks, R random blocks.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attentions.kernels.tiles import Tile, tiled_attention
+from attentions.sparse import SparseAttention
+from cab import Pattern, register_attention
+from cab.attention import SoftmaxLimit
+from cab.errors import UserError
+
+
+@register_attention("bigbird", patterns="NS", complexity="n", paper="Zaheer et al. 2020")
+class BigBirdAttention(SparseAttention):
+    """Softmax over the tokens of the blocks that a token's block sees (ITC, section 2 and appendix D):
+
+    * the first and the last block see all, and are seen by all;
+    * the others see their neighbours, ``num_window`` blocks with themselves, and R more, drawn for each head.
+
+    The random blocks lie outside of window, first and last block, as many as there are. They follow from a seed
+    that is drawn at construction and saved, and from the number of a row's blocks, so that a row with padding sees
+    what it sees alone, and evaluation what training did. (The released code draws them from the first 1,024 tokens
+    for some lengths; that of transformers has only block 0 as random block in evaluation, and full attention for up
+    to 5 + 2 R blocks.) The last block may be shorter.
+
+    Args:
+        block_size: b.
+        num_random: R.
+        num_window: blocks of the window, odd.
+
+    Raises:
+        ValueError: for a block without a token, or an even window.
+    """
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        block_size: int = 64,
+        num_random: int = 3,
+        num_window: int = 3,
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if block_size < 1 or num_random < 0:
+            raise UserError(
+                f"block_size must be at least 1 and num_random at least 0, got {block_size} and {num_random}"
+            )
+        if num_window < 1 or num_window % 2 == 0:
+            raise UserError(f"num_window must be odd, the block and as many on each side, got {num_window}")
+        self.block_size, self.num_random, self.beside = block_size, num_random, num_window // 2
+        self.seed: Tensor
+        self.register_buffer("seed", torch.randint(2**31, ()))
+
+    @classmethod
+    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
+        """A window over all blocks."""
+        return SoftmaxLimit(({"num_window": 2 * num_tokens + 1},))
+
+    def certain(self, num_blocks: int) -> Tensor:
+        """Which blocks see which without chance, [J, J]."""
+        block = torch.arange(num_blocks)
+        seen = (block[:, None] - block).abs() <= self.beside
+        ends = (block == 0) | (block == num_blocks - 1)
+        return seen | ends | ends[:, None]
+
+    def random_blocks(self, num_blocks: int) -> Tensor:
+        """Blocks that are drawn for each head and block, [H, J, at most R]; -1 where none is left."""
+        generator = torch.Generator().manual_seed(int(self.seed) + num_blocks)
+        order = torch.rand(self.num_heads, num_blocks, num_blocks, generator=generator)
+        drawn = order.masked_fill(self.certain(num_blocks), -1.0).topk(min(self.num_random, num_blocks), dim=-1)
+        return drawn.indices.where(drawn.values >= 0.0, -1)
+
+    def sees(self, query: Tensor, key: Tensor, length: int) -> Tensor:
+        num_blocks = -(-length // self.block_size)
+        drawn = self.random_blocks(num_blocks)
+        spare = torch.zeros(*drawn.shape[:2], num_blocks + 1, dtype=torch.bool)  # the last is no block
+        seen = spare.scatter(2, drawn % (num_blocks + 1), True)[..., :num_blocks] | self.certain(num_blocks)
+        return seen.to(key.device)[:, query // self.block_size, key // self.block_size]
+
+    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        tiles = self.tiles(query.shape[2], query.device)
+        return tiled_attention(query, key, value, tiles, dropout=self.weight_dropout)
+
+    def tiles(self, length: int, device: torch.device) -> list[Tile]:
+        """The blocks, and the tokens that they see."""
+        size = self.block_size
+        num_blocks = -(-length // size)
+        certain, drawn, within = self.certain(num_blocks), self.random_blocks(num_blocks), torch.arange(size)
+        tiles = []
+        for block in range(num_blocks):
+            queries = slice(block * size, min((block + 1) * size, length))
+            if block in (0, num_blocks - 1):
+                tiles.append(Tile(queries, slice(0, length)))
+                continue
+            blocks = certain[block].nonzero()[:, 0].expand(self.num_heads, -1)
+            blocks = torch.cat([blocks, drawn[:, block]], dim=1)
+            keys = (blocks[..., None] * size + within).flatten(1)
+            hidden = ((keys < 0) | (keys >= length))[:, None]
+            keys = keys.clamp(0, length - 1)
+            tiles.append(Tile(queries, keys.to(device), hidden.to(device) if hidden.any() else None))
+        return tiles

@@ -1,0 +1,133 @@
+"""Longformer (Beltagy et al. 2020): a sliding window, and a few tokens that see and are seen by all.
+
+Shapes: B batch, H heads, N tokens, D width, E width of a head, g global tokens, d dilation.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attentions.kernels.pieces import each_length
+from attentions.kernels.windowed import Window, windowed_attention
+from attentions.sparse import SparseAttention
+from cab import Pattern, register_attention
+from cab.attention import Padding, SoftmaxLimit
+from cab.errors import UserError
+
+
+@register_attention("longformer", patterns="NS CS", complexity="n", paper="Beltagy et al. 2020")
+class LongformerAttention(SparseAttention):
+    """Softmax over ``window`` tokens on each side and the global tokens, which are the first g (section 3.1).
+
+    A global token attends to all, in NS by projections of its own, which begin as copies of the others. In CS a token
+    sees the window before it, and of the global ones those that are not later; the global tokens' own rows are causal
+    too. (The released code stores an ``autoregressive`` option and does not use it.)
+
+    Decoding keeps the window and the global tokens: a state of constant size.
+
+    Args:
+        window: tokens on each side (the released configurations count both: 512 there is 256 here).
+        dilation: distance d between the tokens of a window.
+        num_globals: g.
+        share_global: no projections of their own for the global tokens, which are 3 D^2 parameters.
+
+    Raises:
+        ValueError: for a dilation below 1.
+    """
+
+    constant_state = True
+    parameter_budget = 0.2  # three more projections, as published: 17% of GPT-2
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        window: int = 256,
+        dilation: int = 1,
+        num_globals: int = 1,
+        share_global: bool = False,
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if dilation < 1:
+            raise UserError(f"dilation must be at least 1, got {dilation}")
+        if min(window, num_globals) < 0:
+            raise UserError(f"window and num_globals must be at least 0, got {window} and {num_globals}")
+        self.window, self.dilation, self.num_globals = window, dilation, num_globals
+        self.most_kept = window * dilation + num_globals
+        self.has_own = self.pattern is Pattern.NS and num_globals > 0 and not share_global
+        if self.has_own:
+            for name in ("q", "k", "v"):
+                linear = nn.Linear(embed_dim, embed_dim)
+                linear.load_state_dict(getattr(self, f"{name}_proj").state_dict())
+                self.add_module(f"global_{name}_proj", linear)
+
+    @classmethod
+    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
+        """A window over the whole sequence."""
+        return SoftmaxLimit(({"window": num_tokens, "share_global": True},))
+
+    def key_extras(self, x: Tensor) -> dict[str, Tensor]:
+        """Queries of the global tokens, and keys and values that they see, [B, N, D]."""
+        if not self.has_own:
+            return {}
+        own = {f"global_{name}": self.get_submodule(f"global_{name}_proj")(x) for name in ("k", "v")}
+        return own | {"global_q": self.get_submodule("global_q_proj")(x[:, : self.num_globals])}
+
+    # --- the pattern --------------------------------------------------------------------------------------
+
+    def sees(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
+        distance = query - key
+        seen = (distance.abs() <= self.window * self.dilation) & (distance % self.dilation == 0)
+        seen = seen | (key < self.num_globals)
+        return seen & (distance >= 0) if self.pattern is Pattern.CS else seen | (query < self.num_globals)
+
+    def needs(self, key: Tensor, length: Tensor) -> Tensor:
+        return (key >= length - self.window * self.dilation) | (key < self.num_globals)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, **own: Tensor) -> Tensor:
+        heads = [query, key, value, *(self.split_heads(own[name]) for name in sorted(own))]
+        return each_length(self.spread, heads, None if self.pattern is Pattern.CS else padding.key)
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor, **own: Tensor) -> Tensor:
+        output = super().reference(query, key, value)
+        if not own:
+            return output
+        k, q, v = (self.split_heads(own[name][None])[0] for name in sorted(own))
+        return torch.cat([(q @ k.mT * self.scale).softmax(dim=-1) @ v, output[:, len(own["global_q"]) :]], dim=1)
+
+    def spread(self, query: Tensor, key: Tensor, value: Tensor, *own: Tensor) -> Tensor:
+        """Rows without padding; ``own`` are key, query and value of the global tokens, of their own projections."""
+        first, is_causal = min(self.num_globals, query.shape[2]), self.pattern is Pattern.CS
+        output = self.in_windows(query, key, value)
+        if not first:
+            return output
+        if is_causal:
+            queries, keys, values = (x[:, :, :first] for x in (query, key, value))
+        else:
+            keys, queries, values = own or (key, query[:, :, :first], value)
+        globals_ = F.scaled_dot_product_attention(queries, keys, values, None, self.weight_dropout, is_causal)
+        return torch.cat([globals_, output[:, :, first:]], dim=2)
+
+    def in_windows(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Every token over its window and the global ones; with a dilation, in d sequences of every d-th token."""
+        batch, length, steps = len(query), query.shape[2], self.dilation
+        slots = [x[:, :, : self.num_globals].repeat(steps, 1, 1, 1) for x in (key, value)]
+        position = torch.arange(-(-length // steps) * steps, device=query.device).view(-1, steps).T
+        hidden = (position < self.num_globals) | (position >= length)
+        filled = (F.pad(x, (0, 0, 0, position.numel() - length)) for x in (query, key, value))
+        q, k, v = (x.unflatten(2, (-1, steps)).permute(3, 0, 1, 2, 4).flatten(0, 1) for x in filled)
+        output = windowed_attention(
+            q,
+            k,
+            v,
+            Window(self.window, 0 if self.pattern is Pattern.CS else self.window),
+            slots=(slots[0], slots[1]) if self.num_globals else None,
+            key_padding_mask=hidden.repeat_interleave(batch, dim=0),
+            dropout=self.weight_dropout,
+        )
+        return output.unflatten(0, (steps, batch)).permute(1, 2, 3, 0, 4).flatten(2, 3)[:, :, :length]

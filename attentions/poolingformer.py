@@ -1,0 +1,144 @@
+"""Poolingformer (Zhang et al. 2021): a window of tokens, and a wider one of pooled tokens.
+
+Shapes: B batch, H heads, N tokens, E width of a head, S pooled tokens, w kernel_size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attentions.kernels.pieces import each_length
+from attentions.kernels.precision import no_weight
+from attentions.kernels.tiles import Tile, tiled_attention
+from attentions.kernels.windowed import Window, windowed_attention
+from cab import Attention, Pattern, register_attention
+from cab.attention import Padding, SoftmaxLimit
+from cab.errors import UserError
+
+BLOCK = 128
+"""Queries that share the pooled tokens around them."""
+
+
+@register_attention("poolingformer", patterns="NS", complexity="n", paper="Zhang et al. 2021")
+class PoolingformerAttention(Attention):
+    """y_i + z_i: softmax attention over the tokens up to ``window`` away, and over pooled ones up to ``pooled_window``.
+
+    Pooled token s is a mean of the w tokens around token s ``stride``, of keys and of values: with equal weights, or
+    with weights softmax(W x) from the token in the middle (``ldconv``, W a head's own). The paper's second level has
+    projections of its own, of the first level's output; in one slot both levels share theirs, the layer's inputs'.
+
+    Args:
+        window, pooled_window: tokens on each side; with a ``pooled_window`` of 0 there is the first level alone.
+        kernel_size: w, odd.
+        stride: tokens from one pooled token to the next.
+        pooling: ldconv or mean.
+
+    Raises:
+        ValueError: for options outside of these.
+    """
+
+    compacts_padding = True
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        window: int = 128,
+        pooled_window: int = 512,
+        kernel_size: int = 5,
+        stride: int = 4,
+        pooling: str = "ldconv",
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if min(window, pooled_window) < 0 or stride < 1:
+            raise UserError(
+                f"window and pooled_window must be at least 0 and stride at least 1, "
+                f"got {window}, {pooled_window} and {stride}"
+            )
+        if 0 < pooled_window < stride:
+            raise UserError(f"pooled_window must be at least the stride, {stride}, or 0, got {pooled_window}")
+        if kernel_size < 1 or kernel_size % 2 == 0:
+            raise UserError(f"kernel_size must be odd, got {kernel_size}")
+        if pooling not in ("ldconv", "mean"):
+            raise UserError(f"pooling must be 'ldconv' or 'mean', got '{pooling}'")
+        self.window, self.pooled_window, self.kernel_size, self.stride = window, pooled_window, kernel_size, stride
+        self.kernels: nn.Parameter | None = None
+        if pooling == "ldconv" and pooled_window:
+            self.kernels = nn.Parameter(torch.empty(2, num_heads, self.head_dim, kernel_size))
+            for kernel in self.kernels.flatten(0, 1):
+                nn.init.xavier_uniform_(kernel)
+
+    @classmethod
+    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
+        """The first level alone, over the whole sequence."""
+        return SoftmaxLimit(({"window": num_tokens, "pooled_window": 0},))
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        n = query.shape[1]
+        position = torch.arange(n, device=query.device)
+        far = (position[:, None] - position).abs()
+        logits = (query @ key.mT * self.scale).masked_fill(far > self.window, -torch.inf)
+        output = logits.softmax(dim=-1) @ value
+        if not self.pooled_window:
+            return output
+        centres = range(0, n, self.stride)
+        pooled = []
+        for which, x in enumerate((key, value)):
+            tokens = []
+            for centre in centres:
+                around = torch.arange(centre - self.kernel_size // 2, centre + self.kernel_size // 2 + 1)
+                inside = (around >= 0) & (around < n)
+                weights = x.new_zeros(len(x), self.kernel_size)
+                if self.kernels is not None:
+                    weights = torch.einsum("he,hew->hw", x[:, centre], self.kernels[which])
+                weights = weights[:, inside].softmax(dim=-1)
+                tokens.append(torch.einsum("hw,hwe->he", weights, x[:, around[inside]]))
+            pooled.append(torch.stack(tokens, dim=1))
+        logits = (query @ pooled[0].mT * self.scale).masked_fill(
+            far[:, :: self.stride] > self.pooled_window, -torch.inf
+        )
+        return output + logits.softmax(dim=-1) @ pooled[1]
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        return each_length(self.spread, (query, key, value), padding.key)
+
+    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Rows without padding."""
+        window, dropout = Window(self.window, self.window), self.weight_dropout
+        output = windowed_attention(query, key, value, window, dropout=dropout)
+        if not self.pooled_window:
+            return output
+        keys, values = self.pool(key, 0), self.pool(value, 1)
+        tiles = self.tiles(query.shape[2], keys.shape[2], query.device)
+        return output + tiled_attention(query, keys, values, tiles, dropout=dropout)
+
+    def pool(self, x: Tensor, which: int) -> Tensor:
+        """Pooled tokens of keys (0) or values (1), [B, H, N, E] to [B, H, S, E]."""
+        length, side = x.shape[2], self.kernel_size // 2
+        centre = torch.arange(0, length, self.stride, device=x.device)
+        around = centre[:, None] + torch.arange(-side, side + 1, device=x.device)
+        outside = (around < 0) | (around >= length)
+        logits = x.new_zeros(1)
+        if self.kernels is not None:
+            logits = x[:, :, :: self.stride] @ self.kernels[which].to(x.dtype)
+        weights = logits.masked_fill(outside, no_weight(logits.dtype)).softmax(dim=-1).to(x.dtype)
+        filled = F.pad(x, (0, 0, side, side + self.stride))
+        taps = (filled[:, :, i : i + length : self.stride] * weights[..., i, None] for i in range(self.kernel_size))
+        return torch.stack(list(taps)).sum(dim=0)
+
+    def tiles(self, length: int, num_pooled: int, device: torch.device) -> list[Tile]:
+        """Blocks of queries and the pooled tokens around them."""
+        tiles = []
+        for begin in range(0, length, BLOCK):
+            end = min(begin + BLOCK, length)
+            first = max(0, -((self.pooled_window - begin) // self.stride))
+            last = min(num_pooled, (end - 1 + self.pooled_window) // self.stride + 1)
+            query = torch.arange(begin, end, device=device)[:, None]
+            pooled = torch.arange(first, last, device=device) * self.stride
+            tiles.append(Tile(slice(begin, end), slice(first, last), (query - pooled).abs() > self.pooled_window))
+        return tiles

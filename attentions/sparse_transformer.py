@@ -1,0 +1,131 @@
+"""The factorised patterns of Sparse Transformers (Child et al. 2019).
+
+Shapes: B batch, H heads, N tokens, E width of a head, l stride, c summary.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attentions.kernels.lattice import along_both, along_columns, along_rows
+from attentions.kernels.tiles import Tile, tiled_attention
+from attentions.kernels.windowed import Window, windowed_attention
+from attentions.sparse import SparseAttention, Spread, by_halves, check_spread, check_stride, first_heads
+from cab import Pattern, register_attention
+from cab.attention import SoftmaxLimit
+from cab.errors import UserError
+
+
+@register_attention("sparse_transformer", patterns="NS CS", complexity="n^2", paper="Child et al. 2019")
+class SparseTransformerAttention(SparseAttention):
+    """Softmax over two sets of keys j of token i (section 4.3), as published for CS:
+
+    * ``strided``: A1, the last l tokens (i - j < l); A2, every l-th token back ((i - j) mod l = 0).
+    * ``fixed``: A1, the tokens of the own block of l (floor(j/l) = floor(i/l)); A2, the last c tokens of every block
+      (j mod l >= l - c).
+
+    In NS (ours) j may be later as well: |i - j| < l. The paper's A1 has i - j = l too, the released code does not;
+    the unions are the same. A token that sees no key, in A2 alone, gets zero.
+
+    The sets have about l + N/l and l + c N/l keys: with a stride that does not grow, time is quadratic, N^2/l or
+    c N^2/l; with l near sqrt(N) it is N sqrt(N). Decoding keeps all keys and values (strided), or those of the open
+    block and c of each finished one (fixed).
+
+    Args:
+        layout: strided (published for images, l the width of a row) or fixed (for text).
+        stride: l; in NS 0 is the square root of a row's length, rounded up.
+        summary: c of the fixed layout, at most the stride.
+        spread: ``merged``, one softmax over both sets; ``heads``, A1 for the first half of the heads, A2 for the rest.
+
+    Raises:
+        ValueError: for options outside of these.
+    """
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        layout: str = "fixed",
+        stride: int = 128,
+        summary: int = 32,
+        spread: str = "merged",
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if layout not in ("strided", "fixed"):
+            raise UserError(f"layout must be 'strided' or 'fixed', got '{layout}'")
+        check_spread(spread)
+        check_stride("stride", stride, self.pattern)
+        if summary < 1 or (layout == "fixed" and 0 < stride < summary):
+            raise UserError(f"summary must be from 1 to the stride, {stride}, got {summary}")
+        self.layout, self.stride, self.summary, self.spreads = layout, stride, summary, spread == "heads"
+
+    @classmethod
+    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
+        """One block."""
+        return SoftmaxLimit(({"stride": num_tokens, "summary": 1},))
+
+    def width(self, length: int) -> int:
+        return self.stride or math.ceil(math.sqrt(length))
+
+    # --- the pattern --------------------------------------------------------------------------------------
+
+    def sees(self, query: Tensor, key: Tensor, length: int) -> Tensor:
+        width, near = self.width(length), query - key
+        if self.layout == "strided":
+            first, second = near.abs() < width, near % width == 0
+        else:
+            first = query // width == key // width
+            second = (key % width >= width - self.summary) & torch.ones_like(first)
+        seen = torch.where(first_heads(self.num_heads, key), first, second) if self.spreads else first | second
+        return seen & (near >= 0) if self.pattern is Pattern.CS else seen
+
+    def needs(self, key: Tensor, length: Tensor) -> Tensor:
+        if self.layout == "strided":
+            return super().needs(key, length)
+        is_open = key // self.stride == length // self.stride
+        return is_open | (key % self.stride >= self.stride - self.summary)
+
+    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if not self.spreads:
+            return self.merged(query, key, value)
+        width, causal, dropout = self.width(query.shape[2]), self.pattern is Pattern.CS, self.weight_dropout
+        along: dict[str, Any] = {"width": width, "is_causal": causal, "dropout": dropout}
+        if self.layout == "strided":
+            window = Window(width - 1, 0 if causal else width - 1)
+            first: Spread = functools.partial(windowed_attention, window=window, dropout=dropout)
+            second: Spread = functools.partial(along_columns, **along)
+        else:
+            first = functools.partial(along_rows, **along)
+            second = functools.partial(tiled_attention, tiles=self.tiles(query, is_own=False), dropout=dropout)
+        return by_halves(first, second, (query, key, value))
+
+    def merged(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Both sets in one softmax."""
+        if self.layout == "fixed":
+            return tiled_attention(query, key, value, self.tiles(query, is_own=True), dropout=self.weight_dropout)
+        width, causal = self.width(query.shape[2]), self.pattern is Pattern.CS
+        return along_both(query, key, value, width, is_causal=causal, is_sliding=True, dropout=self.weight_dropout)
+
+    def tiles(self, query: Tensor, *, is_own: bool) -> list[Tile]:
+        """The blocks of the fixed layout, which see the summaries of blocks and (``is_own``) their own tokens."""
+        length, causal = query.shape[2], self.pattern is Pattern.CS
+        position = torch.arange(length, device=query.device)
+        width = self.width(length)
+        summaries = position[position % width >= width - self.summary]
+        tiles = []
+        for begin in range(0, length, width):
+            own = position[begin : begin + width]
+            keys = summaries[summaries <= own[-1]] if causal else summaries
+            if is_own:
+                keys = torch.cat([keys[keys // width != begin // width], own])
+            hidden = keys > own[:, None] if causal else None
+            tiles.append(Tile(slice(begin, begin + len(own)), keys, hidden))
+        return tiles

@@ -1,0 +1,80 @@
+"""Attentions with segments, memories and relative positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from cab import UserError
+from cab.registry import ATTENTIONS
+from tests.attentions import agreement
+
+CASES: list[tuple[str, str, dict[str, Any]]] = [
+    ("transformer_xl", "NS", {}),
+    ("transformer_xl", "CS", {"segment": 7, "memory": 5}),
+    ("transformer_xl", "CS", {"segment": 4, "memory": 9}),
+    ("transformer_xl", "CS", {"segment": 6, "memory": 0, "position": "none"}),
+    ("transformer_xl", "CS", {"segment": 1, "memory": 3}),
+]
+CAUSAL = [case for case in CASES if case[1] == "CS"]
+
+
+@pytest.mark.parametrize(("name", "pattern", "options"), CASES)
+class TestForms:
+    @pytest.mark.parametrize("length", [1, 2, 37, 75])
+    def test_forms_agree(self, name: str, pattern: str, options: dict[str, Any], length: int) -> None:
+        agreement.assert_forms_agree(agreement.make(name, pattern, **options), length, length)
+
+    def test_padding_is_nothing(self, name: str, pattern: str, options: dict[str, Any]) -> None:
+        agreement.assert_padding_is_nothing(agreement.make(name, pattern, **options), 29, 29)
+
+    def test_dropout_in_both_passes(self, name: str, pattern: str, options: dict[str, Any]) -> None:
+        if options.get("memory", 0) == 0:  # elsewhere the gradient is not the derivative
+            agreement.assert_dropout(agreement.make(name, pattern, dropout=0.4, **options), 40)
+
+
+@pytest.mark.parametrize(("name", "pattern", "options"), CAUSAL)
+class TestCausal:
+    def test_causal(self, name: str, pattern: str, options: dict[str, Any]) -> None:
+        agreement.assert_causal(agreement.make(name, pattern, **options), 30)
+
+    def test_decodes(self, name: str, pattern: str, options: dict[str, Any]) -> None:
+        agreement.assert_decodes(agreement.make(name, pattern, **options), 41, 41, (5, 1, 17, 1))
+
+
+def test_no_gradient_to_the_memory() -> None:
+    """A token reads the memory, by replacement; by gradient, nothing before its segment."""
+    module = agreement.make("transformer_xl", "CS", segment=5, memory=3)
+    x = torch.randn(1, 14, agreement.WIDTH, dtype=torch.float64, requires_grad=True)
+    output = module(x)[0, 12]
+    (gradient,) = torch.autograd.grad(output.sum(), x)
+    assert gradient[0].any(dim=-1).nonzero().flatten().tolist() == [10, 11, 12]
+    moved = []
+    for place in range(14):
+        other = x.detach().clone()
+        other[0, place] += 1.0
+        if not torch.equal(module(other)[0, 12], output):
+            moved.append(place)
+    assert moved == [7, 8, 9, 10, 11, 12]
+
+
+def test_state_of_transformer_xl() -> None:
+    module = agreement.make("transformer_xl", "CS", segment=5, memory=3)
+    state = module.init_state(2, dtype=torch.float64)
+    _, later = module.prefill(torch.randn(2, 33, agreement.WIDTH, dtype=torch.float64), state)
+    assert {name: x.shape for name, x in state.items()} == {name: x.shape for name, x in later.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("transformer_xl", {"segment": 0}),
+        ("transformer_xl", {"memory": -1}),
+        ("transformer_xl", {"position": "absolute"}),
+    ],
+)
+def test_wrong_options(name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="must be"):
+        agreement.make(name, str(ATTENTIONS.get(name).patterns[-1]), **options)
