@@ -1,0 +1,101 @@
+"""TTS: features and distortions against their definitions, and front ends."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tasks.tts.audio import HOP, N_FFT, RATE, features, griffin_lim, mel_filters
+from tasks.tts.distortion import cepstra, distortions, log_mel_power, warped_distance
+from tasks.tts.phonemes import ALIGNED, ARPABET, WRITTEN, pronounce, written_tokens
+
+
+def tone(seconds: float = 0.4, pitch: float = 180.0) -> np.ndarray:
+    time = np.arange(int(seconds * RATE)) / RATE
+    return (0.3 * sum(np.sin(2 * np.pi * pitch * k * time) / k for k in range(1, 8))).astype(np.float32)
+
+
+def test_log_mel_against_numpy() -> None:
+    wave = tone()
+    mel, pitch, energy = features(wave)
+    assert len(mel) == len(pitch) == len(energy) == 1 + len(wave) // HOP
+    padded = np.pad(wave, N_FFT // 2, mode="reflect")
+    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(N_FFT) / N_FFT)
+    for frame in (0, 7, len(mel) - 1):
+        spectrum = np.abs(np.fft.rfft(padded[frame * HOP : frame * HOP + N_FFT] * window))
+        expected = np.log(np.maximum(mel_filters().numpy() @ spectrum, 1e-5))
+        np.testing.assert_allclose(mel[frame], expected, atol=1e-2)
+        assert energy[frame] == pytest.approx(math.log(np.linalg.norm(spectrum)), abs=1e-3)
+    assert np.median(np.exp(pitch)) == pytest.approx(180.0, rel=0.02)
+
+
+def test_silence_has_features() -> None:
+    mel, pitch, energy = features(np.zeros(5000, dtype=np.float32))
+    assert np.isfinite(mel).all()
+    assert np.isfinite(pitch).all()
+    assert np.isfinite(energy).all()
+
+
+def test_griffin_lim_comes_near_the_wave() -> None:
+    mel, *_ = features(tone())
+    again, *_ = features(griffin_lim(mel, iterations=32))
+    length = min(len(mel), len(again))
+    loud = mel[:length] > mel.max() - 4
+    assert np.abs(mel[:length] - again[:length])[loud].mean() < 0.5
+
+
+def dynamic_time_warping(a: np.ndarray, b: np.ndarray) -> float:
+    cost = np.full((len(a) + 1, len(b) + 1), np.inf)
+    cost[0, 0] = 0.0
+    for i in range(len(a)):
+        for j in range(len(b)):
+            here = math.sqrt(((a[i] - b[j]) ** 2).mean())
+            cost[i + 1, j + 1] = here + min(cost[i, j], cost[i, j + 1], cost[i + 1, j])
+    return float(cost[-1, -1])
+
+
+@pytest.mark.parametrize("shape", [(9, 13), (1, 5), (12, 4)])
+def test_the_path_against_a_plain_loop(shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(3)
+    a, b = (rng.normal(size=(n, 4)) for n in shape)
+    assert warped_distance(a, b) == pytest.approx(dynamic_time_warping(a, b), abs=1e-9)
+
+
+def test_the_path_by_hand() -> None:
+    """One dimension: 0 1 3 and 0 3: the 1 goes with the 0 at cost 1, or with the 3 at cost 2."""
+    assert warped_distance(np.array([[0.0], [1.0], [3.0]]), np.array([[0.0], [3.0]])) == pytest.approx(1.0)
+
+
+def test_cepstra_are_the_cosine_transform() -> None:
+    x = np.random.default_rng(1).normal(size=(3, 80))
+    k = np.arange(13)[:, None]
+    basis = np.cos(np.pi * (np.arange(80) + 0.5) * k / 80) * np.sqrt(2 / 80)
+    basis[0] /= np.sqrt(2)
+    np.testing.assert_allclose(cepstra(x), x @ basis.T, atol=1e-9)
+
+
+def test_distortion_is_the_sum_of_paths_over_synthesised_frames() -> None:
+    pairs = [(tone(0.3, 150), tone(0.4, 170)), (tone(0.5, 210), tone(0.2, 190))]
+    expected, frames = np.zeros(2), 0
+    for a, b in pairs:
+        a, b = log_mel_power(a), log_mel_power(b)
+        expected += [dynamic_time_warping(cepstra(a), cepstra(b)), dynamic_time_warping(a, b)]
+        frames += len(a)
+    scores = distortions(pairs)
+    assert [scores["mcd"], scores["msd"]] == pytest.approx((expected / frames).tolist(), abs=1e-4)
+    assert distortions([(pairs[0][0], pairs[0][0])]) == {"mcd": 0.0, "msd": 0.0}
+
+
+def test_vocabularies_have_the_published_sizes() -> None:
+    assert (len(ARPABET), len(ALIGNED), len(WRITTEN)) == (69, 76, 80)
+
+
+def test_text_becomes_phonemes() -> None:
+    tokens = written_tokens("In being modern, don't!")
+    assert " ".join(tokens) == "IH0 N | B IY1 IH0 NG | M AA1 D ER0 N , | D OW1 N T !"
+    for word in ("Blorptastique", "xqz", "Tulowitzki's", "well-known", "zhā"):
+        assert pronounce(word)
+        assert set(pronounce(word)) <= set(ARPABET)
+    assert pronounce("blorptastique's")[-1] == "Z"
