@@ -119,7 +119,7 @@ class GatedDeltaNetAttention(DeltaRule):
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> Terms:
         query, key = unit(F.silu(query)), unit(F.silu(key))
-        strength, step = (extras[name].transpose(1, 2) for name in ("strength", "step"))
-        log_decay = -self.log_rate.to(step.dtype).exp().unsqueeze(-1) * F.softplus(step)
-        strength = self.largest_strength * strength.sigmoid()
+        step = F.softplus(extras["step"].transpose(1, 2).contiguous())  # a gradient laid out as a compiler expects
+        log_decay = -self.log_rate.to(step.dtype).exp().unsqueeze(-1) * step
+        strength = self.largest_strength * extras["strength"].transpose(1, 2).sigmoid()
         return Terms(query * self.key_width**-0.5, key, F.silu(value), log_decay, strength)

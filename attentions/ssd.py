@@ -69,7 +69,7 @@ class SSDAttention(Recurrent):
         return {"step": self.step_proj(key)}
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> Terms:
-        step = F.softplus(extras["step"]).transpose(1, 2)
+        step = F.softplus(extras["step"].transpose(1, 2).contiguous())  # a gradient laid out as a compiler expects
         log_decay = -self.log_rate.to(step.dtype).exp().unsqueeze(-1) * step
         return Terms(F.silu(query), F.silu(key), F.silu(value) * step.unsqueeze(-1), log_decay)
 

@@ -65,7 +65,7 @@ def test_contracts(name: str) -> None:
     assert_decodes(module, 19, 0, (5, 2, 1))
 
 
-@pytest.mark.parametrize("name", ["gla", "gated_deltanet"])
+@pytest.mark.parametrize("name", ["gla", "gated_deltanet", "ssd"])
 def test_compiles(name: str) -> None:
     assert_compiles(make(name, "CS", conv_size=4), 21)
 

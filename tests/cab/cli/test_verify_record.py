@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cab import verification
+from cab import verification, verified
 from cab.cli.main import main
 from cab.verification import select_checks
 from cab.verified import COLUMNS, QUICK, Row, is_verified, read_rows, remembered, torch_version, write_rows
@@ -112,7 +112,8 @@ def test_what_fails_loses_its_row_and_is_shown(capsys, tmp_path, file):
     assert [row.pattern for row in read_rows(record)] == ["NC"]
 
 
-def test_without_a_record_it_is_remembered_in_the_cache(capsys):
+def test_without_a_record_it_is_remembered_in_the_cache(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(verified, "COMMITTED", tmp_path / "none.csv")
     assert verify(capsys, "none", "--pattern", "NS")[0] == 0
     (row,) = read_rows(remembered())
     assert is_verified(row.code, "NS")

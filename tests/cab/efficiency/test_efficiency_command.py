@@ -88,7 +88,7 @@ def test_the_papers_protocol_has_its_own_defaults(capsys: pytest.CaptureFixture[
 def test_what_fails_verification_is_not_timed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from cab import verification
+    from cab import verification, verified
     from cab.verification import CheckResult
 
     asked = []
@@ -101,12 +101,14 @@ def test_what_fails_verification_is_not_timed(
         return results
 
     monkeypatch.setattr(verification, "verify_attention", verify)
+    monkeypatch.setattr(verified, "is_verified", lambda _code, pattern: pattern == "CS")
     assert efficiency("abc:num_landmarks=3", "--pattern", "NS", "CS", "--lengths", "5", "7", "--csv") == 0
     rows = costs_of(capsys.readouterr().out)
     refused = [(row["pattern"], row["length"], row["seconds"], row["detail"]) for row in rows if row["status"] != "ok"]
     assert refused == [("CS", "5", "", "fails look_ahead"), ("CS", "7", "", "fails look_ahead")]
-    each = [("vanilla", {}), ("eager", {}), ("abc", {"num_landmarks": 3})]
-    assert asked == [(name, pattern, options) for pattern in ("NS", "CS") for name, options in each]
+    changed = ("abc", {"num_landmarks": 3})  # by its options: no row speaks of it
+    each = [("NS", ("vanilla", {})), ("NS", ("eager", {})), ("NS", changed), ("CS", changed)]
+    assert asked == [(name, pattern, options) for pattern, (name, options) in each]
 
 
 @pytest.mark.parametrize(
