@@ -12,7 +12,7 @@ import pytest
 
 from cab.cli.main import main
 from engines.fairseq import environment
-from tests.cab.cli.command import ROOT, cab
+from tests.cab.cli.command import ROOT, fresh_cab
 from tests.cab.runner.processes import records, run_cab
 
 LM = ["task=lm", "dataset=synthetic", "pattern=CS", "preset=smoke", "engine=fairseq", "device=cpu", "attention=vanilla"]
@@ -64,7 +64,7 @@ def test_an_attention_of_another_package(tmp_path: Path) -> None:
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target"]
     subprocess.run([*install, str(packages), str(ROOT / "tests" / "plugin")], check=True, capture_output=True)
     cell = [word for word in MLM if not word.startswith("attention")]
-    done = cab(
+    done = fresh_cab(
         "run",
         *cell,
         "attention=mean",

@@ -150,7 +150,7 @@ def child_killed_at(change: int, run: Callable[[], None]) -> bool:
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
-@pytest.mark.parametrize("kills", [8, pytest.param(100, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("kills", [8, pytest.param(50, marks=pytest.mark.thorough)])
 def test_kills_lose_nothing(kills: int, troubled: Cell, tmp_path: Path) -> None:
     """A process that is killed at any write leaves whole records or none, and the next goes on."""
     configs = [troubled(f"seed={seed}", "trainer.max_steps=20", "trainer.checkpoint_every=5") for seed in range(1, 5)]
