@@ -107,6 +107,7 @@ class About:
         started: when, in UTC (ISO 8601).
         attention_code: hash of the code of the attention under test; empty where it is not known.
         verified: whether that code had passed `cab verify` in the pattern under test; None where that is not known.
+        same_network: hash of the cell that trained this network; empty for a run of its own.
     """
 
     hash: str
@@ -122,6 +123,7 @@ class About:
     started: str
     attention_code: str = ""
     verified: bool | None = None
+    same_network: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

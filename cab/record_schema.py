@@ -15,7 +15,7 @@ from cab.patterns import Pattern
 
 SCHEMA = 3
 LARGEST_SEED = 2**31 - 1
-LATER = ("attention_code", "verified")
+LATER = ("attention_code", "verified", "same_network")
 """Fields that older records of this schema lack."""
 
 _DEEPEST = 20
@@ -47,8 +47,9 @@ def check_content(content: Mapping[str, Any], cell_names: Iterable[str]) -> None
     _check_count("task_version", content["task_version"])
     if content["step"] is not None:
         _check_count("step", content["step"])
-    if not isinstance(content.get("attention_code", ""), str):
-        raise TypeError(f"attention_code is {content['attention_code']!r:.40}, no text")
+    for name in ("attention_code", "same_network"):
+        if not isinstance(content.get(name, ""), str):
+            raise TypeError(f"{name} is {content[name]!r:.40}, no text")
     if not isinstance(content.get("verified"), bool | None):
         raise TypeError(f"verified is {content['verified']!r:.40}, none of true, false and null")
     for name in ("started", "ended"):

@@ -35,6 +35,10 @@ class DataCheck:
             "force=true runs the cell on today's, and replaces that record"
         )
 
+    def is_current(self, cell: Cell, record: Record) -> bool:
+        """Whether the record was measured on the data that ``cell`` would read."""
+        return self._fingerprint(cell) == record.data
+
     def _fingerprint(self, cell: Cell) -> Mapping[str, Any] | None:
         """Of the data as they are now; None where they cannot be read."""
         what = {name: cell.config[name] for name in ("task", "dataset", "data_root")}

@@ -28,11 +28,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a cell: ``trained``, ``found`` (its record was there), ``busy`` (another run has it), or ``helped``
-    (this process is not the first of its run, which writes the record)."""
+    """What came of a cell: ``trained``, ``found`` (its record was there), ``same network`` (another cell's run was of
+    it), ``busy`` (another run has it), or ``helped`` (this process is not the first of its run, which writes the
+    record)."""
 
     title: str
-    kind: Literal["trained", "found", "busy", "helped"]
+    kind: Literal["trained", "found", "same network", "busy", "helped"]
     record: Record | None
 
     @property
@@ -44,6 +45,8 @@ class Outcome:
         if self.kind == "found":
             again = "" if status is Status.FINISHED else f" ({status}; --retry {status} runs it again)"
             return f"already there{again}"
+        if self.kind == "same network":
+            return f"the network of {self.record.same_network}, trained once"
         return str(status) if status is Status.FINISHED else f"{status} ({self.record.error})"
 
 

@@ -26,6 +26,7 @@ from cab.runner.faults import disk_errors, is_full_disk, status_of
 from cab.runner.folder import empty_folder, held_folder, save_whole
 from cab.runner.provenance import Effort, PeakMemory, about_run, attention_code
 from cab.runner.report import Outcome
+from cab.runner.same_network import recorded_elsewhere
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,9 @@ def run_cell(config: Mapping[str, Any], *, command: str = "", data: DataCheck | 
         found = cell.existing_record()  # by a process that held the folder until now
         if found is not None:
             return Outcome(cell.title, "found", found)
+        shared = recorded_elsewhere(run, data or DataCheck())
+        if shared is not None:
+            return Outcome(cell.title, "same network", shared)
         return Outcome(cell.title, "trained", _trained(run))
 
 

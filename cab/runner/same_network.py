@@ -1,0 +1,62 @@
+"""Cells of different patterns that are one network: what is under test fills its slots elsewhere too.
+
+Vanilla attention in pattern NS of a network whose other slots are vanilla is the network that pattern CS tests. One
+of them is trained, and its record is each one's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Iterator
+
+from cab.backbone import AttentionSpec
+from cab.errors import UserError
+from cab.record import Record, Status, record_path, weights_path
+from cab.registry import ATTENTIONS, TASKS
+from cab.runner.cell import Cell
+from cab.runner.data_check import DataCheck
+from cab.runner.engine import Run
+from cab.runner.provenance import about_run
+
+
+def recorded_elsewhere(run: Run, data: DataCheck) -> Record | None:
+    """The record of a run of the same network on the same data, written as this cell's; None where there is none.
+
+    A cell that is forced, and one of several processes, trains for itself.
+    """
+    cell = run.cell
+    if cell.config["force"] or run.processes.count > 1:
+        return None
+    about = about_run(cell, run.command, None)
+    for twin in same_network(cell):
+        try:
+            record = Record.read(record_path(twin.results_dir, twin.hash))
+        except UserError:
+            continue
+        is_same = record.status is Status.FINISHED and record.attention_code == about.attention_code
+        if not (is_same and not record.same_network and data.is_current(cell, record)):
+            continue
+        ours = ("hash", "cell", "config", "command", "verified")
+        shared = dataclasses.replace(record, **{name: getattr(about, name) for name in ours}, same_network=record.hash)
+        weights = weights_path(twin.results_dir, twin.hash)
+        if weights.exists():
+            shutil.copyfile(weights, weights_path(cell.results_dir, cell.hash))
+        shared.write(cell.results_dir)
+        return shared
+    return None
+
+
+def same_network(cell: Cell) -> Iterator[Cell]:
+    """The cells of the other patterns that build the network that ``cell`` builds, and train it as ``cell`` does."""
+    if _whole(cell.attention) != _whole(cell.elsewhere[cell.pattern]):
+        return
+    for pattern in TASKS.get(cell.config["task"]["name"]).backbones[cell.backbone]:
+        if pattern is not cell.pattern:
+            attention = _whole(cell.elsewhere[pattern])
+            yield Cell.from_config({**cell.config, "pattern": str(pattern), "attention": attention})
+
+
+def _whole(spec: AttentionSpec) -> dict[str, object]:
+    """Its name and all options of its constructor."""
+    return {"name": spec.name, **ATTENTIONS.get(spec.name).options, **spec.options}

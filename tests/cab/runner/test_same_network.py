@@ -1,0 +1,79 @@
+"""Cells of one network are trained once: vanilla under test among vanilla slots is the same in every pattern."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from cab.config import register_configs, resolve
+from cab.config_sources import CONFIGS
+from cab.record import Record, weights_path
+from cab.runner.run import run_cell
+
+
+def config(folder: Path, *overrides: str) -> dict[str, Any]:
+    cell = ["task=lstf", "dataset=synthetic", "backbone=informer", "preset=smoke", "device=cpu", "logger=csv"]
+    register_configs()
+    with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
+        return resolve(compose("run", overrides=[*cell, f"results_dir={folder}", *overrides]))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Record]:
+    """Vanilla in NC, among vanilla slots."""
+    folder = tmp_path_factory.mktemp("results")
+    outcome = run_cell(config(folder, "attention=vanilla", "pattern=NC"))
+    assert outcome.kind == "trained"
+    assert outcome.record is not None
+    assert not outcome.record.same_network
+    return folder, outcome.record
+
+
+def test_the_network_of_another_pattern_is_not_trained_again(trained: tuple[Path, Record]) -> None:
+    folder, first = trained
+    shared = run_cell(config(folder, "attention=vanilla", "pattern=NS"))
+    assert shared.kind == "same network"
+    assert first.hash in shared.description
+    assert shared.record is not None
+    assert shared.record.same_network == first.hash
+    assert shared.record.metrics == first.metrics
+    assert (shared.record.cell["pattern"], shared.record.config["pattern"]) == ("NS", "NS")
+    assert Record.read(folder / f"{shared.record.hash}.json") == shared.record
+    assert weights_path(folder, shared.record.hash).read_bytes() == weights_path(folder, first.hash).read_bytes()
+    assert run_cell(config(folder, "attention=vanilla", "pattern=NS")).kind == "found"
+
+    own = run_cell(config(folder, "attention=vanilla", "pattern=NS", "force=true"))
+    assert own.kind == "trained"
+    assert own.record is not None
+    assert own.record.metrics == first.metrics, "the networks were not the same"
+    assert not own.record.same_network
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("attention=linear", "pattern=NS"),
+        ("attention=vanilla", "pattern=CS", "elsewhere={NS: local}"),
+        ("attention=vanilla", "pattern=CS", "seed=2"),
+        ("attention=vanilla", "pattern=CS", "attention.num_kv_heads=1"),
+        ("attention=vanilla", "pattern=CS", "trainer.learning_rate=0.05"),
+    ],
+)
+def test_another_network_or_recipe_is(
+    trained: tuple[Path, Record], overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cab.runner.run._trained", lambda run: None)  # noqa: ARG005
+    assert run_cell(config(trained[0], *overrides)).kind == "trained"
+
+
+def test_other_data_or_other_code_is(trained: tuple[Path, Record], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cab.runner.run._trained", lambda run: None)  # noqa: ARG005
+    folder, _ = trained
+    with monkeypatch.context() as other:
+        other.setattr("tasks.lstf.task.LSTF.fingerprint", lambda self: {"rows": 1})  # noqa: ARG005
+        assert run_cell(config(folder, "attention=vanilla", "pattern=CS")).kind == "trained"
+    monkeypatch.setattr("cab.runner.provenance.code_of", lambda cls: "0" * 16)  # noqa: ARG005
+    assert run_cell(config(folder, "attention=vanilla", "pattern=CS")).kind == "trained"
