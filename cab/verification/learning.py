@@ -51,7 +51,9 @@ def loss_lookahead(subject: Subject) -> Worst:
         noise = torch.randn_like(rows.query)
         after = losses_of_targets(module, replace(rows, query=torch.where(later[..., None], noise, rows.query)))
         for loss, other in zip(before, after, strict=True):
-            (gradient,) = torch.autograd.grad(loss.diagonal().sum(), rows.query, retain_graph=True)
+            (gradient,) = torch.autograd.grad(
+                loss.diagonal().sum(), rows.query, retain_graph=True, materialize_grads=True
+            )
             size = gradient.norm(dim=-1)
             leak = size.where(later, 0.0).max() / size.max().clamp_min(1e-30)
             worst.add(leak, f"n={length}, dropout {dropout:g}, gradient")

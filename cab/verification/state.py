@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cab.learning import auxiliary_loss
 from cab.verification.check import Worst, check
 from cab.verification.compare import difference
 from cab.verification.inputs import with_padding
@@ -84,19 +85,21 @@ def modules_apart(subject: Subject) -> Worst:
 
 @check("state")
 def parameters_learn(subject: Subject) -> Worst:
-    """Every parameter gets a gradient in training, in a call with or without padding."""
+    """Every parameter gets a gradient in training, of the output or a loss of its own, with or without padding."""
     worst = Worst("parameters that get no gradient:", limit=0.0)
-    got: set[str] = set()
-    for length, layout in ((1, ""), (17, ""), (70, "right")):
+    missing = {n for n, p in subject.build().named_parameters() if p.requires_grad}
+    looked: list[int] = []
+    for length, layout in ((1, ""), (17, ""), (70, "right"), (700, "")):
+        if not missing:
+            break
         module = subject.build().train()
         inputs = subject.draw(module, length, batch=3)
         inputs = with_padding(inputs, layout) if layout else inputs
-        output = inputs.run(module)
-        if output.requires_grad:  # not of what has no parameters at all
-            ((output * torch.randn_like(output))[inputs.real]).sum().backward()
-        got |= {n for n, p in module.named_parameters() if p.grad is not None and bool(p.grad.any())}
-    missing = [n for n, p in module.named_parameters() if p.requires_grad and n not in got]
-    worst.add(len(missing), f"n=1, 17, 70 ({', '.join(missing) or 'none'})")
+        output, own = inputs.run(module), auxiliary_loss(module)
+        ((output * torch.randn_like(output))[inputs.real].sum() + (0.0 if own is None else own)).backward()
+        missing -= {n for n, p in module.named_parameters() if p.grad is not None and bool(p.grad.any())}
+        looked.append(length)
+    worst.add(len(missing), f"n={', '.join(map(str, looked))} ({', '.join(sorted(missing)) or 'none'})")
     return worst
 
 

@@ -17,6 +17,11 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("transformer_xl", "CS", {"segment": 4, "memory": 9}),
     ("transformer_xl", "CS", {"segment": 6, "memory": 0, "position": "none"}),
     ("transformer_xl", "CS", {"segment": 1, "memory": 3}),
+    ("compressive", "CS", {"segment": 6, "memory": 5, "compressed": 4, "factor": 3}),
+    ("compressive", "CS", {"segment": 4, "memory": 3, "compressed": 9, "factor": 2, "position": "none"}),
+    ("funnel", "NS", {}),
+    ("funnel", "NS", {"factor": 5, "position": "none"}),
+    ("funnel", "NC", {"factor": 3}),
 ]
 CAUSAL = [case for case in CASES if case[1] == "CS"]
 
@@ -31,7 +36,9 @@ class TestForms:
         agreement.assert_padding_is_nothing(agreement.make(name, pattern, **options), 29, 29)
 
     def test_dropout_in_both_passes(self, name: str, pattern: str, options: dict[str, Any]) -> None:
-        if options.get("memory", 0) == 0:  # elsewhere the gradient is not the derivative
+        if (
+            agreement.make(name, pattern, **options).exact_gradient or options.get("memory") == 0
+        ):  # elsewhere the gradient is not the derivative
             agreement.assert_dropout(agreement.make(name, pattern, dropout=0.4, **options), 40)
 
 
@@ -60,6 +67,49 @@ def test_no_gradient_to_the_memory() -> None:
     assert moved == [7, 8, 9, 10, 11, 12]
 
 
+def test_a_memory_that_holds_all() -> None:
+    """Without anything to compress, the compressive form is Transformer-XL."""
+    options = {"segment": 6, "memory": 40}
+    compressive = agreement.make("compressive", "CS", **options)
+    recurrent = agreement.make("transformer_xl", "CS", **options)
+    state = {name: x for name, x in compressive.state_dict().items() if not name.startswith("compress")}
+    recurrent.load_state_dict(state)
+    x = torch.randn(2, 31, agreement.WIDTH, dtype=torch.float64)
+    torch.testing.assert_close(compressive(x), recurrent(x))
+
+
+def test_compression_learns_from_its_own_loss_alone() -> None:
+    """The loss reaches the convolution and nothing else, the output everything else; equal tokens lose nothing."""
+    module = agreement.make("compressive", "CS", segment=6, memory=5, compressed=4, factor=3).train()
+    output = module(torch.randn(2, 40, agreement.WIDTH, dtype=torch.float64))
+    loss = module.auxiliary_loss()
+    parameters = dict(module.named_parameters())
+    own = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
+    others = torch.autograd.grad(output.square().sum(), list(parameters.values()), materialize_grads=True)
+    for name, from_loss, from_output in zip(parameters, own, others, strict=True):
+        is_compression = name.startswith("compress")
+        assert bool(from_loss.any()) is is_compression, name
+        assert bool(from_output.any()) is not is_compression, name
+    with torch.no_grad():
+        module.compress.weight.copy_(torch.eye(agreement.WIDTH)[:, :, None].expand(-1, -1, 3) / 3)
+        module.compress.bias.zero_()
+        module(torch.ones(1, 40, agreement.WIDTH, dtype=torch.float64))
+    assert float(module.auxiliary_loss()) < 1e-12
+
+
+def test_loss_of_compression_is_causal() -> None:
+    """The loss of a target is the same when later tokens are replaced; one of a padded batch is that of its rows."""
+    module = agreement.make("compressive", "CS", segment=6, memory=5, compressed=4, factor=3).train()
+    given: list[torch.Tensor] = []
+    module.add_loss = lambda loss, _padding: given.append(loss)
+    x = torch.randn(1, 40, agreement.WIDTH, dtype=torch.float64)
+    module(x)
+    for cut in range(1, 40):
+        module(torch.cat([x[:, :cut], torch.randn_like(x[:, cut:])], dim=1))
+        torch.testing.assert_close(given[-1][:, :cut], given[0][:, :cut])
+    assert bool(given[0][0, 18:].all())
+
+
 def test_state_of_transformer_xl() -> None:
     module = agreement.make("transformer_xl", "CS", segment=5, memory=3)
     state = module.init_state(2, dtype=torch.float64)
@@ -73,6 +123,10 @@ def test_state_of_transformer_xl() -> None:
         ("transformer_xl", {"segment": 0}),
         ("transformer_xl", {"memory": -1}),
         ("transformer_xl", {"position": "absolute"}),
+        ("compressive", {"factor": 0}),
+        ("compressive", {"position": "absolute"}),
+        ("funnel", {"factor": 0}),
+        ("funnel", {"position": "absolute"}),
     ],
 )
 def test_wrong_options(name: str, options: dict[str, Any]) -> None:

@@ -26,8 +26,9 @@ SPARSE = "openai/sparse_attention c53f3bd, attention.attention_impl: 'local' and
 BIGBIRD = "transformers 5.23.0, BigBirdBlockSparseAttention in training, given our table of random blocks"
 SPAN = "facebookresearch/adaptive-span 27b815f, models.SeqAttention after a cache of zeros"
 XL = "kimiyoung/transformer-xl 44781ed, mem_transformer.RelPartialLearnableMultiHeadAttn, segment by segment"
+FUNNEL = "transformers 5.23.0, FunnelRelMultiheadAttention of a pooling block, its output repeated"
 
-ROUGH = {"longformer": 1e-6, "transformer_xl_cs": 1e-6, "adaptive_span": 1e-5}
+ROUGH = {"longformer": 1e-6, "funnel": 1e-6, "transformer_xl_cs": 1e-6, "adaptive_span": 1e-5}
 """Softmax in float32; 1e-8 added to every sum of weights."""
 
 CASES: list[tuple[str, str, str, dict[str, Any], slice]] = [
@@ -44,6 +45,7 @@ CASES: list[tuple[str, str, str, dict[str, Any], slice]] = [
     ("adaptive_span", SPAN, "CS", {"max_span": 16, "ramp": 3, "include_self": False}, slice(12, None)),
     ("transformer_xl_cs", XL, "CS", {"segment": 5, "memory": 7}, slice(None)),
     ("transformer_xl_ns", "transformers 5.23.0, XLNetRelativeAttention.rel_attn_core", "NS", {}, slice(None)),
+    ("funnel", FUNNEL, "NS", {}, slice(None)),
     ("logsparse", LOGSPARSE, "CS", {"local": 3, "restart": 8, "kernel_size": 3}, slice(34, 40)),
 ]
 
@@ -63,6 +65,7 @@ def test_outputs_are_those_of_public_code(
     * adaptive-span lets the zeros before a sequence take part in the softmax: only tokens beyond their reach.
     * axial-attention has neither masks nor ragged grids.
     * transformers' FNet transforms padding: rows without it here, of odd length.
+    * transformers' Funnel drops the last token before it pools, unless truncate_seq is off, as here.
     """
     with np.load(FILES / f"{name}.npz") as file:
         arrays = {key: torch.from_numpy(file[key]) for key in file.files}

@@ -1,0 +1,174 @@
+"""The Compressive Transformer (Rae et al. 2020): a memory, and behind it a memory of compressed tokens.
+
+Shapes: B batch, H heads, N tokens, D width, E width of a head, L segment, M memory, c tokens of a group, C slots.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attentions.kernels.pieces import in_pieces, weighted
+from attentions.kernels.relative import segment_attention
+from attentions.transformer_xl import RelativeAttention
+from cab import Pattern, register_attention
+from cab.attention import Padding, SoftmaxLimit
+from cab.errors import UserError
+
+
+@register_attention("compressive", patterns="CS", complexity="n", paper="Rae et al. 2020")
+class CompressiveAttention(RelativeAttention):
+    """One softmax over [compressed memory | memory | segment up to the token]  (section 3).
+
+    The memory is at least the M tokens before the segment of L. Older ones are compressed in groups of c, counted from
+    the start, by a convolution with kernel and stride c over the layer's inputs, once all of a group have left the
+    memory; until then they stay in it. The last C groups are seen. Relative positions (:class:`RelativeAttention`)
+    count a group as one token. No gradient reaches the inputs of the memories.
+
+    The convolution learns from a loss of its own alone: the mean square of what content attention of a segment's
+    queries over the newly compressed groups differs from that over their tokens, where queries, keys and values are
+    detached (section 3.2, attention-reconstruction).
+
+    Time is N (L + M + c + C). Decoding recomputes the prefix.
+
+    Args:
+        segment: L.
+        memory: M.
+        compressed: C.
+        factor: c.
+        position: ``relative``; ``none`` leaves the positions out.
+
+    Raises:
+        ValueError: for sizes below 1.
+    """
+
+    parameter_budget = 0.4  # the convolution, c D^2, and W_R, as published
+    exact_gradient = False
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        segment: int = 128,
+        memory: int = 128,
+        compressed: int = 128,
+        factor: int = 3,
+        position: str = "relative",
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        for name, size in {"segment": segment, "memory": memory, "compressed": compressed, "factor": factor}.items():
+            if size < 1:
+                raise UserError(f"{name} must be at least 1, got {size}")
+        if position not in ("relative", "none"):
+            raise UserError(f"position must be 'relative' or 'none', got '{position}'")
+        if position == "none":
+            self.remove_positions()
+        self.segment, self.memory, self.slots, self.factor = segment, memory, compressed, factor
+        self.compress = nn.Conv1d(embed_dim, embed_dim, factor, stride=factor)
+
+    @classmethod
+    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
+        """One segment, without positions."""
+        return SoftmaxLimit(({"segment": num_tokens, "position": "none"},))
+
+    def key_extras(self, x: Tensor) -> dict[str, Tensor]:
+        """Inputs without gradient: what memories are made of."""
+        return {"past": x.detach()}
+
+    def groups_before(self, begin: Tensor) -> Tensor:
+        """How many groups have left the memory of segments that begin there."""
+        return ((begin - self.memory) // self.factor).clamp(min=0)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, past: Tensor) -> Tensor:
+        """Padding is on the right, where no real token looks."""
+        length, device = query.shape[2], query.device
+        size, begin = min(self.segment, length), torch.arange(0, length, self.segment, device=device)
+        ended = self.groups_before(begin)
+        old = self.split_heads(self.k_proj(past)), self.split_heads(self.v_proj(past))
+        groups = self.groups(past, int(ended[-1]))
+        slots = groups.detach()
+        memory = self.split_heads(self.k_proj(slots)), self.split_heads(self.v_proj(slots))
+        # What a segment sees, from its beginning backwards: the tokens of the memory, then groups, the last first.
+        back = torch.arange(min(self.memory + self.factor - 1, length) + self.slots, device=device)
+        raw = (begin - ended * self.factor)[:, None]
+        number = ended[:, None] - 1 - (back - raw)
+        number = torch.where((number >= 0) & (back - raw < self.slots), number, -1)
+        before = torch.where(back < raw, begin[:, None] - 1 - back + slots.shape[1], number).flip(1)
+        own = begin[:, None] + torch.arange(size, device=device)
+        own = torch.where(own < length, own + slots.shape[1] + length, -1)
+        table = torch.cat([before, own], dim=1)
+        if self.training and groups.shape[1]:
+            self.add_loss(self.reconstruction(query, old, groups, begin, ended), padding)
+        embedded = self.embed(torch.arange(table.shape[1] - 1, -1, -1, device=device))
+        sources = [torch.cat(parts, dim=2) for parts in zip(memory, old, (key, value), strict=True)]
+        return segment_attention(
+            self.with_content(query),
+            (sources[0], sources[1]),
+            table,
+            size,
+            embedded,
+            self.position_biases(embedded),
+            dropout=self.weight_dropout,
+        )
+
+    def groups(self, past: Tensor, count: int) -> Tensor:
+        """The first groups, compressed: [B, count, D]."""
+        if not count:
+            return past[:, :0]
+        return self.compress(past[:, : count * self.factor].mT).mT
+
+    def reconstruction(
+        self, query: Tensor, old: tuple[Tensor, Tensor], groups: Tensor, begin: Tensor, ended: Tensor
+    ) -> Tensor:
+        """The loss of each target, [B, N]."""
+        length, size, device = query.shape[2], min(self.segment, query.shape[2]), query.device
+        first = torch.cat([ended[:1], ended[:-1]])
+        most = int((ended - first).max())
+        weights = self.k_proj.weight.detach(), self.v_proj.weight.detach()
+        compressed = [self.split_heads(F.linear(groups, weight.to(groups.dtype))) for weight in weights]
+        number = first[:, None] + torch.arange(most, device=device)
+        hidden = number >= ended[:, None]
+        number = number.masked_fill(hidden, 0)
+        token = (number[..., None] * self.factor + torch.arange(self.factor, device=device)).flatten(1)
+        hidden_token = hidden.repeat_interleave(self.factor, dim=1)
+        none, count = hidden.all(dim=1)[:, None, None], len(begin)
+
+        def difference(query: Tensor, *sources: Tensor) -> Tensor:
+            q = F.pad(query * self.scale, (0, 0, 0, size * count - length)).unflatten(1, (count, size))
+            means = []
+            for (key, value), table, unseen in zip(
+                (sources[:2], sources[2:]), (token, number), (hidden_token, hidden), strict=True
+            ):
+                logits = q @ key[:, table].mT
+                means.append(weighted(logits, unseen[:, None], 0.0) @ value[:, table])
+            return (means[0] - means[1]).masked_fill(none, 0.0).flatten(1, 2)[:, :length]
+
+        heads = [query.detach(), *(x.detach() for x in old), *compressed]
+        found = in_pieces(difference, heads, cost=6 * count * size * token.shape[1])
+        return found.square().mean(dim=(1, 3))
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor, past: Tensor) -> Tensor:
+        """Token by token, from a list of what it sees."""
+        outputs, groups = [], self.groups(past[None], len(past) // self.factor)[0].detach()
+        slot_key, slot_value, old_key, old_value = (
+            self.split_heads(projection(x)[None])[0]
+            for x in (groups, past)
+            for projection in (self.k_proj, self.v_proj)
+        )
+        for i in range(query.shape[1]):
+            begin = i // self.segment * self.segment
+            ended = max(0, (begin - self.memory) // self.factor)
+            first = max(0, ended - self.slots)
+            seen = slice(first, ended), slice(ended * self.factor, begin), slice(begin, i + 1)
+            keys, values = (
+                torch.cat([x[:, part] for x, part in zip(parts, seen, strict=True)], dim=1)
+                for parts in ((slot_key, old_key, key), (slot_value, old_value, value))
+            )
+            distance = torch.arange(keys.shape[1] - 1, -1, -1, device=query.device)[None]
+            logits = self.pair_logits(query[:, i : i + 1], keys, distance)
+            outputs.append(logits.softmax(dim=-1) @ values)
+        return torch.cat(outputs, dim=1)

@@ -1,0 +1,118 @@
+"""Funnel attention (Dai et al. 2020): pooled queries over all keys.
+
+Shapes: B batch, H heads, N targets, M keys, E width of a head, f factor, P pooled queries.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attentions.kernels.pieces import each_length, in_pieces, weighted
+from attentions.transformer_xl import RelativeAttention
+from cab import Pattern, register_attention
+from cab.attention import Padding, SoftmaxLimit
+from cab.errors import UserError
+from cab.padding import lengths
+
+
+@register_attention("funnel", patterns="NS NC", complexity="n^2", paper="Dai et al. 2020")
+class FunnelAttention(RelativeAttention):
+    """softmax(q~ K^T / sqrt(E)) V with q~ the mean of f queries, given to each of the f  (section 2.2).
+
+    The paper's network goes on with the pooled tokens; in one slot every token gets the output of its group. The first
+    token is a group of its own, as the paper's [CLS] is; the last group may be smaller. In NS the logits have relative
+    positions (:class:`RelativeAttention`, two-sided), a group standing where its first token does; pairs with the
+    first token have none, as in the released code. In NC (ours) there are no positions.
+
+    Not causal: a pooled query holds later tokens. Time is quadratic, N M / f.
+
+    Args:
+        factor: f.
+        position: ``relative`` (in NS); ``none`` leaves the positions out.
+
+    Raises:
+        ValueError: for a factor below 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        factor: int = 2,
+        position: str = "relative",
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if factor < 1:
+            raise UserError(f"factor must be at least 1, got {factor}")
+        if position not in ("relative", "none"):
+            raise UserError(f"position must be 'relative' or 'none', got '{position}'")
+        if position == "none" or self.pattern is Pattern.NC:
+            self.remove_positions()
+        self.factor = factor
+
+    @classmethod
+    def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit:
+        """Groups of one token, without positions."""
+        return SoftmaxLimit(({"factor": 1, "position": "none"},))
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        outputs, n, f = [], query.shape[1], self.factor
+        for group in [range(1), *(range(i, min(i + f, n)) for i in range(1, n, f))]:
+            pooled = query[:, list(group)].mean(dim=1, keepdim=True)
+            place = torch.arange(key.shape[1], device=key.device)
+            logits = self.pair_logits(pooled, key, group[0] - place[None])
+            if self.has_positions:
+                content = self.with_content(pooled) @ key.mT * self.scale
+                logits = torch.where((place == 0) | (group[0] == 0), content, logits)
+            outputs.append((logits.softmax(dim=-1) @ value).expand(-1, len(group), -1))
+        return torch.cat(outputs, dim=1)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        if self.has_positions:
+            return each_length(self.with_positions, (query, key, value), padding.key)
+        pooled, visible = self.pool(query, lengths(query, padding.query)), None
+        if padding.key is not None:
+            none = padding.key.all(dim=1, keepdim=True)
+            visible = (~padding.key | none)[:, None, None]
+        output = F.scaled_dot_product_attention(pooled, key, value, visible, self.weight_dropout)
+        if padding.key is not None:
+            output = output.masked_fill(none[:, :, None, None], 0.0)
+        return self.repeat(output, query.shape[2])
+
+    def pool(self, query: Tensor, count: Tensor) -> Tensor:
+        """Means of the groups of rows with ``count`` [B] tokens, [B, H, N, E] to [B, H, P, E]."""
+        rest = F.pad(query[:, :, 1:], (0, 0, 0, -(query.shape[2] - 1) % self.factor))
+        place = torch.arange(1, rest.shape[2] + 1, device=query.device)
+        real = (place < count[:, None]).unflatten(1, (-1, self.factor))[:, None, :, :, None]
+        groups = rest.unflatten(2, (-1, self.factor)).where(real, 0.0)
+        means = groups.sum(dim=3) / real.sum(dim=3).clamp(min=1)
+        return torch.cat([query[:, :, :1], means], dim=2)
+
+    def repeat(self, output: Tensor, length: int) -> Tensor:
+        """Each group's output for its tokens, [B, H, P, E] to [B, H, N, E]."""
+        rest = output[:, :, 1:].repeat_interleave(self.factor, dim=2)
+        return torch.cat([output[:, :, :1], rest], dim=2)[:, :, :length]
+
+    def with_positions(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """NS, rows without padding."""
+        length, dropout = query.shape[2], self.weight_dropout
+        pooled = self.with_content(self.pool(query, lengths(query, None)))
+        token = torch.arange(length, device=query.device)
+        group = torch.arange(pooled.shape[2], device=query.device)[:, None]
+        place = (group * self.factor + 1 - self.factor).clamp(min=0)
+        embedded = self.embed(torch.arange(1 - length, length, device=query.device))
+        index, is_first = place - token + length - 1, (group == 0) | (token == 0)
+
+        def mean(query: Tensor, key: Tensor, value: Tensor, embedded: Tensor, biases: Tensor) -> Tensor:
+            by_distance = query @ embedded.mT * self.scale + biases[:, None]
+            by_key = by_distance.gather(2, index.expand(len(query), -1, -1)).masked_fill(is_first, 0.0)
+            return weighted(query @ key.mT * self.scale + by_key, None, dropout) @ value
+
+        shared = (embedded, self.position_biases(embedded))
+        output = in_pieces(mean, (pooled, key, value), shared, cost=6 * index.numel(), dropout=dropout)
+        return self.repeat(output, length)
