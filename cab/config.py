@@ -13,7 +13,8 @@ from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from cab.config_sources import REGISTRIES, config_folders, register_sources
+from cab.config_folders import config_folders
+from cab.config_sources import REGISTRIES, register_sources
 from cab.errors import Unsupported, UserError, first_line, unknown_name
 from cab.patterns import Pattern
 from cab.registry import ATTENTIONS, BACKBONES, TASKS, is_file

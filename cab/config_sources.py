@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 from collections.abc import Mapping
-from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 from hydra.core.config_search_path import ConfigSearchPath
@@ -16,27 +12,10 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-from cab.errors import UserError
+from cab.config_folders import config_folders
 from cab.registry import ATTENTIONS, BACKBONES, TASKS, Registry
 
-CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 REGISTRIES: Mapping[str, Registry[Any]] = {"attention": ATTENTIONS, "backbone": BACKBONES, "task": TASKS}
-
-
-@functools.cache
-def config_folders() -> tuple[Path, ...]:
-    """configs/, then the folder of each package that an entry point of the group ``cab.configs`` names.
-
-    Each is laid out as configs/: ``recipe/<task>/<preset>.yaml``, ``size/<backbone>/<preset>.yaml``,
-    ``paper/<table>.csv``, ``costs.csv``. What is in two of them is taken from the first.
-    """
-    folders = [CONFIGS]
-    for point in entry_points(group="cab.configs"):
-        spec = importlib.util.find_spec(point.module)
-        if spec is None or not spec.submodule_search_locations:
-            raise UserError(f"entry point '{point.name}' of cab.configs: no package '{point.module}'")
-        folders += map(Path, spec.submodule_search_locations)
-    return tuple(folders)
 
 
 class RegistrySource(ConfigSource):

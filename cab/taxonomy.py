@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from cab.config_sources import CONFIGS
+from cab.config_folders import CONFIGS
 from cab.patterns import Pattern
 from cab.registry import ATTENTIONS
 from cab.results import PAPER_DIR

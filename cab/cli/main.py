@@ -20,6 +20,7 @@ COMMANDS = {
     "run": "train and evaluate one cell, or a sweep of cells with -m",
     "reproduce": "run the cell of a result again and compare the scores",
     "list": "what is registered: attentions, backbones, tasks, runnable cells",
+    "data": "the published data sets: list them, get them, check them",
     "params": "parameter counts of the paper preset, beside the published ones",
     "verify": "is an attention correct? look-ahead, decoding, padding, limits, growth",
     "efficiency": "time and memory of attentions against length",

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from cab.config import register_configs, resolve
-from cab.config_sources import CONFIGS
+from cab.config_folders import CONFIGS
 from cab.errors import UserError, first_line
 from cab.runner.report import Job, Report
 from cab.runner.run import run_cell

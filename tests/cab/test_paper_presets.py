@@ -8,7 +8,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from cab.config import paper_value, read_table, register_configs, resolve, tuned_options
-from cab.config_sources import CONFIGS
+from cab.config_folders import CONFIGS
 from cab.registry import TASKS
 
 NETWORKS: dict[str, dict[str, Any]] = {

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from cab import Backbone
 from cab.config import register_configs, resolve
-from cab.config_sources import CONFIGS
+from cab.config_folders import CONFIGS
 from cab.learning import auxiliary_loss, end_step
 from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone

@@ -31,6 +31,7 @@ sys.exit(f"loaded {loaded}" if loaded else status)
         ["correlation", "results/paper"],
         ["efficiency-length", "results/paper/efficiency_cost.csv", "--csv"],
         ["audit", "--csv"],
+        ["data", "list"],
     ],
     ids=lambda arguments: arguments[0],
 )

@@ -18,7 +18,7 @@ import torch
 import yaml
 
 from cab.cli.main import main
-from cab.config_sources import CONFIGS
+from cab.config_folders import CONFIGS
 from cab.errors import UserError
 from cab.record import Record
 from cab.registry import TASKS

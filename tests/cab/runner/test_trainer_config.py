@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from cab import UserError
-from cab.config_sources import CONFIGS
+from cab.config_folders import CONFIGS
 from cab.runner.trainer_config import TrainerConfig
 
 
