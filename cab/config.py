@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -168,13 +168,21 @@ def _choices(override: Override) -> list[str]:
 
 def resolve(config: DictConfig) -> dict[str, Any]:
     """The configuration as plain values, every interpolation replaced; UserError when something is missing."""
-    missing = OmegaConf.missing_keys(config)
+    container = OmegaConf.to_container(config, resolve=True)
+    missing = list(_missing(container))
     if missing:
         raise UserError(f"no value for {', '.join(sorted(missing))}")
-    container = OmegaConf.to_container(config, resolve=True)
     assert isinstance(container, dict)
     check_preset(container["preset"], task=container["task"]["name"], backbone=container["backbone"]["name"])
     return {str(key): value for key, value in container.items()}
+
+
+def _missing(value: Any, name: str = "") -> Iterator[str]:
+    """The keys that were left for the command line to fill."""
+    if value == "???":
+        yield name
+    for key, inner in value.items() if isinstance(value, Mapping) else ():
+        yield from _missing(inner, f"{name}.{key}" if name else str(key))
 
 
 def check_preset(preset: str, *, task: str, backbone: str) -> None:

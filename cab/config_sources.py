@@ -43,12 +43,17 @@ class RegistrySource(ConfigSource):
 
     def load_config(self, config_path: str) -> ConfigResult:
         group, name = _split(config_path)
-        options = REGISTRIES[group].get(name).options if group in REGISTRIES else {}
-        if group == "attention":
-            options = {option: f"${{table5:{name},{option}}}" for option in options}
         return ConfigResult(
-            self.provider, self.full_path(), OmegaConf.create({"name": name, **options}), {"package": None}
+            self.provider, self.full_path(), OmegaConf.create(usual_options(group, name)), {"package": None}
         )
+
+
+def usual_options(group: str, name: str) -> dict[str, Any]:
+    """What a name of a group stands for: itself and its options, an attention's as they are looked up for a cell."""
+    options = REGISTRIES[group].get(name).options if group in REGISTRIES else {}
+    if group == "attention":
+        options = {option: f"${{table5:{name},{option}}}" for option in options}
+    return {"name": name, **options}
 
 
 class ConfigFolders(SearchPathPlugin):

@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from cab.config import register_configs, resolve
 from cab.config_folders import CONFIGS
 from cab.errors import UserError, first_line
+from cab.runner.composition import Composer
 from cab.runner.report import Job, Report
 from cab.runner.run import run_cell
 from cab.typed_options import annotations_of, check_names, check_types, with_words
@@ -95,11 +96,12 @@ def jobs_of(overrides: Sequence[str], report: Report, *, is_sweep: bool) -> Iter
 
 
 def _composed(cells: Iterable[Sequence[str]], report: Report) -> Iterator[Job]:
+    composer = Composer()
     for overrides in cells:
         command = f"cab run {shlex.join(overrides)}"
         try:
             with readable_errors():
-                config = resolve(compose("run", overrides=list(overrides)))
+                config = resolve(composer.compose(overrides))
         except Exception as error:
             report.add_error(error, command)
             continue
