@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import csv
+import logging
+import shlex
 import sys
 from pathlib import Path
 
+from cab.cli.terminal import log_to_terminal
 from cab.cli.text_table import ABSENT, text_table
 from cab.data.check import State, take_stock
-from cab.data.sources import DataSet, chosen_root, data_set, data_sets
+from cab.data.get import get
+from cab.data.sources import DataSet, chosen_root, data_set, data_sets, readable_size
 from cab.errors import UserError
+from cab.folders import check_writable
 
 COLUMNS = ("data", "state", "size", "tasks", "download", "lies_in", "licence", "terms", "source", "title")
 
@@ -21,6 +26,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     root.add_argument("--in", dest="root", metavar="DATA", help="the folder of all data sets (default: $CAB_DATA)")
     listed = verbs.add_parser("list", parents=[root], help="every data set: where it comes from and what is here")
     listed.add_argument("--csv", action="store_true", help="comma-separated values instead of lines")
+    get = verbs.add_parser("get", help="bring data sets to where the tasks read them; what was cut goes on")
+    get.add_argument("names", nargs="+", metavar="NAME")
+    get.add_argument("--to", dest="root", metavar="DATA", help="the folder of all data sets (default: $CAB_DATA)")
+    get.add_argument(
+        "--from",
+        dest="source",
+        metavar="PLACE",
+        help="a mirror's address, below which the files lie by their names, or a file or folder that was downloaded",
+    )
     check = verbs.add_parser(
         "check", parents=[root], help="counts, sizes and checksums against what was published; status 1 if not whole"
     )
@@ -31,14 +45,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.verb == "list":
         return _list(chosen_root(args.root), as_csv=args.csv)
-    return _check([data_set(name) for name in args.names], _needed(args.root), as_csv=args.csv)
-
-
-def _needed(named: str | None) -> Path:
-    root = chosen_root(named)
+    chosen, root = [data_set(name) for name in args.names], chosen_root(args.root)
     if root is None:
-        raise UserError("name the folder of the data sets: --in DATA, or set CAB_DATA")
-    return root
+        option = "--to" if args.verb == "get" else "--in"
+        raise UserError(f"name the folder of the data sets: {option} DATA, or set CAB_DATA")
+    if args.verb == "get":
+        return _get(chosen, root, args.source)
+    return _check(chosen, root, as_csv=args.csv)
+
+
+def _get(chosen: list[DataSet], root: Path, source: str | None) -> int:
+    log_to_terminal(logging.INFO, "%(message)s", force=True)
+    check_writable(root, "--to")
+    whole = True
+    for each in chosen:
+        got = get(each, root, source=source)
+        whole = whole and got.stock.state is State.READY
+        print(f"{each.name} is {got.stock.state} in {got.stock.folder}")
+        for step in got.by_hand:
+            print(f"  {each.licence}: {each.terms}")
+            print(f"  {step}")
+            print(f"  then: cab data get {each.name} --to {shlex.quote(str(root))} --from FOLDER (what you downloaded)")
+        for finding in got.stock.findings:
+            if not finding.is_full and not got.by_hand:
+                print(f"  {finding.what}: {finding.found:,} of {finding.expected:,} ({finding.verdict})")
+    return 0 if whole else 1
 
 
 def _list(root: Path | None, *, as_csv: bool) -> int:
@@ -62,7 +93,7 @@ def _row(each: DataSet, root: Path | None) -> list[str]:
     return [
         each.name,
         ABSENT if stock is None else stock.state,
-        _size(each.disk_bytes),
+        "size unknown" if each.disk_bytes is None else readable_size(each.disk_bytes),
         " ".join(each.tasks),
         "by hand" if each.by_hand else "without registration",
         str(lies_in),
@@ -71,16 +102,6 @@ def _row(each: DataSet, root: Path | None) -> list[str]:
         each.homepage,
         each.title,
     ]
-
-
-def _size(count: int | None) -> str:
-    """In the units of decimal prefixes, as publications give them."""
-    if count is None:
-        return "size unknown"
-    for unit, digits in (("GB", 9), ("MB", 6)):
-        if count >= 10**digits:
-            return f"{count / 10**digits:.1f} {unit}"
-    return f"{count / 1000:.0f} kB"
 
 
 def _check(chosen: list[DataSet], root: Path, *, as_csv: bool) -> int:

@@ -56,6 +56,7 @@ def main(argv: list[str] | None = None) -> int:
         return 128 + stop.signal
     except KeyboardInterrupt:
         again = "; the same command goes on from the last checkpoint" if argv[:1] == ["run"] else ""
+        again = "; the same command goes on from there" if argv[:2] == ["data", "get"] else again
         _print_error(f"interrupted{again}")
         return 130
     except BrokenPipeError:  # the reader of a table went away, as `head` does

@@ -123,3 +123,15 @@ def chosen_root(named: str | None) -> Path | None:
 def how_to_get(name: str, data_root: Path | None) -> str:
     """The first thing to do where a data set is missing, for the message that says so."""
     return f"cab data get {name} --to {'FOLDER' if data_root is None else shlex.quote(str(data_root))} brings it"
+
+
+def readable_size(count: int) -> str:
+    """Bytes in the units of decimal prefixes, as publications give them.
+
+    >>> readable_size(2_589_657)
+    '2.6 MB'
+    """
+    for unit, digits in (("GB", 9), ("MB", 6)):
+        if count >= 10**digits:
+            return f"{count / 10**digits:.1f} {unit}"
+    return f"{count / 1000:.0f} kB"

@@ -1,0 +1,239 @@
+"""Bring a data set to where a task reads it: each item fetched, checked, unpacked, put in its place and recorded."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from tqdm import tqdm
+
+from cab.cache import cache_root
+from cab.data.check import Inventory, sha256_of, take_stock
+from cab.data.download import accept, download
+from cab.data.prepare import dated_table
+from cab.data.record import add_to_record, read_record
+from cab.data.sources import DataSet, Item
+from cab.data.unpack import find_beside, move_into, unpack
+from cab.errors import UserError
+from cab.runner.faults import is_full_disk
+
+log = logging.getLogger("cab")
+
+AT_ONCE = 8
+"""Files of a list that are fetched at the same time."""
+
+
+@dataclass(frozen=True)
+class Got:
+    """What is here now, and what only a person can bring."""
+
+    stock: Inventory
+    by_hand: list[str] = field(default_factory=list)
+
+
+def get(data_set: DataSet, data_root: Path, *, source: str | None = None) -> Got:
+    """Fetch what is not here yet.
+
+    Args:
+        source: in place of the official hosts: the address of a mirror, below which the items lie by their names, or
+            a file or folder of this machine.
+
+    Raises:
+        ValueError: something cannot be had or is not what is known of it; what is in its place stays.
+    """
+    with _alone(data_root, data_set.name):
+        stock = take_stock(data_set, data_root)
+        by_hand: list[str] = []
+        scratch = stock.folder / f".cab-data-{data_set.name}"
+        try:
+            for item in data_set.items:
+                if all(map(stock.has, item.gives)) and not _is_other(stock.folder / item.name, item):
+                    continue
+                place = _place(item, data_set, source)
+                if place is None:
+                    by_hand.append(item.by_hand)
+                    continue
+                _fetch(_Fetch(data_set, item, stock.folder, scratch, source), place)
+                log.info("%s: %s is here", data_set.name, item.name)
+        except OSError as error:
+            if not is_full_disk(error):
+                raise
+            raise UserError(f"no space left in {stock.folder}; the same command goes on") from None
+        finally:
+            _remove_empty(scratch)
+        return Got(take_stock(data_set, data_root), by_hand)
+
+
+@contextmanager
+def _alone(data_root: Path, name: str) -> Iterator[None]:
+    """Others that want the same wait, and find it here then."""
+    key = hashlib.sha256(f"{data_root.resolve()}/{name}".encode()).hexdigest()[:16]
+    with FileLock(cache_root() / f"data-{key}.lock"):
+        yield
+
+
+@dataclass(frozen=True)
+class _Fetch:
+    data_set: DataSet
+    item: Item
+    folder: Path
+    scratch: Path
+    source: str | None
+
+    def record(self, entries: dict[str, dict[str, Any]]) -> None:
+        add_to_record(self.folder, self.data_set.name, entries)
+
+
+def _is_other(path: Path, item: Item) -> bool:
+    """Whether a file of the right size is not the published one."""
+    return item.sha256 is not None and path.is_file() and sha256_of(path) != item.sha256
+
+
+def _place(item: Item, data_set: DataSet, source: str | None) -> str | Path | None:
+    """Where the item comes from: an address, a path, or None where only a person can get it."""
+    if source is None:
+        return item.address
+    if _is_address(source):
+        return f"{source.rstrip('/')}/{item.name}"
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise UserError(f"--from {source}: there is no such file or folder; an address begins with https://")
+    if (path / item.name).is_file():
+        return path / item.name
+    if path.name == item.name or (item.address is None and sum(i.address is None for i in data_set.items) == 1):
+        if path.is_file() or item.unpacks is not None:
+            return path
+        raise UserError(f"--from {source}: there is no {item.name} in this folder")
+    return item.address
+
+
+def _is_address(source: str) -> bool:
+    return re.match(r"https?://", source) is not None
+
+
+def _fetch(fetch: _Fetch, place: str | Path) -> None:
+    item, scratch = fetch.item, fetch.scratch
+    if isinstance(place, Path) and place.is_dir():
+        _put_tree(fetch, place)
+        return
+    brought = scratch / item.name
+    digest = _bring(fetch, place, brought)
+    entry = {"sha256": digest, "bytes": brought.stat().st_size, "address": str(place)}
+    try:
+        _put(fetch, brought)
+    except UserError:
+        if item.sha256 is None:  # what is known to be right need not come again
+            brought.unlink(missing_ok=True)
+        raise
+    brought.unlink(missing_ok=True)
+    fetch.record({item.name: entry})
+
+
+def _bring(fetch: _Fetch, place: str | Path, brought: Path) -> str:
+    """The item as its host has it, and its SHA-256."""
+    item = fetch.item
+    if item.sha256 is not None and brought.is_file() and sha256_of(brought) == item.sha256:
+        return item.sha256
+    if isinstance(place, Path):
+        digest = _copy(place, brought, item)
+    else:
+        log.info("%s: fetching %s", fetch.data_set.name, place)
+        digest = download(place, brought, size=item.bytes, sha256=item.sha256)
+    known = read_record(fetch.folder, fetch.data_set.name).get(item.name, {}).get("sha256", digest)
+    if known != digest:
+        log.warning("%s is another file than the one that was recorded before", item.name)
+    return digest
+
+
+def _put(fetch: _Fetch, brought: Path) -> None:
+    """What the item holds, to where the task reads it."""
+    item, folder = fetch.item, fetch.folder
+    if item.list_of is not None:
+        _get_listed(fetch, brought.read_text(encoding="utf-8").split())
+    elif item.table is not None:
+        options = dict(item.table)
+        dated_table(brought, folder / options.pop("to"), **options)
+    elif item.unpacks is not None:
+        unpacked = fetch.scratch / "unpacked"
+        shutil.rmtree(unpacked, ignore_errors=True)
+        unpack(brought, unpacked)
+        try:
+            move_into(find_beside(unpacked, item.unpacks.get("beside")), folder / item.unpacks["to"])
+        finally:
+            shutil.rmtree(unpacked, ignore_errors=True)
+    else:
+        if (folder / item.name).exists():
+            log.warning("replaces %s, which was not the published file", folder / item.name)
+        brought.replace(folder / item.name)
+
+
+def _copy(source: Path, target: Path, item: Item) -> str:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f"{target.name}.part")
+    try:
+        shutil.copyfile(source, part)
+        return accept(part, target, source=str(source), size=item.bytes, sha256=item.sha256)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _put_tree(fetch: _Fetch, source: Path) -> None:
+    """A folder that was unpacked by hand, copied."""
+    options = fetch.item.unpacks or {}
+    found = find_beside(source, options.get("beside"))
+    shutil.copytree(found, fetch.folder / options["to"], dirs_exist_ok=True)
+
+
+def _get_listed(fetch: _Fetch, names: list[str]) -> None:
+    """The files that a list names and that are not here, several at once."""
+    base = fetch.source or str(fetch.item.list_of)
+    for name in names:
+        if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)*", name):
+            raise UserError(f"{fetch.item.name} names '{name}', which is no path below {base}")
+    wanted = [name for name in names if not (fetch.folder / name).is_file()]
+    log.info("%s: fetching %s files that %s names", fetch.data_set.name, f"{len(wanted):,}", fetch.item.name)
+    entries: dict[str, dict[str, Any]] = {}
+
+    def bring(name: str) -> None:
+        address = f"{base.rstrip('/')}/{name}"
+        brought, target = fetch.scratch / name, fetch.folder / name
+        if _is_address(address):
+            digest = download(address, brought, shown=False)
+        else:
+            digest = _copy(Path(address).expanduser(), brought, Item(name=name, gives=()))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        entries[name] = {"sha256": digest, "bytes": brought.stat().st_size, "address": address}
+        brought.replace(target)
+
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
+        tasks = [pool.submit(bring, name) for name in wanted]
+        bar = tqdm(
+            total=len(tasks), desc=fetch.item.name, file=sys.stderr, disable=not sys.stderr.isatty(), leave=False
+        )
+        with bar:
+            for task in as_completed(tasks):
+                task.result()
+                bar.update()
+    finally:
+        pool.shutdown(cancel_futures=True)
+        fetch.record(entries)
+
+
+def _remove_empty(folder: Path) -> None:
+    """It and the folders below it that hold nothing."""
+    if folder.is_dir():
+        for path in folder.iterdir():
+            _remove_empty(path)
+        if not any(folder.iterdir()):
+            folder.rmdir()

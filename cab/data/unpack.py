@@ -1,0 +1,102 @@
+"""Archives of strangers, unpacked: files and folders alone, none outside, whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import lzma
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from cab.cache import progress
+from cab.errors import UserError
+
+BROKEN = (EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Fill ``folder``, which is new, with the files of a ZIP or tar.
+
+    Raises:
+        ValueError: it is damaged, has a link, a device or a path that leads outside, or does not fit on the disk; no
+            folder is left then.
+    """
+    folder.mkdir(parents=True)
+    try:
+        for name, file in progress(_files(archive), f"unpacking {archive.name}"):
+            path = folder / _inside(archive, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with file, path.open("xb") as copy:
+                shutil.copyfileobj(file, copy, 1 << 20)
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, BROKEN):
+            raise UserError(f"{archive.name} is damaged ({' '.join(str(error).split())}): get it again") from None
+        if isinstance(error, FileExistsError):
+            raise UserError(f"{archive.name} holds a path twice: it is not unpacked") from None
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(f"no space left to unpack {archive.name} in {folder.parent}") from None
+        if isinstance(error, OSError) and error.errno is None:  # of a decompressor
+            raise UserError(f"{archive.name} is damaged ({error}): get it again") from None
+        raise
+
+
+def _files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    """Name and content of each file, in the order of the archive."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as members:
+            for entry in members.infolist():
+                kind = stat.S_IFMT(entry.external_attr >> 16)
+                if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                    raise _not_plain(archive, entry.filename)
+                if not entry.is_dir():
+                    yield entry.filename, members.open(entry)
+        return
+    with tarfile.open(archive, "r|*") as stream:
+        for member in stream:
+            if not member.isfile() and not member.isdir():
+                raise _not_plain(archive, member.name)
+            content = stream.extractfile(member)
+            if content is not None:
+                yield member.name, content
+
+
+def _not_plain(archive: Path, name: str) -> UserError:
+    return UserError(f"{archive.name} holds '{name}', a link or a device: it is not unpacked")
+
+
+def _inside(archive: Path, name: str) -> PurePosixPath:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name or not path.parts:
+        raise UserError(f"{archive.name} holds '{name}', a path that leads outside: it is not unpacked")
+    return path
+
+
+def find_beside(folder: Path, pattern: str | None) -> Path:
+    """The folder that something of this name lies in, the highest where there are several; ``folder`` without one.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if pattern is None:
+        return folder
+    found = sorted(folder.rglob(pattern), key=lambda path: (len(path.parts), path))
+    if not found:
+        raise UserError(f"what was unpacked holds no {pattern}: it is another archive")
+    return found[0].parent
+
+
+def move_into(source: Path, folder: Path) -> None:
+    """Everything below ``source`` to the same place below ``folder``, in the place of what is there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted(source.iterdir()):
+        target = folder / path.name
+        if path.is_dir() and target.is_dir():
+            move_into(path, target)
+        else:
+            path.replace(target)

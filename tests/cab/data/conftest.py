@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cab.data.hosts import Host, serve
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    """A host; nobody waits before it is asked again."""
+    monkeypatch.setattr("cab.data.download.PAUSES", (0.0, 0.0))
+    with serve() as served:
+        yield served
