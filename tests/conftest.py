@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import signal
 from collections import Counter
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -40,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
     config.stash[THOROUGH] = Counter()
     config.pluginmanager.register(_Processes(config))
 
