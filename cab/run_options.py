@@ -30,6 +30,7 @@ class RunOptions(TypedDict):
     elsewhere: str | dict[str, Any]
     results_dir: str
     data_root: str | None
+    data: dict[str, Any]
     device: str
     engine: str
     force: bool
@@ -38,6 +39,7 @@ class RunOptions(TypedDict):
 
 KEYS: Mapping[str, Any] = typing.get_type_hints(RunOptions)
 TRAINER_KEYS = tuple(field.name for field in dataclasses.fields(TrainerConfig))
+DATA_KINDS: Mapping[str, Any] = {"download": bool}
 _USUAL = {"seed": 1, "results_dir": "results/local", "force": False, "device": "auto", "engine": "torch", "retry": []}
 
 
@@ -48,6 +50,7 @@ def typed_config(config: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: a key that is missing, or an option of the run, the task, the backbone, the attention or the
             training that is not what its annotation says.
     """
+    config = {"data": {"download": False}, **config}  # records from before it could be set
     given = [*config, *(f"trainer.{name}" for name in config.get("trainer") or ())]
     for name in (*KEYS, *(f"trainer.{name}" for name in TRAINER_KEYS)):
         if name not in given:
@@ -63,6 +66,9 @@ def typed_config(config: Mapping[str, Any]) -> dict[str, Any]:
         typed[group] = with_words(typed[group], annotations_of(entry.cls))
         entry.check_options({name: value for name, value in typed[group].items() if name != "name"}, group)
     check_names(typed["trainer"], TRAINER_KEYS, "trainer")
+    check_names(typed["data"], DATA_KINDS, "data")
+    typed["data"] = with_words(typed["data"], DATA_KINDS)
+    check_types(typed["data"], DATA_KINDS, {}, "data")
     booleans = {field.name: bool for field in dataclasses.fields(TrainerConfig) if field.type == "bool"}
     typed["trainer"] = with_words(typed["trainer"], booleans)
     return typed

@@ -40,6 +40,7 @@ cells that measure attention, seeds 1 to 3, and ends with where the attention st
 
   seed=1  elsewhere=vanilla  results_dir=results/local  data_root=FOLDER (or CAB_DATA)
   device=auto|cpu|cuda  force=true  logger=csv|tensorboard|wandb  engine=torch|fairseq
+  data.download=true            bring a data set that is missing, as `cab data get NAME` does
   --retry failed,oom,diverged   run cells again whose record has one of these statuses
   --dry-run                     print the cells, their GPU hours and their commands, and run nothing
   cluster=local                 worker processes of this machine, one a GPU (cluster.workers=4)

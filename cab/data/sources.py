@@ -122,7 +122,7 @@ def chosen_root(named: str | None) -> Path | None:
 
 def how_to_get(name: str, data_root: Path | None) -> str:
     """The first thing to do where a data set is missing, for the message that says so."""
-    return f"cab data get {name} --to {'FOLDER' if data_root is None else shlex.quote(str(data_root))} brings it"
+    return f"cab data get {name} --to {'FOLDER' if data_root is None else shlex.quote(str(data_root))}"
 
 
 def readable_size(count: int) -> str:

@@ -25,7 +25,7 @@ log = logging.getLogger("cab")
 
 GROUPS = ("task", "dataset", "backbone", "pattern", "attention")
 """What is chosen by name, in the order of :func:`runnable_cells`."""
-RUN_KEYS = ("results_dir", "data_root", "device", "force", "retry", "logger", "cluster", "engine")
+RUN_KEYS = ("results_dir", "data_root", "data", "device", "force", "retry", "logger", "cluster", "engine")
 """Where and how a cell runs; all other keys say what it is, and make its hash."""
 DEFAULT_ENGINE = "torch"
 

@@ -19,6 +19,7 @@ from cab.errors import UserError, first_line, unknown_name
 from cab.registry import BACKBONES
 from cab.runner.cell import Cell
 from cab.runner.faults import StopSignals
+from cab.runner.missing_data import bring_data
 from cab.runner.processes import Processes, find_processes
 
 
@@ -72,6 +73,7 @@ class Run:
         _check_packages(cell)
         engine = find_engine(cell.engine)
         engine.check(cell, processes)
+        bring_data(cell)
         cell.task.setup(cell.data_root)
         try:
             make_backbone(cell, has_memory=False)

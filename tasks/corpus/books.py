@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from cab import UserError
 from cab.cache import checksums
+from cab.data.sources import how_to_get
 from tasks.hub import stream
 
 log = logging.getLogger(__name__)
@@ -49,20 +50,20 @@ class Books(ABC):
 
 
 class FolderBooks(Books):
-    """``<folder>/{train,validation,test}/*.txt``, the layout of PG-19.
+    """``<folder>/{train,validation,test}/*.txt``, the layout of PG-19; ``bring`` says how to get it.
 
     Raises:
         ValueError: a part that is missing or empty, or a file that is not UTF-8, with its name.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, bring: str = how_to_get("pg19", None)) -> None:
         self.folder = folder
         self.files = {part: sorted((folder / part).glob("*.txt")) for part in PARTS}
         for part, files in self.files.items():
             if not files:
                 raise UserError(
-                    f"no books at {folder / part}: PG-19's layout is train/, validation/ and test/ with <id>.txt; "
-                    "point data_root at its parent folder, or use dataset=synthetic"
+                    f"no books at {folder / part}: {bring}; PG-19's layout is train/, validation/ and test/ with "
+                    "<id>.txt; point data_root at its parent folder, or use dataset=synthetic"
                 )
         self.key = {part: checksums(files) for part, files in self.files.items()}
 
@@ -128,8 +129,8 @@ def find_books(dataset: str, source: str | None, data_root: Path | None, *, synt
         return HubBooks(source)
     if data_root is None:
         raise UserError(
-            f"dataset '{dataset}' needs its books: point data_root (or CAB_DATA) at a folder with lm/train, "
-            "lm/validation and lm/test, or use dataset=synthetic"
+            f"dataset '{dataset}' needs its books: {how_to_get(dataset, None)}; point data_root (or CAB_DATA) at a "
+            "folder with lm/train, lm/validation and lm/test, or use dataset=synthetic"
         )
     folder = next((data_root / name for name in ("lm", "pg19") if (data_root / name / "train").is_dir()), data_root)
-    return FolderBooks(folder)
+    return FolderBooks(folder, how_to_get(dataset, data_root))

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from cab import UserError
+from cab.data.sources import how_to_get
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def read_series(name: str, data_root: Path | None) -> Series:
             dates out of order, fewer rows than the official split needs.
     """
     source = SOURCES[name]
-    path = find_file(source.file, data_root)
+    path = find_file(source.file, data_root, name)
     table = _read_csv(path)
     _check_columns(path, table, source)
     values = _numbers(path, table.iloc[:, 1:])
@@ -94,11 +95,12 @@ def read_series(name: str, data_root: Path | None) -> Series:
     )
 
 
-def find_file(file: str, data_root: Path | None) -> Path:
-    """``file`` or ``file``.gz in ``data_root``/lstf or ``data_root``."""
+def find_file(file: str, data_root: Path | None, name: str) -> Path:
+    """``file`` or ``file``.gz of data set ``name`` in ``data_root``/lstf or ``data_root``."""
+    bring = how_to_get(name, data_root)
     if data_root is None:
         raise UserError(
-            f"{file} is needed: give data_root=FOLDER or set CAB_DATA (with {file} in FOLDER/lstf or FOLDER), "
+            f"{file} is needed: {bring}; give data_root=FOLDER or set CAB_DATA (with {file} in FOLDER/lstf or FOLDER), "
             "or use dataset=synthetic, which needs no file"
         )
     candidates = [folder / f for folder in (data_root / "lstf", data_root) for f in (file, file + ".gz")]
@@ -106,8 +108,8 @@ def find_file(file: str, data_root: Path | None) -> Path:
         if path.is_file():
             return path
     raise UserError(
-        f"no {file} (or {file}.gz) in {data_root / 'lstf'} or {data_root}: put the official file there, point "
-        "data_root= or CAB_DATA at its folder, or use dataset=synthetic, which needs no file"
+        f"no {file} (or {file}.gz) in {data_root / 'lstf'} or {data_root}: {bring}; or put the official file there, "
+        "point data_root= or CAB_DATA at its folder, or use dataset=synthetic, which needs no file"
     )
 
 

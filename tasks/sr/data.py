@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 from cab import UserError
 from cab.cache import checksums, prepared, progress
+from cab.data.sources import how_to_get
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 
@@ -87,8 +88,8 @@ def read_pairs(name: str, data_root: Path | None, *, low: int, high: int) -> tup
     """
     if data_root is None:
         raise UserError(
-            f"dataset '{name}' needs its images: point data_root (or CAB_DATA) at a folder with sr/{name}_{low}_{high} "
-            "or sr/<images>, or use dataset=synthetic"
+            f"dataset '{name}' needs its images: {how_to_get(name, None)}; point data_root (or CAB_DATA) at a folder "
+            f"with sr/{name}_{low}_{high} or sr/{name}, or use dataset=synthetic"
         )
     roots = [data_root / "sr", data_root]
     made = next((root / f"{name}_{low}_{high}" for root in roots if (root / f"{name}_{low}_{high}").is_dir()), None)
@@ -97,8 +98,8 @@ def read_pairs(name: str, data_root: Path | None, *, low: int, high: int) -> tup
     raw = next((root / name for root in roots if (root / name).is_dir()), None)
     if raw is None:
         raise UserError(
-            f"no {name}_{low}_{high}/ (SR3's layout) and no {name}/ (images) under {roots[0]} or {data_root}; "
-            "check data_root, or use dataset=synthetic"
+            f"no {name}_{low}_{high}/ (SR3's layout) and no {name}/ (images) under {roots[0]} or {data_root}: "
+            f"{how_to_get(name, data_root)}; check data_root, or use dataset=synthetic"
         )
     return _from_files(list_images(raw), raw, None, low, high)
 

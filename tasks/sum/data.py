@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 
 from cab import UserError
 from cab.cache import checksums, prepared, progress
+from cab.data.sources import how_to_get
 from tasks.hub import stream
 from tasks.sum.synthetic import generate_pair
 
@@ -49,6 +50,7 @@ class FolderPairs(Pairs):
     """``{train,val,test}.src.cleaned`` (or ``.src``) and ``.tgt``, one example a line.
 
     Args:
+        bring: how to get the files, for the message that one is missing.
         empty: what an example without a document or a summary does: ``stop``, or ``skip``, which leaves it out and
             warns with the number of those left out.
 
@@ -56,21 +58,21 @@ class FolderPairs(Pairs):
         ValueError: a file that is missing, files of different length, or an empty line, with file and line.
     """
 
-    def __init__(self, folder: Path, *, empty: str = "stop") -> None:
+    def __init__(self, folder: Path, *, bring: str, empty: str = "stop") -> None:
         self.empty = empty
-        self.files = {part: self._find(folder, part) for part in PARTS}
+        self.files = {part: self._find(folder, part, bring) for part in PARTS}
         self.key = {**checksums([path for pair in self.files.values() for path in pair]), "empty": empty}
 
     @staticmethod
-    def _find(folder: Path, part: str) -> tuple[Path, Path]:
+    def _find(folder: Path, part: str, bring: str) -> tuple[Path, Path]:
         sources = [folder / f"{part}.src.cleaned", folder / f"{part}.src"]
         source = next((path for path in sources if path.is_file()), None)
         target = folder / f"{part}.tgt"
         if source is None or not target.is_file():
             missing = sources[0] if source is None else target
             raise UserError(
-                f"no {missing.name} in {folder}: Multi-News's layout is {{train,val,test}}.src.cleaned and .tgt; "
-                "point data_root at the parent of its folder 'sum', or use dataset=synthetic"
+                f"no {missing.name} in {folder}: {bring}; Multi-News's layout is {{train,val,test}}.src.cleaned and "
+                ".tgt; point data_root at the parent of its folder 'sum', or use dataset=synthetic"
             )
         return source, target
 
@@ -142,12 +144,12 @@ def find_pairs(dataset: str, source: str | None, data_root: Path | None, *, empt
         return HubPairs(source)
     if data_root is None:
         raise UserError(
-            f"dataset '{dataset}' needs its files: point data_root (or CAB_DATA) at a folder with "
-            "sum/train.src.cleaned and so on, or use dataset=synthetic"
+            f"dataset '{dataset}' needs its files: {how_to_get(dataset, None)}; point data_root (or CAB_DATA) at a "
+            "folder with sum/train.src.cleaned and so on, or use dataset=synthetic"
         )
     folders = [data_root / name for name in ("sum", "sum/data", "multi_news", "multi_news/data")]
     folder = next((folder for folder in folders if (folder / "train.tgt").is_file()), folders[0])
-    return FolderPairs(folder, empty=empty)
+    return FolderPairs(folder, bring=how_to_get(dataset, data_root), empty=empty)
 
 
 class EncodedPairs(Dataset[dict[str, Tensor | None]]):

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 
 from cab import UserError
 from cab.cache import checksums, prepared, progress
+from cab.data.sources import how_to_get
 from tasks.tts.audio import HOP, NUM_MELS, RATE, features, read_wave
 from tasks.tts.phonemes import ALIGNED, END, PAD, WRITTEN, written_tokens
 from tasks.tts.synthetic import generate_utterance
@@ -51,11 +52,9 @@ def read_metadata(folder: Path) -> list[tuple[str, str]]:
     """(clip, normalised text) of each line of metadata.csv, whose quotes are literal.
 
     Raises:
-        ValueError: no such file, or a line without its three parts, its text or its wave, with its number.
+        ValueError: a line without its three parts, its text or its wave, with its number.
     """
     path = folder / "metadata.csv"
-    if not path.is_file():
-        raise UserError(f"no metadata.csv in {folder}: LJSpeech's layout is metadata.csv and wavs/<clip>.wav")
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         parts = line.split("|")
@@ -102,11 +101,17 @@ def read_ljspeech(data_root: Path | None, *, as_fairseq: bool = False) -> tuple[
 def _find_folder(data_root: Path | None) -> Path:
     if data_root is None:
         raise UserError(
-            "dataset 'ljspeech' needs its files: point data_root (or CAB_DATA) at a folder with tts/metadata.csv and "
-            "tts/wavs, or use dataset=synthetic"
+            f"dataset 'ljspeech' needs its files: {how_to_get('ljspeech', None)}; point data_root (or CAB_DATA) at a "
+            "folder with tts/metadata.csv and tts/wavs, or use dataset=synthetic"
         )
     folders = [data_root / name for name in ("tts", "LJSpeech-1.1", "tts/LJSpeech-1.1", ".")]
-    return next((folder for folder in folders if (folder / "metadata.csv").is_file()), folders[0])
+    folder = next((folder for folder in folders if (folder / "metadata.csv").is_file()), None)
+    if folder is None:
+        raise UserError(
+            f"no metadata.csv in {folders[0]}: {how_to_get('ljspeech', data_root)}; LJSpeech's layout is metadata.csv "
+            "and wavs/<clip>.wav; check data_root, or use dataset=synthetic"
+        )
+    return folder
 
 
 def _find_grid(folder: Path, clip: str) -> Path | None:

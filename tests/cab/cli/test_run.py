@@ -117,7 +117,7 @@ def test_bad_data_is_one_line_and_writes_nothing(damage: str, tmp_path: Path) ->
         text = table.to_csv(index=False)
         (data / "ETTh1.csv").write_text(text[: len(text) // 2] if damage == "truncated" else text)
     words = {
-        "missing": ["no ETTh1.csv", "dataset=synthetic"],
+        "missing": ["no ETTh1.csv", f"cab data get etth1 --to {data}", "dataset=synthetic"],
         "truncated": ["ETTh1.csv"],
         "nan": ["ETTh1.csv, line 1002, column 'MULL'"],
         "column": ["columns must be date,HUFL", "TO"],

@@ -176,11 +176,11 @@ def test_what_its_host_has_becomes_what_the_task_reads(
 def test_the_readers_of_the_tasks_find_it(hosts: dict[str, DataSet], tmp_path: Path) -> None:
     for name in ("etth1", "ecl", "pg19", "multi_news", "ljspeech"):
         get(hosts[name], tmp_path)
-    table = find_file("ECL.csv", tmp_path).read_text().splitlines()
+    table = find_file("ECL.csv", tmp_path, "ecl").read_text().splitlines()
     assert table[0].startswith("date,MT_000,MT_001,")
     assert table[0].endswith(",MT_320")
     assert [line[:23] for line in table[1:]] == [f"2012-01-01 0{hour}:00:00,0,1" for hour in range(3)]
-    assert find_file("ETTh1.csv", tmp_path).parent == tmp_path / "lstf"
+    assert find_file("ETTh1.csv", tmp_path, "etth1").parent == tmp_path / "lstf"
     assert list(FolderBooks(tmp_path / "lm").read("train")) == [BOOK.decode()] * 2
     assert next(find_pairs("multi_news", None, tmp_path).read("val")) == ("text", "text")
     folder = _find_folder(tmp_path)

@@ -1,0 +1,94 @@
+"""What a run says where data are missing, and that it fetches nothing unless it is told to."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cab.data.sources import data_sets
+from cab.errors import UserError
+from cab.registry import TASKS
+from cab.run_options import typed_config
+from cab.runner.cell import Cell
+from cab.runner.launch import jobs_of
+from cab.runner.missing_data import bring_data
+from cab.runner.report import Report
+from tests.cab.data.hosts import Host
+
+CELLS = [(task.name, name) for task in TASKS for name in task.datasets if name != "synthetic"]
+OVERRIDES = ("task=lstf", "backbone=informer", "attention=vanilla", "pattern=NC", "preset=smoke", "device=cpu")
+
+
+@functools.cache
+def config(dataset: str) -> dict[str, Any]:
+    with jobs_of([*OVERRIDES, f"dataset={dataset}"], Report(raises=True), is_sweep=False) as jobs:
+        return dict(next(jobs).config)
+
+
+def cell(dataset: str, root: Path | None, **data: Any) -> Cell:
+    return Cell.from_config({**config(dataset), "data_root": root and str(root), "data": data})
+
+
+@pytest.fixture
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a host was asked")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+
+
+@pytest.mark.usefixtures("_no_network")
+@pytest.mark.parametrize(("task", "dataset"), CELLS)
+def test_the_first_thing_to_do_is_to_get_it(task: str, dataset: str, tmp_path: Path) -> None:
+    for root, place in ((None, "FOLDER"), (tmp_path, str(tmp_path))):
+        with pytest.raises(UserError) as error:
+            TASKS.get(task).build(dataset=dataset).setup(root)
+        assert "\n" not in str(error.value)
+        said, _, fixes = str(error.value).partition(": cab data get ")
+        assert "data_root" not in said, "another advice comes first"
+        assert fixes.startswith(f"{dataset} --to {place}; ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_is_brought_where_the_run_is_told_to(
+    host: Host, samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = (samples / "lstf" / "ETTh1.csv").read_bytes()
+    host.files["ETTh1.csv"] = content
+    each = data_sets()["etth1"]
+    assert each.items[0].sha256 == hashlib.sha256(content).hexdigest()
+    item = dataclasses.replace(each.items[0], address=f"{host.address}/ETTh1.csv")
+    known = {**data_sets(), "etth1": dataclasses.replace(each, items=[item])}
+    monkeypatch.setattr("cab.runner.missing_data.data_sets", lambda: known)
+    told, untold = (cell("etth1", tmp_path, download=download) for download in ("yes", False))
+    assert told.hash == untold.hash, "where its data come from is no part of what a cell is"
+    bring_data(untold)
+    assert host.asked == []
+    for _ in range(2):
+        bring_data(told)
+    assert len(host.asked) == 1
+    told.task.setup(tmp_path)
+    bring_data(cell("synthetic", None, download=True))  # needs nothing
+
+
+@pytest.mark.usefixtures("_no_network")
+def test_what_cannot_be_brought_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^data.download=true needs data_root=FOLDER, or CAB_DATA"):
+        bring_data(cell("weather", None, download=True))
+    words = f"^weather cannot be downloaded: download WTH.csv from https://.*; cab data get weather --to {tmp_path}$"
+    with pytest.raises(UserError, match=words):
+        bring_data(cell("weather", tmp_path, download=True))
+    with pytest.raises(UserError, match=r"data.download must be true or false, got 'perhaps'"):
+        cell("weather", tmp_path, download="perhaps")
+    with pytest.raises(UserError, match=r"unknown option 'data.downlaod': did you mean 'data.download'"):
+        cell("weather", tmp_path, downlaod=True)
+
+
+def test_a_record_from_before_the_option_can_be_run_again() -> None:
+    before = {key: value for key, value in config("synthetic").items() if key != "data"}
+    assert typed_config(before)["data"] == {"download": False}
