@@ -66,5 +66,9 @@ class Backbone(nn.Module):
         return layer(*inputs)
 
     def attention_slots(self) -> list[tuple[str, Pattern]]:
-        """(path, pattern) of every slot, in the order of the modules."""
-        return [(path, module.pattern) for path, module in self.named_modules() if isinstance(module, Attention)]
+        """(path, pattern) of every slot, in the order of the modules; an attention within another is none."""
+        slots: list[tuple[str, Pattern]] = []
+        for path, module in self.named_modules():
+            if isinstance(module, Attention) and not (slots and path.startswith(f"{slots[-1][0]}.")):
+                slots.append((path, module.pattern))
+        return slots

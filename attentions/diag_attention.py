@@ -1,0 +1,112 @@
+"""DiagAttention (Qin et al. 2022, TransNormer): attention within blocks that do not overlap.
+
+Shapes: B batch, H heads, N tokens, E width of a head, w width of a block.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attentions.kernels.lattice import along_rows, in_rows
+from attentions.kernels.merged_norm import MergedNorm
+from attentions.kernels.precision import wide
+from attentions.norm_attention import make_turns, turned, turned_by_matrices
+from attentions.sparse import SparseAttention
+from cab import Pattern, UserError, register_attention
+from cab.attention import Padding, SoftmaxLimit, State
+
+WEIGHTS = ("softmax", "rela")
+
+
+@register_attention("diag_attention", patterns="NS CS", complexity="n", paper="Qin et al. 2022")
+class DiagAttention(SparseAttention):
+    """f(q_i k_j / sqrt(E)) v_j over the tokens j of the own block of w, j <= i in CS  (section 4.3).
+
+    f is softmax (their T2), or ReLU and then an RMS norm over all heads of a token, x / (rms + 1e-8) (T1, after Zhang
+    et al. 2021, whose own norm has a gate). The last block has as many keys as tokens: the released code fills it up
+    with keys of zero, which take a share of its softmax, and does not hide padding. Decoding keeps keys and values of
+    the open block: a state of constant size.
+
+    Args:
+        block_size: w.
+        weights: softmax or rela.
+        positions: none, the paper's text; lrpe, what its released configurations switch on: queries and keys are
+            reflected and turned by their place in the block.
+
+    Raises:
+        ValueError: for a block below 1, unknown weights or positions.
+    """
+
+    constant_state = True
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        block_size: int = 64,
+        weights: str = "softmax",
+        positions: str = "none",
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if block_size < 1:
+            raise UserError(f"block_size must be at least 1, got {block_size}")
+        if weights not in WEIGHTS:
+            raise UserError(f"weights must be {' or '.join(WEIGHTS)}, got '{weights}'")
+        self.block_size, self.is_softmax = block_size, weights == "softmax"
+        self.most_kept = block_size - 1
+        self.norm = MergedNorm("none" if self.is_softmax else "simplerms", embed_dim)
+        self.turns = make_turns(positions, self.head_dim)
+
+    @classmethod
+    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
+        """One block."""
+        return SoftmaxLimit(({"block_size": num_tokens},))
+
+    # --- the pattern --------------------------------------------------------------------------------------
+
+    def sees(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
+        seen = query // self.block_size == key // self.block_size
+        return seen & (key <= query) if self.pattern is Pattern.CS else seen
+
+    def needs(self, key: Tensor, length: Tensor) -> Tensor:
+        return key // self.block_size == length // self.block_size
+
+    def seen_weights(self, logits: Tensor, seen: Tensor) -> Tensor:
+        return super().seen_weights(logits, seen) if self.is_softmax else logits.relu().masked_fill(~seen, 0.0)
+
+    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        length, causal = query.shape[2], self.pattern is Pattern.CS
+        width = min(self.block_size, length)
+        if self.is_softmax:
+            return along_rows(query, key, value, width, is_causal=causal, dropout=self.weight_dropout)
+        query, key, value = (in_rows(x, width) for x in (query * self.scale, key, value))
+        weights = (query @ key.mT).relu()  # none of the keys that fill the last block up
+        weights = F.dropout(weights.tril() if causal else weights, self.weight_dropout)
+        return (weights @ value).flatten(2, 3)[:, :, :length]
+
+    # --- positions and norm, around it ---------------------------------------------------------------------
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        query, key = (turned(self.turns, x, period=self.block_size) for x in (query, key))
+        return self.normalised(super().attend(query, key, value, padding))
+
+    def decode(
+        self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding, **_: Tensor
+    ) -> tuple[Tensor, State]:
+        query, key = (turned(self.turns, x, state["length"], self.block_size) for x in (query, key))
+        output, state = super().decode(query, key, value, state, padding)
+        return self.normalised(output), state
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if self.turns is not None:
+            query, key = (turned_by_matrices(self.turns, x) for x in (query, key))
+        return self.norm(super().reference(query, key, value)[None])[0]
+
+    def normalised(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            return self.norm(wide(x)).to(x.dtype)

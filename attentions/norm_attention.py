@@ -1,0 +1,159 @@
+"""NormAttention (Qin et al. 2022, TransNormer): linear attention with a norm in place of the denominator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attentions.kernels.lrpe import ReflectedTurns
+from attentions.kernels.merged_norm import MergedNorm
+from attentions.kernels.precision import wide
+from attentions.kernels.recurrence import recurrence
+from attentions.kernels.spans import over_spans
+from attentions.linearized import hide
+from cab import Attention, Pattern, UserError, register_attention
+from cab.attention import Padding, State
+from cab.padding import lengths
+
+KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
+    "elu1": lambda x: F.elu(x) + 1.0,
+    "elu": F.elu,
+    "relu": F.relu,
+    "identity": lambda x: x,
+}
+POSITIONS = ("none", "lrpe")
+
+
+@register_attention("norm_attention", patterns="NS CS NC CC", complexity="n", paper="Qin et al. 2022")
+class NormAttention(Attention):
+    """XNorm(phi(q) (phi(k)^T v)), j <= i in CS  (their Eq. 14): no 1/sqrt(E), and one norm over all heads of a token.
+
+    Nothing divides by a sum of weights, so weights may be negative and gradients stay bounded (their Eq. 15). Of the
+    first token of CS only the direction of v remains. Sums are formed in float32 at least; a padded key has no
+    features. There are no weights to drop, so ``dropout`` is not used. The state of decoding is of constant size: the
+    sums phi(k)^T v, and how many tokens were read.
+
+    Args:
+        kernel: phi: elu1 (1 + elu, the paper's T2 and its ablations), elu (T1), relu or identity.
+        norm: simplerms, x / (rms + 1e-8), as run; rms, with a weight; layer; none (the paper's Table 1 has perplexity
+            797 with it).
+        positions: none, the paper's text; lrpe, what its released configurations switch on in every layer: features are
+            reflected and turned by their position, so that weights may be negative for any kernel.
+
+    Raises:
+        ValueError: for an unknown kernel, norm or positions.
+    """
+
+    compacts_padding = True
+    constant_state = True
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        kernel: str = "elu1",
+        norm: str = "simplerms",
+        positions: str = "none",
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if kernel not in KERNELS:
+            raise UserError(f"kernel must be one of {', '.join(KERNELS)}, got '{kernel}'")
+        self.kernel = KERNELS[kernel]
+        self.norm = MergedNorm(norm, embed_dim)
+        self.turns = make_turns(positions, self.head_dim)
+
+    def features(self, x: Tensor, start: Tensor | None = None) -> Tensor:
+        """phi(x) of heads [B, H, N, E], the first after ``start`` [B] tokens."""
+        return turned(self.turns, self.kernel(x), start)
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        phi_q, phi_k = (
+            x if self.turns is None else turned_by_matrices(self.turns, x)
+            for x in (self.kernel(query), self.kernel(key))
+        )
+        weights = phi_q @ phi_k.mT
+        if self.pattern is Pattern.CS:
+            weights = weights.tril()
+        return self.norm((weights @ value)[None])[0]
+
+    # --- keys up to the query: CS ------------------------------------------------------------------------
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        if self.pattern is Pattern.CS:
+            return self.decode(query, key, value, self.start(len(query), query), padding)[0]
+        return self.decode_cross(query, self.read_source(key, value, padding), padding)[0]
+
+    def start(self, batch_size: int, like: Tensor) -> State:
+        """Sums of nothing, [B, H, E, E], and no tokens read."""
+        sums = wide(like.new_zeros(batch_size, self.num_heads, self.head_dim, self.head_dim))
+        return {"sums": sums, "length": torch.zeros(batch_size, dtype=torch.long, device=like.device)}
+
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+        with torch.autocast(query.device.type, enabled=False):
+            heads = [wide(x) for x in (query, key, value)]
+            output, state = over_spans(self.span, heads, padding.key, state, {})
+            return output.to(query.dtype), state
+
+    def span(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        padding: Tensor | None,
+        state: State,
+        _extras: Mapping[str, Tensor],
+    ) -> tuple[Tensor, State]:
+        """The same for a number of tokens whose features are in memory at once."""
+        start = state["length"]
+        keys = hide(self.features(key, start), padding)
+        output, sums = recurrence(self.features(query, start), keys, value, None, state["sums"])
+        return self.norm(output), {"sums": sums, "length": start + lengths(query, padding)}
+
+    # --- all keys: NS, NC, CC ----------------------------------------------------------------------------
+
+    def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
+        with torch.autocast(key.device.type, enabled=False):
+            sums = hide(self.features(wide(key)), padding.key).mT @ wide(value)
+        return {"sums": sums, "length": torch.zeros(len(key), dtype=torch.long, device=key.device)}
+
+    def decode_cross(self, query: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+        with torch.autocast(query.device.type, enabled=False):
+            output = self.norm(self.features(wide(query), state["length"]) @ state["sums"])
+        return output.to(query.dtype), {**state, "length": state["length"] + lengths(query, padding.query)}
+
+
+def make_turns(positions: str, head_dim: int) -> ReflectedTurns | None:
+    """What positions do to queries and keys; UserError for a name that is none."""
+    if positions not in POSITIONS:
+        raise UserError(f"positions must be {' or '.join(POSITIONS)}, got '{positions}'")
+    return ReflectedTurns(head_dim) if positions == "lrpe" else None
+
+
+def turned(turns: ReflectedTurns | None, x: Tensor, start: Tensor | None = None, period: int | None = None) -> Tensor:
+    """``x`` [B, H, N, E] by its positions, which count on from ``start`` [B], and begin anew after each period."""
+    if turns is None:
+        return x
+    position = torch.arange(x.shape[2], device=x.device)[None]
+    if start is not None:
+        position = start[:, None] + position
+    return turns(x, position if period is None else position % period)
+
+
+def turned_by_matrices(turns: ReflectedTurns, x: Tensor) -> Tensor:
+    """The same of one row [H, n, E] from its first token on, by a matrix a token: for readable forms."""
+    width = x.shape[-1]
+    u = turns.direction.to(x.dtype)
+    reflection = torch.eye(width, dtype=x.dtype) - 2 * torch.outer(u, u)
+    tokens = []
+    for t in range(x.shape[1]):
+        cos, sin = (t * turns.theta).cos(), (t * turns.theta).sin()
+        blocks = torch.stack([cos, -sin, sin, cos], dim=-1).view(-1, 2, 2).to(x.dtype)
+        turn = torch.block_diag(*blocks, *[x.new_ones(1, 1)] * (width % 2))
+        tokens.append(x[:, t] @ (turn @ reflection).mT)
+    return torch.stack(tokens, dim=1)

@@ -1,0 +1,91 @@
+"""TransNormer (Qin et al. 2022): attention within blocks in the first half of a network, linear in the second."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from attentions.diag_attention import DiagAttention
+from attentions.norm_attention import NormAttention
+from cab import Attention, Pattern, register_attention
+from cab.attention import ALONE, Depth, Padding, State
+
+
+class TransNormer(Attention):
+    """DiagAttention in slots 0 to L // 2 - 1 of the L of its kind, NormAttention in the others  (their Figure 3).
+
+    Of an odd number the middle one is late; so is a slot alone. The released code would leave the last layer out.
+
+    Args:
+        block_size: tokens of a block of DiagAttention.
+        positions: none, the paper's text; lrpe, as released: see the two.
+    """
+
+    weights: ClassVar[str]
+    """Of DiagAttention."""
+    kernel: ClassVar[str]
+    """Of NormAttention."""
+
+    compacts_padding = True
+    constant_state = True
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        block_size: int = 64,
+        positions: str = "none",
+        depth: Depth = ALONE,
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        self.form: Attention
+        if depth.index < depth.count // 2:
+            self.form = DiagAttention(
+                pattern=pattern,
+                embed_dim=embed_dim,
+                num_heads=num_heads,
+                dropout=dropout,
+                block_size=block_size,
+                weights=self.weights,
+                positions=positions,
+            )
+        else:
+            self.form = NormAttention(
+                pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, kernel=self.kernel, positions=positions
+            )
+
+    def make_projections(self) -> None:
+        """Those of the form."""
+
+    def compute(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        return self.form.compute(query, key, value, padding)
+
+    def compute_row(self, query: Tensor, key: Tensor, value: Tensor, draws: dict[str, Tensor]) -> Tensor:
+        return self.form.compute_row(query, key, value, draws)
+
+    def start(self, batch_size: int, like: Tensor) -> State:
+        assert self.form.start is not None
+        return self.form.start(batch_size, like)
+
+    def advance(self, tokens: Tensor, mask: Tensor | None, state: State) -> tuple[Tensor, State]:
+        return self.form.advance(tokens, mask, state)
+
+
+@register_attention("transnormer_t1", patterns="NS CS", complexity="n", paper="Qin et al. 2022")
+class TransNormerT1(TransNormer):
+    """TransNormer with ReLU in its blocks and elu as kernel."""
+
+    weights = "rela"
+    kernel = "elu"
+
+
+@register_attention("transnormer_t2", patterns="NS CS", complexity="n", paper="Qin et al. 2022")
+class TransNormerT2(TransNormer):
+    """TransNormer with softmax in its blocks and 1 + elu as kernel."""
+
+    weights = "softmax"
+    kernel = "elu1"

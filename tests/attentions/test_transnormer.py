@@ -1,0 +1,216 @@
+"""NormAttention, DiagAttention, and TransNormer, which is one or the other by depth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attentions.diag_attention import DiagAttention
+from attentions.kernels.merged_norm import SimpleRMSNorm
+from cab import Depth, Padding, UserError, build_attention, build_backbone
+from cab.registry import ATTENTIONS
+from tests.attentions.agreement import (
+    WIDTH,
+    assert_causal,
+    assert_decodes,
+    assert_dropout,
+    assert_forms_agree,
+    assert_padding_is_nothing,
+    make,
+)
+from tests.attentions.public import assert_gives, distance, vectors, with_weights
+
+EARLY = Depth(0, 2)
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "norm": ("norm_attention", {}),
+    "norm lrpe": ("norm_attention", {"kernel": "elu", "positions": "lrpe"}),
+    "norm layer": ("norm_attention", {"kernel": "identity", "norm": "layer"}),
+    "norm rms": ("norm_attention", {"kernel": "relu", "norm": "rms"}),
+    "diag": ("diag_attention", {"block_size": 4}),
+    "diag lrpe": ("diag_attention", {"block_size": 4, "positions": "lrpe"}),
+    "diag rela": ("diag_attention", {"block_size": 4, "weights": "rela"}),
+    "diag rela lrpe": ("diag_attention", {"block_size": 5, "weights": "rela", "positions": "lrpe"}),
+    "T1 early": ("transnormer_t1", {"block_size": 4, "depth": EARLY, "positions": "lrpe"}),
+    "T1 late": ("transnormer_t1", {"depth": Depth(1, 2)}),
+    "T2 early": ("transnormer_t2", {"block_size": 4, "depth": EARLY}),
+    "T2 late": ("transnormer_t2", {"depth": Depth(1, 2), "positions": "lrpe"}),
+}
+CASES = [(form, str(pattern)) for form, (name, _) in FORMS.items() for pattern in ATTENTIONS.get(name).patterns]
+
+
+@pytest.mark.parametrize(("form", "pattern"), CASES)
+def test_fast_form_is_the_readable_one(form: str, pattern: str) -> None:
+    name, options = FORMS[form]
+    module = make(name, pattern, **options)
+    assert_forms_agree(module, 11, 9)
+    assert_forms_agree(module, 1, 1, masked=False)
+    assert_padding_is_nothing(module, 11, 9)
+    if pattern == "CS" and "block_size" not in options:
+        assert_causal(module, 9)
+    if pattern in ("CS", "CC"):
+        assert_decodes(module, 14, 6, (6, 3, 1))
+
+
+def weights_of(module: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k, v [H, n, E] of a row [n, D], by the layer's maps alone."""
+    maps = (F.linear(x, p.weight, p.bias) for p in (module.q_proj, module.k_proj, module.v_proj))
+    q, k, v = (y.view(len(x), module.num_heads, -1).transpose(0, 1) for y in maps)
+    return q, k, v
+
+
+@pytest.mark.parametrize("kernel", ["elu1", "elu"])
+@pytest.mark.parametrize("pattern", ["NS", "CS"])
+def test_norm_attention_token_by_token(kernel: str, pattern: str) -> None:
+    """Equations 14 and 34 with loops over targets and keys."""
+    module, x = make("norm_attention", pattern, kernel=kernel), torch.randn(7, WIDTH, dtype=torch.float64)
+    q, k, v = weights_of(module, x)
+    shift = 1.0 if kernel == "elu1" else 0.0
+    q, k = (y.where(y > 0, y.exp() - 1) + shift for y in (q, k))
+    rows = []
+    for i in range(7):
+        seen = range(i + 1 if pattern == "CS" else 7)
+        heads = [sum(q[h, i].dot(k[h, j]) * v[h, j] for j in seen) for h in range(module.num_heads)]
+        row = torch.cat(heads)  # type: ignore[arg-type]
+        rows.append(row / row.square().mean().sqrt())
+    torch.testing.assert_close(module(x[None])[0], module.out_proj(torch.stack(rows)), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("weights", ["softmax", "rela"])
+@pytest.mark.parametrize("pattern", ["NS", "CS"])
+def test_diag_attention_block_by_block(weights: str, pattern: str) -> None:
+    module = make("diag_attention", pattern, block_size=4, weights=weights)
+    x = torch.randn(10, WIDTH, dtype=torch.float64)
+    q, k, v = weights_of(module, x)
+    rows = []
+    for i in range(10):
+        own = slice(i // 4 * 4, i + 1 if pattern == "CS" else i // 4 * 4 + 4)
+        logits = (q[:, i : i + 1] * k[:, own]).sum(dim=-1) * q.shape[-1] ** -0.5
+        p = logits.softmax(dim=-1) if weights == "softmax" else logits.clamp(min=0.0)
+        row = (p[..., None] * v[:, own]).sum(dim=1).flatten()
+        rows.append(row if weights == "softmax" else row / (row.square().mean().sqrt() + 1e-8))
+    torch.testing.assert_close(module(x[None])[0], module.out_proj(torch.stack(rows)), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("pattern", ["NS", "CS"])
+def test_a_block_of_the_whole_sequence_is_softmax_attention(pattern: str) -> None:
+    module, vanilla = make("diag_attention", pattern, block_size=16), make("vanilla", pattern)
+    vanilla.load_state_dict(module.state_dict())
+    x = torch.randn(2, 13, WIDTH, dtype=torch.float64)
+    torch.testing.assert_close(module(x), vanilla(x))
+
+
+def test_one_head_is_the_norm_of_linear_attention() -> None:
+    """The denominator is one number a row and head: a norm over the head takes it out."""
+    options: dict[str, Any] = {"embed_dim": 8, "num_heads": 1, "pattern": "CS"}
+    norm, linear = (build_attention(name, **options).double() for name in ("norm_attention", "linear"))
+    linear.load_state_dict(norm.state_dict())
+    for module in (norm, linear):
+        module.out_proj = torch.nn.Identity()
+    x = torch.randn(2, 9, 8, dtype=torch.float64)
+    torch.testing.assert_close(norm(x), SimpleRMSNorm()(linear(x)), rtol=1e-6, atol=1e-7)
+
+
+def test_without_kernel_and_norm_it_is_a_memory_that_forgets_nothing() -> None:
+    """A cumulative sum of outer products, read by the query."""
+    module = make("norm_attention", "CS", kernel="identity", norm="none")
+    q, k, v = torch.randn(3, 2, 3, 9, 8, dtype=torch.float64)
+    state = (k.unsqueeze(-1) * v.unsqueeze(-2)).cumsum(dim=2)
+    expected = (q.unsqueeze(-1) * state).sum(dim=-2)
+    torch.testing.assert_close(module.attend(q, k, v, Padding()), expected)
+
+
+def test_with_lrpe_weights_depend_on_distances_alone() -> None:
+    module = make("norm_attention", "NC", positions="lrpe")
+    q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64).expand(2, 1, 1, 9, 8)
+    assert module.turns is not None
+    phi_q, phi_k = (module.turns(module.kernel(x), torch.arange(9)[None]) for x in (q, k))  # type: ignore[operator]
+    weights = (phi_q @ phi_k.mT)[0, 0]
+    for distance_ in range(-8, 9):
+        diagonal = weights.diagonal(distance_)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal))
+    assert weights[0].std() > 1e-3
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 6])
+def test_the_early_half_is_diagonal(count: int) -> None:
+    """The middle layer of an odd number is late; in a network each of them fills one slot."""
+    network = build_backbone(
+        "gpt2", attention="transnormer_t2", pattern="CS", vocab_size=9, embed_dim=8, num_heads=2, num_layers=count
+    )
+    assert len(network.attention_slots()) == count
+    slots = [network.get_submodule(path) for path, _ in network.attention_slots()]
+    early = [isinstance(slot.form, DiagAttention) for slot in slots]
+    assert early == [True] * (count // 2) + [False] * (count - count // 2)
+
+
+def test_dropout_is_of_the_weights_within_blocks() -> None:
+    for weights in ("softmax", "rela"):
+        assert_dropout(make("diag_attention", "NS", block_size=4, weights=weights, dropout=0.4), 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("norm_attention", {"kernel": "gelu"}, "kernel must be one of elu1"),
+        ("norm_attention", {"norm": "batch"}, "norm must be one of simplerms"),
+        ("norm_attention", {"positions": "learned"}, "positions must be none or lrpe"),
+        ("diag_attention", {"block_size": 0}, "at least 1"),
+        ("diag_attention", {"weights": "relu"}, "softmax or rela"),
+        ("transnormer_t2", {"positions": "rope"}, "positions must be"),
+    ],
+)
+def test_bad_options(name: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        build_attention(name, pattern="CS", embed_dim=8, num_heads=2, **options)
+
+
+PUBLIC: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "norm_attention_t1": ("norm_attention", "CS", {"kernel": "elu", "positions": "lrpe"}),
+    "norm_attention_t2": ("norm_attention", "NS", {"kernel": "elu1", "positions": "lrpe"}),
+    "norm_attention_plain": ("norm_attention", "NC", {"kernel": "elu1"}),
+    "diag_attention_t1": ("diag_attention", "CS", {"weights": "rela", "positions": "lrpe"}),
+    "diag_attention_t2": ("diag_attention", "CS", {"weights": "softmax", "positions": "lrpe"}),
+    "diag_attention_whole": ("diag_attention", "NS", {"weights": "softmax"}),
+}
+
+
+@pytest.mark.parametrize("file", PUBLIC)
+def test_numbers_of_the_released_code(file: str) -> None:
+    """OpenNLPLab/fairseq-evo 38fa81f: NormLinearAttention, and NormLocalAttention.forward_chunk with blocks of 4."""
+    name, pattern, options = PUBLIC[file]
+    if name == "diag_attention":
+        options = {"block_size": 4, **options}
+    data = vectors(file)
+    module = build_attention(name, pattern=pattern, embed_dim=12, num_heads=2, **options)
+    assert_gives(with_weights(module, data), data, "query", "source" if pattern == "NC" else None)
+
+
+def test_keys_of_zero_in_the_last_block_are_absent() -> None:
+    """Released: 10 tokens in blocks of 4 are filled up with two keys of zero, which take their share of softmax.
+
+    The first two blocks agree; of the last, ours is what its two tokens give alone, and theirs ours with two keys more.
+    """
+    data = vectors("diag_attention_ragged")
+    module = build_attention("diag_attention", pattern="NS", embed_dim=12, num_heads=2, block_size=4)
+    module = with_weights(module, data)
+    output = module(data["query"])
+    assert distance(output[:, :8], data["output"][:, :8]) < 1e-6
+    assert distance(output[:, 8:], data["output"][:, 8:]) > 0.05
+    torch.testing.assert_close(output[:, 8:], module(data["query"][:, 8:]))
+    q, k, v = (F.pad(y, (0, 0, 0, 2)) for y in weights_of(module, data["query"][0, 8:]))
+    filled = (q @ k.mT * 6**-0.5).softmax(dim=-1) @ v
+    theirs = module.out_proj(filled[:, :2].transpose(0, 1).flatten(1))
+    assert distance(theirs, data["output"][0, 8:]) < 1e-6
+
+
+def test_weights_within_a_block_do_not_look_ahead() -> None:
+    """The copy released for LRA masks after its softmax, whose denominator then holds later tokens."""
+    module = make("diag_attention", "CS", block_size=4)
+    x = torch.randn(1, 4, WIDTH, dtype=torch.float64, requires_grad=True)
+    for i in range(4):
+        (gradient,) = torch.autograd.grad(module(x)[0, i].sum(), x)
+        assert not gradient[0, i + 1 :].any()
