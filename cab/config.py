@@ -53,10 +53,16 @@ def paper_value(table: str, column: str, *where: str) -> Any:
 
     An empty key stands for every value that no row before it has.
     """
+    cell = paper_row(table, *where)[column]
+    return yaml.safe_load(cell) if cell else None
+
+
+def paper_row(table: str, *where: str) -> dict[str, str]:
+    """The row of such a value."""
     wanted = dict(zip(where[::2], where[1::2], strict=True))
     for row in read_table(table):
         if all(row[key] in (value, "") for key, value in wanted.items()):
-            return yaml.safe_load(row[column]) if row[column] else None
+            return row
     raise UserError(f"configs/paper/{table}.csv has no row with {', '.join(where)}")
 
 
@@ -73,15 +79,23 @@ def tuned_options(task: str, backbone: str, pattern: str, attention: str, *, pre
     features and states of about the published share.
     """
     options = dict(ATTENTIONS.get(attention).options)
-    for row in reversed(read_table("table5")):  # the first row, ours, has the last word
-        applies = (row["task"], row["pattern"], row["attention"]) == (task, pattern, attention)
-        if applies and row["backbone"] in ("", backbone) and row["option"] in options:
-            options[row["option"]] = yaml.safe_load(row["value"])
-    for row in _suite_options() if preset == "mini" else ():
-        applies = row["task"] in ("", task) and row["pattern"] in ("", pattern) and row["attention"] == attention
-        if applies and row["option"] in options:
+    for _, row in tuning_rows(task, backbone, pattern, attention, preset=preset):
+        if row["option"] in options:
             options[row["option"]] = yaml.safe_load(row["value"])
     return options
+
+
+def tuning_rows(
+    task: str, backbone: str, pattern: str, attention: str, *, preset: str
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """The rows that say something of an attention's options in a cell, and their file; the last has the last word."""
+    for row in reversed(read_table("table5")):  # the first row, ours, has the last word
+        applies = (row["task"], row["pattern"], row["attention"]) == (task, pattern, attention)
+        if applies and row["backbone"] in ("", backbone):
+            yield "paper/table5.csv", row
+    for row in _suite_options() if preset == "mini" else ():
+        if row["task"] in ("", task) and row["pattern"] in ("", pattern) and row["attention"] == attention:
+            yield "suite/options.csv", row
 
 
 @functools.cache

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("cab")
 
-FLAGS = ("-m", "--multirun", "--dry-run", "--retry", "--cfg", "--debug", "--help")
+FLAGS = ("-m", "--multirun", "--dry-run", "--retry", "--cfg", "--explain", "--debug", "--help")
 
 HELP = """\
 usage: cab run task=TASK dataset=DATASET attention=ATTENTION pattern=PATTERN [KEY=VALUE ...]
@@ -51,7 +51,8 @@ An attention of your own is attention=FILE.py:Class, a subclass of cab.Attention
 in the pattern is trained too, and its score is marked.
 
 Options of an attention, backbone or task are set by name, as attention.num_landmarks=32; those of training
-as trainer.max_steps=100. --cfg job prints the whole configuration and runs nothing.
+as trainer.max_steps=100. --explain prints every setting, its default and where it comes from (the command line, a file
+and line, a row of a table of the paper), --cfg job the whole configuration as YAML; both run nothing.
 """
 
 
@@ -69,13 +70,18 @@ def run(arguments: list[str]) -> int:
     if suite is not None:
         flags.multirun, overrides = True, suite
 
-    overrides = check_overrides(overrides, sweep=flags.multirun)
+    named = overrides
+    overrides = check_overrides(named, sweep=flags.multirun)
     from cab.runner.launch import composed_text, run_overrides  # imports torch: a mistyped name is answered before
 
     is_sweep = flags.multirun or flags.dry_run or not {"cluster=local", "cluster=slurm"}.isdisjoint(overrides)
+    if (flags.cfg or flags.explain) and is_sweep:
+        option = "--cfg" if flags.cfg else "--explain"
+        raise UserError(f"{option} prints the configuration of one cell: leave out -m, --dry-run and cluster=")
+    if flags.explain:
+        _print_sources(overrides, added=[override for override in overrides if override not in named])
+        return 0
     if flags.cfg:
-        if is_sweep:
-            raise UserError("--cfg prints the configuration of one cell: leave out -m, --dry-run and cluster=")
         print(composed_text(overrides), end="")
         return 0
     report = _print_plan(overrides) if flags.dry_run else run_overrides(overrides, is_sweep=is_sweep)
@@ -94,6 +100,7 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--retry")
     parser.add_argument("--cfg", choices=("job",))
+    parser.add_argument("--explain", action="store_true")
     try:
         flags, overrides = parser.parse_known_args(arguments)
     except argparse.ArgumentError as error:
@@ -112,6 +119,14 @@ def _statuses(text: str) -> list[str]:
     if not set(text.split(",")) <= set(known):
         raise UserError(f"--retry takes statuses separated by commas, of {', '.join(known)}")
     return text.split(",")
+
+
+def _print_sources(overrides: Sequence[str], *, added: Sequence[str]) -> None:
+    from cab.runner.explain import explain
+
+    settings = explain(overrides, added=added)
+    header = ["setting", "value", "default", "from"]
+    print(text_table(header, [[s.name, *s.texts, s.source] for s in settings], align="llll"))
 
 
 def _print_plan(overrides: Sequence[str]) -> Report:
