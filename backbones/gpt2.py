@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from backbones.layers.decoder import DecodingState, TokenDecoder
+from backbones.layers.norms import make_norm
 from backbones.layers.tokens import (
     LearnedPositions,
     SinusoidalPositions,
@@ -42,7 +43,10 @@ class GPT2(TokenDecoder):
         positions: ``sinusoidal``, for any length, or ``learned``.
         max_length: number of learned positions.
         scale_embedding: multiply embeddings by sqrt(embed_dim).
-        activation: ``relu``, ``gelu`` or ``gelu_tanh``.
+        activation: ``relu``, ``gelu``, ``gelu_tanh``, ``swish`` or ``identity``.
+        norm: ``layer``, or ``simplerms`` as in TransNormer's language model: norms without weights, one of them after
+            the embedding.
+        feed_forward: ``plain``, or ``glu`` with a third map, whose activation is the gate's.
         checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
     """
 
@@ -61,6 +65,8 @@ class GPT2(TokenDecoder):
         max_length: int = 1024,
         scale_embedding: bool = True,
         activation: str = "gelu",
+        norm: str = "layer",
+        feed_forward: str = "plain",
         checkpoint_activations: bool = False,
     ) -> None:
         super().__init__()
@@ -74,6 +80,7 @@ class GPT2(TokenDecoder):
             if positions == "learned"
             else SinusoidalPositions(embed_dim),
             scale=math.sqrt(embed_dim) if scale_embedding else 1.0,
+            norm=None if norm == "layer" else norm,
             dropout=dropout,
         )
         layer = partial(
@@ -84,12 +91,14 @@ class GPT2(TokenDecoder):
             num_heads=num_heads,
             ffn_dim=ffn_dim,
             norm="pre",
+            norm_kind=norm,
+            feed_forward=feed_forward,
             activation=activation,
             dropout=dropout,
             attention_dropout=attention_dropout,
         )
         self.decoder_layers = stack(num_layers, layer)
-        self.final_norm = nn.LayerNorm(embed_dim)
+        self.final_norm = make_norm(norm, embed_dim)
 
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """Logits of the token after each.

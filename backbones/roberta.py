@@ -34,6 +34,9 @@ class RoBERTa(Backbone):
         embed_dim, num_heads, ffn_dim, num_layers: as usual.
         dropout: of embeddings and branches.
         attention_dropout: of attention weights.
+        activation: of the feed-forward maps, as in GPT-2.
+        norm: ``layer``, or ``simplerms`` as in TransNormer's network: the layers' norms without weights.
+        feed_forward: ``plain``, or ``glu`` with a third map, whose activation is the gate's.
         init_std: the weights of tables and of all linear maps, the attentions' too, are drawn from N(0, 0.02^2), as in
             fairseq, and biases are zero. That suits its width: a network of width 64 does not learn to look anything
             up from it. A number is used in place of 0.02, outside the attentions alone; 1/8 suits width 64.
@@ -52,6 +55,9 @@ class RoBERTa(Backbone):
         num_layers: int = 12,
         dropout: float = 0.1,
         attention_dropout: float = 0.1,
+        activation: str = "gelu",
+        norm: str = "layer",
+        feed_forward: str = "plain",
         init_std: float | None = None,
         checkpoint_activations: bool = False,
     ) -> None:
@@ -61,7 +67,7 @@ class RoBERTa(Backbone):
             vocab_size,
             embed_dim,
             positions=LearnedPositions(max_length, embed_dim, offset=2),
-            layer_norm=True,
+            norm="layer",
             dropout=dropout,
         )
         layer = partial(
@@ -72,7 +78,9 @@ class RoBERTa(Backbone):
             num_heads=num_heads,
             ffn_dim=ffn_dim,
             norm="post",
-            activation="gelu",
+            norm_kind=norm,
+            feed_forward=feed_forward,
+            activation=activation,
             dropout=dropout,
             attention_dropout=attention_dropout,
         )

@@ -67,7 +67,7 @@ class Transformer(TokenDecoder):
                 embed_dim,
                 positions=LearnedPositions(max_length, embed_dim),
                 scale=math.sqrt(embed_dim),
-                layer_norm=embed_layer_norm,
+                norm="layer" if embed_layer_norm else None,
                 dropout=dropout,
             )
 

@@ -7,18 +7,19 @@ import math
 import torch
 from torch import Tensor, nn
 
+from backbones.layers.norms import make_norm
 from cab import UserError
 
 
 class TokenEmbedding(nn.Module):
-    """scale * embedding + position, then layer norm where there is one, then dropout.
+    """scale * embedding + position, then a norm where there is one, then dropout.
 
     The table is drawn from N(0, 1 / embed_dim), as in fairseq.
 
     Args:
         positions: encodes position numbers, :class:`SinusoidalPositions` or :class:`LearnedPositions`.
         scale: factor of the embedding; fairseq and Vaswani et al. have sqrt(embed_dim).
-        layer_norm: whether a layer norm follows.
+        norm: which norm follows; none when not given.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class TokenEmbedding(nn.Module):
         *,
         positions: SinusoidalPositions | LearnedPositions,
         scale: float = 1.0,
-        layer_norm: bool = False,
+        norm: str | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -36,7 +37,7 @@ class TokenEmbedding(nn.Module):
         nn.init.normal_(self.tokens.weight, std=embed_dim**-0.5)
         self.positions = positions
         self.scale = scale
-        self.norm = nn.LayerNorm(embed_dim) if layer_norm else nn.Identity()
+        self.norm = nn.Identity() if norm is None else make_norm(norm, embed_dim)
         self.dropout = nn.Dropout(dropout)
 
     @property

@@ -8,6 +8,7 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from backbones.layers.norms import make_norm
 from cab import Attention, Depth, Pattern, UserError
 from cab.attention import State
 from cab.backbone import SlotFiller
@@ -16,7 +17,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "swish": F.silu,
+    "identity": lambda x: x,
 }
+FEED_FORWARDS = ("plain", "glu")
 
 
 def stack(count: int, layer: Callable[..., nn.Module]) -> nn.ModuleList:
@@ -25,17 +29,17 @@ def stack(count: int, layer: Callable[..., nn.Module]) -> nn.ModuleList:
 
 
 class Residual(nn.Module):
-    """Where a branch's layer norm stands: before it (``pre``), or after its sum with the input (``post``).
+    """Where a branch's norm stands: before it (``pre``), or after its sum with the input (``post``).
 
     ``y = branch(residual.enter(x)); x = residual.leave(x, y)``
     """
 
-    def __init__(self, embed_dim: int, *, norm: str, dropout: float) -> None:
+    def __init__(self, embed_dim: int, *, norm: str, dropout: float, norm_kind: str = "layer") -> None:
         super().__init__()
         if norm not in ("pre", "post"):
             raise UserError(f"norm must be 'pre' or 'post', got '{norm}'")
         self.is_pre = norm == "pre"
-        self.norm = nn.LayerNorm(embed_dim)
+        self.norm = make_norm(norm_kind, embed_dim)
         self.dropout = nn.Dropout(dropout)
 
     def enter(self, x: Tensor) -> Tensor:
@@ -49,25 +53,38 @@ class Residual(nn.Module):
 class FeedForward(nn.Module):
     """Two maps, position by position, with an activation and its dropout between them.
 
-    Xavier uniform with biases of zero, or as torch's linear maps start (``is_xavier=False``).
+    ``kind`` glu has a third map: W_3 (activation(W_1 x) * W_2 x)  (Shazeer 2020). Xavier uniform with biases of zero,
+    or as torch's linear maps start (``is_xavier=False``).
     """
 
     def __init__(
-        self, embed_dim: int, ffn_dim: int, *, activation: str, dropout: float = 0.0, is_xavier: bool = True
+        self,
+        embed_dim: int,
+        ffn_dim: int,
+        *,
+        activation: str,
+        kind: str = "plain",
+        dropout: float = 0.0,
+        is_xavier: bool = True,
     ) -> None:
         super().__init__()
+        if kind not in FEED_FORWARDS:
+            raise UserError(f"unknown feed_forward '{kind}': choose one of {', '.join(FEED_FORWARDS)}")
         if activation not in ACTIVATIONS:
             raise UserError(f"unknown activation '{activation}': choose one of {', '.join(ACTIVATIONS)}")
         self.expand = nn.Linear(embed_dim, ffn_dim)
         self.reduce = nn.Linear(ffn_dim, embed_dim)
+        self.gate = nn.Linear(embed_dim, ffn_dim) if kind == "glu" else None
         self.activation = ACTIVATIONS[activation]
         self.dropout = nn.Dropout(dropout)
-        for linear in (self.expand, self.reduce) if is_xavier else ():
+        for linear in (x for x in (self.expand, self.reduce, self.gate) if x is not None and is_xavier):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.reduce(self.dropout(self.activation(self.expand(x))))
+        if self.gate is None:
+            return self.reduce(self.dropout(self.activation(self.expand(x))))
+        return self.reduce(self.dropout(self.activation(self.gate(x))) * self.expand(x))
 
 
 class TransformerLayer(nn.Module):
@@ -78,6 +95,7 @@ class TransformerLayer(nn.Module):
         pattern: NS or CS, of the self attention.
         cross: NC or CC, of the cross attention; none when not given.
         norm: ``pre`` or ``post``.
+        norm_kind, feed_forward: which norm (:mod:`backbones.layers.norms`) and feed-forward map.
         dropout: of each branch's output.
         attention_dropout: of the attention weights.
         activation_dropout: inside the feed-forward map.
@@ -100,20 +118,28 @@ class TransformerLayer(nn.Module):
         attention_dropout: float,
         activation_dropout: float = 0.0,
         is_xavier: bool = True,
+        norm_kind: str = "layer",
+        feed_forward: str = "plain",
         depth: Depth,
     ) -> None:
         super().__init__()
+        residual = partial(Residual, embed_dim, norm=norm, norm_kind=norm_kind, dropout=dropout)
         attention = partial(slots, embed_dim=embed_dim, num_heads=num_heads, dropout=attention_dropout, depth=depth)
         self.self_attention = attention(pattern)
-        self.self_residual = Residual(embed_dim, norm=norm, dropout=dropout)
+        self.self_residual = residual()
         self.cross_attention: Attention | None = None
         if cross is not None:
             self.cross_attention = attention(cross)
-            self.cross_residual = Residual(embed_dim, norm=norm, dropout=dropout)
+            self.cross_residual = residual()
         self.feed_forward = FeedForward(
-            embed_dim, ffn_dim, activation=activation, dropout=activation_dropout, is_xavier=is_xavier
+            embed_dim,
+            ffn_dim,
+            activation=activation,
+            kind=feed_forward,
+            dropout=activation_dropout,
+            is_xavier=is_xavier,
         )
-        self.feed_forward_residual = Residual(embed_dim, norm=norm, dropout=dropout)
+        self.feed_forward_residual = residual()
 
     def forward(
         self,

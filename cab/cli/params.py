@@ -23,11 +23,11 @@ def run(args: argparse.Namespace) -> int:
         writer.writerow(["pattern", "backbone", "attention", "params"])
         writer.writerows([*cell, count] for cell, count in counts.items())
         return 0
-    print(f"{'pattern':<8} {'backbone':<16} {'attention':<14} {'params':>12}  {'published':>9}")
+    print(f"{'pattern':<8} {'backbone':<18} {'attention':<14} {'params':>12}  {'published':>9}")
     for (pattern, backbone, attention), count in counts.items():
         printed = published[pattern, backbone, attention]
         agrees = "" if f"{count / 1e6:.2f}" == f"{printed:.2f}" else "  differs when rounded"
-        print(f"{pattern:<8} {backbone:<16} {attention:<14} {count:>12,}  {printed:>7.2f} M{agrees}")
+        print(f"{pattern:<8} {backbone:<18} {attention:<14} {count:>12,}  {printed:>7.2f} M{agrees}")
     left = len(published) - len(counts)
     if left:
         print(f"{left} published counts are of backbones or attentions that are not registered", file=sys.stderr)
@@ -35,9 +35,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _published() -> dict[tuple[str, str, str], float]:
-    """Tables 16-19: millions of parameters of every (pattern, backbone, attention)."""
-    with (PAPER_DIR / "parameters.csv").open(newline="") as file:
-        return {
-            (row["pattern"], row["backbone"], row["attention"]): float(row["params_millions"])
-            for row in csv.DictReader(file)
-        }
+    """Millions of parameters of each (pattern, backbone, attention): Tables 16-19, TransNormer's Tables 4 and 5."""
+    counts = {}
+    for name in ("parameters.csv", "parameters_transnormer.csv"):
+        with (PAPER_DIR / name).open(newline="") as file:
+            for row in csv.DictReader(file):
+                counts[row["pattern"], row["backbone"], row["attention"]] = float(row["params_millions"])
+    return counts
