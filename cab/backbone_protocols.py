@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
+from cab.patterns import Pattern
+
 
 class TokenGenerator(Protocol):
     """Decodes onto a state that knows ``num_read`` and ``select(rows)``."""
@@ -132,6 +134,20 @@ class StepSynthesiser(Protocol):
         self, tokens: Tensor, padding_mask: Tensor | None = None, *, max_steps: int, threshold: float
     ) -> tuple[Tensor, Tensor]:
         """Frames [B, S * r, bins], and how many each row has [B]."""
+
+
+class Prober(Protocol):
+    """Reads symbols in the one pattern of its slots, several a place [B, N, S]: probe."""
+
+    @property
+    def pattern(self) -> Pattern:
+        """NS and CS read one sequence, NC and CC a source beside it."""
+
+    def __call__(self, symbols: Tensor, source: Tensor | None = None) -> Tensor:
+        """Logits [B, N, V] at each place, with a source [B, M, S] in the cross patterns."""
+
+    def unpack(self, symbols: Tensor, source: Tensor | None = None) -> Tensor:
+        """Logits [B, n, V] of n symbols that the last place must hold."""
 
 
 def missing_call(backbone: type, protocol: type) -> str:

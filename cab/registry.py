@@ -122,10 +122,20 @@ class BackboneEntry(Entry["Backbone"]):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskEntry(Entry["Task"]):
-    """``datasets`` it accepts (``synthetic`` is the embedded generator), and the backbones that it ``names``."""
+    """``datasets`` it accepts (``synthetic`` is the embedded generator), and the backbones that it ``names``.
+
+    ``only`` has the data sets that are not asked for in all patterns; a task that is not ``indexed`` is no part of the
+    compositional index, and runs in a sweep only where it is named.
+    """
 
     datasets: tuple[str, ...]
     names: Mapping[str, tuple[Pattern, ...]]
+    only: Mapping[str, tuple[Pattern, ...]]
+    indexed: bool
+
+    def asks(self, dataset: str, pattern: Pattern) -> bool:
+        """Whether the data set is defined for the pattern."""
+        return pattern in self.only.get(dataset, tuple(Pattern))
 
     @property
     def backbones(self) -> Mapping[str, tuple[Pattern, ...]]:
@@ -310,15 +320,29 @@ def register_backbone(name: str, *, paper: str, tasks: Mapping[str, str] | None 
     return Declaration(BACKBONES, functools.partial(BackboneEntry, name=name, paper=paper, tasks=tested))
 
 
-def register_task(name: str, *, paper: str, datasets: str, backbones: Mapping[str, str]) -> Declaration[TaskEntry]:
+def register_task(
+    name: str,
+    *,
+    paper: str,
+    datasets: str,
+    backbones: Mapping[str, str],
+    only: Mapping[str, str] | None = None,
+    indexed: bool = True,
+) -> Declaration[TaskEntry]:
     """Class decorator: makes a task known under ``name``.
 
     Args:
         datasets: names it accepts, as in ``"pg19 synthetic"``; ``synthetic`` is the embedded generator.
         backbones: those it is defined for, with the patterns that are tested in each, as in ``{"gpt2": "CS"}``.
+        only: data sets that are defined for some of these patterns only, as in ``{"mqar": "CS"}``.
+        indexed: whether its scores enter the compositional index, and a sweep that names no task runs it.
     """
     tested = {backbone: Pattern.parse_many(patterns) for backbone, patterns in backbones.items()}
-    entry = functools.partial(TaskEntry, name=name, paper=paper, datasets=tuple(datasets.split()), names=tested)
+    some = {dataset: Pattern.parse_many(patterns) for dataset, patterns in (only or {}).items()}
+    known = tuple(datasets.split())
+    entry = functools.partial(
+        TaskEntry, name=name, paper=paper, datasets=known, names=tested, only=some, indexed=indexed
+    )
     return Declaration(TASKS, entry)
 
 

@@ -14,9 +14,11 @@ from cab.runner.trainer_config import rate_factor
 
 @dataclass
 class ScheduleConfig(FairseqDataclass):
-    schedule: str = field(default="constant", metadata={"help": "constant, linear or inverse_sqrt"})
+    schedule: str = field(default="constant", metadata={"help": "constant, linear, cosine or inverse_sqrt"})
     warmup_updates: int = field(default=0, metadata={"help": "updates in which the rate rises to --lr"})
-    total_num_update: int = field(default=0, metadata={"help": "updates after which a linear schedule is at 0"})
+    total_num_update: int = field(
+        default=0, metadata={"help": "updates after which a linear or cosine schedule is at 0"}
+    )
     lr: List[float] = II("optimization.lr")  # noqa: UP006, RUF009
 
 

@@ -9,7 +9,7 @@ from cab.patterns import pattern_rank
 from cab.printable import printable
 from cab.record import PLACE
 from cab.results import PUBLISHED
-from cab.scoring.selection import data_ranks, is_synthetic, other_data
+from cab.scoring.selection import data_ranks, indexed, is_synthetic, other_data
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,8 +59,12 @@ class Suite:
 
 
 def split_suites(results: pd.DataFrame) -> list[Suite]:
-    """The suites in ``results``: real data before synthetic, the largest preset first, other data last."""
+    """The suites in ``results``: real data before synthetic, the largest preset first, other data last.
+
+    Tasks that are no part of the index are in none.
+    """
     suites = []
+    results = indexed(results)
     for (preset, synthetic), part in results.groupby(["preset", is_synthetic(results)], sort=False):
         ranks = data_ranks(part)
         for number, rows in part.groupby(ranks):

@@ -51,11 +51,11 @@ class Cell:
         task_entry = TASKS.get(task_name)
         task_entry.check_options(task_options, "task")
         dataset = config["dataset"]["name"]
-        check_dataset(task_name, dataset)
+        pattern = Pattern.parse(config["pattern"])
+        check_dataset(task_name, dataset, pattern)
         backbone, backbone_options = _split(config["backbone"])
         BACKBONES.get(backbone).check_options(backbone_options, "backbone")
         attention = AttentionSpec(*_split(config["attention"]))
-        pattern = Pattern.parse(config["pattern"])
         check_task_backbone(task_name, backbone, pattern)
         check_attention(attention, pattern)
         task = task_entry.build(dataset=dataset, **task_options)
@@ -134,11 +134,14 @@ class Cell:
         return " ".join(str(value) for value in self.key.values() if value != "")
 
 
-def check_dataset(task: str, dataset: str) -> None:
-    """UserError when the task has no such data."""
-    datasets = TASKS.get(task).datasets
-    if dataset not in datasets:
-        raise Unsupported(f"task '{task}' has no dataset '{dataset}'; it has {', '.join(datasets)}")
+def check_dataset(task: str, dataset: str, pattern: Pattern | None = None) -> None:
+    """UserError when the task has no such data, or not in this pattern."""
+    entry = TASKS.get(task)
+    if dataset not in entry.datasets:
+        raise Unsupported(f"task '{task}' has no dataset '{dataset}'; it has {', '.join(entry.datasets)}")
+    if pattern is not None and not entry.asks(dataset, pattern):
+        patterns = " ".join(entry.only[dataset])
+        raise Unsupported(f"dataset '{dataset}' of task '{task}' is not asked in pattern {pattern}, only in {patterns}")
 
 
 def check_task_backbone(task: str, backbone: str, pattern: Pattern | None = None) -> None:
@@ -164,6 +167,7 @@ def runnable_cells() -> list[tuple[str, str, str, str, str]]:
         for backbone, patterns in task.backbones.items()
         if backbone in BACKBONES
         for pattern in patterns
+        if task.asks(dataset, pattern)
         for attention in ATTENTIONS
         if pattern in attention.patterns
     ]
@@ -174,7 +178,7 @@ def why_not_runnable(named: Mapping[str, str]) -> str:
     pattern = Pattern.parse(named["pattern"]) if "pattern" in named else None
     try:
         if {"task", "dataset"} <= named.keys():
-            check_dataset(named["task"], named["dataset"])
+            check_dataset(named["task"], named["dataset"], pattern)
         if {"task", "backbone"} <= named.keys():
             check_task_backbone(named["task"], named["backbone"], pattern)
         if pattern is not None and "attention" in named:

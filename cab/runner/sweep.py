@@ -11,6 +11,8 @@ from hydra.core.override_parser.types import Override
 
 from cab.config_sources import REGISTRIES
 from cab.errors import UserError
+from cab.registry import TASKS
+from cab.results import SYNTHETIC
 from cab.runner.cell import GROUPS, runnable_cells, why_not_runnable
 
 
@@ -18,7 +20,8 @@ def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     """The cells that overrides with lists of values stand for.
 
     A group that is not named (task, dataset, backbone, pattern, attention) means all that can run; of the data sets
-    all but generated ones. An option of an attention, backbone or task goes to those that have it.
+    all but generated ones, of the tasks those of the index. An option of an attention, backbone or task goes to those
+    that have it.
 
     Returns:
         The overrides of every runnable cell; and why named combinations are left out, a line each.
@@ -26,7 +29,12 @@ def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     overrides = OverridesParser.create().parse_overrides(list(arguments))
     named = {o.key_or_group: [str(v) for v in _values(o)] for o in overrides if o.key_or_group in GROUPS}
     others = [(o.key_or_group, _strings(o)) for o in overrides if o.key_or_group not in GROUPS]
-    runnable = dict.fromkeys(c for c in runnable_cells() if "dataset" in named or c[1] != "synthetic")
+    usual = {task.name for task in TASKS if task.indexed}
+    runnable = dict.fromkeys(
+        cell
+        for cell in runnable_cells()
+        if ("dataset" in named or cell[1] != SYNTHETIC) and ("task" in named or cell[0] in usual)
+    )
     choices = [named.get(group, list(dict.fromkeys(cell[i] for cell in runnable))) for i, group in enumerate(GROUPS)]
     jobs: dict[tuple[str, ...], None] = {}
     for cell in itertools.product(*choices):

@@ -41,7 +41,7 @@ class TrainerConfig:
     weight_decay: float
     decay_vectors: bool
     clip_norm: float
-    schedule: str = _one_of("constant", "linear", "inverse_sqrt", "exponential", "late_exponential")
+    schedule: str = _one_of("constant", "linear", "cosine", "inverse_sqrt", "exponential", "late_exponential")
     warmup_steps: int = _whole(0)
     decay: float
     decay_epochs: float
@@ -112,6 +112,8 @@ def rate_factor(step: int, *, schedule: str, warmup: int, total: int) -> float:
         return (step + 1) / warmup
     if schedule == "linear":
         return max(0.0, (total - step) / max(1, total - warmup))
+    if schedule == "cosine":
+        return 0.5 + 0.5 * math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup)))
     if schedule == "inverse_sqrt":
         return math.sqrt(max(1, warmup) / max(1, step))
     return 1.0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
 from cab.record import CELL, PLACE, Record, Status
+from cab.registry import TASKS
 from cab.results import EXAMPLE_COMMAND, SYNTHETIC
 from cab.runner.trainer_config import MACHINE_KEYS
 
@@ -51,8 +52,14 @@ def select(
     return results
 
 
+def indexed(results: pd.DataFrame) -> pd.DataFrame:
+    """Those of ``results`` whose tasks are part of the compositional index; unknown tasks are."""
+    beside = {task.name for task in TASKS if not task.indexed}
+    return results[~results["task"].str.lower().isin(beside)]
+
+
 def comparable(results: pd.DataFrame) -> pd.DataFrame:
-    """``results`` with one row a cell, metric and seed, ready to be scored together.
+    """``results`` of the index with one row a cell, metric and seed, ready to be scored together.
 
     Names that differ in case alone are spelt as the first of them, copies of a record are dropped, and values that are
     infinite are NaN. Attentions that were not trained under the same settings are warned about.
@@ -62,6 +69,7 @@ def comparable(results: pd.DataFrame) -> pd.DataFrame:
             two versions of a task; two results for one cell and seed; a metric that is to go up in one result and down
             in another.
     """
+    results = indexed(results)
     if not results["primary"].any():
         raise UserError(f"no results to score: run a cell first, as in `{EXAMPLE_COMMAND}`")
     _refuse_mixtures(results)

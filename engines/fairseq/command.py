@@ -93,7 +93,8 @@ def check_trainer(config: TrainerConfig) -> None:
         "optimizer=adam with a weight_decay: its decay is adamw's": config.optimizer == "adam" and config.weight_decay,
         "decay_vectors=false": not config.decay_vectors and config.weight_decay,
         f"schedule={config.schedule}": config.schedule.endswith("exponential"),
-        "schedule=linear without max_steps": config.schedule == "linear" and not config.max_steps,
+        f"schedule={config.schedule} without max_steps": config.schedule in ("linear", "cosine")
+        and not config.max_steps,
         "keep=average": config.keep == "average",
         "stop_when_diverged=false": not config.stop_when_diverged,
         f"precision={config.precision}": config.precision != "32-true",

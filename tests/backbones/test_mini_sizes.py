@@ -19,6 +19,7 @@ from cab.backbone_protocols import (
     Forecaster,
     MaskedLM,
     PointCompleter,
+    Prober,
     SequenceToSequence,
     StepSynthesiser,
     TokenLM,
@@ -91,6 +92,12 @@ def steps_loss(backbone: Any) -> Tensor:
     return F.l1_loss(output.after, frames) + F.l1_loss(output.before, frames)
 
 
+def answers_loss(backbone: Any) -> Tensor:
+    symbols = torch.arange(64).view(2, 32, 1) * 7 % 49 + 1
+    logits = backbone(symbols, symbols.flip(1) if backbone.pattern.is_cross else None)
+    return F.cross_entropy(logits.flatten(0, 1), symbols.flatten())
+
+
 LOSSES: dict[type, tuple[Loss, dict[str, Any]]] = {  # with what the small data decide of the network
     TokenLM: (language_loss, {"vocab_size": 50}),
     MaskedLM: (masked_loss, {"vocab_size": 50}),
@@ -100,6 +107,7 @@ LOSSES: dict[type, tuple[Loss, dict[str, Any]]] = {  # with what the small data 
     Denoiser: (noise_loss, {"image_size": 16}),
     DurationSynthesiser: (frames_loss, {}),
     StepSynthesiser: (steps_loss, {}),
+    Prober: (answers_loss, {"vocab_size": 50}),
 }
 
 

@@ -35,6 +35,7 @@ DROPOUT["sr"] = "dropout"
 CELLS = [
     (task.name, next(d for d in task.datasets if d != "synthetic"), backbone)
     for task in TASKS
+    if task.indexed
     for backbone in task.backbones
 ]
 

@@ -1,4 +1,4 @@
-"""Every (task, data set, backbone, pattern) of the paper runs from `cab run`, in preset smoke.
+"""Every (task, data set, backbone, pattern) runs from `cab run`, in preset smoke.
 
 On generated data with one attention, on real samples with three.
 """
@@ -45,6 +45,7 @@ CELLS = [
     if dataset != "ecl"
     for backbone, patterns in task.backbones.items()
     for pattern in patterns
+    if task.asks(dataset, pattern)
 ]
 
 
@@ -52,6 +53,8 @@ def test_the_cells_are_those_of_table_1() -> None:
     """Backbones and patterns of each task, by hand from Table 1 (and the ablations' self slots)."""
     found: dict[str, set[tuple[str, str]]] = {}
     for task, _, backbone, pattern in CELLS:
+        if not TASKS.get(task).indexed:
+            continue
         found.setdefault(task, set()).add((backbone, pattern))
     assert found == {
         "tts": {("fastspeech2", "NS"), *(("transformer_tts", pattern) for pattern in ("NS", "CS", "CC"))},
@@ -64,9 +67,14 @@ def test_the_cells_are_those_of_table_1() -> None:
     }
 
 
+def is_long(task: str, dataset: str) -> bool:
+    """Real samples; and the probes but one, whose generators have tests of their own."""
+    return dataset in REAL or (task == "probe" and dataset != "recall")
+
+
 @pytest.mark.parametrize(
     ("task", "dataset", "backbone", "pattern"),
-    [pytest.param(*cell, marks=pytest.mark.thorough if cell[1] in REAL else ()) for cell in CELLS],
+    [pytest.param(*cell, marks=pytest.mark.thorough if is_long(*cell[:2]) else ()) for cell in CELLS],
 )
 def test_it_runs(
     task: str,

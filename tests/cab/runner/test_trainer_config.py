@@ -27,6 +27,11 @@ def test_linear_warms_up_and_ends_at_zero() -> None:
     assert rate(100) == 0.0
 
 
+def test_cosine_falls_to_zero_over_half_a_wave() -> None:
+    rate = config(schedule="cosine", warmup_steps=20).rate(7)
+    assert [rate(step) for step in (9, 20, 60, 100)] == pytest.approx([0.5, 1.0, 0.5, 0.0])
+
+
 def test_inverse_square_root_meets_the_warm_up() -> None:
     rate = config(schedule="inverse_sqrt", warmup_steps=16).rate(7)
     assert rate(15) == pytest.approx(1.0)
@@ -59,7 +64,7 @@ def test_epochs_become_steps() -> None:
     ("changes", "named"),
     [
         ({"optimizer": "sgd"}, "adam, adamw"),
-        ({"schedule": "cosine"}, "exponential"),
+        ({"schedule": "step"}, "exponential"),
         ({"keep": "worst"}, "best, last, average"),
         ({"batch_size": 0}, "batch_size"),
         ({"max_epochs": 3}, "exactly one"),

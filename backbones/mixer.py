@@ -1,0 +1,241 @@
+"""The small network of synthetic probes: attentions, one after the other, and little else. Used for probe; all slots.
+
+MAD (Poli et al. 2024) has a SwiGLU after every mixer, MQAR (Arora et al. 2024) nothing but mixers.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from backbones.layers.tokens import LearnedPositions, SinusoidalPositions
+from backbones.layers.transformer import stack
+from cab import Backbone, Depth, Pattern, UserError, register_backbone
+from cab.backbone import SlotFiller
+
+
+@register_backbone("mixer", paper="Poli et al. 2024")
+class Mixer(Backbone):
+    """Logits at each place of a sequence of symbols.
+
+    Every slot is of the pattern under test, so nothing else carries a symbol from one place to another (but for the
+    convolution, where it is asked for). In the cross patterns the queries are the sequence and the keys a source, whose
+    places are embedded and pass SwiGLUs of their own between the layers, but never see each other.
+
+    The defaults are MAD's network: two layers of mixer and SwiGLU, layer norm before each and after the last, weights
+    of tables from N(0, 0.02^2), maps and biases as torch has them. MQAR's has ``ffn_dim=0, num_heads=1, tied=true,
+    positions="learned", embedding_dropout=0.1``.
+
+    Args:
+        slots: fills the attention slots, one a layer, of the pattern that it tests.
+        vocab_size: symbols; number 0 means that there is none.
+        embed_dim, num_heads, num_layers: as usual.
+        ffn_dim: inner width of the SwiGLU; 0: mixers only.
+        positions: ``none``, ``learned`` or ``sinusoidal``.
+        max_length: number of learned positions.
+        convolution: kernel of a causal depthwise convolution in front of the first mixer, of what is read and of the
+            source; 0: none. Both protocols have been run with one, and with it two neighbours are joined without any
+            attention.
+        tied: one table for input and output.
+        init_std: of the tables.
+        embedding_dropout: of the embedded symbols.
+        attention_dropout: of attention weights.
+        unpacked: symbols that :meth:`unpack` reads from one place; 0: it is not called.
+    """
+
+    def __init__(
+        self,
+        *,
+        slots: SlotFiller,
+        vocab_size: int = 16,
+        embed_dim: int = 128,
+        num_heads: int = 16,
+        num_layers: int = 2,
+        ffn_dim: int = 352,
+        positions: str = "none",
+        max_length: int = 1280,
+        convolution: int = 0,
+        tied: bool = False,
+        init_std: float = 0.02,
+        embedding_dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        unpacked: int = 0,
+    ) -> None:
+        super().__init__()
+        self._pattern = slots.pattern
+        self.symbols = nn.Embedding(vocab_size, embed_dim, padding_idx=0)
+        self.positions = _positions(positions, max_length, embed_dim, init_std)
+        self.convolution = ShortConvolution(embed_dim, convolution) if convolution else None
+        self.dropout = nn.Dropout(embedding_dropout)
+        self.layers = stack(
+            num_layers,
+            partial(
+                MixerLayer,
+                slots,
+                embed_dim=embed_dim,
+                num_heads=num_heads,
+                ffn_dim=ffn_dim,
+                attention_dropout=attention_dropout,
+            ),
+        )
+        self.final_norm = nn.LayerNorm(embed_dim)
+        self.output = nn.Linear(embed_dim, vocab_size, bias=not tied)
+        self.unpacking = Unpacking(embed_dim, unpacked) if unpacked else None
+        nn.init.normal_(self.symbols.weight, std=init_std)
+        with torch.no_grad():
+            self.symbols.weight[0].zero_()
+        if tied:
+            self.output.weight = self.symbols.weight
+        elif self.output.bias is not None:
+            nn.init.zeros_(self.output.bias)
+
+    @property
+    def pattern(self) -> Pattern:
+        """Of every slot."""
+        return self._pattern
+
+    def forward(self, symbols: Tensor, source: Tensor | None = None) -> Tensor:
+        """Logits [B, N, V] at each place.
+
+        Args:
+            symbols: [B, N, S] ids; the vectors of the S symbols of a place are added.
+            source: [B, M, S] ids, in the cross patterns.
+
+        Raises:
+            ValueError: a source in a self pattern or none in a cross pattern, or more places than learned positions.
+        """
+        return self.output(self.final_norm(self._mixed(symbols, source)))
+
+    def unpack(self, symbols: Tensor, source: Tensor | None = None) -> Tensor:
+        """Logits [B, n, V] of n symbols, all of them read from the vector of the last place."""
+        if self.unpacking is None:
+            raise UserError("build the network with backbone.unpacked, the number of symbols in one place")
+        return self.output(self.final_norm(self.unpacking(self._mixed(symbols, source)[:, -1])))
+
+    def _mixed(self, symbols: Tensor, source: Tensor | None) -> Tensor:
+        if (source is not None) != self.pattern.is_cross:
+            raise UserError(f"pattern {self.pattern} {'needs a' if self.pattern.is_cross else 'has no'} source")
+        x = self._embedded(symbols)
+        memory = None if source is None else self._embedded(source)
+        for layer in self.layers:
+            x, memory = self.run_layer(layer, x, memory)
+        return x
+
+    def _embedded(self, symbols: Tensor) -> Tensor:
+        x = self.symbols(symbols).sum(dim=-2)
+        if self.positions is not None:
+            length, most = symbols.shape[1], self.positions.max_length
+            if most is not None and length > most:
+                raise UserError(f"{length} places are more than the {most} learned positions: raise max_length")
+            x = x + self.positions(torch.arange(length, device=symbols.device).unsqueeze(0))
+        x = self.dropout(x)
+        return x if self.convolution is None else x + self.convolution(x)
+
+
+def _positions(kind: str, max_length: int, embed_dim: int, std: float) -> LearnedPositions | SinusoidalPositions | None:
+    if kind == "learned":
+        learned = LearnedPositions(max_length, embed_dim)
+        nn.init.normal_(learned.table.weight, std=std)
+        return learned
+    if kind == "sinusoidal":
+        return SinusoidalPositions(embed_dim, offset=0)
+    if kind != "none":
+        raise UserError(f"unknown positions '{kind}': choose none, learned or sinusoidal")
+    return None
+
+
+class MixerLayer(nn.Module):
+    """An attention, then a SwiGLU where there is one, each a residual branch behind a layer norm."""
+
+    def __init__(
+        self,
+        slots: SlotFiller,
+        *,
+        embed_dim: int,
+        num_heads: int,
+        ffn_dim: int,
+        attention_dropout: float,
+        depth: Depth,
+    ) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(embed_dim)
+        self.attention = slots(
+            slots.pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=attention_dropout, depth=depth
+        )
+        self.feed_forward = Branch(embed_dim, ffn_dim) if ffn_dim else nn.Identity()
+        if slots.pattern.is_cross:
+            self.source_norm = nn.LayerNorm(embed_dim)
+            self.source_feed_forward = (
+                Branch(embed_dim, ffn_dim) if ffn_dim and depth.index + 1 < depth.count else nn.Identity()
+            )
+
+    def forward(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """[B, N, D] to [B, N, D], and ``memory`` [B, M, D] of the cross patterns as the next layer reads it."""
+        if memory is None:
+            return self.feed_forward(x + self.attention(self.attention_norm(x))), None
+        read = self.source_norm(memory)
+        x = x + self.attention(self.attention_norm(x), read, read)
+        return self.feed_forward(x), self.source_feed_forward(memory)
+
+
+class Branch(nn.Module):
+    """x + SwiGLU(norm(x))."""
+
+    def __init__(self, embed_dim: int, ffn_dim: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(embed_dim)
+        self.swiglu = SwiGLU(embed_dim, ffn_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.swiglu(self.norm(x))
+
+
+class SwiGLU(nn.Module):
+    """W3 (silu(W1 x) * W2 x), maps without biases (Shazeer 2020)."""
+
+    def __init__(self, embed_dim: int, ffn_dim: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(embed_dim, ffn_dim, bias=False)
+        self.expand = nn.Linear(embed_dim, ffn_dim, bias=False)
+        self.reduce = nn.Linear(ffn_dim, embed_dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.reduce(F.silu(self.gate(x)) * self.expand(x))
+
+
+class ShortConvolution(nn.Module):
+    """Each feature by itself over the last ``kernel`` places."""
+
+    def __init__(self, embed_dim: int, kernel: int) -> None:
+        super().__init__()
+        self.maps = nn.Conv1d(embed_dim, embed_dim, kernel, groups=embed_dim)
+        self.kernel = kernel
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, N, D] to [B, N, D]."""
+        return self.maps(F.pad(x.transpose(1, 2), (self.kernel - 1, 0))).transpose(1, 2)
+
+
+class Unpacking(nn.Module):
+    """MAD's decoder of compression: one vector and the number of a place say what stood there."""
+
+    def __init__(self, embed_dim: int, count: int) -> None:
+        super().__init__()
+        self.count = count
+        self.positions = SinusoidalPositions(embed_dim, offset=0)
+        self.maps = nn.Sequential(
+            nn.LayerNorm(embed_dim),
+            nn.Linear(embed_dim, embed_dim),
+            nn.GELU(),
+            nn.LayerNorm(embed_dim),
+            nn.Linear(embed_dim, embed_dim),
+            nn.GELU(),
+        )
+
+    def forward(self, packed: Tensor) -> Tensor:
+        """[B, D] to [B, count, D]."""
+        places = torch.arange(self.count, device=packed.device).unsqueeze(0)
+        return self.maps(packed.unsqueeze(1) + self.positions(places))

@@ -1,0 +1,133 @@
+"""Probes of MAD (Poli et al. 2024, "Mechanistic Design and Scaling of Hybrid Architectures"), as in its repository.
+
+Read beside ``mad/data/instances.py`` of athms/mad-lab, commit 6e7e4c9; the distributions are its own, the random
+numbers are not. Its sixth task, compression, is :func:`tasks.probe.recall.compression`. Symbol numbers are MAD's plus
+one, since 0 means that there is none. In training MAD asks for every next token, in the test for those that can be
+known; ``everything`` chooses.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from tasks.probe.questions import UNASKED, Questions, stream
+
+NOISE_SYMBOLS = 16
+LONGEST = 3
+"""Symbols of the longest key or value in fuzzy recall."""
+MAP_SEED = 12345
+"""Of the map that is to be memorised: training and test have the same."""
+
+
+def recall(
+    rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, noise: float, everything: bool
+) -> Questions:
+    """Pairs of key and value, keys drawn again and again; asked is the value of a key that was seen before.
+
+    Keys are the lower half of the symbols, values the upper; a key keeps its value. The last key has been seen. With
+    noise, a pair is two of :data:`NOISE_SYMBOLS` further symbols with that probability, but one pair never is.
+    """
+    pairs = length // 2
+    count = (vocab_size - (NOISE_SYMBOLS if noise else 0)) // 2
+    row = np.arange(rows)
+    keys = rng.integers(count, size=(rows, pairs))
+    noisy = rng.random((rows, pairs)) < noise
+    noisy[row, rng.integers(pairs - 1, size=rows)] = False
+    noisy[:, -1] = False
+    told = np.zeros((rows, count), dtype=bool)
+    seen_before = np.zeros((rows, pairs), dtype=bool)
+    for i in range(pairs - 1):
+        seen_before[:, i] = told[row, keys[:, i]] & ~noisy[:, i]
+        told[row, keys[:, i]] |= ~noisy[:, i]
+    keys[:, -1] = np.where(told, rng.random(told.shape), -1.0).argmax(axis=1)
+    seen_before[:, -1] = True
+    values = count + rng.integers(count, size=(rows, count))[row[:, None], keys]
+    noises = 2 * count + rng.integers(NOISE_SYMBOLS, size=(rows, pairs, 2))
+    tokens = np.where(noisy[..., None], noises, np.stack([keys, values], axis=-1)).reshape(rows, 2 * pairs)
+    asked = np.stack([np.zeros_like(seen_before), seen_before], axis=-1).reshape(rows, 2 * pairs)
+    return _next_tokens(tokens, asked, everything=everything)
+
+
+def fuzzy(
+    rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, everything: bool, test: bool
+) -> Questions:
+    """Recall in which a key and a value are one to :data:`LONGEST` different symbols in a row.
+
+    Keys of a test are always of the longest. One pair stands somewhere and is asked for at the end; other keys that
+    come again are asked for too. Short sequences are padded on the left with the last symbol. MAD draws the place of
+    the pair from a range that its loop may end before, and then asks for what it never told; here it is always told.
+    """
+    generator = random.Random(int(rng.integers(2**62)))
+    made = [_fuzzy_row(generator, vocab_size, length, test=test) for _ in range(rows)]
+    tokens = np.full((rows, length + 1), vocab_size - 1)
+    asked = np.zeros((rows, length + 1), dtype=bool)
+    for i, (row, places) in enumerate(made):
+        tokens[i, -len(row) :] = row
+        asked[i, -len(row) :] = places
+    return _next_tokens(tokens, asked, everything=everything)
+
+
+def _fuzzy_row(generator: random.Random, vocab_size: int, length: int, *, test: bool) -> tuple[list[int], list[bool]]:
+    count = (vocab_size - 1) // 2
+
+    def key() -> tuple[int, ...]:
+        size = LONGEST if test else generator.randint(1, LONGEST)
+        return tuple(generator.sample(range(count), size))
+
+    def value() -> tuple[int, ...]:
+        return tuple(generator.sample(range(count, vocab_size - 1), generator.randint(1, LONGEST)))
+
+    last = key()
+    values = {last: value()}
+    size = len(last) + len(values[last])
+    enough = length - size - 2 * LONGEST
+    planted_at = generator.randrange(enough - 2 * LONGEST + 1)  # no pair reaches from before it to the end
+    tokens: list[int] = []
+    asked: list[bool] = []
+    told: set[tuple[int, ...]] = set()
+    while len(tokens) < enough:
+        chosen = last if len(tokens) >= planted_at and last not in told else key()
+        said = values.setdefault(chosen, value())
+        tokens += [*chosen, *said]
+        asked += [False] * len(chosen) + [chosen in told] * len(said)
+        told.add(chosen)
+    return [*tokens, *last, *values[last]], [*asked, *([False] * len(last)), *([True] * len(values[last]))]
+
+
+def selective_copying(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, pairs: int) -> Questions:
+    """``pairs`` symbols in order with blanks among them, a mark, and as many blanks: say the symbols again.
+
+    Blanks stand before a symbol drawn for each, never after the last one, as in MAD. Its two last symbols are the blank
+    and the mark.
+    """
+    blank, mark = vocab_size - 2, vocab_size - 1
+    blanks = length - 2 * pairs - 1
+    symbols = rng.integers(blank, size=(rows, pairs))
+    before = rng.integers(pairs, size=(rows, blanks))
+    places = np.arange(pairs) + (before[:, None, :] <= np.arange(pairs)[:, None]).sum(axis=-1)
+    tokens = np.full((rows, length), blank)
+    np.put_along_axis(tokens, places, symbols, axis=1)
+    tokens[:, pairs + blanks] = mark
+    answers = np.full((rows, length), UNASKED)
+    answers[:, -pairs:] = symbols + 1
+    return stream(tokens + 1, answers)
+
+
+def memorization(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int) -> Questions:
+    """Keys, each followed by a mark in whose place its value is to be said; the map is the same in all examples."""
+    symbols = vocab_size - 2  # MAD takes one for the mark and gives its map one less again
+    fixed = np.random.default_rng(MAP_SEED)
+    half = symbols // 2
+    keys, values = fixed.permutation(half), half + fixed.permutation(symbols - half)[:half]
+    drawn = rng.integers(half, size=(rows, length // 2))
+    tokens = np.stack([keys[drawn], np.full_like(drawn, vocab_size - 1)], axis=-1).reshape(rows, -1)
+    answers = np.stack([np.full_like(drawn, UNASKED), values[drawn] + 1], axis=-1).reshape(rows, -1)
+    return stream(tokens + 1, answers)
+
+
+def _next_tokens(tokens: np.ndarray, asked: np.ndarray, *, everything: bool) -> Questions:
+    """The stream without its last token, and after each token the next, where that is ``asked`` or everything is."""
+    answers = np.where(asked | everything, tokens + 1, UNASKED)
+    return stream(tokens[:, :-1] + 1, answers[:, 1:])

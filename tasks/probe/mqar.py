@@ -1,0 +1,35 @@
+"""Associative recall with many queries: MQAR (Arora et al. 2024, "Zoology", section 4 and its data set's code)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tasks.probe.questions import UNASKED, Questions, questions
+
+POWER = 0.01
+"""Of the law by which queries come soon after the pairs: p(s) ~ s^(POWER - 1)."""
+
+
+def mqar(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, pairs: int) -> Questions:
+    """Keys and values by turns, then every key once more, at drawn places among fillers: say its value there.
+
+    As in ``zoology/data/multiquery_ar.py`` of HazyResearch/zoology, commit dbcb60d, without random symbols in place of
+    fillers, which the paper's Figure 2 has not. Keys of an example differ, values too: they are the lower and the upper
+    half of ``vocab_size`` numbers, whose first, 0, is the filler. Here all numbers are greater by one.
+    """
+    half = vocab_size // 2
+    keys = _distinct(rng, rows, half - 1, pairs) + 1
+    values = _distinct(rng, rows, vocab_size - half, pairs) + half
+    slots = (length - 2 * pairs) // 2
+    law = (POWER - 1.0) * np.log(np.arange(1, slots + 1))
+    places = 2 * np.argsort(-(law + rng.gumbel(size=(rows, slots))), axis=1)[:, :pairs]  # drawn without replacement
+    asked = np.zeros((rows, length - 2 * pairs), dtype=np.int64)
+    answers = np.full(asked.shape, UNASKED)
+    np.put_along_axis(asked, places, keys, axis=1)
+    np.put_along_axis(answers, places, values + 1, axis=1)
+    return questions(np.stack([keys, values], axis=-1).reshape(rows, 2 * pairs) + 1, asked + 1, answers)
+
+
+def _distinct(rng: np.random.Generator, rows: int, count: int, chosen: int) -> np.ndarray:
+    """``chosen`` different numbers below ``count`` in each row."""
+    return np.stack([rng.choice(count, size=chosen, replace=False) for _ in range(rows)])

@@ -1,0 +1,22 @@
+"""What a network answers, to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from tasks.probe.questions import UNASKED, Questions
+
+
+def write_answers(batch: Questions, guesses: Tensor, path: Path) -> None:
+    """Examples as numbers: what is told, what is asked, and each answer as [truth|prediction]."""
+    text = []
+    for context, asked, answers, guessed in zip(*(x.tolist() for x in (*batch, guesses)), strict=True):
+        said = [f"[{a}|{g}]" if a != UNASKED else "." for a, g in zip(answers, guessed, strict=True)]
+        text.append(f"told  {_places(context)}\nasked {_places(asked)}\nsaid  {' '.join(said)}\n")
+    path.write_text("\n".join(text))
+
+
+def _places(symbols: list[list[int]]) -> str:
+    return " ".join("+".join(str(symbol) for symbol in place if symbol) or "." for place in symbols)

@@ -1,0 +1,246 @@
+"""The protocol of synthetic probes: share of the questions that are answered right."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cab import Backbone, Task, UserError, register_task
+from cab.backbone_protocols import Prober
+from cab.task import Batches, Metric
+from tasks.probe import algorithms, mad, mqar, recall
+from tasks.probe.pictures import write_answers
+from tasks.probe.questions import UNASKED, Examples, Questions, ask
+
+IN_CONTEXT = ("recall", "noisy")
+"""Data sets whose answers are values that the context tells."""
+PACKED = ("copying", "compression")
+ALGORITHMS = ("copy", "reverse", "addition")
+PARTS = ("train", "validation", "test", "longer")
+ALL, ANSWERS = "all", "answers"
+
+
+@register_task(
+    "probe",
+    paper="Poli et al. 2024; Arora et al. 2024; Dehghani et al. 2019",
+    datasets="recall noisy copying compression mad_recall mad_noisy mad_fuzzy mad_copying mad_memorization mqar "
+    "copy reverse addition",
+    backbones={"mixer": "NS CS NC CC"},
+    only={
+        "mad_recall": "CS",
+        "mad_noisy": "CS",
+        "mad_fuzzy": "CS",
+        "mad_copying": "CS",
+        "mad_memorization": "CS",
+        "mqar": "CS",
+        "copy": "CS",
+        "reverse": "CS",
+        "addition": "CS",
+    },
+    indexed=False,
+)
+class Probe(Task):
+    """Answer questions that need one thing of an attention: looking up, picking out, keeping order, packing.
+
+    ``recall``, ``noisy``, ``copying`` and ``compression`` are the same bytes in all four patterns
+    (:mod:`tasks.probe.questions`); in pattern CS, ``compression`` is MAD's. ``mad_*`` are its other five tasks,
+    ``mqar`` is Zoology's, ``copy``, ``reverse`` and ``addition`` are the algorithms of the Universal Transformer.
+
+    Args:
+        dataset: the probe.
+        vocab_size: in ``recall``, ``noisy``, ``copying`` and ``compression`` values, and as many keys; in the
+            algorithms digits; else all symbols, as published.
+        length: places of an example of ``mad_*`` and ``mqar``; of the algorithms the most symbols of an input.
+        longer_length: of the algorithms, the most symbols of an input in the part that is scored besides.
+        pairs: facts of an example, or symbols to copy or to pack.
+        distance: places without content between what is told and what is asked.
+        noise: share of the pairs that are never asked for.
+        asked: questions of an example of ``recall`` and ``noisy``.
+        train_on: the ``answers``, or ``all`` next tokens, as MAD does in recall.
+        examples, test_examples: of the training part, and of each of the others.
+        evaluation_batch_size: examples a batch in validation and test.
+    """
+
+    calls: ClassVar = (Prober,)
+
+    def __init__(
+        self,
+        *,
+        dataset: str,
+        vocab_size: int = 16,
+        length: int = 128,
+        longer_length: int = 400,
+        pairs: int = 16,
+        distance: int = 0,
+        noise: float = 0.0,
+        asked: int = 16,
+        train_on: str = ANSWERS,
+        examples: int = 12800,
+        test_examples: int = 1280,
+        evaluation_batch_size: int = 128,
+    ) -> None:
+        self.dataset, self.vocab_size, self.length, self.longer_length = dataset, vocab_size, length, longer_length
+        self.pairs, self.distance, self.noise, self.asked = pairs, distance, noise, asked
+        self.train_on, self.examples, self.test_examples = train_on, examples, test_examples
+        self.evaluation_batch_size = evaluation_batch_size
+
+    @property
+    def variant(self) -> str:
+        """The settings that make a question harder."""
+        settings = {"vocabulary": self.vocab_size}
+        if self.dataset in (*IN_CONTEXT, *PACKED):
+            settings |= {"pairs": self.pairs, "distance": self.distance}
+        else:
+            settings |= {"length": self.length}
+        if self.dataset in ("mqar", "mad_copying"):
+            settings |= {"pairs": self.pairs}
+        noise = f" noise {self.noise:g}" if self.noise else ""
+        return " ".join(f"{name} {value}" for name, value in settings.items()) + noise
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        names = {"accuracy": "of answers", "sequences": "all right"}
+        if self.dataset in ALGORITHMS:
+            names |= {"accuracy_longer": "of answers", "sequences_longer": "all right"}
+        return tuple(
+            Metric(name, unit, higher_is_better=True, primary=name == "accuracy") for name, unit in names.items()
+        )
+
+    def check(self) -> None:
+        least = {"vocab_size": 2, "length": 4, "longer_length": 4, "pairs": 1, "asked": 1}
+        least |= dict.fromkeys(("examples", "test_examples", "evaluation_batch_size"), 1)
+        for name, smallest in least.items():
+            if getattr(self, name) < smallest:
+                raise UserError(f"task.{name} must be at least {smallest}, got {getattr(self, name)}")
+        if not 0.0 <= self.noise < 1.0:
+            raise UserError(f"task.noise must be from 0 to below 1, got {self.noise}")
+        if self.noise and self.dataset not in ("noisy", "mad_noisy"):
+            raise UserError(f"task.noise is of noisy and mad_noisy, not of {self.dataset}")
+        if self.train_on not in (ALL, ANSWERS):
+            raise UserError(f"task.train_on must be {ALL} or {ANSWERS}, got '{self.train_on}'")
+        if problem := self._misfit():
+            raise UserError(problem)
+
+    def _misfit(self) -> str:
+        """Why no example of these sizes can be made; empty where it can."""
+        vocab_size, length, pairs = self.vocab_size, self.length, self.pairs
+        if self.dataset in IN_CONTEXT and pairs > vocab_size:
+            return f"task.pairs {pairs} need as many keys: raise task.vocab_size to {pairs}"
+        smallest = {
+            "mad_recall": 4,
+            "mad_noisy": mad.NOISE_SYMBOLS + 4,
+            "mad_fuzzy": 2 * mad.LONGEST + 1,
+            "mqar": 2 * pairs + 2,
+        }
+        smallest |= {"mad_copying": 3, "mad_memorization": 6}
+        if vocab_size < smallest.get(self.dataset, 2):
+            return f"task.vocab_size must be at least {smallest[self.dataset]} for {self.dataset}, got {vocab_size}"
+        needed = {"mqar": 4 * pairs, "mad_copying": 2 * pairs + 2, "mad_fuzzy": 6 * mad.LONGEST}.get(self.dataset, 4)
+        if length < needed:
+            return f"task.length must be at least {needed} for {self.dataset}, got {length}"
+        if length % 2 and self.dataset in ("mad_recall", "mad_noisy", "mad_memorization", "mqar"):
+            return f"task.length must be even for {self.dataset}, got {length}"
+        return ""
+
+    def setup(self, data_root: Path | None) -> None:  # noqa: ARG002
+        self.parts = {part: Examples(self._made(part)) for part in PARTS if part != "longer" or self._has_longer}
+
+    @property
+    def _has_longer(self) -> bool:
+        return self.dataset in ALGORITHMS
+
+    def _made(self, part: str) -> Questions:
+        """The examples of a part, always the same."""
+        rng = np.random.default_rng(PARTS.index(part))
+        rows = self.examples if part == "train" else self.test_examples
+        sizes: dict[str, Any] = {"vocab_size": self.vocab_size}
+        packed = {**sizes, "pairs": self.pairs, "distance": self.distance}
+        asked = {**packed, "noise": self.noise, "asked": self.asked}
+        fixed = {**sizes, "length": self.longer_length if part == "longer" else self.length}
+        everything = part == "train" and self.train_on == ALL
+        make = {
+            "recall": partial(recall.recall, **asked),
+            "noisy": partial(recall.recall, **asked),
+            "copying": partial(recall.copying, **packed),
+            "compression": partial(recall.compression, **packed),
+            "mad_recall": partial(mad.recall, **fixed, noise=0.0, everything=everything),
+            "mad_noisy": partial(mad.recall, **fixed, noise=self.noise, everything=everything),
+            "mad_fuzzy": partial(mad.fuzzy, **fixed, everything=everything, test=part != "train"),
+            "mad_copying": partial(mad.selective_copying, **fixed, pairs=self.pairs),
+            "mad_memorization": partial(mad.memorization, **fixed),
+            "mqar": partial(mqar.mqar, **fixed, pairs=self.pairs),
+            "copy": partial(algorithms.copy, **fixed),
+            "reverse": partial(algorithms.copy, **fixed, reverse=True),
+            "addition": partial(algorithms.addition, **fixed),
+        }
+        return make[self.dataset](rng, rows)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {part: {"examples": len(made), "sha256": made.digest} for part, made in self.parts.items()}
+
+    def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
+        longest = [self.parts["longer" if self._has_longer else "test"].questions, self.parts["train"].questions]
+        highest = max(int(x.max()) for made in self.parts.values() for x in made.questions if x.numel())
+        options = {"vocab_size": highest + 1, "max_length": max(q.context.shape[1] + q.asked.shape[1] for q in longest)}
+        if self.dataset == "compression":
+            options["unpacked"] = self.pairs
+        return options
+
+    @property
+    def training_set(self) -> Examples:
+        return self.parts["train"]
+
+    def loss(self, backbone: Backbone, batch: Questions) -> Tensor:
+        """Mean negative log-likelihood of the answers, in nats."""
+        logits = ask(backbone, batch).flatten(0, 1).float()
+        return F.cross_entropy(logits, batch.answers.flatten(), ignore_index=UNASKED)
+
+    def validate(self, backbone: Backbone, batches: Batches) -> float:
+        total, count = 0.0, 0
+        for batch in batches(self.parts["validation"], self.evaluation_batch_size):
+            asked = int((batch.answers != UNASKED).sum())
+            total += self.loss(backbone, batch).item() * asked
+            count += asked
+        return total / count
+
+    def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
+        scores = self._scores(backbone, batches, "test")
+        if self._has_longer:
+            longer = self._scores(backbone, batches, "longer")
+            scores |= {f"{name}_longer": value for name, value in longer.items()}
+        return scores
+
+    def _scores(self, backbone: Backbone, batches: Batches, part: str) -> dict[str, float]:
+        guesses = [ask(backbone, batch).argmax(-1) for batch in batches(self.parts[part], self.evaluation_batch_size)]
+        return _share(torch.cat(guesses).cpu(), self.parts[part].questions.answers)
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """The commonest answer of the training part; where the context tells them, the commonest value in it."""
+        answers = self.parts["train"].questions.answers
+        commonest = int(answers[answers != UNASKED].mode().values)
+        found = {"commonest": torch.full_like(self.parts["test"].questions.answers, commonest)}
+        if self.dataset in IN_CONTEXT:
+            told = self.parts["test"].questions.context[..., 1]
+            told = told.where(told > 0, -torch.arange(1, told.shape[1] + 1))  # fillers differ, and are no mode
+            found["commonest_told"] = told.mode(dim=1, keepdim=True).values.expand(-1, self.asked)
+        return {name: _share(guess, self.parts["test"].questions.answers) for name, guess in found.items()}
+
+    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
+        batch = next(batches(self.parts["test"], 4))
+        write_answers(batch, ask(backbone, batch).argmax(-1), folder / "answers.txt")
+
+
+def _share(guesses: Tensor, answers: Tensor) -> dict[str, float]:
+    """``accuracy`` over all answers, ``sequences``: over examples, those with every answer right."""
+    asked = answers != UNASKED
+    right = (guesses == answers) & asked
+    return {
+        "accuracy": right.sum().item() / asked.sum().item(),
+        "sequences": (right | ~asked).all(dim=1).double().mean().item(),
+    }

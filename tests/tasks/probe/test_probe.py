@@ -1,0 +1,212 @@
+"""The protocol of the probes: how a question is put in each pattern, its scores, and what a network of it can learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from torch import Tensor
+
+from cab import Backbone, Pattern, UserError, build_backbone
+from cab.config import read_table, register_configs, resolve
+from cab.config_sources import CONFIGS
+from cab.registry import TASKS
+from cab.runner.cell import Cell, runnable_cells
+from tasks.probe.questions import UNASKED, ask
+from tasks.probe.task import Probe
+from tests.tasks.in_order import in_order
+from tests.tasks.probe.test_questions import small
+
+FOUR = ("recall", "noisy", "copying", "compression")
+
+
+def network(task: Probe, pattern: str, attention: str = "vanilla", **options: Any) -> Backbone:
+    torch.manual_seed(0)
+    sizes = {"embed_dim": 16, "num_heads": 2, "ffn_dim": 16, "positions": "learned"}
+    return build_backbone(
+        "mixer", attention=attention, pattern=pattern, **{**sizes, **task.backbone_options("mixer"), **options}
+    )
+
+
+def logits(dataset: str, pattern: str, **changes: Tensor) -> Tensor:
+    """Of four examples, with the given fields of them in place of their own."""
+    task = small(dataset)
+    batch = task.training_set.__getitems__([0, 1, 2, 3])._replace(**changes)
+    return ask(network(task, pattern).eval(), batch)
+
+
+@pytest.mark.parametrize("pattern", [str(pattern) for pattern in Pattern])
+@pytest.mark.parametrize("dataset", FOUR)
+def test_an_answer_depends_on_what_the_pattern_shows(dataset: str, pattern: str) -> None:
+    """All of the context in each; of the questions all (NS), those before (CS), itself (NC, CC); in CC an answer."""
+    batch = small(dataset).training_set.__getitems__([0, 1, 2, 3])
+    usual = logits(dataset, pattern)
+    assert usual.shape[:2] == batch.answers.shape
+    for place in (0, batch.context.shape[1] - 1):
+        context = batch.context.clone()
+        context[:, place, 0] = 1 if place == 0 else 2
+        assert not torch.allclose(usual, logits(dataset, pattern, context=context)), place
+    if dataset == "compression":
+        return
+    middle = batch.asked.shape[1] // 2
+    asked = batch.asked.clone()
+    asked[:, middle, 0] = 1
+    changed = (usual - logits(dataset, pattern, asked=asked)).abs().amax(dim=(0, 2)) > 1e-6
+    seen = {"NS": range(16), "CS": range(middle, 16), "NC": [middle], "CC": [middle]}[pattern]
+    assert changed.nonzero().flatten().tolist() == [place for place in range(len(changed)) if place in seen]
+    answers = batch.answers.clone()
+    answers[:, middle] = 1
+    changed = (usual - logits(dataset, pattern, answers=answers)).abs().amax(dim=(0, 2)) > 1e-6
+    assert changed.nonzero().flatten().tolist() == ([middle + 1] if pattern == "CC" else [])
+
+
+def test_without_attention_nothing_of_the_context_is_known() -> None:
+    task = small("recall")
+    batch = task.training_set.__getitems__([0, 1])
+    other = batch._replace(context=batch.context.flip(0))
+    for pattern in Pattern:
+        net = network(task, str(pattern), "none").eval()
+        assert torch.equal(ask(net, batch), ask(net, other))
+
+
+@pytest.mark.parametrize("dataset", TASKS.get("probe").datasets)
+def test_scores_are_shares_of_answers_and_of_examples(dataset: str) -> None:
+    task = small(dataset)
+    net = network(task, "CS").eval()
+    with torch.no_grad():
+        scores = task.evaluate(net, in_order)
+        task.validate(net, in_order)
+    assert set(scores) == {metric.name for metric in task.metrics}
+    made = task.parts["test"].questions
+    with torch.no_grad():
+        right = (ask(net, made).argmax(-1) == made.answers)[made.answers != UNASKED]
+    assert scores["accuracy"] == pytest.approx(right.double().mean().item())
+    assert all("accuracy" in values for values in task.baselines().values())
+    assert 0.0 <= task.baselines()["commonest"]["accuracy"] < 0.6
+
+
+def test_the_commonest_value_told_is_no_filler() -> None:
+    task = Probe(dataset="recall", vocab_size=4, pairs=4, distance=50, examples=10, test_examples=400)
+    task.setup(None)
+    assert 0.45 < task.baselines()["commonest_told"]["accuracy"] < 0.6  # of 4 in 4 the commonest has 2.1 on average
+
+
+def test_a_probe_is_not_asked_in_a_pattern_that_it_has_not() -> None:
+    cells = {(dataset, pattern) for task, dataset, _, pattern, _ in runnable_cells() if task == "probe"}
+    assert {dataset for dataset, pattern in cells if pattern != "CS"} == set(FOUR)
+    assert {dataset for dataset, pattern in cells if pattern == "CS"} == set(TASKS.get("probe").datasets)
+    with pytest.raises(UserError, match="'mqar' of task 'probe' is not asked in pattern NC, only in CS"):
+        Cell.from_config(composed("mqar", "smoke", pattern="NC"))
+
+
+def composed(dataset: str, preset: str, *overrides: str, pattern: str = "CS") -> dict[str, Any]:
+    register_configs()
+    chosen = {"task": "probe", "dataset": dataset, "backbone": "mixer", "pattern": pattern, "attention": "vanilla"}
+    with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
+        overrides = (*(f"{key}={value}" for key, value in {**chosen, "preset": preset}.items()), *overrides)
+        return resolve(compose("run", overrides=list(overrides)))
+
+
+@pytest.mark.parametrize("preset", ["paper", "mini", "smoke"])
+@pytest.mark.parametrize("dataset", TASKS.get("probe").datasets)
+def test_every_preset_composes_a_whole_cell(dataset: str, preset: str) -> None:
+    cell = Cell.from_config(composed(dataset, preset, *(["device=cpu"])))
+    cell.task.check()
+    assert cell.trainer.schedule == "cosine"
+
+
+PUBLISHED = {
+    "mad_recall": "task.vocab_size=128 task.length=1024",
+    "mad_noisy": "task.vocab_size=144 task.length=1024",
+    "mad_fuzzy": "task.vocab_size=128 task.length=1024",
+    "mad_copying": "task.length=1024 task.pairs=96",
+    "mad_memorization": "task.vocab_size=8192",
+    "compression": "task.vocab_size=127 task.pairs=255",
+    "mqar": "task.length=512 task.pairs=64 backbone.embed_dim=512",
+}
+
+
+@pytest.mark.parametrize("dataset", PUBLISHED)
+@pytest.mark.parametrize("hardest", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_published_settings_train(dataset: str, hardest: bool) -> None:
+    """A step of the published network on a few examples of the first and of the hardest published setting."""
+    config = composed(dataset, "paper", *(PUBLISHED[dataset].split() if hardest else []))
+    options = {name: value for name, value in config["task"].items() if name != "name"}
+    task = Probe(dataset=dataset, **{**options, "examples": 2, "test_examples": 2})
+    task.check()
+    task.setup(None)
+    if dataset.startswith("mad_"):
+        assert task.training_set.questions.asked.shape[1] in (options["length"], options["length"] - 1)
+    sizes = {name: value for name, value in config["backbone"].items() if name != "name"}
+    torch.manual_seed(0)
+    net = build_backbone("mixer", pattern="CS", **{**sizes, **task.backbone_options("mixer")})
+    loss = task.loss(net, task.training_set.__getitems__([0, 1]))
+    loss.backward()
+    assert loss.isfinite()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters() if p.requires_grad)
+
+
+def test_published_rows_are_those_of_the_sources() -> None:
+    rows = {row["dataset"]: row for row in read_table("probe") if row["preset"] == "paper"}
+    mqar = rows["mqar"]
+    assert (mqar["vocab_size"], mqar["length"], mqar["pairs"], mqar["batch_size"]) == ("8192", "64", "4", "512")
+    assert (mqar["ffn_dim"], mqar["num_heads"], mqar["tied"], mqar["positions"]) == ("0", "1", "true", "learned")
+    for dataset in ("mad_recall", "mad_noisy", "mad_fuzzy", "mad_copying", "mad_memorization", "compression"):
+        row = rows[dataset]
+        assert (row["embed_dim"], row["num_heads"], row["batch_size"], row["epochs"]) == ("128", "16", "128", "200")
+    assert all(row["convolution"] == "0" for row in rows.values())
+
+
+def test_the_network_keeps_to_its_pattern() -> None:
+    for pattern in Pattern:
+        net = build_backbone("mixer", pattern=pattern)
+        assert {slot for _, slot in net.attention_slots()} == {pattern}
+        symbols = torch.ones(1, 3, 1, dtype=torch.long)
+        with pytest.raises(UserError, match="source"):
+            net(symbols, None if pattern.is_cross else symbols)
+    with pytest.raises(UserError, match="choose none, learned or sinusoidal"):
+        build_backbone("mixer", pattern="CS", positions="rotary")
+    with pytest.raises(UserError, match="3 places are more than the 2 learned"):
+        build_backbone("mixer", pattern="CS", positions="learned", max_length=2)(symbols)
+    with pytest.raises(UserError, match="unpacked"):
+        build_backbone("mixer", pattern="CS").unpack(symbols)
+
+
+@pytest.mark.parametrize("pattern", ["CS", "CC"])
+def test_a_short_convolution_looks_back_only(pattern: str) -> None:
+    torch.manual_seed(0)
+    net = build_backbone("mixer", attention="none", pattern=pattern, convolution=3, init_std=1.0).eval()
+    symbols = torch.arange(1, 9).view(1, 8, 1)
+    other = symbols.clone()
+    other[0, 4] = 12
+    source = symbols if pattern == "CC" else None
+    changed = (net(symbols, source) - net(other, source)).abs().amax(dim=-1)[0] > 1e-6
+    assert changed.nonzero().flatten().tolist() == [4, 5, 6]
+
+
+def test_examples_to_look_at(tmp_path: Path) -> None:
+    task = small("recall")
+    task.draw(network(task, "NC").eval(), in_order, tmp_path)
+    text = (tmp_path / "answers.txt").read_text()
+    assert text.count("told") == text.count("said") == 4
+
+
+@pytest.mark.parametrize("pattern", [str(pattern) for pattern in Pattern])
+def test_sixty_steps_teach_vanilla_to_recall_and_none_nothing(pattern: str) -> None:
+    task = Probe(dataset="recall", vocab_size=8, pairs=4, asked=8, examples=1920, test_examples=200)
+    task.setup(None)
+    scores = {}
+    for attention in ("vanilla", "none"):
+        net = network(task, pattern, attention, embed_dim=32, num_heads=1, positions="none", init_std=0.125)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=5e-3)
+        for step in range(60):
+            loss = task.loss(net, task.training_set.__getitems__(list(range(step * 32, step * 32 + 32))))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        scores[attention] = task.evaluate(net.eval(), in_order)["accuracy"]
+    assert scores["vanilla"] > 0.95, scores
+    assert scores["none"] < 0.3, scores
