@@ -32,13 +32,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from cab.reports.leaderboard import score_boards, write_csv
     from cab.scoring import load_costs
+    from cab.scoring.selection import indexed
 
     if args.figures or args.format == "page":
         check_writable(args.out, "--out")
     results, skipped = given_results(args)
     if args.field:
         results = beside_the_field(results)
-    boards = score_boards(results, normalization=args.normalization)
+    scored = indexed(results)
+    probes = results.drop(scored.index)
+    boards = [] if scored.empty and not probes.empty else score_boards(scored, normalization=args.normalization)
     costs = load_costs(args.costs) if args.costs else None
     written: list[Path] = []
     if args.format == "markdown":
@@ -48,12 +51,20 @@ def run(args: argparse.Namespace) -> int:
     else:
         from cab.reports.page import write_page
 
-        written.append(write_csv(boards, args.out))
-        written.append(write_page(boards, args.out, normalization=args.normalization, costs=costs, skipped=skipped))
+        if boards:
+            written.append(write_csv(boards, args.out))
+        if not probes.empty:
+            from cab.reports.probes import probe_table, write_probes
+
+            written.append(write_probes(probe_table(probes), args.out))
+        shown = None if probes.empty else probes
+        written.append(
+            write_page(boards, args.out, normalization=args.normalization, probes=shown, costs=costs, skipped=skipped)
+        )
     if args.figures:
         from cab.reports.paper_figures import write_figures
 
-        written += write_figures(boards, args.out, costs=costs)
+        written += write_figures(boards, args.out, probes=probes, costs=costs)
     for path in written:
         print(f"wrote {path}", file=sys.stderr)
     return 0

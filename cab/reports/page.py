@@ -17,8 +17,10 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from cab.printable import printable
+from cab.reports.probes import probe_blocks, probe_table
 from cab.reports.records import record_facts
 from cab.reports.sections import efficiency_blocks, suite_section
+from cab.reports.suites import printable_results
 from cab.scoring import NORMALIZATIONS
 from cab.verdicts import LEGEND
 
@@ -33,6 +35,7 @@ def write_page(
     out: Path,
     *,
     normalization: str,
+    probes: pd.DataFrame | None = None,
     costs: pd.DataFrame | None = None,
     skipped: Sequence[str] = (),
 ) -> Path:
@@ -41,18 +44,21 @@ def write_page(
     Args:
         boards: what to show, a section each.
         normalization: as in :func:`cab.scoring.score_table`; named on the page.
+        probes: results of tasks that are no part of the index, as :func:`cab.load_results` gives them.
         costs: costs against length, columns attention, pattern, phase, length, seconds, bytes.
         skipped: messages about files that were left out.
     """
     import pandas as pd
 
-    results = pd.concat([board.suite.results for board in boards])
+    beside = [] if probes is None else [printable_results(probes)]
+    results = pd.concat([*(board.suite.results for board in boards), *beside])
     script = _source("page.js")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     html = environment.from_string(_source("page.html")).render(
         title="Attention leaderboard",
         facts=_counts(results),
         suites=[suite_section(board) for board in boards],
+        probes=[] if probes is None else list(probe_blocks(probe_table(probes))),
         efficiency=[] if costs is None else list(efficiency_blocks(costs)),
         records=record_facts(results, out),
         method=_method(normalization),

@@ -11,6 +11,7 @@ from cab.reports import figures
 from cab.reports.curves import extrapolation_curves
 from cab.reports.efficiency import cost_curves
 from cab.reports.leaderboard import Board
+from cab.reports.probes import capacity_curves, curve_figure, probe_table
 from cab.scoring import benchmark_correlation, efficiency_length, pattern_correlation, task_correlation
 from cab.scoring.correlation import LRA
 
@@ -19,14 +20,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def write_figures(boards: Sequence[Board], out: Path, *, costs: pd.DataFrame | None = None) -> Iterator[Path]:
-    """Write ``out``/figures/NAME.png and .pdf: cost (Figure 2), then for every suite Figures 3a, 3b, 3c and 4.
+def write_figures(
+    boards: Sequence[Board], out: Path, *, probes: pd.DataFrame | None = None, costs: pd.DataFrame | None = None
+) -> Iterator[Path]:
+    """Write ``out``/figures/NAME.png and .pdf: cost (Figure 2), for every suite Figures 3a, 3b, 3c and 4, and probes.
 
     Figures whose data are missing (one pattern only, no ablation, no lengths) are left out.
     """
     folder = out / "figures"
     folder.mkdir(parents=True, exist_ok=True)
-    for name, figure in [*_costs(costs), *(item for board in boards for item in _suite(board))]:
+    suites = (item for board in boards for item in _suite(board))
+    for name, figure in [*_costs(costs), *suites, *_probes(probes)]:
         for suffix in ("png", "pdf"):
             path = folder / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', name)}.{suffix}"
             figure.savefig(path, dpi=200)
@@ -47,6 +51,12 @@ def _costs(costs: pd.DataFrame | None) -> Iterator[tuple[str, Figure]]:
     for key, own in lengths.groupby(["pattern", "phase"], sort=False):
         name = " ".join(map(str, key))
         yield f"figure2c-{name}", figures.efficiency_length_figure(own, title=f"{name}: efficiency length")
+
+
+def _probes(probes: pd.DataFrame | None) -> Iterator[tuple[str, Figure]]:
+    if probes is not None:
+        for curve in capacity_curves(probe_table(probes)):
+            yield f"probe-{curve.title}", curve_figure(curve)
 
 
 def _suite(board: Board) -> Iterator[tuple[str, Figure]]:

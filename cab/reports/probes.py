@@ -1,0 +1,178 @@
+"""What probes say: how accurate an attention is, and how that changes with the settings that make a question harder.
+
+Probes are no part of the index (`docs/probes.md`), so no suite has them; they stand beside it, as curves.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from markupsafe import Markup
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from cab.patterns import pattern_rank
+from cab.printable import csv_table, printable
+from cab.record import Status
+from cab.reports import figures
+from cab.reports.inline_svg import inline_svg
+from cab.reports.sections import Block
+from cab.reports.tables import Column, Entry, Row, Table, element_id, plain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from cab.record import Record
+
+TASK, METRIC = "probe", "accuracy"
+KNOBS = {"pairs": "task", "distance": "task", "noise": "task", "embed_dim": "backbone"}
+"""Settings that curves are drawn against, and the group of the configuration that has each."""
+WORDS = {"pairs": "pairs", "distance": "distance, places", "noise": "share of noise", "embed_dim": "width"}
+_PLACE = ["preset", "pattern", "dataset"]
+_CELL = [*_PLACE, "other", *KNOBS, "attention"]
+
+
+class Curve(NamedTuple):
+    """Accuracy against ``knob``: ``points`` has the columns of :func:`probe_table`, with one value of all else."""
+
+    knob: str
+    title: str
+    points: pd.DataFrame
+
+
+def probe_table(results: pd.DataFrame) -> pd.DataFrame:
+    """A row a probe, setting and attention, over seeds, from the finished runs in ``results``.
+
+    Columns preset, pattern, dataset, other (settings that are no knob, as JSON), the knobs, attention; accuracy, its
+    deviation (NaN of one seed), seeds; ``commonest``, the accuracy of the commonest answer.
+    """
+    import pandas as pd
+
+    runs = results[(results["task"] == TASK) & (results["metric"] == METRIC) & results["record"].notna()]
+    runs = runs[runs["status"] == Status.FINISHED]
+    told = [{"other": _other(record), **_knobs(record), "commonest": _commonest(record)} for record in runs["record"]]
+    settings = pd.DataFrame(told, index=runs.index, columns=["other", *KNOBS, "commonest"])
+    rows = pd.concat([runs[[*_PLACE, "attention", "seed", "value"]], settings], axis=1)
+    rows = rows.assign(attention=rows["attention"].map(printable)).drop_duplicates([*_CELL, "seed"])
+    table = rows.groupby(_CELL, dropna=False).agg(
+        accuracy=("value", "mean"),
+        deviation=("value", "std"),
+        seeds=("seed", "nunique"),
+        commonest=("commonest", "mean"),
+    )
+    return table.reset_index().sort_values(_CELL, key=lambda c: c.map(pattern_rank) if c.name == "pattern" else c)
+
+
+def _knobs(record: Record) -> dict[str, float]:
+    return {knob: float(record.config.get(group, {}).get(knob, math.nan)) for knob, group in KNOBS.items()}
+
+
+def _other(record: Record) -> str:
+    """What runs on one curve have in common."""
+    shared = {group: record.config.get(group, {}) for group in ("task", "backbone", "trainer")}
+    kept = {group: {k: v for k, v in options.items() if k not in KNOBS} for group, options in shared.items()}
+    return json.dumps(kept, sort_keys=True)
+
+
+def _commonest(record: Record) -> float:
+    value = record.baselines.get("commonest", {}).get(METRIC)
+    return math.nan if value is None else float(value)
+
+
+def write_probes(table: pd.DataFrame, out: Path) -> Path:
+    """Write ``probes.csv`` into ``out``: the table, but for what is no knob."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "probes.csv"
+    csv_table(table.drop(columns="other")).to_csv(path, index=False)
+    return path
+
+
+def capacity_curves(table: pd.DataFrame) -> Iterator[Curve]:
+    """Every curve in :func:`probe_table`: at least one attention at two values of a knob, all else the same."""
+    for knob in KNOBS:
+        same = [column for column in _CELL if column not in (knob, "attention")]
+        for key, points in table.groupby(same, sort=False, dropna=False):
+            if points.groupby("attention")[knob].nunique().max() < 2:
+                continue
+            named = dict(zip(same, key, strict=True))
+            held = [f"{WORDS[k].partition(',')[0]} {named[k]:g}" for k in KNOBS if k != knob and named[k]]
+            title = f"{named['pattern']}, {named['dataset']}: accuracy against {WORDS[knob]}; {', '.join(held)}"
+            yield Curve(knob, title, points)
+
+
+@figures.style()
+def curve_figure(curve: Curve) -> Figure:
+    """Accuracy of each attention, and as a dotted line what the commonest answer reaches."""
+    names = sorted(curve.points["attention"].unique(), key=lambda name: (name != figures.REFERENCE, name))
+    look = figures.looks(names)
+    figure = Figure(figsize=(figures.WIDTH, 2.7), layout="constrained")
+    axes = figure.subplots()
+    places = {value: place for place, value in enumerate(sorted(curve.points[curve.knob].unique()))}
+    for name in names:
+        own = curve.points[curve.points["attention"] == name].sort_values(curve.knob)
+        (line,) = axes.plot(
+            own[curve.knob].map(places),
+            own["accuracy"],
+            color=look[name].colour,
+            marker=look[name].marker,
+            linestyle=look[name].line,
+            markersize=3.6,
+            linewidth=2.2 if name == figures.REFERENCE else 1.3,
+            label=figures.short(name),
+        )
+        said = ", ".join(f"{value:g}: {y:.3f}" for value, y in own[[curve.knob, "accuracy"]].itertuples(index=False))
+        figures.mark(line, name, f"{name}: {said}")
+    axes.axhline(curve.points["commonest"].mean(), color=figures.MUTED, linewidth=0.9, linestyle=":")
+    axes.set_ylim(0.0, 1.03)
+    axes.set_xticks(list(places.values()), [f"{value:g}" for value in places])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xlabel(WORDS[curve.knob])
+    axes.set_ylabel("accuracy")
+    axes.set_title(curve.title.partition(":")[0])
+    figure.legend(loc="outside lower center", ncols=3)
+    return figure
+
+
+def probe_blocks(table: pd.DataFrame) -> Iterator[Block]:
+    """A block a pattern and probe, its attentions by setting; then one a curve."""
+    for number, ((preset, pattern, dataset), own) in enumerate(table.groupby(_PLACE, sort=False)):
+        heading = f"Pattern {pattern}, {dataset}, preset {preset}"
+        yield Block(heading, "", [], [_settings_table(own, f"probe-{number}", heading)])
+    for number, curve in enumerate(capacity_curves(table)):
+        svg = inline_svg(curve_figure(curve), name=f"probe-curve-{number}", title=curve.title)
+        text = "The dotted line is the commonest answer."
+        shown = _curve_table(curve, f"probe-curve-{number}-table")
+        yield Block(curve.title, text, [Markup(svg)], [shown])
+
+
+def _settings_table(own: pd.DataFrame, name: str, caption: str) -> Table:
+    columns = [
+        Column("attention"),
+        *(Column(WORDS[knob]) for knob in KNOBS),
+        Column("accuracy", "↑", "higher is better"),
+    ]
+    table = Table(element_id(name), f"{caption}: share of answers that are right", [*columns, Column("seeds")], [])
+    for row in own.to_dict("records"):
+        spread = f"± {plain(row['deviation'], 3)}" if math.isfinite(row["deviation"]) else ""
+        cells = [Entry(f"{row[knob]:g}", row[knob]) for knob in KNOBS]
+        cells += [Entry(plain(row["accuracy"], 3), row["accuracy"], spread), Entry(str(row["seeds"]), row["seeds"])]
+        table.rows.append(Row(row["attention"], cells))
+    return table
+
+
+def _curve_table(curve: Curve, name: str) -> Table:
+    values = sorted(curve.points[curve.knob].unique())
+    table = Table(name, curve.title, [Column("attention"), *(Column(f"{value:g}") for value in values)], [])
+    wide = curve.points.pivot(index="attention", columns=curve.knob, values="accuracy")
+    for attention, found in wide.iterrows():
+        cells = [
+            Entry(plain(value, 3), value) if math.isfinite(value) else table.missing("no result at this setting")
+            for value in found
+        ]
+        table.rows.append(Row(str(attention), cells))
+    return table
