@@ -46,6 +46,8 @@ class Mixer(Backbone):
         unpacked: symbols that :meth:`unpack` reads from one place; 0: it is not called.
     """
 
+    slots_follow_test = True
+
     def __init__(
         self,
         *,

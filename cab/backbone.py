@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -55,9 +55,11 @@ class Backbone(nn.Module):
     """A network with attention slots. Its constructor takes ``slots`` (a :class:`SlotFiller`) and options.
 
     ``checkpoint_activations``: training keeps what enters a layer, and forms the rest anew in the backward pass.
+    ``slots_follow_test``: every slot is of the pattern under test, so each pattern has a network of its own.
     """
 
     checkpoint_activations = False
+    slots_follow_test: ClassVar[bool] = False
 
     def run_layer(self, layer: nn.Module, *inputs: Any) -> Any:
         """``layer(*inputs)``, one of those whose activations can be formed anew."""

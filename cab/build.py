@@ -132,19 +132,15 @@ def without_memory() -> Iterator[None]:
 
 @functools.cache
 def backbone_patterns(name: str) -> tuple[Pattern, ...]:
-    """The patterns of a backbone's slots, read from the network itself (built without memory).
-
-    Built for the test of each pattern that has not been seen: the slots of a network may follow the test.
-    """
+    """The patterns of a backbone's slots, read from the network itself (built without memory)."""
     entry = BACKBONES.get(name)
+    if entry.cls.slots_follow_test:
+        return tuple(Pattern)
     vanilla = AttentionSpec("vanilla")
-    seen: set[Pattern] = set()
-    for tested in Pattern:
-        if tested not in seen:
-            with without_memory():
-                backbone = entry.cls(slots=SlotFiller(tested, vanilla, dict.fromkeys(Pattern, vanilla)))
-            seen |= {pattern for _, pattern in backbone.attention_slots()}
-    return tuple(pattern for pattern in Pattern if pattern in seen)
+    with without_memory():
+        backbone = entry.cls(slots=SlotFiller(Pattern.NS, vanilla, dict.fromkeys(Pattern, vanilla)))
+    slots = {pattern for _, pattern in backbone.attention_slots()}
+    return tuple(pattern for pattern in Pattern if pattern in slots)
 
 
 def parse_spec(attention: str | Mapping[str, Any] | AttentionSpec) -> AttentionSpec:

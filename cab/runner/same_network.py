@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from cab.backbone import AttentionSpec
 from cab.errors import UserError
 from cab.record import Record, Status, record_path, weights_path
-from cab.registry import ATTENTIONS, TASKS
+from cab.registry import ATTENTIONS, BACKBONES, TASKS
 from cab.runner.cell import Cell
 from cab.runner.data_check import DataCheck
 from cab.runner.engine import Run
@@ -49,7 +49,10 @@ def recorded_elsewhere(run: Run, data: DataCheck) -> Record | None:
 
 def same_network(cell: Cell) -> Iterator[Cell]:
     """The cells of the other patterns that build the network that ``cell`` builds, and train it as ``cell`` does."""
-    if _whole(cell.attention) != _whole(cell.elsewhere[cell.pattern]):
+    if (
+        _whole(cell.attention) != _whole(cell.elsewhere[cell.pattern])
+        or BACKBONES.get(cell.backbone).cls.slots_follow_test
+    ):
         return
     for pattern in TASKS.get(cell.config["task"]["name"]).backbones[cell.backbone]:
         if pattern is not cell.pattern:

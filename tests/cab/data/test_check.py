@@ -19,7 +19,8 @@ from cab.registry import TASKS
 
 
 def test_every_data_set_of_every_task_is_described() -> None:
-    used = {(task.name, name) for task in TASKS for name in task.datasets if name != "synthetic"}
+    tasks = [task for task in TASKS if task.name != "probe"]  # which makes all of its data sets
+    used = {(task.name, name) for task in tasks for name in task.datasets if name != "synthetic"}
     for task, name in used:
         assert task in data_set(name).tasks
     beside = {"celebahq", "gpt2_bpe", "bart_bpe"}  # what SR is scored on, and the published tokenizers

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from cab import Backbone, Pattern, UserError, build_backbone
 from cab.config import read_table, register_configs, resolve
-from cab.config_sources import CONFIGS
+from cab.config_folders import CONFIGS
 from cab.registry import TASKS
 from cab.runner.cell import Cell, runnable_cells
+from cab.runner.same_network import same_network
 from tasks.probe.questions import UNASKED, ask
 from tasks.probe.task import Probe
 from tests.tasks.in_order import in_order
@@ -210,3 +211,8 @@ def test_sixty_steps_teach_vanilla_to_recall_and_none_nothing(pattern: str) -> N
         scores[attention] = task.evaluate(net.eval(), in_order)["accuracy"]
     assert scores["vanilla"] > 0.95, scores
     assert scores["none"] < 0.3, scores
+
+
+def test_vanilla_in_two_patterns_is_two_networks() -> None:
+    for dataset in ("recall", "mqar"):
+        assert list(same_network(Cell.from_config(composed(dataset, "smoke", "device=cpu")))) == []
