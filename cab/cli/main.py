@@ -30,6 +30,7 @@ COMMANDS = {
     "suite": "do the small generated tasks measure attention? checked on their records",
     "leaderboard": "one page of tables and plots from results",
     "audit": "recompute the published tables from the published raw metrics",
+    "completion": "completion of commands, groups and values for bash and zsh",
 }
 
 

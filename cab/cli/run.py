@@ -21,46 +21,14 @@ log = logging.getLogger("cab")
 
 FLAGS = ("-m", "--multirun", "--dry-run", "--retry", "--cfg", "--explain", "--debug", "--help")
 
-HELP = """\
-usage: cab run task=TASK dataset=DATASET attention=ATTENTION pattern=PATTERN [KEY=VALUE ...]
-       cab run suite=mini attention=ATTENTION [pattern=PATTERN] [task=TASK] [seed=1,2,3] [KEY=VALUE ...]
-       cab run -m [task=T,U] [attention=A,B] [pattern=NS,NC] [cluster=local|slurm] [--dry-run] [KEY=VALUE ...]
-
-Trains and evaluates one cell and writes its record; with -m every runnable combination of the values
-separated by commas, where a group that is not named means all of it (of the data sets, all real ones).
-A cell whose record exists is not run again; a cell that was cut goes on. suite=mini is the sweep over the small
-cells that measure attention, seeds 1 to 3, and ends with where the attention stands among the records that come along.
-
-  task       {tasks}
-  dataset    {datasets}
-  backbone   {backbones} (may be left out where the task has one)
-  attention  {attentions}
-  pattern    NS, CS, NC, CC
-  preset     paper, mini (default), smoke
-
-  seed=1  elsewhere=vanilla  results_dir=results/local  data_root=FOLDER (or CAB_DATA)
-  device=auto|cpu|cuda  force=true  logger=csv|tensorboard|wandb  engine=torch|fairseq
-  data.download=true            bring a data set that is missing, as `cab data get NAME` does
-  --retry failed,oom,diverged   run cells again whose record has one of these statuses
-  --dry-run                     print the cells, their GPU hours and their commands, and run nothing
-  cluster=local                 worker processes of this machine, one a GPU (cluster.workers=4)
-  cluster=slurm                 jobs of Slurm arrays: cluster.partition= time= (minutes) gpus= cpus= memory= (GB)
-                                constraint= account= qos= parallel= requeues= wait=false setup= extra=
-
-An attention of your own is attention=FILE.py:Class, a subclass of cab.Attention. One that `cab verify` has not passed
-in the pattern is trained too, and its score is marked.
-
-Options of an attention, backbone or task are set by name, as attention.num_landmarks=32; those of training
-as trainer.max_steps=100. --explain prints every setting, its default and where it comes from (the command line, a file
-and line, a row of a table of the paper), --cfg job the whole configuration as YAML; both run nothing.
-"""
-
 
 def run(arguments: list[str]) -> int:
     """Run what the overrides say; 0 when every cell that can run has its record."""
     log_to_terminal(logging.INFO, "%(message)s", force=True)
     if "-h" in arguments or "--help" in arguments:
-        print(_help())
+        from cab.cli.run_help import help_text
+
+        print(help_text(arguments))
         return 0
     flags, overrides = _parse(arguments)
     from cab.config import check_overrides
@@ -208,15 +176,3 @@ def _signed_name(record: Record) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
-
-
-def _help() -> str:
-    from cab.registry import ATTENTIONS, BACKBONES, TASKS
-
-    datasets = sorted({name for task in TASKS for name in task.datasets})
-    return HELP.format(
-        tasks=", ".join(TASKS.names()),
-        datasets=", ".join(datasets),
-        backbones=", ".join(BACKBONES.names()),
-        attentions=", ".join(ATTENTIONS.names()),
-    )

@@ -32,6 +32,7 @@ sys.exit(f"loaded {loaded}" if loaded else status)
         ["efficiency-length", "results/paper/efficiency_cost.csv", "--csv"],
         ["audit", "--csv"],
         ["data", "list"],
+        ["completion", "--line", "cab run task=s"],
     ],
     ids=lambda arguments: arguments[0],
 )

@@ -1,0 +1,129 @@
+"""`cab run --help`: the values of each group, and every option with its default and a line of what it is."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cab.config_folders import CONFIGS
+from cab.registry import ATTENTIONS, BACKBONES, TASKS, Entry, Registry
+
+TEXT = """\
+usage: cab run task=TASK dataset=DATASET attention=ATTENTION pattern=PATTERN [KEY=VALUE ...]
+       cab run suite=mini attention=ATTENTION [pattern=PATTERN] [task=TASK] [seed=1,2,3] [KEY=VALUE ...]
+       cab run -m [task=T,U] [attention=A,B] [pattern=NS,NC] [cluster=local|slurm] [--dry-run] [KEY=VALUE ...]
+
+Trains and evaluates one cell and writes its record; with -m every runnable combination of the values
+separated by commas, where a group that is not named means all of it (of the data sets, all real ones).
+A cell whose record exists is not run again; a cell that was cut goes on. suite=mini is the sweep over the small
+cells that measure attention, seeds 1 to 3, and ends with where the attention stands among the records that come along.
+
+  task       {tasks}
+  dataset    {datasets}
+  backbone   {backbones}
+  attention  {attentions}
+  pattern    NS, CS, NC, CC
+  preset     paper, mini (default), smoke
+  logger     csv (default), tensorboard, wandb
+  cluster    none (default), local (worker processes, one a GPU), slurm (jobs of Slurm arrays)
+
+  --retry failed,oom,diverged   run cells again whose record has one of these statuses
+  --dry-run                     print the cells, their GPU hours and their commands, and run nothing
+  --explain                     print every setting, its default and where it comes from (the command line, a file and
+                                line, a row of a table of the paper), and run nothing
+  --cfg job                     print the whole configuration as YAML, and run nothing
+
+An attention of your own is attention=FILE.py:Class, a subclass of cab.Attention. One that `cab verify` has not passed
+in the pattern is trained too, and its score is marked.
+"""
+MORE = "Options of a task, a backbone or an attention: cab run task=lstf backbone=informer attention=abc --help"
+GROUPS: dict[str, Registry] = {"task": TASKS, "backbone": BACKBONES, "attention": ATTENTIONS}
+FILES = {"": "run.yaml", "trainer.": "trainer/default.yaml"}
+INDENT = " " * 13
+CLUSTERS = ("local", "slurm")
+MISSING, FROM_ENVIRONMENT = "???", "${oc.env:CAB_DATA,null}"
+
+
+def help_text(arguments: Sequence[str]) -> str:
+    """The whole of it; of a task, backbone or attention that the arguments name, its options besides."""
+    datasets = sorted({name for task in TASKS for name in task.datasets})
+    groups = {
+        "tasks": TASKS.names(),
+        "datasets": datasets,
+        "backbones": [*BACKBONES.names()[:-1], f"{BACKBONES.names()[-1]} (may be left out where the task has one)"],
+        "attentions": ATTENTIONS.names(),
+    }
+    parts = [TEXT.format(**{group: _wrapped(names) for group, names in groups.items()})]
+    for prefix, file in FILES.items():
+        parts.append(_table(_of_file(CONFIGS / file, prefix)))
+    for name in CLUSTERS:
+        parts.append(f"with cluster={name}:\n\n" + _table(_of_file(CONFIGS / "cluster" / f"{name}.yaml", "cluster.")))
+    named = [argument.split("=", 1) for argument in arguments if argument.partition("=")[0] in GROUPS]
+    for group, names in named:
+        for name in names.split(","):
+            entry = GROUPS[group].get(name)
+            parts.append(f"with {group}={name}:\n\n" + _table(_of_class(entry, f"{group}.")))
+    return "\n".join([*parts, *([] if named else [MORE])])
+
+
+def _wrapped(names: Sequence[str]) -> str:
+    """Names separated by commas, below each other behind that of their group."""
+    return textwrap.fill(", ".join(names), 118, initial_indent=INDENT, subsequent_indent=INDENT).lstrip()
+
+
+Option = tuple[str, str, str]
+"""Name, default, what it is."""
+
+
+def _of_file(path: Path, prefix: str) -> Iterator[Option]:
+    """The keys of a YAML file, whose comments say what they are, with those inside another; but for Hydra's own."""
+    outer = ""
+    for line in path.read_text().partition("\nhydra:")[0].splitlines():
+        found = re.match(r"(  )?(\w+):(?: ([^#]+?))?(?: # (.*))?$", line)
+        if found is None:
+            continue
+        is_inner, key, value, text = found.groups()
+        if value is None:
+            outer = f"{key}."
+        elif value != MISSING and key != "name":
+            yield f"{prefix}{outer if is_inner else ''}{key}", value.replace(FROM_ENVIRONMENT, "$CAB_DATA"), text or ""
+
+
+def _of_class(entry: Entry[type], prefix: str) -> Iterator[Option]:
+    texts = _arguments(inspect.getdoc(entry.cls) or "")
+    for name, default in entry.options.items():
+        value = default if isinstance(default, str) else json.dumps(default, default=str)
+        yield f"{prefix}{name}", value, texts.get(name, "")
+
+
+def _arguments(docstring: str) -> dict[str, str]:
+    """What the section ``Args:`` of a docstring says of each argument."""
+    section = re.search(r"^Args:\n((?:    .*\n?|\n)+)", f"{docstring}\n", flags=re.MULTILINE)
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in section[1].splitlines() if section else []:
+        begun = re.match(r"    (\w+(?:, \w+)*): (.*)", line)
+        if begun:
+            names = begun[1].split(", ")
+            found |= dict.fromkeys(names, begun[2])
+        else:
+            found |= {name: f"{found[name]} {line.strip()}" for name in names}
+    return {name: text.replace("``", "") for name, text in found.items()}
+
+
+def _table(options: Iterator[Option]) -> str:
+    """A line an option, as wide as the terminal."""
+    rows = [(f"{name}={value}", text) for name, value, text in options]
+    width = shutil.get_terminal_size((120, 24)).columns
+    first = min(max((len(name) for name, _ in rows), default=0), width // 2)
+    lines = [f"  {_cut(name, first):<{first}}  {_cut(text, width - first - 4)}".rstrip() for name, text in rows]
+    return "\n".join([*lines, ""])
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 4]} ..."

@@ -1,0 +1,64 @@
+"""`cab run --help` lists every value of every group, and every option with its default and what it is."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+from cab.cli.main import main
+from cab.cli.run_help import help_text
+from cab.config_folders import CONFIGS
+from cab.registry import ATTENTIONS, BACKBONES, TASKS
+from cab.run_options import DATA_KINDS, KEYS, TRAINER_KEYS
+
+
+def options(text: str) -> dict[str, tuple[str, str]]:
+    """Default and description of each option, by name."""
+    found = re.findall(r"^  ([\w.]+)=((?:\S| (?! ))+)(?:  +(.*))?$", text, flags=re.MULTILINE)
+    return {name: (default, about) for name, default, about in found}
+
+
+def test_every_group_lists_its_values() -> None:
+    text = " ".join(help_text([]).split())
+    for registry in (TASKS, BACKBONES, ATTENTIONS):
+        for name in registry.names():
+            assert re.search(rf"[ ,]{re.escape(name)}[ ,]", text), name
+    for folder in ("preset", "logger", "cluster"):
+        for file in (CONFIGS / folder).glob("*.yaml"):
+            assert re.search(rf"{folder} .*\b{file.stem}\b", text), file
+
+
+def test_every_option_has_a_line_with_its_default_and_what_it_is() -> None:
+    found = options(help_text([]))
+    groups = {"task", "dataset", "backbone", "attention", "trainer", "logger", "cluster", "data"}
+    expected = KEYS.keys() - groups - {"preset", "pattern"}
+    expected |= {f"trainer.{name}" for name in TRAINER_KEYS} | {f"data.{name}" for name in DATA_KINDS}
+    for file in ("local", "slurm"):
+        keys = yaml.safe_load((CONFIGS / "cluster" / f"{file}.yaml").read_text()).keys() - {"name"}
+        expected |= {f"cluster.{key}" for key in keys}
+    assert found.keys() == expected
+    assert [name for name, (_, about) in found.items() if not about] == []
+    assert found["trainer.betas"][0] == "[0.9, 0.999]"
+    assert found["data_root"][0] == "$CAB_DATA"
+
+
+def test_the_options_of_what_is_named_come_besides(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "task=lstf", "attention=abc,local", "--help"]) == 0
+    found = options(capsys.readouterr().out)
+    assert found["attention.num_landmarks"] == ("16", "memory slots r of each head.")
+    assert found["attention.extent"][0] == "total"
+    names = {f"task.{name}" for name in TASKS.get("lstf").options}
+    assert names <= found.keys()
+    assert all(found[name][1] for name in names)
+    assert main(["run", "attention=abd", "--help"]) == 2
+    assert "did you mean 'abc'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_lines_fit_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = [line for line in help_text(["task=lm"]).splitlines() if re.match(r"  [\w.]+=", line)]
+    assert len(lines) > 40
+    assert max(map(len, lines)) <= columns
