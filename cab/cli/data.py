@@ -35,6 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PLACE",
         help="a mirror's address, below which the files lie by their names, or a file or folder that was downloaded",
     )
+    get.add_argument(
+        "--prepare",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="let its tasks read it now, as cab run preset=paper [KEY=VALUE ...] will, so that what they make of it "
+        "(tokens, features, resized images) lies in the cache",
+    )
     check = verbs.add_parser(
         "check", parents=[root], help="counts, sizes and checksums against what was published; status 1 if not whole"
     )
@@ -50,11 +57,11 @@ def run(args: argparse.Namespace) -> int:
         option = "--to" if args.verb == "get" else "--in"
         raise UserError(f"name the folder of the data sets: {option} DATA, or set CAB_DATA")
     if args.verb == "get":
-        return _get(chosen, root, args.source)
+        return _get(chosen, root, args.source, args.prepare)
     return _check(chosen, root, as_csv=args.csv)
 
 
-def _get(chosen: list[DataSet], root: Path, source: str | None) -> int:
+def _get(chosen: list[DataSet], root: Path, source: str | None, overrides: list[str] | None) -> int:
     log_to_terminal(logging.INFO, "%(message)s", force=True)
     check_writable(root, "--to")
     whole = True
@@ -69,7 +76,16 @@ def _get(chosen: list[DataSet], root: Path, source: str | None) -> int:
         for finding in got.stock.findings:
             if not finding.is_full and not got.by_hand:
                 print(f"  {finding.what}: {finding.found:,} of {finding.expected:,} ({finding.verdict})")
+        if overrides is not None and got.stock.state is State.READY:
+            _prepare(each, root, overrides)
     return 0 if whole else 1
+
+
+def _prepare(each: DataSet, root: Path, overrides: list[str]) -> None:
+    from cab.runner.prepared_data import prepare  # imports torch
+
+    for task in prepare(each, root, overrides):
+        print(f"  prepared for {task}")
 
 
 def _list(root: Path | None, *, as_csv: bool) -> int:

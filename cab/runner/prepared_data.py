@@ -1,0 +1,34 @@
+"""What tasks make of a data set before they train on it, made ahead: features, tokens, resized images, in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cab.config import check_overrides
+from cab.data.sources import DataSet
+from cab.registry import TASKS
+from cab.runner.cell import Cell
+from cab.runner.launch import jobs_of
+from cab.runner.report import Report
+
+
+def prepare(data_set: DataSet, data_root: Path, overrides: Sequence[str] = ()) -> Iterator[str]:
+    """Let each of its tasks read it as preset ``paper`` does, and give the task's name when it has.
+
+    Args:
+        overrides: of the runs that will read it, as ``task.tokenizer=FOLDER`` or ``preset=mini``.
+
+    Raises:
+        ValueError: an override that no run takes, or what the task finds wrong with the data.
+    """
+    for task in (TASKS.get(name) for name in data_set.tasks):
+        if data_set.name not in task.datasets:
+            continue  # it goes with the data set of another name
+        backbone, patterns = next(iter(task.backbones.items()))
+        cell = [f"task={task.name}", f"dataset={data_set.name}", f"backbone={backbone}", f"pattern={patterns[0]}"]
+        preset = [] if any(each.startswith("preset=") for each in overrides) else ["preset=paper"]
+        chosen = check_overrides([*cell, "attention=vanilla", *preset, *overrides])
+        with jobs_of(chosen, Report(raises=True), is_sweep=False) as jobs:
+            Cell.from_config(next(jobs).config).task.setup(data_root)
+        yield task.name
