@@ -27,9 +27,19 @@ BIGBIRD = "transformers 5.23.0, BigBirdBlockSparseAttention in training, given o
 SPAN = "facebookresearch/adaptive-span 27b815f, models.SeqAttention after a cache of zeros"
 XL = "kimiyoung/transformer-xl 44781ed, mem_transformer.RelPartialLearnableMultiHeadAttn, segment by segment"
 FUNNEL = "transformers 5.23.0, FunnelRelMultiheadAttention of a pooling block, its output repeated"
+REFORMER = "reformer-pytorch 1.4.4, LSHAttention without duplicates or other buckets, two chunks a round"
+ROUTING = "routing-transformer 1.6.1, KmeansAttention on queries and keys of mean 0 and variance 1"
 
-ROUGH = {"longformer": 1e-6, "funnel": 1e-6, "transformer_xl_cs": 1e-6, "adaptive_span": 1e-5}
-"""Softmax in float32; 1e-8 added to every sum of weights."""
+ROUGH = {
+    "longformer": 1e-6,
+    "funnel": 1e-6,
+    "transformer_xl_cs": 1e-6,
+    "adaptive_span": 1e-5,
+    "reformer": 1e-8,
+    "routing": 2e-5,
+}
+"""Softmax in float32; 1e-8 added to every sum of weights, 1e-9 to every count of rounds, 1e-5 to every
+count of clusters."""
 
 CASES: list[tuple[str, str, str, dict[str, Any], slice]] = [
     ("luong_dot", LUONG, "NC", {"score": "dot"}, slice(None)),
@@ -46,6 +56,8 @@ CASES: list[tuple[str, str, str, dict[str, Any], slice]] = [
     ("transformer_xl_cs", XL, "CS", {"segment": 5, "memory": 7}, slice(None)),
     ("transformer_xl_ns", "transformers 5.23.0, XLNetRelativeAttention.rel_attn_core", "NS", {}, slice(None)),
     ("funnel", FUNNEL, "NS", {}, slice(None)),
+    ("reformer", REFORMER, "CS", {"num_buckets": 2, "chunk_size": 36, "rounds": 3}, slice(None)),
+    ("routing", ROUTING, "NS", {"num_clusters": 4, "window": 11, "local_heads": False}, slice(None)),
     ("logsparse", LOGSPARSE, "CS", {"local": 3, "restart": 8, "kernel_size": 3}, slice(34, 40)),
 ]
 
@@ -65,6 +77,9 @@ def test_outputs_are_those_of_public_code(
     * adaptive-span lets the zeros before a sequence take part in the softmax: only tokens beyond their reach.
     * axial-attention has neither masks nor ragged grids.
     * transformers' FNet transforms padding: rows without it here, of odd length.
+    * reformer-pytorch's chunks hide a part of a bucket, but for two of them in CS; other buckets in a chunk are seen,
+      and pairs that meet twice count twice, unless it is told otherwise. transformers cannot be told.
+    * routing-transformer draws its centres anew at its first call, unless it is told that they are there.
     * transformers' Funnel drops the last token before it pools, unless truncate_seq is off, as here.
     """
     with np.load(FILES / f"{name}.npz") as file:

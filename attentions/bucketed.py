@@ -1,0 +1,102 @@
+"""What attentions share whose tokens see a part of their own bucket, and of no other.
+
+Shapes: B batch, H heads, R rounds, N tokens, T new tokens, E width of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attentions.kernels.buckets import Reach, bucket_attention, meetings, places_in_buckets
+from attentions.kernels.precision import no_weight
+from attentions.kernels.token_cache import no_tokens, with_tokens
+from cab import Attention
+from cab.attention import Padding, State
+
+TOGETHER = 256
+"""Tokens that are read at once in decoding."""
+
+
+class BucketedAttention(Attention):
+    """softmax(q_i k_j / sqrt(E)) v_j over the keys within ``reach`` of the token in one of its buckets.
+
+    A subclass says in which buckets a token is (``assign``), from its query alone. A token whose ``reach`` leaves
+    itself out sees itself where there is no other. Decoding keeps keys, values and buckets of all tokens.
+    """
+
+    compacts_padding = True
+    reach: Reach
+    num_buckets: int
+
+    assign: Callable[..., Tensor]
+    """Buckets of queries [B, H, N, E] (and draws), [R, B, H, N]; no gradient flows through them."""
+
+    def exactly(self, projection: nn.Linear, x: Tensor) -> Tensor:
+        """Heads in float32 under autocast too: a rounding would send tokens to other buckets."""
+        with torch.autocast(x.device.type, enabled=False):
+            return self.split_heads(projection(x.to(projection.weight.dtype)))
+
+    def compute(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        """With keys that are made of the queries: :meth:`project`."""
+        draws = self.draws(query, key, padding)
+        q, k, v = self.project(query, key, value)
+        return self.out_proj(self.merge_heads(self.attend(q, k, v, padding, **draws)))
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, **draws: Tensor) -> Tensor:
+        buckets = self.assign(query, **draws)
+        if padding.key is not None:
+            buckets = buckets.masked_fill(padding.key.unsqueeze(1), self.num_buckets)
+        output = bucket_attention(query, key, value, buckets, self.reach, dropout=self.weight_dropout)
+        if self.reach.itself:
+            return output
+        return torch.where(self.is_alone(buckets).unsqueeze(-1), value, output)
+
+    def is_alone(self, buckets: Tensor) -> Tensor:
+        """Which tokens see no other, [B, H, N]."""
+        places = places_in_buckets(buckets)
+        alone = places == 0 if self.reach.left else torch.ones_like(places, dtype=torch.bool)
+        if self.reach.right:
+            alone = alone & (places_in_buckets(buckets.flip(-1)).flip(-1) == 0)
+        return alone.all(dim=0)
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor, **draws: Tensor) -> Tensor:
+        buckets = self.assign(query[None], **{name: x[None] for name, x in draws.items()})[:, 0]
+        same = buckets.unsqueeze(-1) == buckets.unsqueeze(-2)  # [R, H, n, n]
+        earlier = same.cumsum(dim=-1).diagonal(dim1=-2, dim2=-1)  # how many of the bucket, up to the token
+        seen = (same & self.reach.sees(earlier.unsqueeze(-1) - earlier.unsqueeze(-2))).any(dim=0)
+        itself = torch.eye(len(seen[0]), dtype=torch.bool, device=seen.device)
+        return self.weigh(query @ key.mT * self.scale, seen, itself) @ value
+
+    def weigh(self, logits: Tensor, seen: Tensor, itself: Tensor) -> Tensor:
+        """Softmax over what is seen; where that is nothing, the token itself."""
+        weights = logits.masked_fill(~seen, no_weight(logits.dtype)).softmax(dim=-1)
+        return torch.where(seen.any(dim=-1, keepdim=True), weights, itself.to(weights.dtype))
+
+    # --- decoding ---------------------------------------------------------------------------------------
+
+    def start(self, batch_size: int, like: Tensor) -> State:
+        """Keys, values and buckets of no tokens."""
+        shape = (self.num_heads, self.head_dim)
+        state = no_tokens(batch_size, like, key=shape, value=shape)
+        buckets = self.assign(like.new_zeros(batch_size, self.num_heads, 0, self.head_dim))
+        return {**state, "bucket": buckets.movedim(0, 3)}
+
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+        bucket = self.assign(query).movedim(0, 3)
+        state = with_tokens(state, padding.key, key=key, value=value, bucket=bucket)
+        hidden, count = state["hidden"][:, None], query.shape[2]
+        buckets = state["bucket"].movedim(3, 0).masked_fill(hidden, self.num_buckets)
+        places, first = places_in_buckets(buckets), hidden.shape[2] - count
+        outputs = []
+        for begin in range(0, count, TOGETHER):
+            piece = slice(first + begin, min(first + begin + TOGETHER, hidden.shape[2]))
+            seen = meetings(buckets[..., piece], places[..., piece], (buckets, places), self.reach) > 0
+            itself = torch.arange(hidden.shape[2], device=query.device)
+            logits = query[:, :, begin : begin + TOGETHER] @ state["key"].mT * self.scale
+            weights = self.weigh(logits, seen, itself[piece, None] == itself)
+            outputs.append(F.dropout(weights, self.weight_dropout) @ state["value"])
+        return torch.cat(outputs, dim=2), state

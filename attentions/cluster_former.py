@@ -1,0 +1,109 @@
+"""Cluster-Former (Wang et al. 2021): tokens are sorted by cluster, and attend to each other in chunks of that order.
+
+Shapes: B batch, H heads, N tokens, D width, E width of a head, C clusters.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attentions.kernels.pieces import each_length
+from attentions.kernels.windowed import Window, windowed_attention
+from cab import Attention, Pattern, register_attention
+from cab.attention import Padding, SoftmaxLimit
+from cab.errors import UserError
+
+
+@register_attention("cluster_former", patterns="NS", complexity="n", paper="Wang et al. 2021")
+class ClusterFormerAttention(Attention):
+    """softmax(q_i k_j / sqrt(E)) v_j over the chunk of token i, in the order of the clusters argmax_c x c (section 3).
+
+    Clusters are of the layer's inputs x and the same for all heads; tokens of one cluster keep their order, and a chunk
+    may hold the end of one and the beginning of the next. The paper fits the centres c every epoch to a memory of
+    tokens; here each step of training moves them to the mean of their tokens by 1 - decay. Its network has such
+    layers among those of a sliding window, which is :mod:`attentions.local`.
+
+    Not causal: clusters would do (:mod:`attentions.routing`), but chunks move with later tokens. Time is N (C + chunk).
+
+    Args:
+        num_clusters: C.
+        chunk_size: tokens that see each other.
+        decay: of the centres.
+
+    Raises:
+        ValueError: for sizes below 1 or a decay outside [0, 1].
+    """
+
+    compacts_padding = True
+    centroids: Tensor
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        num_clusters: int = 64,
+        chunk_size: int = 256,
+        decay: float = 0.999,
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if num_clusters < 1 or chunk_size < 1:
+            raise UserError(f"num_clusters and chunk_size must be at least 1, got {num_clusters} and {chunk_size}")
+        if not 0.0 <= decay <= 1.0:
+            raise UserError(f"decay must be between 0 and 1, got {decay}")
+        self.num_clusters, self.chunk_size, self.decay = num_clusters, chunk_size, decay
+        self.register_buffer("centroids", torch.randn(num_clusters, embed_dim))
+
+    @classmethod
+    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
+        """One chunk."""
+        return SoftmaxLimit(({"chunk_size": num_tokens},))
+
+    @torch.no_grad()
+    def key_extras(self, x: Tensor) -> dict[str, Tensor]:
+        """The layer's inputs, whose cluster counts."""
+        return {"inputs": x.to(self.centroids.dtype)}
+
+    def assign(self, inputs: Tensor) -> Tensor:
+        """Clusters of [..., D], [...]."""
+        with torch.autocast(inputs.device.type, enabled=False):
+            return (inputs @ self.centroids.mT).argmax(dim=-1)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, inputs: Tensor) -> Tensor:
+        if self.training:
+            nearest = F.one_hot(self.assign(inputs), self.num_clusters).to(inputs.dtype)
+            if padding.key is not None:
+                nearest = nearest.masked_fill(padding.key.unsqueeze(2), 0.0)
+            with torch.autocast(inputs.device.type, enabled=False):
+                self.gather(sums=(nearest.mT @ inputs).sum(dim=0), counts=nearest.sum(dim=(0, 1)))
+        return each_length(self.spread, (query, key, value, inputs), padding.key)
+
+    def learn(self, *, sums: Tensor, counts: Tensor) -> None:
+        means = sums / counts.clamp(min=1.0).unsqueeze(1)
+        self.centroids.lerp_(means.where(counts.unsqueeze(1) > 0, self.centroids), 1.0 - self.decay)
+
+    def spread(self, query: Tensor, key: Tensor, value: Tensor, inputs: Tensor) -> Tensor:
+        """Rows without padding."""
+        order = self.assign(inputs).argsort(dim=1, stable=True)
+        q, k, v = (_at(x, order) for x in (query, key, value))
+        window = Window(0, 0, segment=min(self.chunk_size, query.shape[2]))
+        return _at(windowed_attention(q, k, v, window, dropout=self.weight_dropout), order.argsort(dim=1))
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor, inputs: Tensor) -> Tensor:
+        clusters = self.assign(inputs).tolist()
+        order = sorted(range(len(clusters)), key=lambda token: (clusters[token], token))
+        output = torch.zeros_like(query)
+        for begin in range(0, len(order), self.chunk_size):
+            chunk = order[begin : begin + self.chunk_size]
+            weights = (query[:, chunk] @ key[:, chunk].mT * self.scale).softmax(dim=-1)
+            output[:, chunk] = weights @ value[:, chunk]
+        return output
+
+
+def _at(x: Tensor, index: Tensor) -> Tensor:
+    """Tokens ``index`` [B, N] of [B, H, N, E]."""
+    return x.gather(2, index[:, None, :, None].expand_as(x))

@@ -1,0 +1,188 @@
+"""Routing Transformer (Roy et al. 2021): a token attends to tokens of its cluster, whose centre learns by k-means.
+
+Shapes: B batch, H heads, N tokens, E width of a head, k clusters, w window.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attentions.bucketed import BucketedAttention
+from attentions.kernels.buckets import Reach
+from attentions.kernels.pieces import each_length
+from attentions.kernels.windowed import Window, windowed_attention
+from cab import Pattern, register_attention
+from cab.attention import Padding, SoftmaxLimit
+from cab.errors import UserError
+
+
+@register_attention("routing", patterns="NS CS", complexity="n", paper="Roy et al. 2021")
+class RoutingAttention(BucketedAttention):
+    """softmax(q_i k_j / sqrt(E)) v_j over a cluster, in half of the heads; the others have a sliding window.
+
+    Queries and keys of the first kind have mean 0 and variance 1 in each head, and belong to the centre mu with the
+    largest product (section 4). NS: a cluster takes the w = N / k queries and keys that are nearest to it, at most
+    ``window``; a token in several clusters gets the mean, in none zero. CS: a token is in one cluster, the nearest, and
+    sees the last ``window`` of its tokens; keys are the queries. The published form of CS takes the nearest w too,
+    which ranks a token against later ones.
+
+    Each step of training moves a centre to the (normalised) sum of its queries and keys by 1 - decay, and adds
+    ``commitment`` times their mean square distance to the loss. Time is N (k + w). Decoding keeps all keys and values.
+
+    Args:
+        num_clusters: k.
+        window: w, and what the other heads see: the tokens before, in NS half of them on either side.
+        local_heads: whether half of the heads (of several) have a sliding window.
+        normalize: whether queries and keys are normalised.
+        decay: of the centres.
+        commitment: weight of the loss.
+
+    Raises:
+        ValueError: for sizes below 1 or a decay outside [0, 1].
+    """
+
+    centroids: Tensor
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        num_clusters: int = 32,
+        window: int = 256,
+        local_heads: bool = True,
+        normalize: bool = True,
+        decay: float = 0.999,
+        commitment: float = 1e-4,
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if num_clusters < 1 or window < 1:
+            raise UserError(f"num_clusters and window must be at least 1, got {num_clusters} and {window}")
+        if not 0.0 <= decay <= 1.0:
+            raise UserError(f"decay must be between 0 and 1, got {decay}")
+        self.num_buckets, self.window, self.normalize = num_clusters, window, normalize
+        self.decay, self.commitment = decay, commitment
+        self.num_local = num_heads // 2 if local_heads else 0
+        self.reach = Reach(window - 1, 0)
+        centroids = torch.randn(num_heads - self.num_local, num_clusters, self.head_dim)
+        self.register_buffer("centroids", F.layer_norm(centroids, (self.head_dim,)))
+
+    @classmethod
+    def softmax_limit(cls, pattern: Pattern, num_tokens: int) -> SoftmaxLimit | None:
+        """One cluster, without norms; in CS keys are queries."""
+        if pattern is Pattern.CS:
+            return None
+        options = {"num_clusters": 1, "window": num_tokens, "local_heads": False, "normalize": False}
+        return SoftmaxLimit((options,))
+
+    def make_projections(self) -> None:
+        super().make_projections()
+        if self.pattern is Pattern.CS:
+            del self.k_proj
+
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q = self.normalized(self.exactly(self.q_proj, query))
+        k = q if self.pattern is Pattern.CS else self.normalized(self.exactly(self.k_proj, key))
+        return q, k, self.split_heads(self.v_proj(value))
+
+    def normalized(self, heads: Tensor) -> Tensor:
+        """Mean 0 and variance 1 in each head that has clusters."""
+        if not self.normalize:
+            return heads
+        local, routed = heads[:, : self.num_local], heads[:, self.num_local :]
+        return torch.cat([local, F.layer_norm(routed, (self.head_dim,))], dim=1)
+
+    # --- clusters -----------------------------------------------------------------------------------------
+
+    def scores(self, routed: Tensor) -> Tensor:
+        """Products with the centres, of the heads that have some: [B, H, N, k]."""
+        with torch.autocast(routed.device.type, enabled=False):
+            return routed.to(self.centroids.dtype) @ self.centroids.mT
+
+    @torch.no_grad()
+    def assign(self, query: Tensor) -> Tensor:
+        """The nearest cluster; in other heads all tokens are in one."""
+        nearest = self.scores(query[:, self.num_local :]).argmax(dim=-1)
+        return F.pad(nearest, (0, 0, self.num_local, 0))[None]
+
+    def follow(self, heads: Tensor, padding: Padding) -> None:
+        """The loss and the statistics of normalised queries or keys [B, H, N, E]."""
+        routed = heads[:, self.num_local :].to(self.centroids.dtype)
+        with torch.no_grad():
+            nearest = F.one_hot(self.scores(routed).argmax(dim=-1), self.num_buckets).to(routed.dtype)
+            if padding.key is not None:
+                nearest = nearest.masked_fill(padding.key[:, None, :, None], 0.0)
+            self.gather(sums=(nearest.mT @ routed).sum(dim=0), counts=nearest.sum(dim=(0, 2)))
+        far = (routed - nearest @ self.centroids).square().mean(dim=(1, 3))
+        self.add_loss(self.commitment * far, padding)
+
+    def learn(self, *, sums: Tensor, counts: Tensor) -> None:
+        new = F.layer_norm(sums, (self.head_dim,)).where(counts.unsqueeze(-1) > 0, self.centroids)
+        self.centroids.lerp_(new, 1.0 - self.decay)
+
+    # --- attention ----------------------------------------------------------------------------------------
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, **draws: Tensor) -> Tensor:
+        if self.training:
+            self.follow(query, padding)
+        if self.pattern is Pattern.CS:
+            return super().attend(query, key, value, padding, **draws)
+        if self.training:
+            self.follow(key, padding)
+        return each_length(self.spread, (query, key, value), padding.key)
+
+    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """NS, rows without padding."""
+        local, window = self.num_local, Window(self.window // 2, self.window // 2)
+        q, k, v = (x[:, :local] for x in (query, key, value))
+        routed = self.balanced(query[:, local:], key[:, local:], value[:, local:])
+        if not local:
+            return routed
+        return torch.cat([windowed_attention(q, k, v, window, dropout=self.weight_dropout), routed], dim=1)
+
+    def size(self, length: int) -> int:
+        """w."""
+        return min(-(-length // self.num_buckets), self.window)
+
+    def balanced(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """The nearest queries and keys of each cluster, all clusters at once."""
+        size = self.size(query.shape[2])
+        with torch.no_grad():
+            taken, listed = (self.scores(x).topk(size, dim=2, sorted=False).indices.mT.flatten(2) for x in (query, key))
+
+        def take(x: Tensor, index: Tensor) -> Tensor:
+            """[B, H, N, E] to [B H, k, w, E]."""
+            found = x.gather(2, index.unsqueeze(3).expand(-1, -1, -1, x.shape[3]))
+            return found.unflatten(2, (-1, size)).flatten(0, 1)
+
+        q, k, v = take(query, taken), take(key, listed), take(value, listed)
+        means = F.scaled_dot_product_attention(q, k, v, dropout_p=self.weight_dropout)
+        means = means.unflatten(0, query.shape[:2]).flatten(2, 3)
+        index = taken.unsqueeze(3).expand_as(means)
+        total = torch.zeros_like(value, dtype=means.dtype).scatter_add(2, index, means)
+        count = torch.zeros_like(total[..., 0]).scatter_add_(2, taken, torch.ones_like(means[..., 0]))
+        return total / count.clamp(min=1.0).unsqueeze(3)
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor, **draws: Tensor) -> Tensor:
+        if self.pattern is Pattern.CS:
+            return super().reference(query, key, value, **draws)
+        length, outputs = query.shape[1], []
+        position = torch.arange(length, device=query.device)
+        near = (position - position[:, None]).abs() <= self.window // 2
+        for head in range(self.num_heads):
+            logits = query[head] @ key[head].mT * self.scale
+            if head < self.num_local:
+                outputs.append(logits.masked_fill(~near, -torch.inf).softmax(dim=-1) @ value[head])
+                continue
+            output, count = torch.zeros_like(value[head]), torch.zeros_like(value[head, :, :1])
+            for centre in self.centroids[head - self.num_local]:
+                taken, listed = ((x[head] @ centre).argsort(descending=True)[: self.size(length)] for x in (query, key))
+                means = logits[taken][:, listed].softmax(dim=-1) @ value[head, listed]
+                output = output.index_add(0, taken, means)
+                count[taken] += 1.0
+            outputs.append(output / count.clamp(min=1.0))
+        return torch.stack(outputs)

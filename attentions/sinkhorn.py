@@ -1,0 +1,205 @@
+"""Sparse Sinkhorn attention (Tay et al. 2020a): a block of tokens sees itself and a block of sorted tokens.
+
+Shapes: B batch, H heads, N tokens, E width of a head, J blocks, b tokens of a block, T new tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attentions.kernels.key_blocks import block_means, in_order
+from attentions.kernels.pieces import each_length
+from attentions.kernels.precision import no_weight, wide
+from attentions.kernels.token_cache import no_tokens, with_tokens
+from cab import Attention, Pattern, register_attention
+from cab.attention import Padding, SoftmaxLimit, State
+from cab.errors import UserError
+from cab.padding import lengths
+
+TOGETHER = 64
+"""Tokens that are read at once in decoding."""
+
+
+@register_attention("sinkhorn", patterns="NS CS", complexity="n^2", paper="Tay et al. 2020a")
+class SinkhornAttention(Attention):
+    """softmax(q_i [S K; K_own]^T / sqrt(E)) [S V; V_own]: keys of the token's block, and sorted ones (section 3).
+
+    Row a of S mixes the blocks, token by token, by products of the mean query of block a and the mean keys of the
+    others, divided by ``temperature``. NS: rows and columns are normalised in turn, so that S nears a permutation;
+    blocks are as even as ``block_size`` lets them be, and zeros stand where the last lacks tokens. CS: block a sorts
+    the blocks before it, by the mean of all queries up to its first; rows are normalised alone, columns would count
+    later blocks. The first block sees itself.
+
+    The paper sorts by a network with a fixed number of blocks and Gumbel noise; means, as in the public code, fit any
+    length. Time is N b + (N / b)^2 E b. Decoding keeps queries, keys and values of all tokens.
+
+    Args:
+        block_size: b.
+        iterations: of the normalisation.
+        temperature: of the scores.
+
+    Raises:
+        ValueError: for sizes below 1 or a temperature that is not above 0.
+    """
+
+    compacts_padding = True
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        block_size: int = 64,
+        iterations: int = 8,
+        temperature: float = 0.75,
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if block_size < 1 or iterations < 1:
+            raise UserError(f"block_size and iterations must be at least 1, got {block_size} and {iterations}")
+        if not temperature > 0.0:
+            raise UserError(f"temperature must be above 0, got {temperature}")
+        self.block_size, self.iterations, self.temperature = block_size, iterations, temperature
+
+    @classmethod
+    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
+        """One block, which in NS is sorted to itself: every key is there twice."""
+        return SoftmaxLimit(({"block_size": num_tokens},))
+
+    # --- sorting ------------------------------------------------------------------------------------------
+
+    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Of summaries [..., T, E] and [..., J, E], [..., T, J]."""
+        return queries @ keys.mT * self.scale / self.temperature
+
+    def permutation(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """S of the blocks of a row that all see each other (Sinkhorn's rows and columns in turn)."""
+        logits = self.scores(queries, keys)
+        for _ in range(self.iterations):
+            logits = logits - logits.logsumexp(dim=-1, keepdim=True)
+            logits = logits - logits.logsumexp(dim=-2, keepdim=True)
+        return logits.exp()
+
+    def past(self, queries: Tensor, keys: Tensor, block: Tensor) -> Tensor:
+        """Rows of S for targets in ``block`` [..., T] over the blocks before theirs; none of the first."""
+        earlier = torch.arange(keys.shape[-2], device=keys.device) < block.unsqueeze(-1)
+        logits = self.scores(queries, keys).masked_fill(~earlier, no_weight(queries.dtype))
+        return logits.softmax(dim=-1).masked_fill(~earlier, 0.0)
+
+    # --- attention ----------------------------------------------------------------------------------------
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        mask = None if self.pattern is Pattern.CS else padding.key
+        return each_length(self.spread, (query, key, value), mask)
+
+    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Rows without padding, or in CS with some on the right."""
+        length, device = query.shape[2], query.device
+        count = -(-length // self.block_size)
+        size = self.block_size if self.pattern is Pattern.CS else -(-length // count)
+        place = torch.arange(count * size, device=device).unflatten(0, (count, size))
+        with torch.autocast(device.type, enabled=False):
+            if self.pattern is Pattern.CS:
+                begin = place[:, 0]
+                summary = wide(query).cumsum(dim=2)[:, :, begin] / (begin + 1).unsqueeze(1)
+                order = self.past(summary, _means(key, size, length), torch.arange(count, device=device))
+                own = place[0] <= place[0].unsqueeze(1)
+                seen = torch.cat([(begin > 0)[:, None, None].expand(-1, size, size), own.expand(count, -1, -1)], dim=2)
+            else:
+                order = self.permutation(_means(query, size, length), _means(key, size, length))
+                seen = torch.cat([torch.ones_like(place, dtype=torch.bool), place < length], dim=1).unsqueeze(1)
+        q, k, v = (_blocks(x, size).flatten(0, 1) for x in (query, key, value))
+        order = order.to(k.dtype).flatten(0, 1)
+        keys, values = (torch.cat([_mixed(order, x), x], dim=2) for x in (k, v))
+        hides = self.pattern is Pattern.CS or count * size > length
+        output = F.scaled_dot_product_attention(q, keys, values, seen if hides else None, self.weight_dropout)
+        return output.flatten(1, 2)[:, :length].unflatten(0, query.shape[:2])
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        length, size = query.shape[1], self.block_size
+        if self.pattern is Pattern.NS:
+            size = -(-length // -(-length // size))
+        blocks = [slice(begin, min(begin + size, length)) for begin in range(0, length, size)]
+        queries, keys = (torch.stack([x[:, block].mean(dim=1) for block in blocks], dim=1) for x in (query, key))
+        if self.pattern is Pattern.NS:
+            order = self.permutation(queries, keys)
+        outputs = []
+        for a, block in enumerate(blocks):
+            own_key, own_value, causal = key[:, block], value[:, block], self.pattern is Pattern.CS
+            if causal:
+                summary = query[:, : block.start + 1].mean(dim=1, keepdim=True)
+                weights = self.scores(summary, keys[:, :a]).softmax(dim=-1) if a else query.new_zeros(len(query), 1, 0)
+            else:
+                weights = order[:, a : a + 1]
+            mixed = []
+            for x in (key, value):
+                total = x.new_zeros(len(x), size if weights.shape[2] else 0, self.head_dim)
+                for c in range(weights.shape[2]):
+                    part = x[:, blocks[c]]
+                    total = total + F.pad(weights[:, :, c, None] * part, (0, 0, 0, size - part.shape[1]))
+                mixed.append(total)
+            for i in range(block.stop - block.start):
+                seen = i + 1 if causal else size
+                logits = query[:, block][:, i : i + 1] @ torch.cat([mixed[0], own_key[:, :seen]], dim=1).mT
+                weights_i = (logits * self.scale).softmax(dim=-1)
+                outputs.append(weights_i @ torch.cat([mixed[1], own_value[:, :seen]], dim=1))
+        return torch.cat(outputs, dim=1)
+
+    # --- decoding -----------------------------------------------------------------------------------------
+
+    def start(self, batch_size: int, like: Tensor) -> State:
+        """Queries, keys and values of no tokens, and how many there are."""
+        shape = (self.num_heads, self.head_dim)
+        state = no_tokens(batch_size, like, query=shape, key=shape, value=shape)
+        return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
+
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+        position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
+        new = in_order(with_tokens(state, padding.key, query=query, key=key, value=value), "query", "key", "value")
+        new["length"] = state["length"] + lengths(key, padding.key)
+        pieces = zip(query.split(TOGETHER, dim=2), position.split(TOGETHER, dim=1), strict=True)
+        with torch.autocast(query.device.type, enabled=False):
+            return torch.cat([self.read(q, at, new) for q, at in pieces], dim=2), new
+
+    def read(self, query: Tensor, position: Tensor, state: State) -> Tensor:
+        """Queries [B, H, T, E] at ``position`` [B, T] of what the state holds."""
+        size = self.block_size
+        keys, values, sums = wide(state["key"]), wide(state["value"]), wide(state["query"]).cumsum(dim=2)
+        last = keys.shape[2] - 1
+        block = position // size
+        begin = (block * size).clamp(max=last)[:, None, :, None].expand(-1, self.num_heads, -1, 1)
+        summary = sums.gather(2, begin.expand(-1, -1, -1, self.head_dim)) / (begin + 1)
+        count = keys.shape[2] // size
+        order = self.past(summary, block_means(keys, size), block.unsqueeze(1))
+        own = begin + torch.arange(size, device=query.device)  # [B, H, T, b]
+        seen = torch.cat([(begin > 0).expand_as(own), own <= position[:, None, :, None]], dim=3)
+        found = []
+        for x in (keys, values):
+            mixed = order @ x[:, :, : count * size].unflatten(2, (count, size)).flatten(3)
+            index = own.clamp(max=last).flatten(2).unsqueeze(3).expand(-1, -1, -1, self.head_dim)
+            near = x.gather(2, index).unflatten(2, own.shape[2:])
+            found.append(torch.cat([mixed.unflatten(3, (size, -1)), near], dim=3))
+        logits = (found[0] @ wide(query).unsqueeze(4)).squeeze(4) * self.scale
+        weights = logits.masked_fill(~seen, no_weight(logits.dtype)).softmax(dim=-1)
+        weights = F.dropout(weights, self.weight_dropout)
+        return (weights.unsqueeze(3) @ found[1]).squeeze(3).to(query.dtype)
+
+
+def _blocks(x: Tensor, size: int) -> Tensor:
+    """[B, H, N, E] to [B, H, J, b, E], with zeros after the last token."""
+    return F.pad(x, (0, 0, 0, -x.shape[2] % size)).unflatten(2, (-1, size))
+
+
+def _means(x: Tensor, size: int, length: int) -> Tensor:
+    """Of the tokens of each block, [B, H, J, E]."""
+    total = _blocks(wide(x), size).sum(dim=3)
+    count = (length - torch.arange(total.shape[2], device=x.device) * size).clamp(max=size)
+    return total / count.unsqueeze(1)
+
+
+def _mixed(order: Tensor, blocks: Tensor) -> Tensor:
+    """Rows of S [G, J, J] times blocks [G, J, b, E]."""
+    return (order @ blocks.flatten(2)).unflatten(2, blocks.shape[2:])
