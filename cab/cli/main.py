@@ -25,6 +25,7 @@ COMMANDS = {
     "verify": "is an attention correct? look-ahead, decoding, padding, limits, growth",
     "efficiency": "time and memory of attentions against length",
     "efficiency-length": "from which length on an attention is cheaper than softmax attention",
+    "analyse": "what attentions do in a network: gradients of their scores, dilution of their weight",
     "score": "compositional index of results",
     "correlation": "correlation between patterns and between tasks",
     "suite": "do the small generated tasks measure attention? checked on their records",

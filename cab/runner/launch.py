@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from cab.config import register_configs, resolve
+from cab.config import check_overrides, register_configs, resolve
 from cab.config_folders import CONFIGS
 from cab.errors import UserError, first_line
 from cab.runner.composition import Composer
@@ -106,6 +106,14 @@ def _composed(cells: Iterable[Sequence[str]], report: Report) -> Iterator[Job]:
             report.add_error(error, command)
             continue
         yield Job(config, command)
+
+
+def composed(overrides: Sequence[str]) -> dict[str, Any]:
+    """The configuration of the one cell that the overrides name, with the values that its tables give."""
+    overrides = check_overrides(overrides)
+    register_configs()
+    with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"), readable_errors():
+        return resolve(compose("run", overrides=overrides))
 
 
 def composed_text(overrides: Sequence[str]) -> str:

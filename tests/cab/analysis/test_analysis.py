@@ -1,0 +1,166 @@
+"""Dilution and gradients of scores, against their definitions; the command on fresh networks and on records."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cab import build_attention
+from cab.analysis.dilution import dilution, effective_weights, mass_of_neighbours, uniform_area
+from cab.analysis.gradients import recorded, relative_deviation, score_gradients
+from cab.analysis.subject import Subject, subject_of
+from tests.cab.cli.command import cab
+
+SMOKE = ["task=lm", "dataset=synthetic", "backbone=gpt2", "pattern=CS", "preset=smoke", "device=cpu"]
+
+
+def fresh(attention: str) -> Subject:
+    subject = subject_of([*SMOKE, f"attention={attention}"])
+    for parameter in subject.network.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.3)
+    return subject
+
+
+# --- dilution ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_uniform_attention_reaches_the_diagonal(causal: bool) -> None:
+    """Of 100 tokens that all see as many, r of the neighbours hold exactly r; what is rounded up is little."""
+    mass = mass_of_neighbours(torch.ones(2, 100, 100), causal)
+    share = torch.arange(1, 101, dtype=torch.float64) / 100
+    assert ((mass - share) > -1e-9).all()
+    torch.testing.assert_close(mass, share, atol=0.05 if causal else 1e-9, rtol=0)
+    assert 0.5 < uniform_area(100, causal) < 0.54
+
+
+def test_neighbours_alternate_and_begin_with_the_token_itself() -> None:
+    weights = torch.zeros(1, 4, 4)
+    weights[0, 1] = torch.tensor([1.0, 4.0, 2.0, -3.0])  # order of token 1: itself, left, right, the last
+    mass = mass_of_neighbours(weights, is_causal=False)
+    torch.testing.assert_close(mass[[24, 49, 74, 99]], torch.tensor([0.4, 0.5, 0.7, 1.0]).double())
+    assert (mass_of_neighbours(torch.eye(5)[None], is_causal=True) == 1).all()
+
+
+def heads(module: nn.Module, x: Tensor) -> list[Tensor]:
+    return [y[0] for y in module.project(x[None], x[None], x[None])]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("name", ["vanilla", "linear", "norm_attention", "diag_attention", "transnormer_t1"])
+def test_effective_weights_are_the_weights(name: str) -> None:
+    module = build_attention(name, pattern="CS", embed_dim=12, num_heads=2).double().eval()
+    inner = getattr(module, "form", module)
+    x = torch.randn(9, 12, dtype=torch.float64)
+    q, k, _ = heads(inner, x)
+    if name in ("vanilla", "diag_attention"):
+        weights = (q @ k.mT * 6**-0.5).masked_fill(torch.ones(9, 9).triu(1).bool(), -torch.inf).softmax(dim=-1)
+    else:
+        shift = 0.0 if name == "transnormer_t1" else 1.0
+        weights = ((F.elu(q) + shift) @ (F.elu(k) + shift).mT).tril()
+    found = effective_weights(module, x, torch.Generator().manual_seed(1)).abs()
+    expected = weights.abs() / weights.abs().sum(dim=-1, keepdim=True)
+    torch.testing.assert_close(found / found.sum(dim=-1, keepdim=True), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_method_without_heads_has_what_its_inputs_do() -> None:
+    module = build_attention("s4d", pattern="CS", embed_dim=8, num_heads=2)
+    weights = effective_weights(module, torch.randn(7, 8), torch.Generator())
+    assert weights.shape == (1, 7, 7)
+    assert not weights[0].triu(1).any()
+    assert (weights[0].diagonal() > 0).all()
+
+
+def test_every_layer_has_a_curve() -> None:
+    curves = dilution(fresh("transnormer_t2"), rows=1)
+    assert [curve.path for curve in curves] == [f"decoder_layers.{i}.self_attention" for i in range(2)]
+    for curve in curves:
+        assert (curve.mass.diff() > -1e-9).all()
+        assert curve.mass[-1] == pytest.approx(1.0)
+
+
+# --- gradients of scores ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["vanilla", "linear"])
+def test_gradients_of_scores_are_equation_7(name: str) -> None:
+    """dL/ds_ij = f'(s)/f(s) p_ij (dL/do_i) (v_j - o_i), with f'/f of one for softmax and 1/s without it."""
+    subject = fresh(name)
+    subject.network.double()
+    with recorded(subject) as layers:
+        subject.cell.task.loss(subject.network, subject.batch(1)).backward()  # type: ignore[no-untyped-call]
+        for layer in layers:
+            for s, o, v in layer.reads:
+                assert s.grad is not None
+                assert o.grad is not None
+                seen = torch.ones_like(s).tril()
+                f = (s.exp() if name == "vanilla" else s) * seen
+                p = f / f.sum(dim=-1, keepdim=True)
+                torch.testing.assert_close(p @ v, o)
+                towards = o.grad @ v.mT - (o.grad * o).sum(dim=-1, keepdim=True)
+                expected = p * towards / (1.0 if name == "vanilla" else s)
+                torch.testing.assert_close(s.grad, expected.detach(), rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["vanilla", "linear", "norm_attention", "transnormer_t1"])
+def test_gradients_stay_below_their_bounds(name: str) -> None:
+    bounds = {"vanilla": "bound_softmax", "linear": "bound_linear"}
+    subject = fresh(name)
+    for row in score_gradients(subject, rows=2):
+        assert 0 < row["median"] <= row["q90"] <= row["q99"] <= row["largest"]  # type: ignore[operator]
+        assert row["largest"] <= row[bounds.get(name, "bound_norm")]  # type: ignore[operator]
+    slots = [slot for _, slot in subject.slots()]
+    assert not any(slot.use_reference for slot in slots)
+    assert all("reference" not in vars(getattr(slot, "form", slot)) for slot in slots)
+
+
+def test_relative_deviation() -> None:
+    assert relative_deviation([1.0, 3.0]) == pytest.approx(0.5)
+
+
+# --- the command --------------------------------------------------------------------------------------------
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_fresh_network_and_a_record(tmp_path: Path) -> None:
+    overrides = [*SMOKE, "attention=linear"]
+    process = cab("analyse", "gradients", *overrides, "--steps", "3", "--out", "a", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "untrained" in process.stdout
+    assert [row["step"] for row in rows(tmp_path / "a/norms.csv")] == ["1", "2", "3"]
+    assert len(rows(tmp_path / "a/gradients.csv")) == 2
+    trained = cab("run", *overrides, "trainer.max_steps=2", "results_dir=r", cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    (record,) = (tmp_path / "r").glob("*.json")
+    process = cab("analyse", "dilution", str(record), "--out", "b", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert ", trained" in process.stdout
+    assert len(rows(tmp_path / "b/dilution.csv")) == 200
+    assert (tmp_path / "b/dilution.png").stat().st_size > 1000
+    (record.with_suffix("") / "weights.pt").unlink()
+    process = cab("analyse", "dilution", str(record), cwd=tmp_path)
+    assert process.returncode == 2
+    assert "no weights at" in process.stderr
+    assert json.loads(record.read_text())
+
+
+def test_mistakes(tmp_path: Path) -> None:
+    for arguments, words in (
+        (["dilution", "task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "preset=smoke"], "neighbours"),
+        (["dilution", *SMOKE, "attention=abc", "--steps", "2"], "--steps is of gradients"),
+        (["gradients", *SMOKE, "attention=abc", "--rows", "0"], "--rows must be"),
+        (["gradients", *SMOKE, "attention=abcd"], "abcd"),
+    ):
+        process = cab("analyse", *arguments, cwd=tmp_path)
+        assert process.returncode == 2
+        assert words in process.stderr
