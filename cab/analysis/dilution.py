@@ -127,7 +127,7 @@ def mass_of_neighbours(weights: Tensor, is_causal: bool) -> Tensor:
     order = (2 * distance.abs() - (distance < 0).long()).to(torch.float64)
     seen = position + 1 if is_causal else torch.full((length,), length)
     if is_causal:
-        order = order.masked_fill(distance > 0, torch.inf)
+        order, weights = order.masked_fill(distance > 0, torch.inf), weights.tril()
     sorted_weights = weights.abs().to(torch.float64).gather(-1, order.argsort(dim=-1).expand_as(weights))
     total = sorted_weights.sum(dim=-1)
     share = torch.arange(1, POINTS + 1, dtype=torch.float64) / POINTS

@@ -67,7 +67,7 @@ def score_gradients(subject: Subject, *, rows: int = 4) -> list[dict[str, float 
     """A row a slot under test: :meth:`Layer.row` of the task's loss on some rows of training data."""
     subject.network.eval()
     with recorded(subject) as layers:
-        subject.cell.task.loss(subject.network, subject.batch(rows)).backward()  # type: ignore[no-untyped-call]
+        subject.cell.task.loss(subject.network, subject.batch(rows)).backward()
         table = [layer.row() for layer in layers]
     subject.network.zero_grad()
     return table
@@ -84,7 +84,7 @@ def recorded(subject: Subject) -> Iterator[list[Layer]]:
         if inner is None:
             continue
         slot.use_reference = True
-        inner.reference = _watched(inner.reference, layer)  # type: ignore[method-assign]
+        inner.reference = _watched(inner.reference, layer)
         undo.append((slot, inner))
     try:
         yield layers
@@ -142,7 +142,7 @@ def norms_over_training(subject: Subject, steps: int) -> list[dict[str, float]]:
     order = StepBatches(num_items=len(data), shares=shares, num_steps=steps, seed=cell.config["seed"])  # type: ignore[arg-type]
     groups = parameter_groups(network, learning_rate=config.learning_rate, weight_decay=config.weight_decay)
     kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-    optimizer = kind(groups, betas=tuple(config.betas), eps=config.eps)
+    optimizer = kind(groups, betas=(config.betas[0], config.betas[1]), eps=config.eps)
     peaks = [group["lr"] for group in optimizer.param_groups]
     rate = config.rate(order.steps_per_epoch)
     network.train()
@@ -152,7 +152,7 @@ def norms_over_training(subject: Subject, steps: int) -> list[dict[str, float]]:
         torch.manual_seed(mix_seed(order.seed, step))
         loss = cell.task.loss(network, batch)
         added = auxiliary_loss(network)
-        (loss if added is None else loss + added).backward()  # type: ignore[no-untyped-call]
+        (loss if added is None else loss + added).backward()
         norms = {path: _norm(slot) for path, slot in subject.slots()}
         table.append({"step": step + 1, "loss": loss.item(), "all": _norm(network), **norms})
         if config.clip_norm:

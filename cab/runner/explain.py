@@ -24,7 +24,7 @@ from cab.config_sources import REGISTRIES
 from cab.runner.launch import readable_errors
 
 ROOT = CONFIGS.parent
-CHANGING = ("preset/", "size/", "recipe/")
+CHANGING = ("preset/", "size/", "recipe/", "data_recipe/")
 """Files that change defaults; those of all other groups hold them."""
 NAMED = ("task", "dataset", "backbone", "attention")
 COMMAND_LINE = "command line"

@@ -44,6 +44,31 @@ class Blocks(Dataset[Tensor]):
         return torch.stack(items) if len({len(item) for item in items}) == 1 else items
 
 
+class OverlappingBlocks(Dataset[tuple[Tensor, int]]):
+    """Blocks of ``length`` tokens, of which the first ``overlap`` are those before (fairseq's context window).
+
+    Items are the token before a block and the block, and how many of its last tokens no block before had.
+    """
+
+    def __init__(self, corpus: Corpus, part: str, length: int, *, overlap: int) -> None:
+        self.corpus, self.part, self.length, self.overlap = corpus, part, length, overlap
+        self.num_tokens = len(corpus.files[part])
+
+    def __len__(self) -> int:
+        later = max(0, self.num_tokens - self.length)
+        return 1 + -(-later // (self.length - self.overlap))
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, int]]:
+        return [self[index] for index in indices]
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        start = index * (self.length - self.overlap)
+        block = self.corpus.read(self.part, start, min(start + self.length, self.num_tokens))
+        before = self.corpus.read(self.part, start - 1, start) if start else np.array([END])
+        tokens = torch.from_numpy(np.concatenate([before, block]))
+        return tokens, len(block) - (self.overlap if index else 0)
+
+
 class PackedLines(Dataset[Tensor]):
     """As many whole lines as fit into ``length`` tokens, padded (fairseq's break mode complete).
 

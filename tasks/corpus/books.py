@@ -17,14 +17,19 @@ from tasks.hub import stream
 log = logging.getLogger(__name__)
 
 PARTS = ("train", "validation", "test")
+WIKITEXTS = ("wikitext103", "wikitext2")
 LEAST_WORDS = 10
 """Books with fewer words are left out, with a warning that counts them."""
 
 
 class Books(ABC):
-    """Streams books, one at a time; ``key`` identifies their content."""
+    """Streams books, one at a time; ``key`` identifies their content.
+
+    ``counts_line_ends``: whether the end of a line counts as a word where perplexity is per word.
+    """
 
     key: dict[str, Any]
+    counts_line_ends: ClassVar[bool] = False
 
     @abstractmethod
     def read(self, part: str) -> Iterator[str]:
@@ -118,7 +123,7 @@ class SyntheticBooks(Books):
 
 
 def find_books(dataset: str, source: str | None, data_root: Path | None, *, synthetic: SyntheticBooks) -> Books:
-    """The books of a data set: ``synthetic``, of the hub where ``source`` names one, else under ``data_root``.
+    """The texts of a data set: ``synthetic``, of the hub where ``source`` names one, else under ``data_root``.
 
     Raises:
         ValueError: no folder is given, or it has no books.
@@ -127,6 +132,12 @@ def find_books(dataset: str, source: str | None, data_root: Path | None, *, synt
         return synthetic
     if source is not None:
         return HubBooks(source)
+    if dataset in WIKITEXTS:
+        if data_root is None:
+            raise UserError(f"dataset '{dataset}' needs its files: {how_to_get(dataset, None)}; then data_root=FOLDER")
+        from tasks.corpus.wikitext import WikiText
+
+        return WikiText(dataset, data_root)
     if data_root is None:
         raise UserError(
             f"dataset '{dataset}' needs its books: {how_to_get(dataset, None)}; point data_root (or CAB_DATA) at a "

@@ -14,6 +14,7 @@ import numpy as np
 from cab.cache import prepared, progress
 from tasks.bpe import read_bpe, trained_bpe
 from tasks.corpus.books import PARTS, Books
+from tasks.words import WORDS, words_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -48,7 +49,7 @@ class Corpus:
         files: raw tokens of each part; ``end_of_line`` stands after every line.
         dictionary: raw token to entry; what does not occur in training is UNKNOWN.
         counts: how often each entry occurs in training.
-        words: of each part, separated by white space.
+        words: of each part, separated by white space; of some corpora with the ends of their lines.
         unknown: tokens of each part that the dictionary lacks.
     """
 
@@ -92,9 +93,11 @@ def read_corpus(books: Books, *, tokenizer: str | None, vocab_size: int) -> Corp
 
     Args:
         tokenizer: a tokenizer.json, or a folder with one or with GPT-2's files; one of ``vocab_size`` entries is
-            trained on the training part when there is none.
+            trained on the training part when there is none. ``words``: every word of the training part is a token.
     """
-    if tokenizer is None:
+    if tokenizer == WORDS:
+        bpe = words_of(lambda: books.readable("train"), key={"books": books.key.get("train", books.key)})
+    elif tokenizer is None:
         bpe = trained_bpe(
             lambda: books.readable("train"),
             vocab_size=vocab_size,
@@ -138,8 +141,8 @@ def _encode(books: Books, tokenizer: Tokenizer, folder: Path) -> None:
         words[part] = 0
         with (folder / f"{part}.bin").open("wb") as file:
             for book in progress(books.readable(part), f"encoding {part}"):
-                words[part] += len(book.split())
                 lines = book.splitlines()
+                words[part] += len(book.split()) + len(lines) * books.counts_line_ends
                 for start in range(0, len(lines), 1000):
                     encoded = tokenizer.encode_batch(lines[start : start + 1000], add_special_tokens=False)
                     tokens = np.concatenate([np.array([*line.ids, end_of_line], dtype=dtype) for line in encoded])

@@ -16,8 +16,8 @@ from backbones.generation import Limits, sample
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import TokenLM
 from cab.task import Batches, Metric
-from tasks.corpus.blocks import Blocks
-from tasks.corpus.books import SyntheticBooks, find_books
+from tasks.corpus.blocks import Blocks, OverlappingBlocks
+from tasks.corpus.books import WIKITEXTS, SyntheticBooks, find_books
 from tasks.corpus.facts import ALL, ANSWERS, Facts, FactScores, check_scored
 from tasks.corpus.tokens import perplexity, read_corpus, unigram_loss
 from tasks.lm.pictures import draw_contexts, write_samples
@@ -26,19 +26,25 @@ from tasks.lm.synthetic import LEVELS, generate_book
 log = logging.getLogger(__name__)
 
 
-@register_task("lm", paper="Radford et al. 2019", datasets="pg19 synthetic", backbones={"gpt2": "CS"})
+@register_task(
+    "lm", paper="Radford et al. 2019", datasets="pg19 wikitext103 wikitext2 synthetic", backbones={"gpt2": "CS"}
+)
 class LM(Task):
     """Predict each token of a book from those before it.
 
     Args:
-        dataset: pg19 (folders in its layout, or a data set on the hub), or synthetic.
+        dataset: pg19 (folders in its layout, or a data set on the hub), wikitext103 or wikitext2 (their three files),
+            or synthetic.
         source: name of a data set on the hub with the columns of ``deepmind/pg19``, in place of local files.
         tokenizer: a tokenizer.json, or a folder with one or with GPT-2's vocab.json and merges.txt; without one, a
-            byte-level BPE of ``vocab_size`` entries is trained on the training part.
+            byte-level BPE of ``vocab_size`` entries is trained on the training part. ``words``: each word that occurs
+            there is a token.
         vocab_size: of the tokenizer that is trained.
         scored: ``all`` tokens, or of generated books the ``answers`` alone: what is learnt and scored. Other books have
             none.
         block_len: tokens of a training block.
+        overlap: tokens before those that a second evaluation of the test part scores, in blocks of ``block_len`` that
+            overlap by so many: ``word_ppl_overlap``, as fairseq's ``--context-window``; 0 for none.
         evaluation_batch_size: blocks a batch in validation and test.
         context_lengths: block lengths at which the trained network is scored besides, shorter and longer than
             ``block_len`` (the paper's Figure 3c).
@@ -58,6 +64,7 @@ class LM(Task):
         vocab_size: int = 50257,
         scored: str = ALL,
         block_len: int = 8192,
+        overlap: int = 0,
         evaluation_batch_size: int = 1,
         context_lengths: Sequence[int] = (256, 512, 1024, 2048, 4096, 8192, 16384),
         context_tokens: int | None = None,
@@ -65,13 +72,15 @@ class LM(Task):
     ) -> None:
         self.dataset, self.source, self.tokenizer = dataset, source, tokenizer
         self.vocab_size, self.scored, self.block_len = vocab_size, scored, block_len
-        self.evaluation_batch_size = evaluation_batch_size
+        self.overlap, self.evaluation_batch_size = overlap, evaluation_batch_size
         self.context_lengths = tuple(context_lengths)
         self.context_tokens, self.sample_tokens = context_tokens, sample_tokens
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        beside = [(f"ppl_{level}", "per token") for level in LEVELS] if self._asks else [("word_ppl", "per word")]
+        beside = [(f"ppl_{level}", "per token") for level in LEVELS]
+        if not self._asks:
+            beside = [(name, "per word") for name in ("word_ppl", *self._word_perplexities)]
         return (
             Metric("ppl", "per token", higher_is_better=False),
             *(Metric(name, unit, higher_is_better=False, primary=False) for name, unit in beside),
@@ -86,12 +95,21 @@ class LM(Task):
         """Whether answers are learnt and scored alone."""
         return self.scored == ANSWERS and self.dataset == "synthetic"
 
+    @property
+    def _word_perplexities(self) -> list[str]:
+        """Beside that of the test part: WikiText's are published for both, and with and without overlap."""
+        names = ["word_ppl_validation"] if self.dataset in WIKITEXTS else []
+        return [*names, "word_ppl_overlap"] if self.overlap else names
+
     def check(self) -> None:
         check_scored(self.scored)
         if min(self.block_len, self.evaluation_batch_size, self.sample_tokens, *self.context_lengths) < 1:
             raise UserError(
                 "task.block_len, evaluation_batch_size, sample_tokens and context_lengths must be at least 1"
             )
+
+        if not 0 <= self.overlap < self.block_len:
+            raise UserError(f"task.overlap must be from 0 to below task.block_len {self.block_len}, got {self.overlap}")
 
     def setup(self, data_root: Path | None) -> None:
         books = find_books(self.dataset, self.source, data_root, synthetic=SyntheticBooks(generate_book))
@@ -136,6 +154,15 @@ class LM(Task):
                 count += losses.numel()
         return total / count, count
 
+    def overlapping_loss(self, backbone: Backbone, batches: Batches, part: str) -> float:
+        """Sum over every token of a part, each with ``overlap`` tokens or more before it, but for the first block."""
+        total = 0.0
+        blocks = OverlappingBlocks(self.corpus, part, self.block_len, overlap=self.overlap)
+        for batch in batches(blocks, self.evaluation_batch_size):
+            for tokens, num_new in batch:
+                total += self.token_losses(backbone, tokens[None])[0, -num_new:].double().sum().item()
+        return total
+
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         return self.mean_loss(backbone, batches, "validation", self.block_len)[0]
 
@@ -144,6 +171,12 @@ class LM(Task):
         scores = {"ppl": perplexity(mean)}
         if self._facts is None:
             scores["word_ppl"] = perplexity(mean * count / self.corpus.words["test"])
+            if "word_ppl_validation" in self._word_perplexities:
+                mean, count = self.mean_loss(backbone, batches, "validation", self.block_len)
+                scores["word_ppl_validation"] = perplexity(mean * count / self.corpus.words["validation"])
+            if self.overlap:
+                total = self.overlapping_loss(backbone, batches, "test")
+                scores["word_ppl_overlap"] = perplexity(total / self.corpus.words["test"])
         else:
             scores |= self._level_scores(self._facts, backbone, batches)
         for length in self.context_lengths:

@@ -22,12 +22,14 @@ from tasks.mlm.synthetic import LEVELS, generate_book
 MASKED, REPLACED, KEPT = 0.8, 0.1, 0.1  # of the chosen tokens (Devlin et al. 2019, section 3.1)
 
 
-@register_task("mlm", paper="Liu et al. 2019", datasets="pg19 synthetic", backbones={"roberta": "NS"})
+@register_task(
+    "mlm", paper="Liu et al. 2019", datasets="pg19 wikitext103 wikitext2 synthetic", backbones={"roberta": "NS"}
+)
 class MLM(Task):
     """Predict the hidden tokens of a page from the others.
 
     Args:
-        dataset: pg19 (folders in its layout, or a data set on the hub), or synthetic.
+        dataset: pg19, wikitext103, wikitext2 or synthetic, as of the task ``lm``.
         source, tokenizer, vocab_size: as of the task ``lm``.
         scored: ``all`` tokens, or of generated pages the ``answers`` alone: what is chosen. Others have none.
         block_len: most tokens of a page, packed from whole lines.

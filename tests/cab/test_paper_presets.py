@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 from hydra import compose, initialize_config_dir
 
 from cab.config import paper_value, read_table, register_configs, resolve, tuned_options
 from cab.config_folders import CONFIGS
 from cab.registry import TASKS
+from cab.runner import launch
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "fastspeech2": {"embed_dim": 256, "num_heads": 2, "ffn_dim": 1024, "encoder_layers": 4, "decoder_layers": 4},
@@ -136,3 +138,28 @@ def test_tokens_of_a_step_are_table_4s() -> None:
 def test_small_presets_are_small(task: str, dataset: str, backbone: str, preset: str) -> None:
     trainer = composed(task, dataset, backbone, preset)["trainer"]
     assert trainer["max_steps"] <= (10 if preset == "smoke" else 2000)
+
+
+@pytest.mark.parametrize(
+    ("task", "backbone", "attention", "count"),
+    [
+        ("lm", "gpt2", "vanilla", "gpt2_wt103"),
+        ("lm", "gpt2", "transnormer_t1", "gpt2_wt103_glu"),
+        ("mlm", "roberta", "transnormer_t2", "roberta_wt103_glu"),
+    ],
+)
+def test_wikitext103_is_the_network_that_transnormer_counted(
+    task: str, backbone: str, attention: str, count: str
+) -> None:
+    """And its rate is 5e-4, as in its Table 13 and script, not section 5.1's 0.005."""
+    chosen = {"task": task, "dataset": "wikitext103", "backbone": backbone, "attention": attention, "preset": "paper"}
+    pattern = str(TASKS.get(task).backbones[backbone][0])
+    config = launch.composed([f"{key}={value}" for key, value in {**chosen, "pattern": pattern}.items()])
+    counted = {row["option"]: yaml.safe_load(row["value"]) for row in read_table("networks") if row["key"] == count}
+    own = {"vocab_size", "max_length"}  # of the data
+    assert {key: config["backbone"][key] for key in counted.keys() - own} == {
+        key: value for key, value in counted.items() if key not in own
+    }
+    assert config["trainer"]["learning_rate"] == 5e-4
+    assert config["trainer"]["batch_size"] * config["task"]["block_len"] == (65_536 if task == "lm" else 262_144)
+    assert config["attention"].get("positions", "lrpe") == "lrpe"

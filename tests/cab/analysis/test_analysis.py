@@ -94,7 +94,7 @@ def test_gradients_of_scores_are_equation_7(name: str) -> None:
     subject = fresh(name)
     subject.network.double()
     with recorded(subject) as layers:
-        subject.cell.task.loss(subject.network, subject.batch(1)).backward()  # type: ignore[no-untyped-call]
+        subject.cell.task.loss(subject.network, subject.batch(1)).backward()
         for layer in layers:
             for s, o, v in layer.reads:
                 assert s.grad is not None

@@ -1,0 +1,57 @@
+"""WikiText-103 and WikiText-2 (Merity et al. 2017): three files of articles of Wikipedia, split into words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from cab import UserError
+from cab.cache import checksums
+from cab.data.sources import how_to_get
+from tasks.corpus.books import PARTS, Books
+
+SPELLINGS = {"train": "train", "validation": "valid", "test": "test"}
+ENDINGS = ("wiki.{}.tokens", "wiki.{}.raw", "{}.txt")
+"""As published, where rare words are <unk> (``tokens``) or not (``raw``), and as in PyTorch's examples."""
+FOLDERS = {
+    "wikitext103": ("wikitext-103", "wikitext-103-raw", "wikitext103"),
+    "wikitext2": ("wikitext-2", "wikitext-2-raw", "wikitext2"),
+}
+
+
+class WikiText(Books):
+    """The files of a folder, one book a part.
+
+    The published counts of words, by which perplexity a word is computed, have an end of each line: 217,646 of the
+    validation part and 245,569 of the test part, blank lines and headings included.
+
+    Raises:
+        ValueError: a part that is missing, or a file that is not UTF-8, with its name.
+    """
+
+    counts_line_ends = True
+
+    def __init__(self, name: str, data_root: Path) -> None:
+        self.files = {part: _find(name, data_root, SPELLINGS[part]) for part in PARTS}
+        self.key = {part: checksums([file]) for part, file in self.files.items()}
+
+    def __str__(self) -> str:
+        return str(self.files["train"].parent)
+
+    def read(self, part: str) -> Iterator[str]:
+        path = self.files[part]
+        try:
+            yield path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} is not UTF-8 text: byte {error.start} cannot be read") from None
+
+
+def _find(name: str, data_root: Path, part: str) -> Path:
+    tried = [data_root / folder / ending.format(part) for folder in (*FOLDERS[name], ".") for ending in ENDINGS]
+    found = next((path for path in tried if path.is_file()), None)
+    if found is None:
+        raise UserError(
+            f"no {ENDINGS[0].format(part)}, {ENDINGS[1].format(part)} or {ENDINGS[2].format(part)} of {name} at "
+            f"{data_root / FOLDERS[name][0]}: {how_to_get(name, data_root)}"
+        )
+    return found

@@ -1,0 +1,126 @@
+"""WikiText for LM and MLM: files, words, line ends, perplexity a word whatever the tokenizer, blocks that overlap."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cab import Backbone, UserError
+from tasks.corpus.blocks import OverlappingBlocks
+from tasks.corpus.tokens import END, NUM_SPECIAL
+from tasks.corpus.wikitext import WikiText
+from tasks.lm.task import LM
+from tasks.mlm.task import MLM
+from tests.tasks.in_order import in_order
+
+ARTICLE = " \n = Lobsters = \n \n The <unk> lobster weighs 0 @.@ 7 kg , or more . \n It may live 50 years . \n"
+
+
+def write(folder: Path, ending: str = "wiki.{}.tokens", name: str = "wikitext-103") -> Path:
+    place = folder / name
+    place.mkdir()
+    for part, text in (("train", ARTICLE * 40), ("valid", ARTICLE * 3), ("test", ARTICLE * 5 + " A crab . \n")):
+        (place / ending.format(part)).write_text(text)
+    return folder
+
+
+def ready(folder: Path, **options: Any) -> LM:
+    usual = {"dataset": "wikitext103", "tokenizer": "words", "block_len": 16, "context_lengths": ()}
+    task = LM(**{**usual, **options})
+    task.check()
+    task.setup(folder)
+    return task
+
+
+class Bigram(Backbone):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(size, size, generator=torch.Generator().manual_seed(1)))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.table[tokens]
+
+
+@pytest.mark.parametrize(
+    ("ending", "name", "dataset"),
+    [
+        ("wiki.{}.tokens", "wikitext-103", "wikitext103"),
+        ("wiki.{}.raw", "wikitext-103-raw", "wikitext103"),
+        ("{}.txt", "wikitext-2", "wikitext2"),
+    ],
+)
+def test_files_of_either_kind_are_found(tmp_path: Path, ending: str, name: str, dataset: str) -> None:
+    books = WikiText(dataset, write(tmp_path, ending, name))
+    assert list(books.read("validation")) == [ARTICLE * 3]
+
+
+def test_words_are_tokens_and_lines_have_ends(tmp_path: Path) -> None:
+    task = ready(write(tmp_path))
+    corpus = task.corpus
+    assert corpus.words == {"train": 40 * 26, "validation": 3 * 26, "test": 5 * 26 + 4}
+    assert len(corpus.files["validation"]) == corpus.words["validation"]  # a token a word, and one a line
+    assert corpus.text(corpus.read("validation", 0, 26).tolist()).split() == ARTICLE.split()
+    assert len(corpus.counts) == NUM_SPECIAL + len(set(ARTICLE.split()))
+    assert corpus.read("test", 130, 134).tolist().count(END) == 1
+    unknown = corpus.dictionary[corpus.tokenizer.token_to_id("<unk>")]
+    assert corpus.read("test", 130, 132).tolist() == [unknown, unknown]  # "A crab" as the text's own <unk>
+
+
+def test_the_published_counts(tmp_path: Path, samples: Path) -> None:
+    """217,646 and 245,569, of the sample of WikiText-2, whose evaluation articles are those of WikiText-103."""
+    sample = samples / "wikitext"
+    for part, source in (("train", "valid"), ("valid", "valid"), ("test", "test")):
+        (tmp_path / f"{part}.txt").write_bytes((sample / f"{source}.txt").read_bytes())
+    task = ready(tmp_path, dataset="wikitext2")
+    assert task.corpus.words["validation"] == 217_646 == len(task.corpus.files["validation"])
+    assert task.corpus.words["test"] == 245_569 == len(task.corpus.files["test"])
+
+
+@pytest.mark.parametrize("tokenizer", ["words", None])
+def test_perplexity_is_per_word_whatever_the_tokenizer(tmp_path: Path, tokenizer: str | None) -> None:
+    task = ready(write(tmp_path), tokenizer=tokenizer, vocab_size=280, overlap=5)
+    network = Bigram(task.corpus.size)
+    scores = task.evaluate(network, in_order)
+    assert set(scores) == {metric.name for metric in task.metrics}
+    for part, name in (("test", "word_ppl"), ("validation", "word_ppl_validation"), ("test", "word_ppl_overlap")):
+        stream = torch.from_numpy(task.corpus.read(part, 0, len(task.corpus.files[part])))
+        before = torch.cat([torch.tensor([END]), stream[:-1]])
+        nats = -network.table.log_softmax(dim=-1)[before, stream].sum().item()
+        assert scores[name] == pytest.approx(math.exp(nats / task.corpus.words[part]), rel=1e-4)
+
+
+@pytest.mark.parametrize("overlap", [0, 1, 11])
+def test_overlapping_blocks_score_every_token_once(tmp_path: Path, overlap: int) -> None:
+    corpus = ready(write(tmp_path)).corpus
+    blocks = OverlappingBlocks(corpus, "test", 12, overlap=overlap)
+    items = [blocks[i] for i in range(len(blocks))]
+    stream = corpus.read("test", 0, len(corpus.files["test"])).tolist()
+    assert [t for tokens, new in items for t in tokens[-new:].tolist()] == stream
+    assert all(len(tokens) - 1 - new >= overlap for tokens, new in items[1:])
+    assert max(len(tokens) for tokens, _ in items) == 13
+
+
+def test_masked_words(tmp_path: Path) -> None:
+    task = MLM(dataset="wikitext103", tokenizer="words", block_len=32)
+    task.check()
+    task.setup(write(tmp_path))
+    assert task.backbone_options("roberta") == {"vocab_size": task.corpus.size + 1, "max_length": 32}
+    assert len(task.training_set) > 10
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"no wiki\.train\.tokens, wiki\.train\.raw or train\.txt of wikitext2 at .*wikitext-2"
+    ):
+        ready(tmp_path, dataset="wikitext2")
+    write(tmp_path)
+    (tmp_path / "wikitext-103" / "wiki.test.tokens").write_bytes(b"caf\xe9 \n")
+    with pytest.raises(UserError, match=r"wiki\.test\.tokens is not UTF-8"):
+        ready(tmp_path)
+    with pytest.raises(UserError, match=r"task\.overlap must be from 0 to below task\.block_len 16"):
+        LM(dataset="wikitext103", block_len=16, overlap=16).check()
