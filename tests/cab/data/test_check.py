@@ -84,6 +84,14 @@ SAMPLES = {
     ),
     "ffhq": (State.PARTIAL, {"images": (13, 70_000), "low-resolution partners": (13, 70_000)}),
     "celebahq": (State.MISSING, {"images": (0, 30_000), "low-resolution partners": (0, 30_000)}),
+    "wikitext103": (
+        State.MISSING,
+        {"lines of training": (0, 1_801_350), "lines of validation": (0, 3_760), "lines of test": (0, 4_358)},
+    ),
+    "wikitext2": (
+        State.MISSING,
+        {"lines of training": (0, 36_718), "lines of validation": (0, 3_760), "lines of test": (0, 4_358)},
+    ),
     "gpt2_bpe": (State.MISSING, {"vocabularies": (0, 1), "merges": (0, 50_000)}),
     "bart_bpe": (State.MISSING, {"tokenizers": (0, 1)}),
 }
