@@ -96,6 +96,7 @@ def test_a_dry_run_prints_hours_and_commands_and_runs_nothing(
         "-m",
         "--dry-run",
         "task=lm,mlm",
+        "dataset=pg19",
         "preset=paper",
         "attention=vanilla",
         f"results_dir={tmp_path}",
