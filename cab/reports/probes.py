@@ -133,7 +133,8 @@ def curve_figure(curve: Curve) -> Figure:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_xlabel(WORDS[curve.knob])
     axes.set_ylabel("accuracy")
-    axes.set_title(curve.title.partition(":")[0])
+    place, _, held = curve.title.partition(f": accuracy against {WORDS[curve.knob]}")
+    axes.set_title(place + held)
     figure.legend(loc="outside lower center", ncols=3)
     return figure
 

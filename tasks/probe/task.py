@@ -221,8 +221,8 @@ class Probe(Task):
         return _share(torch.cat(guesses).cpu(), self.parts[part].questions.answers)
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """The commonest answer of the training part; where the context tells them, the commonest value in it."""
-        answers = self.parts["train"].questions.answers
+        """The commonest answer of the validation part; where the context tells them, the commonest value in it."""
+        answers = self.parts["validation"].questions.answers  # in training MAD asks for every next token
         commonest = int(answers[answers != UNASKED].mode().values)
         found = {"commonest": torch.full_like(self.parts["test"].questions.answers, commonest)}
         if self.dataset in IN_CONTEXT:

@@ -89,6 +89,12 @@ def test_scores_are_shares_of_answers_and_of_examples(dataset: str) -> None:
     assert 0.0 <= task.baselines()["commonest"]["accuracy"] < 0.6
 
 
+def test_the_commonest_answer_is_one_that_is_scored() -> None:
+    task = Probe(dataset="mad_fuzzy", length=64, train_on="all", examples=100, test_examples=100)
+    task.setup(None)
+    assert 0.05 < task.baselines()["commonest"]["accuracy"] < 0.2  # one of 8 symbols, not the padding
+
+
 def test_the_commonest_value_told_is_no_filler() -> None:
     task = Probe(dataset="recall", vocab_size=4, pairs=4, distance=50, examples=10, test_examples=400)
     task.setup(None)
