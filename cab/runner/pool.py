@@ -11,13 +11,16 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+from tqdm import tqdm
 
 from cab.errors import UserError
 from cab.runner.cell import Cell
 from cab.runner.faults import Preempted, StopSignals
 from cab.runner.report import Job, Report, cells_without_record
+from cab.runner.worker import LIVE_LINES
 
 log = logging.getLogger("cab")
 
@@ -42,7 +45,7 @@ def run_in_pool(jobs: Iterable[Job], report: Report, *, workers: int | None) -> 
     waiting: queue.SimpleQueue[tuple[Cell, Job]] = queue.SimpleQueue()
     for item in cells_without_record(jobs, report):
         waiting.put(item)
-    pool = [_Worker(waiting, report, _environment(i, count, gpus)) for i in range(min(count, waiting.qsize()))]
+    pool = [_Worker(waiting, report, _environment(i, count, gpus), i) for i in range(min(count, waiting.qsize()))]
     signals = StopSignals()
     try:
         with signals.watched():
@@ -74,18 +77,50 @@ def _environment(index: int, count: int, gpus: list[str]) -> dict[str, str]:
     """Of worker ``index``: its own GPU, and its share of the cores."""
     environment = dict(os.environ)
     environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // count)))
+    if sys.stderr.isatty():
+        environment[LIVE_LINES] = "1"
     if gpus:
         environment["CUDA_VISIBLE_DEVICES"] = gpus[index % len(gpus)]
     return environment
 
 
+class _LiveLine:
+    """How far the cell of a worker is, in a terminal; what its worker warns of stands above."""
+
+    def __init__(self, index: int) -> None:
+        self.index, self.title = index, ""
+        self.bar: tqdm[NoReturn] | None = None
+
+    def show(self, message: Mapping[str, Any]) -> None:
+        if "log" in message:
+            log.log(message["level"], "%s", message["log"])
+        if "step" not in message:
+            return
+        if self.bar is None or self.title != message["title"]:
+            self.close()
+            self.title = message["title"]
+            cell: dict[str, Any] = {"desc": self.title, "total": message["total"], "initial": message["step"]}
+            self.bar = tqdm(position=self.index, file=sys.stderr, leave=False, dynamic_ncols=True, smoothing=0, **cell)
+        self.bar.update(message["step"] - self.bar.n)
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+        self.bar = None
+
+
 class _Worker(threading.Thread):
-    """Feeds one worker process from the common queue, and starts another when it dies."""
+    """Feeds one worker process from the common queue, starts another when it dies, and draws its live line."""
 
     def __init__(
-        self, waiting: queue.SimpleQueue[tuple[Cell, Job]], report: Report, environment: dict[str, str]
+        self,
+        waiting: queue.SimpleQueue[tuple[Cell, Job]],
+        report: Report,
+        environment: dict[str, str],
+        index: int = 0,
     ) -> None:
         super().__init__(daemon=True)
+        self.line = _LiveLine(index)
         self.waiting = waiting
         self.report = report
         self.environment = environment
@@ -100,6 +135,7 @@ class _Worker(threading.Thread):
             except queue.Empty:
                 break
             self._run_cell(cell, job)
+        self.line.close()
         if self.process is not None:
             assert self.process.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # it died before it read all
@@ -142,10 +178,14 @@ class _Worker(threading.Thread):
         try:
             process.stdin.write(json.dumps(vars(job)) + "\n")
             process.stdin.flush()
-            line = process.stdout.readline()
+            for line in process.stdout:
+                message: dict[str, Any] = json.loads(line) if line.endswith("\n") else {}
+                if "outcome" in message:
+                    return message
+                self.line.show(message)
         except OSError:
-            return None
-        return json.loads(line) if line.endswith("\n") else None
+            pass
+        return None
 
     def _live_process(self) -> subprocess.Popen[str] | None:
         with self.starting:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ from cab.runner.batches import DeviceBatches, StepBatches, mix_seed, on_device
 from cab.runner.engine import Run
 from cab.runner.faults import Preempted
 from cab.runner.folder import save_whole
+from cab.runner.progress import counted
 from cab.task import Task
 from engines.torch.adam import make_optimizer
 from engines.torch.checkpoints import Checkpoints, averaged_steps
@@ -86,13 +86,9 @@ class Loop:
         return step
 
     def _progress(self) -> Iterable[int]:
-        steps = range(self.order.start, self.order.num_steps)
-        if not (sys.stderr.isatty() and self.run.processes.is_first):
-            return steps
-        from tqdm import tqdm
-
-        bar: dict[str, Any] = {"initial": self.order.start, "total": self.order.num_steps, "smoothing": 0}
-        return tqdm(steps, desc=self.run.cell.title, file=sys.stderr, leave=False, dynamic_ncols=True, **bar)
+        if not self.run.processes.is_first:
+            return range(self.order.start, self.order.num_steps)
+        return counted(self.run.cell.title, self.order.start, self.order.num_steps)
 
     def _make_step(self, step: int, batches: Iterator[Any]) -> None:
         """Forward and backward of the micro-batches, then one update."""
