@@ -9,7 +9,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from cab.config import register_configs, resolve
-from cab.config_sources import CONFIGS
+from cab.config_folders import CONFIGS
 from cab.runner import composition
 from cab.runner.composition import Composer
 from cab.runner.sweep import expand

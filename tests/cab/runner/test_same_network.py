@@ -9,7 +9,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from cab.config import register_configs, resolve
-from cab.config_sources import CONFIGS
+from cab.config_folders import CONFIGS
 from cab.record import Record, weights_path
 from cab.runner.run import run_cell
 
