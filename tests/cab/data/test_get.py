@@ -63,6 +63,11 @@ def archive(make: Callable[..., Path], files: dict[str, bytes], folder: Path) ->
     return make(folder / "archive", files).read_bytes()
 
 
+def wikitext(folder: Path, size: int) -> bytes:
+    parts = ("train", "valid", "test")
+    return archive(make_zip, {f"wikitext-{size}/wiki.{part}.tokens": b" a line \n" for part in parts}, folder)
+
+
 @pytest.fixture
 def contents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
     """Small stand-ins of what the hosts have: by data set, what each item is."""
@@ -100,6 +105,7 @@ def contents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, by
         "celebahq": {"archive.zip": archive(make_zip, {f"celeba_hq_256/0000{n}.jpg": image() for n in "12"}, folder)},
         "gpt2_bpe": {"vocab.json": b"{}", "merges.txt": b"#version\na b\n"},
         "bart_bpe": {"tokenizer.json": b"{}"},
+        **{f"wikitext{size}": {f"wikitext-{size}-v1.zip": wikitext(folder, size)} for size in (2, 103)},
     }
 
 
@@ -123,6 +129,7 @@ def known(monkeypatch: pytest.MonkeyPatch, contents: dict[str, dict[str, bytes]]
         counts = [dataclasses.replace(count, expected=PUBLISHED.get(count.what, 1)) for count in each.counts]
         small[name] = dataclasses.replace(each, items=items, counts=counts)
     small["ecl"] = dataclasses.replace(small["ecl"], counts=[dataclasses.replace(small["ecl"].counts[0], expected=3)])
+    monkeypatch.setattr("cab.cli.data.data_sets", lambda: small)  # it must be imported before the other changes
     monkeypatch.setattr("cab.data.sources.data_sets", lambda: small)
     return small
 
@@ -278,7 +285,7 @@ def test_a_list_that_leads_outside_is_refused(path: str, hosts: dict[str, DataSe
     assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
 
 
-UNKNOWN = {"bart_bpe", "pg19"}
+UNKNOWN = {"bart_bpe", "pg19", "wikitext2", "wikitext103"}
 """Where nothing is known of the files, they cannot be told from others before they have come once."""
 TROUBLES = [(name, "page") for name in FROM_HOSTS]
 TROUBLES += [(name, trouble) for name in FROM_HOSTS if name not in UNKNOWN for trouble in ("truncated", "changed")]
