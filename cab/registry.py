@@ -339,11 +339,8 @@ def register_task(
     """
     tested = {backbone: Pattern.parse_many(patterns) for backbone, patterns in backbones.items()}
     some = {dataset: Pattern.parse_many(patterns) for dataset, patterns in (only or {}).items()}
-    known = tuple(datasets.split())
-    entry = functools.partial(
-        TaskEntry, name=name, paper=paper, datasets=known, names=tested, only=some, indexed=indexed
-    )
-    return Declaration(TASKS, entry)
+    entry = functools.partial(TaskEntry, name=name, paper=paper, names=tested, only=some, indexed=indexed)
+    return Declaration(TASKS, functools.partial(entry, datasets=tuple(datasets.split())))
 
 
 DECORATORS: Mapping[str, Callable[..., Declaration[Any]]] = {
