@@ -6,15 +6,12 @@ import dataclasses
 import gzip
 import hashlib
 import http.client
-import io
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from cab.cli.main import main
 from cab.data import get as module
@@ -29,88 +26,14 @@ from tasks.sr.data import read_pairs
 from tasks.sum.data import find_pairs
 from tasks.tts.data import _find_folder, _find_grid, read_metadata
 from tests.cab.data.hosts import Host
-from tests.cab.data.test_unpack import make_tar, make_zip
-
-BOOK = b"a book of at least ten words, so that nobody leaves it out of the ten"
-GRID = b"alignment"
-
-
-def image() -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(np.full((40, 32, 3), 99, np.uint8)).save(file, "PNG")
-    return file.getvalue()
-
-
-def cloud(points: int) -> bytes:
-    header = "VERSION .7\nFIELDS x y z\nSIZE 4 4 4\nTYPE F F F\nCOUNT 1 1 1\n"
-    header += f"WIDTH {points}\nHEIGHT 1\nVIEWPOINT 0 0 0 1 0 0 0\nPOINTS {points}\nDATA ascii\n"
-    return (header + "0.1 0.2 0.3\n" * points).encode()
-
-
-def rows(columns: int, count: int) -> bytes:
-    return ("\n".join([",".join(["x"] * columns)] * (count + 1)) + "\n").encode()
-
-
-def shapes(folder: str) -> dict[str, bytes]:
-    files = {}
-    for part, name, views in (("train", "a", 8), ("val", "b", 1), ("test", "c", 1)):
-        files[f"{folder}{part}/complete/01/{name}.pcd"] = cloud(9)
-        files |= {f"{folder}{part}/partial/01/{name}/{view:02d}.pcd": cloud(3) for view in range(views)}
-    return files
-
-
-def archive(make: Callable[..., Path], files: dict[str, bytes], folder: Path) -> bytes:
-    return make(folder / "archive", files).read_bytes()
-
-
-def wikitext(folder: Path, size: int) -> bytes:
-    parts = ("train", "valid", "test")
-    return archive(make_zip, {f"wikitext-{size}/wiki.{part}.tokens": b" a line \n" for part in parts}, folder)
+from tests.cab.data.stand_ins import BOOK, GRID, PUBLISHED, archive, stand_ins
+from tests.cab.data.test_unpack import make_zip
 
 
 @pytest.fixture
 def contents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
-    """Small stand-ins of what the hosts have: by data set, what each item is."""
-    folder = tmp_path_factory.mktemp("archives")
-    speech = {f"LJSpeech-1.1/wavs/LJ00{n}-0001.wav": b"wave" for n in (1, 2)}
-    speech["LJSpeech-1.1/metadata.csv"] = b"LJ001-0001|1|one\nLJ002-0001|2|two\n"
-    splits = [{"taxonomy_id": "01", "train": ["a"], "val": ["b"], "test": ["c"]}]
-    numbers = "\n".join([",".join(map(str, range(321)))] * 3).encode()
-    parts = ("train", "val", "test")
-    return {
-        **{name: {f"{file}.csv": rows(8, 4)} for name, file in (("etth1", "ETTh1"), ("etth2", "ETTh2"))},
-        "ettm1": {"ETTm1.csv": rows(8, 4)},
-        "ecl": {"electricity.txt.gz": gzip.compress(numbers)},
-        "weather": {"WTH.csv": rows(13, 4)},
-        "pg19": {
-            "train_files.txt": b"train/1.txt\ntrain/2.txt\n",
-            "validation_files.txt": b"validation/3.txt\n",
-            "test_files.txt": b"test/4.txt\n",
-            **{f"{part}.txt": BOOK for part in ("train/1", "train/2", "validation/3", "test/4")},
-        },
-        "multi_news": {f"{part}{kind}": b"text\n" for part in parts for kind in (".src.cleaned", ".tgt")},
-        "ljspeech": {
-            "LJSpeech-1.1.tar.bz2": archive(make_tar, speech, folder),
-            "ljspeech_mfa.zip": archive(make_zip, {f"LJ00{n}-0001.TextGrid": GRID for n in (1, 2)}, folder),
-        },
-        "pcn": {
-            "PCN.json": json.dumps(splits).encode(),
-            "ShapeNetCompletion.zip": archive(make_zip, shapes("ShapeNetCompletion/"), folder),
-        },
-        "ffhq": {
-            "thumbnails128x128.zip": archive(
-                make_zip, {f"thumbnails128x128/00000/{n}.png": image() for n in "12"}, folder
-            )
-        },
-        "celebahq": {"archive.zip": archive(make_zip, {f"celeba_hq_256/0000{n}.jpg": image() for n in "12"}, folder)},
-        "gpt2_bpe": {"vocab.json": b"{}", "merges.txt": b"#version\na b\n"},
-        "bart_bpe": {"tokenizer.json": b"{}"},
-        **{f"wikitext{size}": {f"wikitext-{size}-v1.zip": wikitext(folder, size)} for size in (2, 103)},
-    }
-
-
-PUBLISHED = {"rows": 4, "training books": 2, "training shapes": 1, "training views": 8, "merges": 1}
-PUBLISHED |= dict.fromkeys(("clips", "texts", "alignments", "images", "low-resolution partners"), 2)
+    """By data set, what each item is."""
+    return stand_ins(tmp_path_factory.mktemp("archives"))
 
 
 @pytest.fixture
