@@ -52,6 +52,6 @@ def _find(name: str, data_root: Path, part: str) -> Path:
     if found is None:
         raise UserError(
             f"no {ENDINGS[0].format(part)}, {ENDINGS[1].format(part)} or {ENDINGS[2].format(part)} of {name} at "
-            f"{data_root / FOLDERS[name][0]}: {how_to_get(name, data_root)}"
+            f"{data_root / FOLDERS[name][0]}: {how_to_get(name, data_root)}; or use dataset=synthetic"
         )
     return found
