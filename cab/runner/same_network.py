@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator
 
 from cab.backbone import AttentionSpec
-from cab.errors import UserError
+from cab.errors import Unsupported, UserError
 from cab.record import Record, Status, record_path, weights_path
 from cab.registry import ATTENTIONS, BACKBONES, TASKS
 from cab.runner.cell import Cell
@@ -57,7 +57,11 @@ def same_network(cell: Cell) -> Iterator[Cell]:
     for pattern in TASKS.get(cell.config["task"]["name"]).backbones[cell.backbone]:
         if pattern is not cell.pattern:
             attention = _whole(cell.elsewhere[pattern])
-            yield Cell.from_config({**cell.config, "pattern": str(pattern), "attention": attention})
+            try:
+                twin = Cell.from_config({**cell.config, "pattern": str(pattern), "attention": attention})
+            except Unsupported:  # what fills slots of published runs need not be sound there
+                continue
+            yield twin
 
 
 def _whole(spec: AttentionSpec) -> dict[str, object]:

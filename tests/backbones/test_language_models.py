@@ -293,8 +293,8 @@ def test_masks_that_do_not_fit(name: str, pattern: str) -> None:
 def test_unknown_choices() -> None:
     with pytest.raises(UserError, match="unknown positions 'sinusoid': choose sinusoidal or learned"):
         small("gpt2", "CS", positions="sinusoid")
-    with pytest.raises(UserError, match="unknown activation 'swish': choose one of relu, gelu, gelu_tanh"):
-        small("gpt2", "CS", activation="swish")
+    with pytest.raises(UserError, match="unknown activation 'tanh': choose one of relu, gelu, gelu_tanh"):
+        small("gpt2", "CS", activation="tanh")
     with pytest.raises(UserError, match="max_length of at least 1"):
         small("roberta", "NS", max_length=0)
 

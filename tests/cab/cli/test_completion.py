@@ -28,7 +28,7 @@ from cab.run_options import KEYS
         ("ver", ["verify"]),
         ("data ", ["check", "get", "list"]),
         ("data get ett", ["etth1", "etth2", "ettm1"]),
-        ("data get --", ["--from", "--help", "--to"]),
+        ("data get --", ["--from", "--help", "--prepare", "--to"]),
         ("score --norm", ["--normalization"]),
         ("verify gla", ["gla"]),
         ("list tas", ["tasks"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,11 @@ PAGE = (CONFIGS.parent / "docs" / "data.md").read_text()
 COMMANDS = re.findall(r"^    (cab [^#\n]*)|`(cab data [^`]*)`", PAGE, flags=re.MULTILINE)
 
 
-def test_a_ready_set_is_read_by_its_task(samples: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["data", "get", "etth1", "--to", str(samples), "--prepare"]) == 0
-    assert capsys.readouterr().out == f"etth1 is ready in {samples}/lstf\n  prepared for lstf\n"
+def test_a_ready_set_is_read_by_its_task(samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lstf").mkdir()
+    shutil.copy(samples / "lstf" / "ETTh1.csv", tmp_path / "lstf")
+    assert main(["data", "get", "etth1", "--to", str(tmp_path), "--prepare"]) == 0
+    assert capsys.readouterr().out == f"etth1 is ready in {tmp_path}/lstf\n  prepared for lstf\n"
 
 
 def test_what_the_tasks_make_lies_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
