@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cab.cli.results_arguments import add_sources, given_results
 from cab.folders import check_writable
-from cab.results import DEFAULT_DIR, beside_the_field
+from cab.results import DEFAULT_DIR, MINI_DIR, beside_the_field
 
 DEFAULT_OUT = DEFAULT_DIR / "leaderboard"
 
@@ -24,7 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--costs", type=Path, metavar="CSV", help="what `cab efficiency` wrote; adds its curves")
     parser.add_argument(
-        "--field", action="store_true", help="beside the trained records of the suite that come along (results/mini)"
+        "--field",
+        action="store_true",
+        help="beside the trained records of the suite that come along (results/mini); where nothing was run, them alone",
     )
     parser.add_argument("--figures", action="store_true", help="also write the paper's figures as PNG and PDF")
 
@@ -36,8 +38,11 @@ def run(args: argparse.Namespace) -> int:
 
     if args.figures or args.format == "page":
         check_writable(args.out, "--out")
+    is_alone = args.field and args.results == [DEFAULT_DIR] and not DEFAULT_DIR.exists()  # nothing was run here yet
+    if is_alone:
+        args.results = [MINI_DIR]
     results, skipped = given_results(args)
-    if args.field:
+    if args.field and not is_alone:
         results = beside_the_field(results)
     scored = indexed(results)
     probes = results.drop(scored.index)

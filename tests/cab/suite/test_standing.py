@@ -131,6 +131,15 @@ def test_the_leaderboard_shows_them_beside_a_result(tmp_path: Path, capsys: pyte
     assert "| none" in capsys.readouterr().out
 
 
+def test_the_leaderboard_shows_them_alone_where_nothing_was_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["leaderboard", "--field", "--format", "markdown"]) == 0
+    assert "| none" in capsys.readouterr().out
+    assert main(["leaderboard", "--format", "markdown"]) == 2
+
+
 def test_the_records_that_come_along_are_of_the_suite() -> None:
     results = load_results(MINI_DIR)
     assert set(results["dataset"]) == {"synthetic"}
