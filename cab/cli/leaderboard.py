@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--field",
         action="store_true",
-        help="beside the trained records of the suite that come along (results/mini), or these alone where nothing was run",
+        help="beside the trained records of the suite that come along (results/mini); alone where nothing was run",
     )
     parser.add_argument("--figures", action="store_true", help="also write the paper's figures as PNG and PDF")
 
