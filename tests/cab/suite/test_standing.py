@@ -144,3 +144,6 @@ def test_the_records_that_come_along_are_of_the_suite() -> None:
     results = load_results(MINI_DIR)
     assert set(results["dataset"]) == {"synthetic"}
     assert any(cell.scores for cell in collect(results.drop_duplicates("file")["record"]))
+    for record in results.drop_duplicates("file")["record"]:
+        assert not Path(record.config["results_dir"]).is_absolute(), "a path of the machine that trained it"
+        assert " results_dir=/" not in record.command
