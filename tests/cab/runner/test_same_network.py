@@ -11,11 +11,15 @@ from hydra import compose, initialize_config_dir
 from cab.config import register_configs, resolve
 from cab.config_folders import CONFIGS
 from cab.record import Record, weights_path
+from cab.runner.cell import Cell
 from cab.runner.run import run_cell
+from cab.runner.same_network import same_network
 
 
-def config(folder: Path, *overrides: str) -> dict[str, Any]:
-    cell = ["task=lstf", "dataset=synthetic", "backbone=informer", "preset=smoke", "device=cpu", "logger=csv"]
+def config(
+    folder: Path, *overrides: str, place: str = "task=lstf dataset=synthetic backbone=informer"
+) -> dict[str, Any]:
+    cell = [*place.split(), "preset=smoke", "device=cpu", "logger=csv"]
     register_configs()
     with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
         return resolve(compose("run", overrides=[*cell, f"results_dir={folder}", *overrides]))
@@ -77,3 +81,14 @@ def test_other_data_or_other_code_is(trained: tuple[Path, Record], monkeypatch: 
         assert run_cell(config(folder, "attention=vanilla", "pattern=CS")).kind == "trained"
     monkeypatch.setattr("cab.runner.provenance.code_of", lambda cls: "0" * 16)  # noqa: ARG005
     assert run_cell(config(folder, "attention=vanilla", "pattern=CS")).kind == "trained"
+
+
+def test_a_network_whose_slots_follow_the_test_is_another_in_each_pattern(tmp_path: Path) -> None:
+    probe = config(tmp_path, "attention=vanilla", "pattern=NS", place="task=probe dataset=recall backbone=mixer")
+    assert not list(same_network(Cell.from_config(probe)))
+
+
+def test_a_filler_that_is_not_sound_in_a_pattern_has_no_cell_there(tmp_path: Path) -> None:
+    fillers = "elsewhere={NS: probsparse, CS: probsparse}"  # as in the published runs
+    twins = same_network(Cell.from_config(config(tmp_path, "attention=vanilla", "pattern=NC", fillers)))
+    assert [(str(twin.pattern), twin.attention.name) for twin in twins] == [("NS", "probsparse")]
