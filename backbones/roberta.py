@@ -1,4 +1,7 @@
-"""RoBERTa-base (Liu et al. 2019) as fairseq builds it: a masked language model. Used for MLM; slots NS."""
+"""RoBERTa-base (Liu et al. 2019) as fairseq builds it: a masked language model. Used for MLM; slots NS.
+
+:class:`RoBERTaEncoder` is what it shares with the classifier that is fine-tuned from it.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,72 @@ from cab.backbone import SlotFiller
 BERT_STD = 0.02
 
 
+class RoBERTaEncoder(Backbone):
+    """Vectors of the tokens of a row, each of which sees all of them: tables and layers, without a head.
+
+    The options are :class:`RoBERTa`'s.
+    """
+
+    def __init__(
+        self,
+        *,
+        slots: SlotFiller,
+        vocab_size: int,
+        max_length: int,
+        embed_dim: int,
+        num_heads: int,
+        ffn_dim: int,
+        num_layers: int,
+        dropout: float,
+        attention_dropout: float,
+        activation: str,
+        norm: str,
+        feed_forward: str,
+        checkpoint_activations: bool,
+    ) -> None:
+        super().__init__()
+        self.checkpoint_activations = checkpoint_activations
+        self.embedding = TokenEmbedding(
+            vocab_size,
+            embed_dim,
+            positions=LearnedPositions(max_length, embed_dim, offset=2),
+            norm="layer",
+            dropout=dropout,
+        )
+        layer = partial(
+            TransformerLayer,
+            slots,
+            Pattern.NS,
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            ffn_dim=ffn_dim,
+            norm="post",
+            norm_kind=norm,
+            feed_forward=feed_forward,
+            activation=activation,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+        )
+        self.layers = stack(num_layers, layer)
+
+    def encode(self, tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """Vectors [B, N, D] of tokens [B, N]; :meth:`RoBERTa.forward` says what is refused."""
+        embedding = self.embedding
+        check_tokens(
+            "tokens",
+            tokens,
+            padding_mask,
+            vocab_size=embedding.vocab_size,
+            max_length=embedding.positions.max_length,
+        )
+        x = embedding(tokens, number_positions(tokens, padding_mask))
+        for layer in self.layers:
+            x = self.run_layer(layer, x, padding_mask)
+        return x
+
+
 @register_backbone("roberta", paper="Liu et al. 2019")
-class RoBERTa(Backbone):
+class RoBERTa(RoBERTaEncoder):
     """Logits of the token at each place, from the tokens on both sides.
 
     The defaults are CAB's network (Table 14, 124,535,177 parameters): the LM dictionary and ``<mask>``, 2,048
@@ -61,30 +128,21 @@ class RoBERTa(Backbone):
         init_std: float | None = None,
         checkpoint_activations: bool = False,
     ) -> None:
-        super().__init__()
-        self.checkpoint_activations = checkpoint_activations
-        self.embedding = TokenEmbedding(
-            vocab_size,
-            embed_dim,
-            positions=LearnedPositions(max_length, embed_dim, offset=2),
-            norm="layer",
-            dropout=dropout,
-        )
-        layer = partial(
-            TransformerLayer,
-            slots,
-            Pattern.NS,
+        super().__init__(
+            slots=slots,
+            vocab_size=vocab_size,
+            max_length=max_length,
             embed_dim=embed_dim,
             num_heads=num_heads,
             ffn_dim=ffn_dim,
-            norm="post",
-            norm_kind=norm,
-            feed_forward=feed_forward,
-            activation=activation,
+            num_layers=num_layers,
             dropout=dropout,
             attention_dropout=attention_dropout,
+            activation=activation,
+            norm=norm,
+            feed_forward=feed_forward,
+            checkpoint_activations=checkpoint_activations,
         )
-        self.layers = stack(num_layers, layer)
         self.head = nn.Linear(embed_dim, embed_dim)
         self.head_norm = nn.LayerNorm(embed_dim)
         self.output_bias = nn.Parameter(torch.zeros(vocab_size))
@@ -104,21 +162,11 @@ class RoBERTa(Backbone):
         Raises:
             ValueError: tokens or a mask that do not fit, a row without a token, more tokens than positions.
         """
-        embedding = self.embedding
-        check_tokens(
-            "tokens",
-            tokens,
-            padding_mask,
-            vocab_size=embedding.vocab_size,
-            max_length=embedding.positions.max_length,
-        )
-        x = embedding(tokens, number_positions(tokens, padding_mask))
-        for layer in self.layers:
-            x = self.run_layer(layer, x, padding_mask)
+        x = self.encode(tokens, padding_mask)
         if selected is not None:
             x = x.flatten(0, 1).index_select(0, selected)
         x = self.head_norm(F.gelu(self.head(x)))
-        return F.linear(x, embedding.tokens.weight, self.output_bias)
+        return F.linear(x, self.embedding.tokens.weight, self.output_bias)
 
 
 def initialise_as_bert(network: nn.Module, std: float | None) -> None:

@@ -7,7 +7,7 @@ no base class, no name. Batch first, masks with True = padding.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
@@ -60,6 +60,16 @@ class MaskedLM(Protocol):
 
     def __call__(self, tokens: Tensor, padding_mask: Tensor | None = None, *, selected: Tensor | None = None) -> Tensor:
         """Logits [K, V] of the token at ``selected`` [K] places of the flattened tokens [B, N]."""
+
+
+class SequenceClassifier(Protocol):
+    """Says of which class a row of tokens is: GLUE. Its option ``num_classes`` is how many there are."""
+
+    def __call__(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """Logits [B, C] of rows of tokens [B, N], padded at their ends."""
+
+    def take_pretrained(self, weights: Mapping[str, Tensor]) -> None:
+        """Take what there is of this network in the state dict of a :class:`MaskedLM`; ValueError where it differs."""
 
 
 class Forecaster(Protocol):

@@ -89,6 +89,7 @@ def tuning_rows(
     task: str, backbone: str, pattern: str, attention: str, *, preset: str
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """The rows that say something of an attention's options in a cell, and their file; the last has the last word."""
+    task = TASKS.get(task).tuned_as if task in TASKS else task
     for row in reversed(read_table("table5")):  # the first row, ours, has the last word
         applies = (row["task"], row["pattern"], row["attention"]) == (task, pattern, attention)
         if applies and row["backbone"] in ("", backbone):

@@ -125,13 +125,15 @@ class TaskEntry(Entry["Task"]):
     """``datasets`` it accepts (``synthetic`` is the embedded generator), and the backbones that it ``names``.
 
     ``only`` has the data sets that are not asked for in all patterns; a task that is not ``indexed`` is no part of the
-    compositional index, and runs in a sweep only where it is named.
+    compositional index, and runs in a sweep only where it is named; ``tuned_as`` is the task whose rows of the tables
+    of options its attentions have.
     """
 
     datasets: tuple[str, ...]
     names: Mapping[str, tuple[Pattern, ...]]
     only: Mapping[str, tuple[Pattern, ...]]
     indexed: bool
+    tuned_as: str
 
     def asks(self, dataset: str, pattern: Pattern) -> bool:
         """Whether the data set is defined for the pattern."""
@@ -328,6 +330,7 @@ def register_task(
     backbones: Mapping[str, str],
     only: Mapping[str, str] | None = None,
     indexed: bool = True,
+    tuned_as: str | None = None,
 ) -> Declaration[TaskEntry]:
     """Class decorator: makes a task known under ``name``.
 
@@ -336,11 +339,12 @@ def register_task(
         backbones: those it is defined for, with the patterns that are tested in each, as in ``{"gpt2": "CS"}``.
         only: data sets that are defined for some of these patterns only, as in ``{"mqar": "CS"}``.
         indexed: whether its scores enter the compositional index, and a sweep that names no task runs it.
+        tuned_as: the task whose attentions' options (Table 5, the suite's) it shares; its own where none is named.
     """
     tested = {backbone: Pattern.parse_many(patterns) for backbone, patterns in backbones.items()}
     some = {dataset: Pattern.parse_many(patterns) for dataset, patterns in (only or {}).items()}
     entry = functools.partial(TaskEntry, name=name, paper=paper, names=tested, only=some, indexed=indexed)
-    return Declaration(TASKS, functools.partial(entry, datasets=tuple(datasets.split())))
+    return Declaration(TASKS, functools.partial(entry, datasets=tuple(datasets.split()), tuned_as=tuned_as or name))
 
 
 DECORATORS: Mapping[str, Callable[..., Declaration[Any]]] = {

@@ -63,6 +63,14 @@ class Task(ABC):
     def check(self) -> None:
         """UserError for options that contradict each other; called before any data is read."""
 
+    def join(self, cell: Mapping[str, Any]) -> None:  # noqa: B027
+        """Called after :meth:`check` with the whole configuration of the cell; UserError where the two do not fit."""
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """What identifies the weights that training starts from, a part of the cell; empty where they are drawn."""
+        return {}
+
     @abstractmethod
     def setup(self, data_root: Path | None) -> None:
         """Read and check the data.
@@ -78,6 +86,12 @@ class Task(ABC):
     @abstractmethod
     def backbone_options(self, backbone: str) -> dict[str, Any]:
         """The options of ``backbone`` that the data decide, as the number of channels."""
+
+    def begin(self, backbone: Backbone) -> None:  # noqa: B027
+        """Called with a new network before it learns: a task that goes on from other weights puts them in.
+
+        A network on the device ``meta`` is a trial of whether they fit.
+        """
 
     @property
     @abstractmethod

@@ -59,9 +59,12 @@ def run(args: argparse.Namespace) -> int:
         if boards:
             written.append(write_csv(boards, args.out))
         if not probes.empty:
+            from cab.reports.glue import glue_table, write_glue
             from cab.reports.probes import probe_table, write_probes
 
-            written.append(write_probes(probe_table(probes), args.out))
+            for table, write in ((probe_table(probes), write_probes), (glue_table(probes), write_glue)):
+                if not table.empty:
+                    written.append(write(table, args.out))
         shown = None if probes.empty else probes
         written.append(
             write_page(boards, args.out, normalization=args.normalization, probes=shown, costs=costs, skipped=skipped)

@@ -17,6 +17,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from cab.printable import printable
+from cab.reports.glue import glue_blocks, glue_table
 from cab.reports.probes import probe_blocks, probe_table
 from cab.reports.records import record_facts
 from cab.reports.sections import efficiency_blocks, suite_section
@@ -59,6 +60,7 @@ def write_page(
         facts=_counts(results),
         suites=[suite_section(board) for board in boards],
         probes=[] if probes is None else list(probe_blocks(probe_table(probes))),
+        glue=[] if probes is None else list(glue_blocks(glue_table(probes))),
         efficiency=[] if costs is None else list(efficiency_blocks(costs)),
         records=record_facts(results, out),
         method=_method(normalization),

@@ -60,6 +60,7 @@ class Cell:
         check_attention(attention, pattern)
         task = task_entry.build(dataset=dataset, **task_options)
         task.check()
+        task.join(config)
         _check_seed(config["seed"])
         elsewhere = parse_elsewhere(config["elsewhere"])
         trainer = TrainerConfig(**config["trainer"])
@@ -70,7 +71,7 @@ class Cell:
         """The configuration that makes the cell what it is: all but where and how it runs."""
         what = {key: value for key, value in self.config.items() if key not in RUN_KEYS}
         what["trainer"] = {key: value for key, value in what["trainer"].items() if key not in MACHINE_KEYS}
-        return {**what, **self._other_engine, "task_version": self.task.version}
+        return {**what, **self._other_engine, **self.task.origin, "task_version": self.task.version}
 
     @property
     def engine(self) -> str:

@@ -76,7 +76,7 @@ class Run:
         bring_data(cell)
         cell.task.setup(cell.data_root)
         try:
-            make_backbone(cell, has_memory=False)
+            cell.task.begin(make_backbone(cell, has_memory=False))
         except UserError:
             raise
         except Exception as error:

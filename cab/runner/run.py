@@ -125,6 +125,7 @@ def _train_and_evaluate(run: Run, about: About, effort: Effort) -> Record | None
     with run.signals.watched():
         _seed_everything(cell.config["seed"])
         backbone = make_backbone(cell)
+        cell.task.begin(backbone)
         training = run.engine.train(run, backbone)
         if not run.processes.is_first:
             return None

@@ -20,6 +20,7 @@ from cab.backbone_protocols import (
     MaskedLM,
     PointCompleter,
     Prober,
+    SequenceClassifier,
     SequenceToSequence,
     StepSynthesiser,
     TokenLM,
@@ -52,6 +53,11 @@ def language_loss(backbone: Any) -> Tensor:
 def masked_loss(backbone: Any) -> Tensor:
     tokens = torch.arange(64).view(2, 32) * 7 % 50
     return F.cross_entropy(backbone(tokens).flatten(0, 1), tokens.flatten())
+
+
+def class_loss(backbone: Any) -> Tensor:
+    tokens = torch.arange(64).view(4, 16) * 7 % 50
+    return F.cross_entropy(backbone(tokens), torch.tensor([0, 1, 0, 1]))
 
 
 def summary_loss(backbone: Any) -> Tensor:
@@ -101,6 +107,7 @@ def answers_loss(backbone: Any) -> Tensor:
 LOSSES: dict[type, tuple[Loss, dict[str, Any]]] = {  # with what the small data decide of the network
     TokenLM: (language_loss, {"vocab_size": 50}),
     MaskedLM: (masked_loss, {"vocab_size": 50}),
+    SequenceClassifier: (class_loss, {"vocab_size": 50}),
     SequenceToSequence: (summary_loss, {"vocab_size": 50}),
     Forecaster: (forecast_loss, {"channels": 3}),
     PointCompleter: (completion_loss, {}),

@@ -38,7 +38,7 @@ REAL: dict[str, tuple[str, list[str]]] = {
 own on generated files."""
 EXPENSIVE = {"ffhq": ["trainer.max_steps=2", "trainer.batch_size=1", "trainer.validate_every=2"]}
 
-UNSAMPLED = ("ecl", "wikitext103", "wikitext2")
+UNSAMPLED = ("ecl", "wikitext103", "wikitext2", "cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "stsb")
 """Of which there is no sample of every part."""
 
 CELLS = [

@@ -50,6 +50,13 @@ def wikitext(folder: Path, size: int) -> bytes:
     return archive(make_zip, {f"wikitext-{size}/wiki.{part}.tokens": b" a line \n" for part in parts}, folder)
 
 
+def glue(archive_of: str, folder: Path) -> bytes:
+    """A header and an example in each file, and beside them a folder of other files, as MNLI's archive has."""
+    parts = ("dev_matched", "dev_mismatched") if archive_of == "MNLI" else ("dev",)
+    files = {f"{archive_of}/{part}.tsv": b"an example\n" * (1 + (archive_of != "CoLA")) for part in ("train", *parts)}
+    return archive(make_zip, {**files, f"{archive_of}/original/train.txt": b"x"}, folder)
+
+
 def stand_ins(folder: Path) -> dict[str, dict[str, bytes]]:
     """By data set, what each item is; ``folder`` is for the archives that are made."""
     speech = {f"LJSpeech-1.1/wavs/LJ00{n}-0001.wav": b"wave" for n in (1, 2)}
@@ -85,6 +92,14 @@ def stand_ins(folder: Path) -> dict[str, dict[str, bytes]]:
         "celebahq": {"archive.zip": archive(make_zip, {f"celeba_hq_256/0000{n}.jpg": image() for n in "12"}, folder)},
         "gpt2_bpe": {"vocab.json": b"{}", "merges.txt": b"#version\na b\n"},
         "bart_bpe": {"tokenizer.json": b"{}"},
+        "mrpc": {f"{part}.tsv": b"a header\nan example\n" for part in ("train", "dev")},
+        **{
+            name: {f"{file}.zip": glue(file, folder)}
+            for name, file in (
+                *(("cola", "CoLA"), ("sst2", "SST-2"), ("qqp", "QQP-clean"), ("mnli", "MNLI")),
+                *(("qnli", "QNLIv2"), ("rte", "RTE"), ("stsb", "STS-B")),
+            )
+        },
         **{f"wikitext{size}": {f"wikitext-{size}-v1.zip": wikitext(folder, size)} for size in (2, 103)},
     }
 

@@ -92,6 +92,26 @@ SAMPLES = {
         State.MISSING,
         {"lines of training": (0, 36_718), "lines of validation": (0, 3_760), "lines of test": (0, 4_358)},
     ),
+    "mnli": (
+        State.MISSING,
+        {
+            "training examples": (0, 392_702),
+            "matched dev examples": (0, 9_815),
+            "mismatched dev examples": (0, 9_832),
+        },
+    ),
+    **{
+        name: (State.MISSING, {"training examples": (0, train), "dev examples": (0, dev)})
+        for name, train, dev in (
+            ("cola", 8_551, 1_043),
+            ("sst2", 67_349, 872),
+            ("mrpc", 3_668, 408),
+            ("qqp", 1, 1),
+            ("qnli", 104_743, 5_463),
+            ("rte", 2_490, 277),
+            ("stsb", 5_749, 1_500),
+        )
+    },
     "gpt2_bpe": (State.MISSING, {"vocabularies": (0, 1), "merges": (0, 50_000)}),
     "bart_bpe": (State.MISSING, {"tokenizers": (0, 1)}),
 }

@@ -1,0 +1,101 @@
+"""RoBERTa-base with a head that says of which class a row is, as fairseq fine-tunes it. Used for GLUE; slots NS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from backbones.roberta import RoBERTaEncoder, initialise_as_bert
+from cab import UserError, register_backbone
+from cab.backbone import SlotFiller
+
+
+class ClassifierHead(nn.Module):
+    """Dropout, a map, tanh, dropout, a map to the classes: fairseq's ``RobertaClassificationHead``."""
+
+    def __init__(self, embed_dim: int, num_classes: int, dropout: float) -> None:
+        super().__init__()
+        self.dense = nn.Linear(embed_dim, embed_dim)
+        self.out = nn.Linear(embed_dim, num_classes)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Vectors [B, D] to logits [B, C]."""
+        return self.out(self.dropout(torch.tanh(self.dense(self.dropout(x)))))
+
+
+@register_backbone("roberta_classifier", paper="Liu et al. 2019")
+class RoBERTaClassifier(RoBERTaEncoder):
+    """Logits of the classes of a row of tokens, from the vector of its first token.
+
+    Tables and layers are those of :class:`backbones.roberta.RoBERTa`, whose weights :meth:`take_pretrained` takes; the
+    map back to tokens is not there.
+
+    Args:
+        slots, vocab_size, max_length, embed_dim, num_heads, ffn_dim, num_layers, dropout, attention_dropout,
+            activation, norm, feed_forward, init_std, checkpoint_activations: as of ``roberta``.
+        num_classes: how many logits; 1 for a number.
+        head_dropout: in the head, 0 as fairseq's pooler.
+    """
+
+    def __init__(
+        self,
+        *,
+        slots: SlotFiller,
+        vocab_size: int = 50265,
+        max_length: int = 512,
+        embed_dim: int = 768,
+        num_heads: int = 12,
+        ffn_dim: int = 3072,
+        num_layers: int = 12,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.1,
+        activation: str = "gelu",
+        norm: str = "layer",
+        feed_forward: str = "plain",
+        init_std: float | None = None,
+        checkpoint_activations: bool = False,
+        num_classes: int = 2,
+        head_dropout: float = 0.0,
+    ) -> None:
+        super().__init__(
+            slots=slots,
+            vocab_size=vocab_size,
+            max_length=max_length,
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            ffn_dim=ffn_dim,
+            num_layers=num_layers,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            activation=activation,
+            norm=norm,
+            feed_forward=feed_forward,
+            checkpoint_activations=checkpoint_activations,
+        )
+        self.classifier = ClassifierHead(embed_dim, num_classes, head_dropout)
+        initialise_as_bert(self, init_std)
+
+    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """Logits [B, C] of rows of tokens [B, N], padded at their ends.
+
+        Raises:
+            ValueError: as of ``roberta``.
+        """
+        return self.classifier(self.encode(tokens, padding_mask)[:, 0])
+
+    def take_pretrained(self, weights: Mapping[str, Tensor]) -> None:
+        """Take tables and layers from the state dict of a ``roberta``; the head stays as it was drawn.
+
+        Raises:
+            ValueError: one is missing there, or of another size.
+        """
+        shared = {name: own for name, own in self.state_dict().items() if not name.startswith("classifier.")}
+        for name, own in shared.items():
+            found = weights[name].shape if name in weights else None
+            if found != own.shape:
+                told = "not there" if found is None else f"of {list(found)}"
+                raise UserError(f"{name} is {told}, and this network needs {list(own.shape)}")
+        self.load_state_dict({name: weights[name] for name in shared}, strict=False)

@@ -1,0 +1,1 @@
+"""GLUE: fine-tuning on sentences and pairs of sentences."""

@@ -1,0 +1,256 @@
+"""The GLUE protocol: a network is fine-tuned on sentences or pairs of them, and scored on the labelled dev files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+
+from cab import Backbone, Task, UserError, register_task
+from cab.backbone_protocols import SequenceClassifier
+from cab.cache import checksums
+from cab.pretrained import Pretrained
+from cab.task import Batches, Metric
+from tasks.corpus.tokens import PAD
+from tasks.glue import synthetic
+from tasks.glue.scores import METRICS, UNITS, scores_of
+from tasks.glue.tables import BEST_SCORE, LAYOUTS, Examples, find_files, read_table
+from tasks.glue.vocabulary import Vocabulary
+
+TRAIN, HELD_OUT = "train", "held_out"
+SCORED = {"dev": "", "dev_matched": "", "dev_mismatched": "_mm"}
+"""The parts that are scored, and what their metrics' names end in."""
+
+
+class Batch(NamedTuple):
+    """Rows of tokens [B, N], PAD at their ends, and their labels [B]."""
+
+    tokens: Tensor
+    labels: Tensor
+
+
+class Rows(Dataset[Batch]):
+    """Encoded examples; ``labels`` are numbers of classes, or scores."""
+
+    def __init__(self, examples: Examples, tokens: list[np.ndarray]) -> None:
+        self.texts, self.labels, self.tokens = examples.texts, np.array(examples.labels), tokens
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        rows = [self.tokens[i] for i in indices]
+        tokens = np.full((len(rows), max(map(len, rows))), PAD, dtype=np.int64)
+        for row, entries in zip(tokens, rows, strict=True):
+            row[: len(entries)] = entries
+        return Batch(torch.from_numpy(tokens), torch.from_numpy(self.labels[list(indices)]))
+
+
+@register_task(
+    "glue",
+    paper="Wang et al. 2018",
+    datasets="cola sst2 mrpc qqp mnli qnli rte stsb synthetic",
+    backbones={"roberta_classifier": "NS"},
+    indexed=False,
+    tuned_as="mlm",
+)
+class GLUE(Task):
+    """Say of sentences whether they are grammatical, agree, follow from each other, or how alike they are.
+
+    Args:
+        dataset: one of GLUE's, or synthetic: pairs about the facts of MLM's generated pages.
+        pretrained: the record of a finished run of ``mlm`` whose weights training starts from, or a folder of records
+            that has one of the same attention and seed; its network, and its dictionary, are this run's. None: fresh
+            weights, and a dictionary of the training sentences.
+        tokenizer, vocab_size: of fresh weights, as of ``mlm``.
+        max_length: tokens of a row; longer ones are cut, as at the pages' length of the pretraining.
+        held_out: share of the training examples that is not trained on, and chooses the checkpoint. 0: the scored
+            examples choose it, as published.
+        evaluation_batch_size: rows a batch in validation and test.
+    """
+
+    packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
+    calls: ClassVar = (SequenceClassifier,)
+
+    def __init__(
+        self,
+        *,
+        dataset: str,
+        pretrained: str | None = None,
+        tokenizer: str | None = None,
+        vocab_size: int = 8192,
+        max_length: int = 512,
+        held_out: float = 0.1,
+        evaluation_batch_size: int = 64,
+    ) -> None:
+        self.dataset, self.pretrained = dataset, pretrained
+        self.tokenizer, self.vocab_size, self.max_length = tokenizer, vocab_size, max_length
+        self.held_out, self.evaluation_batch_size = held_out, evaluation_batch_size
+        self._start: Pretrained | None = None
+
+    @property
+    def variant(self) -> str:
+        start = "from scratch"
+        if self._start is not None:
+            record = self._start.record
+            start = f"pretrained on {record.cell['dataset']} for {record.cost.steps} steps"
+        return start if self.held_out else f"{start}, chosen on dev"
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        endings = {SCORED[part]: True for part in self._scored}
+        if self.held_out:
+            endings[f"_{HELD_OUT}"] = False
+        first = METRICS[self.dataset][0]
+        return tuple(
+            Metric(name + ending, unit=UNITS[name], higher_is_better=True, primary=is_scored and name == first)
+            for ending, is_scored in endings.items()
+            for name in METRICS[self.dataset]
+        )
+
+    @property
+    def _scored(self) -> tuple[str, ...]:
+        return LAYOUTS[self.dataset].dev if self.dataset in LAYOUTS else ("dev",)
+
+    @property
+    def _classes(self) -> tuple[str, ...]:
+        return LAYOUTS[self.dataset].classes if self.dataset in LAYOUTS else synthetic.CLASSES
+
+    def check(self) -> None:
+        if not 0.0 <= self.held_out < 1.0:
+            raise UserError(f"task.held_out must be from 0 to below 1, got {self.held_out}")
+        if self.evaluation_batch_size < 1:
+            raise UserError(f"task.evaluation_batch_size must be at least 1, got {self.evaluation_batch_size}")
+        if self.max_length < 8:
+            raise UserError(f"task.max_length must be at least 8, got {self.max_length}")
+        if self.pretrained is not None and self.tokenizer is not None:
+            raise UserError(
+                "task.tokenizer is of fresh weights; with task.pretrained the dictionary is that of its run"
+            )
+
+    def join(self, cell: Mapping[str, Any]) -> None:
+        """UserError where ``task.pretrained`` has no run that this cell can go on from."""
+        if self.pretrained is not None:
+            self._start = Pretrained.find(self.pretrained, cell, task="mlm")
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        if self._start is None:
+            return {}
+        return {"pretrained": self._start.record.hash, "weights": checksums([self._start.weights])["weights.pt"]}
+
+    def setup(self, data_root: Path | None) -> None:
+        if self.dataset in LAYOUTS:
+            files = find_files(self.dataset, data_root)
+            self._key: dict[str, Any] = checksums(list(files.values()))
+            parts = {part: read_table(path, LAYOUTS[self.dataset]) for part, path in files.items()}
+        else:
+            parts = {part: synthetic.generate_pairs(part) for part in synthetic.COUNTS}
+            self._key = {"generator": synthetic.VERSION}
+        if self._start is None:
+            texts = [text for pair in parts[TRAIN].texts for text in pair]
+            self.vocabulary = Vocabulary.of_sentences(
+                texts, tokenizer=self.tokenizer, vocab_size=self.vocab_size, key=self._key
+            )
+            longest = self.max_length
+        else:
+            self.vocabulary, longest = Vocabulary.of_pretraining(self._start.record, data_root)
+        self._positions = longest
+        rows = {
+            part: Rows(examples, self.vocabulary.encode(examples.texts, min(longest, self.max_length)))
+            for part, examples in parts.items()
+        }
+        self.parts = {**rows, **_cut(rows[TRAIN], self.held_out)}
+
+    def fingerprint(self) -> dict[str, Any]:
+        counts = {part: len(rows) for part, rows in self.parts.items()}
+        return {"files": self._key, "examples": counts, "dictionary": dict(self.vocabulary.key)}
+
+    def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
+        sizes = {"vocab_size": self.vocabulary.size, "max_length": self._positions}
+        return {**sizes, "num_classes": len(self._classes) or 1}
+
+    def begin(self, backbone: Backbone) -> None:
+        if self._start is not None:
+            self._start.load(backbone)
+
+    @property
+    def training_set(self) -> Rows:
+        return self.parts[TRAIN]
+
+    def _logits(self, backbone: Backbone, batch: Batch) -> Tensor:
+        padding = batch.tokens == PAD
+        return backbone(batch.tokens, padding if bool(padding.any()) else None).float()
+
+    def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
+        """Mean negative log-likelihood of the classes; of scores, mean square of the error as a share of the best."""
+        logits = self._logits(backbone, batch)
+        if self._classes:
+            return F.cross_entropy(logits, batch.labels.long())
+        return F.mse_loss(logits.squeeze(1), batch.labels.float() / BEST_SCORE)
+
+    def _guesses(self, backbone: Backbone, batches: Batches, part: str) -> np.ndarray:
+        found = [self._logits(backbone, batch) for batch in batches(self.parts[part], self.evaluation_batch_size)]
+        logits = torch.cat(found).cpu()
+        return (logits.argmax(dim=1) if self._classes else logits.squeeze(1) * BEST_SCORE).numpy()
+
+    def _scores(self, backbone: Backbone, batches: Batches, part: str) -> dict[str, float]:
+        return scores_of(self.dataset, self._guesses(backbone, batches, part), self.parts[part].labels)
+
+    def validate(self, backbone: Backbone, batches: Batches) -> float:
+        """What the first metric lacks to 1."""
+        part = HELD_OUT if self.held_out else self._scored[0]
+        return 1.0 - self._scores(backbone, batches, part)[METRICS[self.dataset][0]]
+
+    def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
+        parts = {part: SCORED[part] for part in self._scored}
+        if self.held_out:
+            parts[HELD_OUT] = f"_{HELD_OUT}"
+        return {
+            name + ending: value
+            for part, ending in parts.items()
+            for name, value in self._scores(backbone, batches, part).items()
+        }
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """The commonest class of the training examples for all, or their mean score."""
+        known = self.training_set.labels
+        answer = np.bincount(known.astype(int)).argmax() if self._classes else known.mean()
+        scores: dict[str, float] = {}
+        for part in self._scored:
+            truth = self.parts[part].labels
+            found = scores_of(self.dataset, np.full(len(truth), answer), truth)
+            scores |= {name + SCORED[part]: value for name, value in found.items()}
+        return {"commonest" if self._classes else "mean": scores}
+
+    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
+        """The first examples of each scored part, what they are and what is guessed."""
+        lines = []
+        for part in self._scored:
+            rows, guesses = self.parts[part], self._guesses(backbone, batches, part)
+            for texts, label, guess in list(zip(rows.texts, rows.labels, guesses, strict=True))[:20]:
+                said = [self._classes[int(x)] if self._classes else f"{x:.2f}" for x in (label, guess)]
+                lines.append("\t".join((part, *said, *texts)))
+        (folder / "answers.txt").write_text("part\ttruth\tguess\tsentences\n" + "\n".join(lines) + "\n")
+
+
+def _cut(rows: Rows, held_out: float) -> dict[str, Rows]:
+    """The training examples without those that are held out, and these: the same in every run."""
+    if not held_out:
+        return {}
+    order = np.random.default_rng(0).permutation(len(rows))
+    count = min(max(round(held_out * len(rows)), 1), len(rows) - 1)
+    chosen = {HELD_OUT: order[:count], TRAIN: order[count:]}
+    return {
+        part: Rows(
+            Examples([rows.texts[i] for i in sorted(places)], [float(rows.labels[i]) for i in sorted(places)]),
+            [rows.tokens[i] for i in sorted(places)],
+        )
+        for part, places in chosen.items()
+    }

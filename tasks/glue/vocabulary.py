@@ -1,0 +1,75 @@
+"""What sentences are split into: the dictionary that a network was pretrained with, or one of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cab import UserError
+from cab.record import Record
+from tasks.bpe import read_bpe, trained_bpe
+from tasks.corpus.tokens import BEGIN, END, NUM_SPECIAL
+from tasks.mlm.task import MLM
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A tokenizer, and the entry of each of its tokens in a dictionary of ``size`` entries."""
+
+    tokenizer: Tokenizer
+    dictionary: np.ndarray
+    size: int
+    key: Mapping[str, Any]
+
+    @classmethod
+    def of_sentences(cls, texts: Sequence[str], *, tokenizer: str | None, vocab_size: int, key: Any) -> Vocabulary:
+        """One that is read, or a byte-level BPE of ``vocab_size`` entries that is trained on ``texts``."""
+        if tokenizer is None:
+            bpe = trained_bpe(lambda: iter(texts), vocab_size=vocab_size, special_tokens=[], key={"sentences": key})
+        else:
+            bpe = read_bpe(tokenizer)
+        dictionary = NUM_SPECIAL + np.arange(bpe.get_vocab_size())
+        return cls(bpe, dictionary, NUM_SPECIAL + len(dictionary), {"entries": len(dictionary)})
+
+    @classmethod
+    def of_pretraining(cls, record: Record, data_root: Path | None) -> tuple[Vocabulary, int]:
+        """That of a run of ``mlm``, made anew from what the run read; and the tokens of its longest page.
+
+        Raises:
+            ValueError: its data are not here, or not what they were.
+        """
+        options = {name: value for name, value in record.config["task"].items() if name != "name"}
+        mlm = MLM(dataset=record.cell["dataset"], **options)
+        mlm.setup(data_root)
+        if json.loads(json.dumps(mlm.fingerprint())) != record.data:
+            raise UserError(
+                f"the {record.cell['dataset']} data are not those that {record.hash} was pretrained on: its dictionary "
+                "cannot be made anew; pretrain again"
+            )
+        corpus = mlm.corpus
+        return cls(corpus.tokenizer, corpus.dictionary, mlm.mask + 1, {"pretraining": corpus.key}), mlm.block_len
+
+    def encode(self, texts: Sequence[tuple[str, ...]], max_length: int) -> list[np.ndarray]:
+        """Rows of entries as RoBERTa's: begin, a sentence, end; then of a pair end, the other sentence, end.
+
+        Of a row that is longer than ``max_length`` the end of its longer sentence is cut.
+        """
+        sides = [self.tokenizer.encode_batch(list(side), add_special_tokens=False) for side in zip(*texts, strict=True)]
+        rows = []
+        for sentences in zip(*sides, strict=True):
+            entries = [self.dictionary[np.array(sentence.ids, dtype=np.int64)] for sentence in sentences]
+            while sum(map(len, entries)) > max_length - 2 * len(entries):
+                longer = max(range(len(entries)), key=lambda side: len(entries[side]))
+                entries[longer] = entries[longer][:-1]
+            first, *second = entries
+            pair = [[END], *second, [END]] if second else []
+            rows.append(np.concatenate([[BEGIN], first, [END], *pair]))
+        return rows
