@@ -45,6 +45,10 @@ class Pretrained:
             ValueError: there is none or more than one, it was another network, or its weights are not there.
         """
         path = Path(place).expanduser()
+        if not path.exists():
+            raise UserError(
+                f"task.pretrained: there is nothing at {path}; name a run of {task}, or a folder of records"
+            )
         if not path.is_dir():
             found = cls(path, Record.read(path))
             if problem := found._misfit(cell, task):
