@@ -72,6 +72,22 @@ class SequenceClassifier(Protocol):
         """Take what there is of this network in the state dict of a :class:`MaskedLM`; ValueError where it differs."""
 
 
+class PairClassifier(Protocol):
+    """Names the class of a sequence, or of a pair that it reads one by one: Long Range Arena."""
+
+    def __call__(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """Logits [B, C] of sequences [B, N]."""
+
+    def compare(
+        self,
+        first: Tensor,
+        second: Tensor,
+        first_padding_mask: Tensor | None = None,
+        second_padding_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Logits [B, C] of pairs of sequences [B, N] and [B, M]."""
+
+
 class Forecaster(Protocol):
     """Forecasts series: LSTF."""
 

@@ -122,7 +122,7 @@ class BackboneEntry(Entry["Backbone"]):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskEntry(Entry["Task"]):
-    """``datasets`` it accepts (``synthetic`` is the embedded generator), and the backbones that it ``names``.
+    """``datasets`` it accepts (see :func:`register_task`), and the backbones that it ``names``.
 
     ``only`` has the data sets that are not asked for in all patterns; a task that is not ``indexed`` is no part of the
     compositional index, and runs in a sweep only where it is named; ``tuned_as`` is the task whose rows of the tables
@@ -335,7 +335,8 @@ def register_task(
     """Class decorator: makes a task known under ``name``.
 
     Args:
-        datasets: names it accepts, as in ``"pg19 synthetic"``; ``synthetic`` is the embedded generator.
+        datasets: names it accepts, as in ``"pg19 synthetic"``; ``synthetic`` is the embedded generator, and
+            ``NAME_synthetic`` that of what stands for one of several.
         backbones: those it is defined for, with the patterns that are tested in each, as in ``{"gpt2": "CS"}``.
         only: data sets that are defined for some of these patterns only, as in ``{"mqar": "CS"}``.
         indexed: whether its scores enter the compositional index, and a sweep that names no task runs it.

@@ -26,7 +26,7 @@ MINI_DIR = PAPER_DIR.with_name("mini")
 PUBLISHED = "published"
 """The preset of a CSV file that names none."""
 SYNTHETIC = "synthetic"
-"""The data set that a task generates."""
+"""The data set that a task generates; a task that generates several has names that end in it, ``listops_synthetic``."""
 
 EXAMPLE_COMMAND = "cab run task=lstf dataset=synthetic backbone=informer attention=abc pattern=NC preset=smoke"
 """Leaves a first result within seconds and without any data: what a message about none suggests."""
@@ -36,6 +36,11 @@ COLUMNS = (
     "params", "train_seconds", "peak_memory_bytes", "revision", "verified", "hash", "file", "record",
 )  # fmt: skip
 """``record`` is the whole :class:`cab.record.Record`; None, as ``hash`` is empty, for a row of a CSV file."""
+
+
+def is_generated(dataset: str) -> bool:
+    """Whether the data set is one that its task generates in place of published files."""
+    return dataset.lower().rpartition("_")[2] == SYNTHETIC
 
 
 def load_results(sources: Iterable[str | Path] | str | Path = DEFAULT_DIR) -> pd.DataFrame:

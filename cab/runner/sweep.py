@@ -12,7 +12,7 @@ from hydra.core.override_parser.types import Override
 from cab.config_sources import REGISTRIES
 from cab.errors import UserError
 from cab.registry import TASKS
-from cab.results import SYNTHETIC
+from cab.results import is_generated
 from cab.runner.cell import GROUPS, runnable_cells, why_not_runnable
 
 
@@ -33,7 +33,7 @@ def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     runnable = dict.fromkeys(
         cell
         for cell in runnable_cells()
-        if ("dataset" in named or cell[1] != SYNTHETIC) and ("task" in named or cell[0] in usual)
+        if ("dataset" in named or not is_generated(cell[1])) and ("task" in named or cell[0] in usual)
     )
     choices = [named.get(group, list(dict.fromkeys(cell[i] for cell in runnable))) for i, group in enumerate(GROUPS)]
     jobs: dict[tuple[str, ...], None] = {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cab.errors import UserError
 from cab.record import CELL, PLACE, Record, Status
 from cab.registry import TASKS
-from cab.results import EXAMPLE_COMMAND, SYNTHETIC
+from cab.results import EXAMPLE_COMMAND, SYNTHETIC, is_generated
 from cab.runner.trainer_config import MACHINE_KEYS
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _data(record: Any) -> str:
 
 def is_synthetic(results: pd.DataFrame) -> pd.Series:
     """Which of the results are of generated data."""
-    return results["dataset"].str.lower() == SYNTHETIC
+    return results["dataset"].map(is_generated).astype(bool)
 
 
 def _spelt_alike(names: pd.Series) -> pd.Series:

@@ -18,6 +18,7 @@ from cab.backbone_protocols import (
     DurationSynthesiser,
     Forecaster,
     MaskedLM,
+    PairClassifier,
     PointCompleter,
     Prober,
     SequenceClassifier,
@@ -115,6 +116,7 @@ LOSSES: dict[type, tuple[Loss, dict[str, Any]]] = {  # with what the small data 
     DurationSynthesiser: (frames_loss, {}),
     StepSynthesiser: (steps_loss, {}),
     Prober: (answers_loss, {"vocab_size": 50}),
+    PairClassifier: (class_loss, {"vocab_size": 50, "num_classes": 2}),
 }
 
 

@@ -38,7 +38,9 @@ REAL: dict[str, tuple[str, list[str]]] = {
 own on generated files."""
 EXPENSIVE = {"ffhq": ["trainer.max_steps=2", "trainer.batch_size=1", "trainer.validate_every=2"]}
 
-UNSAMPLED = ("ecl", "wikitext103", "wikitext2", "cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "stsb")
+ARENA = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
+GLUE = ("cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "stsb")
+UNSAMPLED = ("ecl", "wikitext103", "wikitext2", *GLUE, *ARENA)
 """Of which there is no sample of every part."""
 
 CELLS = [
@@ -71,8 +73,8 @@ def test_the_cells_are_those_of_table_1() -> None:
 
 
 def is_long(task: str, dataset: str) -> bool:
-    """Real samples; and the probes but one, whose generators have tests of their own."""
-    return dataset in REAL or (task == "probe" and dataset != "recall")
+    """Real samples; and the probes and the arena but one each, whose generators have tests of their own."""
+    return dataset in REAL or (task in ("probe", "lra") and dataset not in ("recall", "listops_synthetic"))
 
 
 @pytest.mark.parametrize(

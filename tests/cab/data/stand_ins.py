@@ -64,7 +64,11 @@ def stand_ins(folder: Path) -> dict[str, dict[str, bytes]]:
     splits = [{"taxonomy_id": "01", "train": ["a"], "val": ["b"], "test": ["c"]}]
     numbers = "\n".join([",".join(map(str, range(321)))] * 3).encode()
     parts = ("train", "val", "test")
+    reviews = {f"aclImdb/{part}/{name}/1_9.txt": b"a film" for part in ("train", "test") for name in ("pos", "neg")}
+    batches = dict.fromkeys((f"cifar-10-batches-py/{name}" for name in ("data_batch_1", "test_batch")), b"a pickle")
     return {
+        "text": {"aclImdb_v1.tar.gz": archive(make_tar, reviews, folder)},
+        "image": {"cifar-10-python.tar.gz": archive(make_tar, batches, folder)},
         **{name: {f"{file}.csv": rows(8, 4)} for name, file in (("etth1", "ETTh1"), ("etth2", "ETTh2"))},
         "ettm1": {"ETTm1.csv": rows(8, 4)},
         "ecl": {"electricity.txt.gz": gzip.compress(numbers)},
@@ -105,5 +109,6 @@ def stand_ins(folder: Path) -> dict[str, dict[str, bytes]]:
 
 
 PUBLISHED = {"rows": 4, "training books": 2, "training shapes": 1, "training views": 8, "merges": 1}
+PUBLISHED |= {"training reviews": 2, "test reviews": 2}
 PUBLISHED |= dict.fromkeys(("clips", "texts", "alignments", "images", "low-resolution partners"), 2)
 """What the stand-ins hold, where it is not one."""

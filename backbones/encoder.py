@@ -1,0 +1,129 @@
+"""The classifier of Long Range Arena that shares everything but the attention (Chen et al. 2021). Slots NS."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from backbones.layers.tokens import LearnedPositions, TokenEmbedding, check_tokens
+from backbones.layers.transformer import TransformerLayer, stack
+from cab import Backbone, Pattern, UserError, register_backbone
+from cab.backbone import SlotFiller
+
+POOLINGS = ("mean", "padded_mean")
+
+
+@register_backbone("encoder", paper="Chen et al. 2021")
+class Encoder(Backbone):
+    """Logits of the class of a sequence, or of a pair of sequences.
+
+    The defaults are the network of Skyformer's comparison: two layers with the norm in front, learned positions, tables
+    from N(0, 0.02^2), maps as torch has them; the mean over the places of the normed output, then a map, ReLU and a
+    map. A pair a, b passes the same layers, and the head reads [a, b, a * b, a - b].
+
+    Args:
+        slots: fills the attention slots, one NS a layer.
+        vocab_size: ids of symbols.
+        max_length: number of learned positions.
+        num_classes: of the answer.
+        pairs: the head is of pairs, :meth:`compare`, and not of single sequences.
+        embed_dim, num_heads, ffn_dim, num_layers: as usual; the head is as wide as ``ffn_dim``.
+        dropout: of embeddings, of branches, and inside the feed-forward map.
+        attention_dropout: of attention weights.
+        pooling: ``mean`` over the places that are no padding, or as published, ``padded_mean``: their sum over
+            ``max_length``, so that the length of a sequence shows in the size of its vector.
+        init_std: of the tables; small networks that are trained briefly need more than the published 0.02.
+        checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
+    """
+
+    def __init__(
+        self,
+        *,
+        slots: SlotFiller,
+        vocab_size: int = 257,
+        max_length: int = 4000,
+        num_classes: int = 10,
+        pairs: bool = False,
+        embed_dim: int = 64,
+        num_heads: int = 2,
+        ffn_dim: int = 128,
+        num_layers: int = 2,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.1,
+        pooling: str = "mean",
+        init_std: float = 0.02,
+        checkpoint_activations: bool = False,
+    ) -> None:
+        super().__init__()
+        if pooling not in POOLINGS:
+            raise UserError(f"unknown pooling '{pooling}': choose one of {', '.join(POOLINGS)}")
+        self.checkpoint_activations = checkpoint_activations
+        self.pairs, self.pooling, self.max_length = pairs, pooling, max_length
+        positions = LearnedPositions(max_length, embed_dim)
+        self.embedding = TokenEmbedding(vocab_size, embed_dim, positions=positions, dropout=dropout)
+        self.layers = stack(
+            num_layers,
+            partial(
+                TransformerLayer,
+                slots,
+                Pattern.NS,
+                embed_dim=embed_dim,
+                num_heads=num_heads,
+                ffn_dim=ffn_dim,
+                norm="pre",
+                activation="gelu",
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+                activation_dropout=dropout,
+                is_xavier=False,
+            ),
+        )
+        self.final_norm = nn.LayerNorm(embed_dim)
+        read = 4 * embed_dim if pairs else embed_dim
+        self.head = nn.Sequential(nn.Linear(read, ffn_dim), nn.ReLU(), nn.Linear(ffn_dim, num_classes))
+        for table in (self.embedding.tokens, positions.table):
+            nn.init.normal_(table.weight, std=init_std)
+
+    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """Logits [B, C] of sequences.
+
+        Args:
+            tokens: [B, N] ids; a place has the position that it stands at.
+            padding_mask: [B, N], True = padding.
+
+        Raises:
+            ValueError: the head is of pairs; tokens or a mask that do not fit, a row without a token, or more tokens
+                than positions.
+        """
+        if self.pairs:
+            raise UserError("this encoder reads pairs: build it with backbone.pairs=false")
+        return self.head(self._vector(tokens, padding_mask))
+
+    def compare(
+        self,
+        first: Tensor,
+        second: Tensor,
+        first_padding_mask: Tensor | None = None,
+        second_padding_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Logits [B, C] of pairs of sequences [B, N] and [B, M]; see :meth:`forward`."""
+        if not self.pairs:
+            raise UserError("this encoder reads single sequences: build it with backbone.pairs=true")
+        a, b = self._vector(first, first_padding_mask), self._vector(second, second_padding_mask)
+        return self.head(torch.cat([a, b, a * b, a - b], dim=-1))
+
+    def _vector(self, tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """[B, N] to [B, D]."""
+        vocab_size = self.embedding.vocab_size
+        check_tokens("tokens", tokens, padding_mask, vocab_size=vocab_size, max_length=self.max_length)
+        x = self.embedding(tokens, torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0))
+        for layer in self.layers:
+            x = self.run_layer(layer, x, padding_mask)
+        x = self.final_norm(x)
+        count: float | Tensor = float(x.shape[1])
+        if padding_mask is not None:
+            x = x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
+            count = (~padding_mask).sum(dim=1, keepdim=True)
+        return x.sum(dim=1) / (self.max_length if self.pooling == "padded_mean" else count)

@@ -1,0 +1,117 @@
+"""What can be answered without a network: the trivial scores that stand beside every other."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+
+import numpy as np
+
+from tasks.lra import listops
+from tasks.lra.rows import Rows
+
+FITTED = 10_000
+"""Pairs of the training part that a threshold is fitted to."""
+
+
+def accuracy(guesses: np.ndarray, rows: Rows) -> float:
+    """Percent of the labels of ``rows``."""
+    return 100.0 * float((guesses == labels_of(rows)).mean())
+
+
+def labels_of(rows: Rows) -> np.ndarray:
+    return rows.labels.numpy()[: len(rows)]
+
+
+def majority(train: Rows, test: Rows) -> float:
+    """The commonest class of the training part."""
+    return accuracy(np.full(len(test), np.bincount(labels_of(train)).argmax()), test)
+
+
+def root_operator(train: Rows, test: Rows) -> float:
+    """The commonest value of the training trees with the same first symbol."""
+    return accuracy(_by_root(train, test), test)
+
+
+def root_and_digits(train: Rows, test: Rows) -> float:
+    """The root's operator over the digits directly below it; where there are none, as :func:`root_operator`."""
+    guesses = _by_root(train, test)
+    for row in range(len(test)):
+        symbols = test.text(row)
+        digits = listops.direct_digits(symbols)
+        if digits:
+            guesses[row] = listops.apply(int(symbols[0]), digits)
+    return accuracy(guesses, test)
+
+
+def _by_root(train: Rows, test: Rows) -> np.ndarray:
+    counts = np.zeros((listops.NUM_SYMBOLS, 10), dtype=np.int64)
+    np.add.at(counts, (_first(train), labels_of(train)), 1)
+    return counts.argmax(axis=1)[_first(test)]
+
+
+def _first(rows: Rows) -> np.ndarray:
+    """The first symbol of each row."""
+    starts = np.concatenate([[0], rows.ends.reshape(-1)[: len(rows) - 1]])
+    return np.asarray(rows.symbols[starts])
+
+
+def bag_of_words(train: Rows, test: Rows) -> float:
+    """Naive Bayes over the words of a text, in any order: what needs no position and no attention."""
+    counts: tuple[Counter[bytes], Counter[bytes]] = Counter(), Counter()
+    for row, label in enumerate(labels_of(train)):
+        counts[label].update(_words(train, row))
+    totals = [sum(each.values()) + len(counts[0] | counts[1]) for each in counts]
+    known = counts[0] | counts[1]
+    weight = {
+        word: math.log((counts[1][word] + 1) / totals[1]) - math.log((counts[0][word] + 1) / totals[0])
+        for word in known
+    }
+    share = labels_of(train).mean()
+    prior = math.log(share / (1 - share)) if 0 < share < 1 else 0.0
+    sums = [prior + sum(weight.get(word, 0.0) for word in _words(test, row)) for row in range(len(test))]
+    return accuracy(np.array(sums) > 0, test)
+
+
+def _words(rows: Rows, row: int) -> list[bytes]:
+    return re.findall(rb"[a-z']+", rows.seen(row).tobytes().lower())
+
+
+def byte_pairs(train: Rows, test: Rows) -> float:
+    """Whether both texts of a pair have much the same pairs of neighbouring bytes: a threshold of their cosine."""
+    learnt, seen = _likeness(train, min(len(train), FITTED)), _likeness(test, len(test))
+    labels = labels_of(train)[: len(learnt)]
+    order = np.argsort(learnt)
+    above = labels.sum() - np.concatenate([[0], labels[order].cumsum()])  # ones to the right of each threshold
+    below = np.arange(len(order) + 1) - (labels.sum() - above)
+    best = int((above + below).argmax())
+    threshold = learnt[order[best]] if best < len(order) else np.inf
+    return accuracy(seen >= threshold, test)
+
+
+def _likeness(rows: Rows, count: int) -> np.ndarray:
+    """Cosine of the counts of neighbours in both texts."""
+    found = np.empty(count)
+    for row in range(count):
+        vectors = []
+        for number in range(2):
+            text = rows.seen(row, number).astype(np.int64)
+            vectors.append(np.bincount(256 * text[:-1] + text[1:], minlength=1 << 16).astype(np.float32))
+        length = np.linalg.norm(vectors[0]) * np.linalg.norm(vectors[1])
+        found[row] = vectors[0] @ vectors[1] / length if length else 0.0
+    return found
+
+
+def nearest_mean(train: Rows, test: Rows) -> float:
+    """The class whose mean picture is nearest."""
+    labels, means = labels_of(train), []
+    for label in range(labels.max() + 1):
+        rows = np.flatnonzero(labels == label)
+        means.append(
+            sum((train.text(row).astype(float) for row in rows.tolist()), np.zeros(len(train.text(0))))
+            / max(1, len(rows))
+        )
+    centres = np.stack(means)
+    guesses = [((centres - test.text(row)) ** 2).sum(axis=1).argmin() for row in range(len(test))]
+    return accuracy(np.array(guesses), test)

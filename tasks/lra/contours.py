@@ -1,0 +1,190 @@
+"""Dashed contours that grow in the free parts of many images at once.
+
+A dash is kept as the pixel where it begins and the number of its direction: whole degrees first, then the directions in
+which a contour can go on, turned round, as such a dash is drawn from its far end.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.lra.raster import ball, dash, reach
+
+FREE = 0.3
+"""What a mask may have at most in a pixel that is free."""
+CROSSED = 1.8
+"""The sum of two masks that may not lie on each other."""
+TRIES = 3
+
+
+class Pen:
+    """What dashes of a length, a thickness and a margin look like, by the number of their direction.
+
+    Attributes:
+        reach: half the side of the patch that a dash is drawn in.
+        pictures, masks: [directions, side, side] of that patch: the dash, and what it takes, margin and all.
+        steps, angles: from the pivot of a contour to where its next dash may end, [k, 2], and their directions [k].
+        ball: offsets within the margin, [m, 2].
+        taken: of each whole degree, offsets [t, 2] of the pixels that a first dash needs; one pixel further down and
+            to the right than it is drawn, as in the original.
+    """
+
+    def __init__(self, length: int, thickness: float, margin: int) -> None:
+        self.length, self.margin, self.reach = length, margin, reach(length, thickness, margin)
+        around = np.radians(np.arange(0, 360, 360 / (2 * math.pi * (length + margin))))
+        circle = (length + margin) * np.stack([np.sin(around), np.cos(around)], axis=1)
+        self.steps = np.unique(np.floor(circle).astype(int), axis=0)
+        self.angles = np.arctan2(self.steps[:, 0], self.steps[:, 1])
+        angles = [*np.radians(np.arange(-180, 180)), *(self.angles + math.pi)]
+        self.pictures = np.stack([dash(length, thickness, margin, angle) for angle in angles])
+        self.masks = np.stack([dash(length, thickness, margin, angle, around=margin) for angle in angles])
+        self.ball = ball(margin)
+        offsets = [np.argwhere(mask == 1.0) - self.reach + 1 for mask in self.masks[:360]]
+        self.taken = [each[(each <= length + margin).all(axis=1)] for each in offsets]
+
+
+@functools.cache
+def pen(length: int, thickness: float, margin: int) -> Pen:
+    return Pen(length, thickness, margin)
+
+
+def moved(places: np.ndarray, angles: np.ndarray, distance: float) -> np.ndarray:
+    """Pixels [n, 2] at a distance from ``places``, rounded up in both directions."""
+    return np.ceil(places + distance * np.stack([np.sin(angles), np.cos(angles)], axis=-1)).astype(int)
+
+
+@dataclass
+class Contours:
+    """``count`` dashes of each of n contours.
+
+    Attributes:
+        dashes: [n, most, 3], row and column where it begins, and its direction.
+        pivots, angles: where the last dash came from [n, 2], and in which direction [n].
+    """
+
+    dashes: np.ndarray
+    pivots: np.ndarray
+    angles: np.ndarray
+    count: int = 1
+
+    @classmethod
+    def empty(cls, number: int, most: int) -> Contours:
+        return cls(np.zeros((number, most, 3), dtype=int), np.zeros((number, 2), dtype=int), np.zeros(number))
+
+
+class Boards:
+    """Square images in the making: what is taken of each, 0 to 1, a frame of one pixel from the start."""
+
+    def __init__(self, number: int, side: int, pen: Pen) -> None:
+        self.side, self.pen, self.edge = side, pen, pen.reach + 1
+        self.padded = np.zeros((number, side + 2 * self.edge, side + 2 * self.edge), dtype=np.float32)
+        self.masks = self.padded[:, self.edge : -self.edge, self.edge : -self.edge]
+        close_frame(self.masks, 1)
+
+    def _inside(self, places: np.ndarray) -> Any:
+        return np.all((places >= 0) & (places < self.side), axis=-1)
+
+    def _patches(self, dashes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What dashes [n, 3] take, cut at the border [n, p, p]; and its rows and columns in the padded image."""
+        span = np.arange(-self.pen.reach, self.pen.reach + 1)
+        rows, columns = (dashes[:, axis, None] + span for axis in (0, 1))
+        inside = [(x >= 0) & (x < self.side) for x in (rows, columns)]
+        taken = self.pen.masks[dashes[:, 2]] * (inside[0][:, :, None] & inside[1][:, None])
+        return taken, rows[:, :, None] + self.edge, columns[:, None] + self.edge
+
+    def take(self, boards: np.ndarray, dashes: np.ndarray) -> None:
+        """Add what the dashes [n, 3] take to the images ``boards`` [n]."""
+        taken, rows, columns = self._patches(dashes)
+        where = boards[:, None, None], rows, columns
+        self.padded[where] = np.maximum(self.padded[where], taken)
+
+    def free_tails(self, board: int, degree: int, frame: int) -> np.ndarray:
+        """Pixels [n, 2], ``frame`` from the border, at which a first dash would need free ones alone.
+
+        None where what it needs could lie wholly outside, at a corner: the original takes OpenCV's mark for that as a
+        sign that the image is full. So short thin dashes begin in few directions, and most distractors find no place.
+        """
+        offsets = self.pen.taken[degree]
+        for corner in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
+            if not (offsets * corner >= 0).all(axis=1).any():
+                return np.empty((0, 2), dtype=int)
+        taken = np.zeros(self.padded.shape[1:], dtype=bool)
+        inside = taken[self.edge : -self.edge, self.edge : -self.edge]
+        np.greater(self.masks[board], FREE, out=inside)
+        close_frame(inside, frame)
+        blocked = np.zeros_like(inside)
+        for y, x in offsets + self.edge:
+            blocked |= taken[y : y + self.side, x : x + self.side]
+        return np.argwhere(~blocked)
+
+    def start(self, contours: Contours, row: int, tail: np.ndarray, degree: int) -> bool:
+        """Begin a contour; False where its dash, or the point before it, would lie outside."""
+        angle = math.radians(degree - 180)
+        head = moved(tail, np.array(angle), self.pen.length)
+        pivot = moved(head, np.array(angle + math.pi), self.pen.length + self.pen.margin)
+        if not self._inside(np.stack([tail, head, pivot])).all():
+            return False
+        contours.dashes[row, 0] = (*tail, degree)
+        contours.pivots[row], contours.angles[row] = pivot, angle
+        return True
+
+    def extend(
+        self, boards: np.ndarray, contours: Contours, rows: np.ndarray, continuity: float, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Add a dash to the contours ``rows`` [n], in the images ``boards`` [n]; which of them had room [n].
+
+        The next dash ends at a pixel of the circle around the end of the last gap, with a probability of
+        cos^2(min(continuity x turn, 90 degrees)) times what is free there; it may not lie on what is taken. The dash
+        before it is taken then.
+        """
+        count = contours.count
+        pivots = moved(contours.pivots[rows], contours.angles[rows], self.pen.length + 2 * self.pen.margin)
+        ends = pivots[:, None] + self.pen.steps  # [n, k, 2]
+        turn = np.abs(self.pen.angles - contours.angles[rows, None])
+        turn = np.minimum(np.minimum(turn, 2 * math.pi - turn) * continuity, math.pi / 2)
+        inside = self._inside(ends)
+        weights = np.where(inside, np.cos(turn) ** 2 * (1.0 - self._near(boards, ends, inside)), 0.0)
+        total = weights.sum(axis=1)
+        shares = np.cumsum(weights, axis=1)
+        found = np.zeros(len(rows), dtype=bool)
+        for _ in range(TRIES):
+            left = np.flatnonzero(~found & (total >= 1e-4))
+            chosen = (shares[left] > rng.random((len(left), 1)) * total[left, None]).argmax(axis=1)
+            dashes = np.column_stack([ends[left, chosen], 360 + chosen])
+            taken, y, x = self._patches(dashes)
+            fits = (self.padded[boards[left, None, None], y, x] + taken).max(axis=(1, 2)) < CROSSED
+            done = left[fits]
+            self.take(boards[done], contours.dashes[rows[done], count - 1])
+            contours.dashes[rows[done], count] = dashes[fits]
+            contours.pivots[rows[done]], contours.angles[rows[done]] = pivots[done], self.pen.angles[chosen[fits]]
+            found[done] = True
+        return found
+
+    def _near(self, boards: np.ndarray, ends: np.ndarray, inside: np.ndarray) -> np.ndarray:
+        """The highest value of a mask within a margin of each end [n, k]; 0 outside."""
+        near = np.zeros(inside.shape, dtype=np.float32)
+        row, k = inside.nonzero()
+        around = ends[row, k][:, None] + self.pen.ball + self.edge
+        near[row, k] = self.padded[boards[row, None], around[..., 0], around[..., 1]].max(axis=1)
+        return near
+
+    def drawn(self, dashes: np.ndarray) -> np.ndarray:
+        """The picture of dashes [n, 3], with a contrast of 1."""
+        image = np.zeros(self.padded.shape[1:], dtype=np.float32)
+        size = 2 * self.pen.reach + 1
+        corner = self.edge - self.pen.reach
+        for y, x, direction in dashes + np.array([corner, corner, 0]):
+            part = image[y : y + size, x : x + size]
+            np.maximum(part, self.pen.pictures[direction], out=part)
+        return image[self.edge : -self.edge, self.edge : -self.edge]
+
+
+def close_frame(taken: np.ndarray, width: int) -> None:
+    """Close a frame of images [..., side, side]."""
+    taken[..., :width, :] = taken[..., -width:, :] = 1
+    taken[..., :width] = taken[..., -width:] = 1

@@ -1,0 +1,143 @@
+"""Image: what is on a small grey picture, from its pixels in rows? CIFAR-10, and a stand-in of ten shapes."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from cab import UserError
+from tasks.lra.rows import PARTS, Example, shuffled, stamp
+
+TRAIN, TEST = tuple(f"data_batch_{n}" for n in range(1, 6)), ("test_batch",)
+SIDE = 32
+HELD_OUT = 10
+"""One of so many training images is held out for validation."""
+GREY = np.array([0.2989, 0.5870, 0.1140])
+
+
+class _Arrays(pickle.Unpickler):
+    """Makes arrays and plain values of a pickle, and nothing else: no code that it names is called."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        array = np.array(0).__reduce__()[0]  # what rebuilds an array, wherever this numpy has it
+        known = {
+            ("numpy.core.multiarray", "_reconstruct"): array,
+            ("numpy._core.multiarray", "_reconstruct"): array,
+            ("numpy", "ndarray"): np.ndarray,
+            ("numpy", "dtype"): np.dtype,
+            ("_codecs", "encode"): _encode,
+        }
+        if (module, name) not in known:
+            raise UserError(f"it asks for {module}.{name}")
+        return known[module, name]
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    """How pickles of Python 2's protocol hold bytes."""
+    if encoding != "latin1":
+        raise UserError(f"it asks for the encoding {encoding}")
+    return text.encode("latin1")
+
+
+def unpickle(file: IO[bytes]) -> Any:
+    """The arrays and plain values of a pickle; UserError for one that names code, or is damaged."""
+    try:
+        return _Arrays(file, encoding="bytes").load()
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"it is damaged ({type(error).__name__})") from None
+
+
+@dataclass(frozen=True)
+class Photographs:
+    """CIFAR-10 as its authors distribute it for Python, ``cifar-10-batches-py``."""
+
+    folder: Path
+
+    @property
+    def key(self) -> dict[str, Any]:
+        return {"reader": "cifar 1", "files": stamp(self.folder / name for name in (*TRAIN, *TEST))}
+
+    def examples(self) -> Iterable[tuple[str, Iterable[Example]]]:
+        images, labels = (np.concatenate(x) for x in zip(*(read_batch(self.folder / n) for n in TRAIN), strict=True))
+        order = shuffled(len(labels))
+        held_out = len(labels) // HELD_OUT
+        for part, rows in (("train", order[held_out:]), ("validation", order[:held_out])):
+            yield part, (Example((images[i].tobytes(),), int(labels[i])) for i in rows)
+        test = zip(*read_batch(self.folder / TEST[0]), strict=True)
+        yield "test", (Example((image.tobytes(),), int(label)) for image, label in test)
+
+
+def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Grey images [n, 1024] uint8, and labels [n].
+
+    Raises:
+        ValueError: naming the file, and the image where one is wrong.
+    """
+    try:
+        with path.open("rb") as file:
+            batch = unpickle(file)
+    except UserError as error:
+        raise UserError(f"{path} is no batch of CIFAR-10: {error}") from None
+    if not isinstance(batch, dict) or not {b"data", b"labels"} <= batch.keys():
+        raise UserError(f"{path} is no batch of CIFAR-10: it has no data and labels")
+    data, labels = batch[b"data"], batch[b"labels"]
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (len(labels), 3 * SIDE * SIDE):
+        raise UserError(f"{path} is no batch of CIFAR-10: its data are not {len(labels)} rows of 3,072 bytes")
+    wrong = next((i for i, label in enumerate(labels) if not (isinstance(label, int) and 0 <= label < 10)), None)
+    if wrong is not None:
+        raise UserError(f"{path}, image {wrong}: expected a label from 0 to 9, got {labels[wrong]!r}")
+    return grey(data.reshape(len(labels), 3, SIDE * SIDE)), np.array(labels, dtype=int)
+
+
+def grey(images: np.ndarray) -> np.ndarray:
+    """Colours [n, 3, pixels] uint8 to grey values [n, pixels] uint8, rounded as TensorFlow's rgb_to_grayscale does."""
+    return np.stack([GREY.astype(np.float32) @ (image.astype(np.float32) / 255) * 255.5 for image in images]).astype(
+        np.uint8
+    )
+
+
+SHAPES: tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], ...] = (
+    lambda x, y: x**2 + y**2 < 1,  # disc
+    lambda x, y: (x**2 + y**2 < 1) & (x**2 + y**2 > 0.45),  # ring
+    lambda x, y: np.maximum(abs(x), abs(y)) < 0.85,  # square
+    lambda x, y: (np.maximum(abs(x), abs(y)) < 0.95) & (np.maximum(abs(x), abs(y)) > 0.6),  # frame
+    lambda x, y: (np.minimum(abs(x), abs(y)) < 0.25) & (np.maximum(abs(x), abs(y)) < 1),  # plus
+    lambda x, y: (abs(abs(x) - abs(y)) < 0.3) & (np.maximum(abs(x), abs(y)) < 1),  # cross
+    lambda x, y: (abs(abs(y) - 0.6) < 0.25) & (abs(x) < 1),  # two lines that lie
+    lambda x, y: (abs(abs(x) - 0.6) < 0.25) & (abs(y) < 1),  # two lines that stand
+    lambda x, y: (y < 0.85) & (y > 2 * abs(x) - 0.95),  # triangle
+    lambda x, y: (abs(x - y) < 0.35) & (np.maximum(abs(x), abs(y)) < 1),  # a diagonal
+)
+
+
+@dataclass(frozen=True)
+class GeneratedShapes:
+    """One of ten shapes of any size, place and brightness on noise, ``side`` pixels a side."""
+
+    side: int
+    counts: tuple[int, int, int]
+
+    @property
+    def key(self) -> dict[str, Any]:
+        return {"generator": "shapes 1", **asdict(self)}
+
+    def examples(self) -> Iterable[tuple[str, Iterable[Example]]]:
+        for number, part in enumerate(PARTS):
+            yield part, self._images(np.random.default_rng(number), self.counts[number])
+
+    def _images(self, rng: np.random.Generator, count: int) -> Iterator[Example]:
+        grid = np.arange(self.side) + 0.5
+        for _ in range(count):
+            label, radius = int(rng.integers(len(SHAPES))), self.side * rng.uniform(0.2, 0.4)
+            centre = rng.uniform(radius, self.side - radius, size=2)
+            inside = SHAPES[label]((grid - centre[1])[None] / radius, (grid - centre[0])[:, None] / radius)
+            dark, bright = rng.uniform(0, 80), rng.uniform(140, 255)
+            image = np.where(inside, bright, dark) + rng.normal(0, 12, size=inside.shape)
+            yield Example((np.clip(image, 0, 255).astype(np.uint8).tobytes(),), label)

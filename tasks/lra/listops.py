@@ -1,0 +1,168 @@
+"""ListOps: the value of nested lists of digits under MIN, MAX, MED (the median) and SM (the sum modulo 10).
+
+Long Range Arena's variant (Tay et al. 2021, section 2.2.1; Nangia and Bowman 2018): trees up to depth 10 whose text has
+500 to 2,000 symbols. Symbols 0 to 9 are the digits, 10 to 13 the operators with their opening bracket, 14 closes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cab import UserError
+from tasks.lra.rows import PARTS, Example, stamp
+
+OPERATORS = ("MIN", "MAX", "MED", "SM")
+CLOSE = 10 + len(OPERATORS)
+NUM_SYMBOLS = CLOSE + 1
+WORDS = (*map(str, range(10)), *(f"[{name}" for name in OPERATORS), "]")
+OPERATOR_SHARE = 0.25
+FILES = {"train": "basic_train.tsv", "validation": "basic_val.tsv", "test": "basic_test.tsv"}
+HEADER = "Source\tTarget"
+_IDS = {word: symbol for symbol, word in enumerate(WORDS)}
+
+
+def apply(operator: int, values: list[int]) -> int:
+    """The value of an operator's symbol over its arguments; the mean of two middle values is cut to a whole number."""
+    if operator == 10:
+        return min(values)
+    if operator == 11:
+        return max(values)
+    if operator == 12:
+        ordered, half = sorted(values), len(values) // 2
+        return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) // 2
+    return sum(values) % 10
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Which trees there are: their depth, the arguments of an operator, and ``min_length < symbols < max_length``."""
+
+    max_depth: int = 10
+    max_arguments: int = 10
+    min_length: int = 500
+    max_length: int = 2000
+
+
+class _TooLongError(Exception):
+    """A tree that would not be kept is not grown to its end."""
+
+
+def trees(rng: np.random.Generator, shape: Shape) -> Iterator[Example | None]:
+    """Trees without end; None in place of one whose length is not wanted.
+
+    A node is an operator with probability 1/4, and never at the largest depth; all choices are uniform.
+    """
+    draw = _uniforms(rng)
+    while True:
+        symbols = bytearray()
+        try:
+            value = _grow(draw, 1, shape, symbols)
+        except _TooLongError:
+            yield None
+            continue
+        wanted = shape.min_length < len(symbols) < shape.max_length
+        yield Example((bytes(symbols),), value) if wanted else None
+
+
+def _uniforms(rng: np.random.Generator) -> Iterator[float]:
+    while True:
+        yield from rng.random(1 << 14).tolist()
+
+
+def _grow(draw: Iterator[float], depth: int, shape: Shape, symbols: bytearray) -> int:
+    """Append a subtree, and give its value."""
+    if len(symbols) >= shape.max_length:
+        raise _TooLongError
+    if depth == shape.max_depth or next(draw) >= OPERATOR_SHARE:
+        digit = int(10 * next(draw))
+        symbols.append(digit)
+        return digit
+    operator = 10 + int(len(OPERATORS) * next(draw))
+    count = 2 + int((shape.max_arguments - 1) * next(draw))
+    symbols.append(operator)
+    values = [_grow(draw, depth + 1, shape, symbols) for _ in range(count)]
+    symbols.append(CLOSE)
+    return apply(operator, values)
+
+
+@dataclass(frozen=True)
+class GeneratedTrees:
+    """``counts`` trees of each part, all different; the random numbers follow from the part alone."""
+
+    shape: Shape
+    counts: tuple[int, int, int]
+
+    @property
+    def key(self) -> dict[str, Any]:
+        return {"generator": "listops 1", **asdict(self.shape), "counts": self.counts}
+
+    def examples(self) -> Iterable[tuple[str, Iterable[Example]]]:
+        seen: set[bytes] = set()
+        for number in (2, 1, 0):  # so that the test part is the same whatever the size of the others
+            rng = np.random.default_rng(number)
+            yield PARTS[number], self._different(rng, self.counts[number], seen)
+
+    def _different(self, rng: np.random.Generator, count: int, seen: set[bytes]) -> Iterator[Example]:
+        last = len(seen) + count
+        for tree in trees(rng, self.shape):
+            if len(seen) == last:
+                return
+            if tree is not None and tree.texts[0] not in seen:
+                seen.add(tree.texts[0])
+                yield tree
+
+
+@dataclass(frozen=True)
+class TreeFiles:
+    """The official files: ``basic_{train,val,test}.tsv``, a header, then a tree and its value a line."""
+
+    folder: Path
+
+    @property
+    def key(self) -> dict[str, Any]:
+        return {"reader": "listops 1", "files": stamp(self.folder / name for name in FILES.values())}
+
+    def examples(self) -> Iterable[tuple[str, Iterable[Example]]]:
+        for part, name in FILES.items():
+            yield part, read_trees(self.folder / name)
+
+
+def read_trees(path: Path) -> Iterator[Example]:
+    """The trees of a file.
+
+    Raises:
+        ValueError: naming file and line, for what is no tree with its value.
+    """
+    with path.open(encoding="ascii", errors="replace", newline=None) as file:
+        if file.readline().rstrip("\n") != HEADER:
+            raise UserError(f"{path}, line 1: expected the header Source, Target with a tab between them")
+        number = 1
+        for number, line in enumerate(file, start=2):
+            source, _, target = line.rstrip("\n").partition("\t")
+            if target not in _IDS or _IDS[target] > 9:
+                raise UserError(
+                    f"{path}, line {number}: expected a tree, a tab and a digit, got '{line[-40:].strip()}'"
+                )
+            words = source.replace("(", " ").replace(")", " ").split()
+            wrong = next((word for word in words if word not in _IDS), None)
+            if wrong is not None:
+                raise UserError(f"{path}, line {number}: '{wrong[:20]}' is no digit, operator or bracket")
+            symbols = bytes(_IDS[word] for word in words)
+            opened = sum(map(symbols.count, range(10, CLOSE)))
+            if not symbols or opened != symbols.count(CLOSE) or (opened and symbols[-1] != CLOSE):
+                raise UserError(f"{path}, line {number}: brackets do not match; the line is cut or damaged")
+            yield Example((symbols,), int(target))
+        if number == 1:
+            raise UserError(f"{path} has no trees after its header")
+
+
+def direct_digits(symbols: np.ndarray) -> list[int]:
+    """The digits that stand directly below the root, sub-lists left out."""
+    opens = (symbols >= 10) & (symbols < CLOSE)
+    depth = np.cumsum(opens.astype(np.int64) - (symbols == CLOSE))
+    return symbols[(depth == 1) & (symbols < 10)].tolist()

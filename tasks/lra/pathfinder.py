@@ -1,0 +1,203 @@
+"""Pathfinder: do two discs lie on one dashed contour, or on two of them? (Linsley et al. 2018)
+
+The geometry of the generator that Long Range Arena's images were made with (drewlinsley/pathfinder, ``snakes2.py`` at
+ab9c130, with the settings that LRA names), in numpy and with a seed. The images cannot be LRA's, which had no seed.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from cab import UserError
+from tasks.lra.contours import FREE, TRIES, Boards, Contours, pen
+from tasks.lra.raster import disc
+from tasks.lra.rows import PARTS, Example
+
+ATTEMPTS = 256
+"""Pairs of contours that are begun at once; of a long one few come to their end."""
+HOPELESS = 200
+"""Such beginnings after which nobody waits any longer."""
+BLOCK = 128
+"""Images that are made at once."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Lengths in pixels.
+
+    Attributes:
+        side: of the image.
+        length, thickness: of a dash.
+        margins: between dashes; each image has one of them.
+        segments, distractor_segments: dashes of a target, and of a distractor.
+        distractors: how many of these contours are tried.
+        seed_distance: of the first ends of both targets.
+        continuity: how much a contour prefers to go straight on.
+        contrast, distractor_contrast: brightness of targets and of distractors; that of discs is 1.
+        disc_radius: of the discs.
+    """
+
+    side: int = 32
+    length: int = 2
+    thickness: float = 0.5
+    margins: tuple[int, ...] = (1,)
+    segments: int = 14
+    distractor_segments: int = 4
+    distractors: int = 5
+    seed_distance: int = 7
+    continuity: float = 1.0
+    contrast: float = 1.5
+    distractor_contrast: float = 2.0
+    disc_radius: float = 1.5
+
+
+PATHFINDER = Geometry()
+PATHX = Geometry(128, 5, 1.5, (2, 3), 14, 4, 8, 20, 1.8, 0.9, 0.9, 3.0)
+
+
+def paint(rng: np.random.Generator, geometry: Geometry, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Images [count, side, side] uint8, and labels [count]: 1 where both discs lie on one contour."""
+    labels, margins = rng.integers(2, size=count), rng.choice(geometry.margins, size=count)
+    images = np.zeros((count, geometry.side, geometry.side), dtype=np.uint8)
+    for margin in geometry.margins:
+        rows = np.flatnonzero(margins == margin)
+        boards = Boards(len(rows), geometry.side, pen(geometry.length, geometry.thickness, margin))
+        pictures = []
+        for board, (one, other, mask) in zip(range(len(rows)), targets(rng, geometry, margin), strict=False):
+            boards.masks[board] = mask
+            picture = geometry.contrast * boards.drawn(np.concatenate([one, other]))
+            first = int(rng.integers(2))
+            second = first if labels[rows[board]] else 1 - first
+            for y, x, _ in ((one, other)[first][0], (one, other)[second][-1]):
+                np.maximum(picture, disc(geometry.side, int(y), int(x), geometry.disc_radius), out=picture)
+            pictures.append(picture)
+        for _ in range(geometry.distractors):
+            _add_distractors(boards, pictures, geometry, rng)
+        for row, picture in zip(rows, pictures, strict=True):
+            images[row] = picture / picture.max() * 255 + 0.5
+    return images, labels
+
+
+def targets(
+    rng: np.random.Generator, geometry: Geometry, margin: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Pairs of contours that grew in turn, each as dashes [segments, 3], with the mask of both; without end.
+
+    A pair that finds no room is given up as a whole.
+
+    Raises:
+        ValueError: there seems to be no room for any.
+    """
+    barren = 0
+    while barren < HOPELESS:
+        barren += 1
+        boards = Boards(ATTEMPTS, geometry.side, pen(geometry.length, geometry.thickness, margin))
+        one, other = (Contours.empty(ATTEMPTS, geometry.segments) for _ in range(2))
+        begun = [
+            row for row in range(ATTEMPTS) if _seed(boards, one, row, geometry, rng) and _seed_beside(
+                boards, one, other, row, geometry, rng
+            )
+        ]  # fmt: skip
+        alive = np.array(begun, dtype=int)
+        for count in range(1, geometry.segments):
+            for contours in (one, other):
+                contours.count = count
+                alive = alive[boards.extend(alive, contours, alive, geometry.continuity, rng)]
+        boards.take(alive, other.dashes[alive, -1])  # but not the last dash of the other one, as in the original
+        for row in alive:
+            barren = 0
+            yield one.dashes[row], other.dashes[row], boards.masks[row]
+    raise UserError(f"two contours of {geometry.segments} dashes do not fit into {geometry.side} pixels a side")
+
+
+@functools.cache
+def _free_middle(geometry: Geometry, margin: int, degree: int) -> np.ndarray:
+    """Where the first dash of an empty image may begin."""
+    empty = Boards(1, geometry.side, pen(geometry.length, geometry.thickness, margin))
+    return empty.free_tails(0, degree, 2 * geometry.seed_distance)
+
+
+def _seed(boards: Boards, contours: Contours, row: int, geometry: Geometry, rng: np.random.Generator) -> bool:
+    """Begin a contour in the middle of an empty image."""
+    for _ in range(TRIES):
+        degree = int(rng.integers(360))
+        free = _free_middle(geometry, boards.pen.margin, degree)
+        if not len(free):
+            return False
+        if boards.start(contours, row, free[rng.integers(len(free))], degree):
+            return True
+    return False
+
+
+def _seed_beside(
+    boards: Boards, one: Contours, other: Contours, row: int, geometry: Geometry, rng: np.random.Generator
+) -> bool:
+    """Begin the other contour at ``seed_distance`` from the first."""
+    for _ in range(TRIES):
+        degree, around = int(rng.integers(360)), math.radians(int(rng.integers(360)))
+        step = geometry.seed_distance * np.array([math.sin(around), math.cos(around)])
+        if boards.start(other, row, np.rint(one.dashes[row, 0, :2] + step).astype(int), degree):
+            return True
+    return False
+
+
+def _add_distractors(boards: Boards, pictures: list[np.ndarray], geometry: Geometry, rng: np.random.Generator) -> None:
+    """One more contour in each image, where there is room for it in five tries."""
+    left = np.arange(len(pictures))
+    for _ in range(TRIES + 2):
+        contours = Contours.empty(len(pictures), geometry.distractor_segments)
+        before = boards.masks[left].copy()
+        alive = np.array([row for row in left.tolist() if _seed_anywhere(boards, contours, row, rng)], dtype=int)
+        for count in range(1, geometry.distractor_segments):
+            contours.count = count
+            alive = alive[boards.extend(alive, contours, alive, geometry.continuity, rng)]
+        boards.take(alive, contours.dashes[alive, -1])
+        for row in alive:
+            picture = geometry.distractor_contrast * boards.drawn(contours.dashes[row])
+            np.maximum(pictures[row], picture, out=pictures[row])
+        failed = ~np.isin(left, alive)
+        left = left[failed]
+        boards.masks[left] = before[failed]
+
+
+def _seed_anywhere(boards: Boards, contours: Contours, row: int, rng: np.random.Generator) -> bool:
+    """Begin a contour where an image is free, unless it is nearly full."""
+    if (boards.masks[row] <= FREE).mean() < 0.01:
+        return False
+    for _ in range(TRIES):
+        degree = int(rng.integers(360))
+        free = boards.free_tails(row, degree, 1)
+        if not len(free):
+            return False
+        if boards.start(contours, row, free[rng.integers(len(free))], degree):
+            return True
+    return False
+
+
+@dataclass(frozen=True)
+class GeneratedPaths:
+    """``counts`` images of each part; the random numbers follow from the part alone."""
+
+    geometry: Geometry
+    counts: tuple[int, int, int]
+
+    @property
+    def key(self) -> dict[str, Any]:
+        return {"generator": "pathfinder 1", **asdict(self.geometry), "counts": self.counts}
+
+    def examples(self) -> Iterable[tuple[str, Iterable[Example]]]:
+        for number, part in enumerate(PARTS):
+            yield part, self._images(number)
+
+    def _images(self, part: int) -> Iterator[Example]:
+        rng = np.random.default_rng(part)
+        for start in range(0, self.counts[part], BLOCK):
+            images, labels = paint(rng, self.geometry, min(BLOCK, self.counts[part] - start))
+            for image, label in zip(images, labels, strict=True):
+                yield Example((image.tobytes(),), int(label))

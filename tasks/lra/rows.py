@@ -1,0 +1,168 @@
+"""Sequences of symbols with a class each, as they lie in the cache, and batches of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from cab import UserError
+from cab.cache import prepared, progress
+from cab.data.sources import data_set, how_to_get
+
+PARTS = ("train", "validation", "test")
+NOTHING = 0
+"""The id of a place that holds no symbol; symbol s has the id s + 1."""
+
+
+class Example(NamedTuple):
+    """``texts`` are the symbols of one sequence, or of a pair, a byte each; ``label`` is the class."""
+
+    texts: tuple[bytes, ...]
+    label: int
+
+
+class Source(Protocol):
+    """Where examples come from.
+
+    Attributes:
+        key: all that they depend on, as plain values.
+    """
+
+    @property
+    def key(self) -> Mapping[str, Any]: ...
+
+    def examples(self) -> Iterable[tuple[str, Iterable[Example]]]:
+        """Each part with its examples."""
+
+
+class Batch(NamedTuple):
+    """``texts``: ids [B, N] of one sequence or of a pair, each padded to its longest; ``labels`` [B]."""
+
+    texts: tuple[Tensor, ...]
+    labels: Tensor
+
+
+class Rows(Dataset[Batch]):
+    """The examples of a part.
+
+    Args:
+        folder: where :func:`prepare` left them.
+        count: how many there are.
+        length: most symbols of a sequence; the rest is cut off.
+        dropped: a symbol that is left out before that.
+    """
+
+    def __init__(self, folder: Path, *, count: int, length: int, dropped: int | None = None) -> None:
+        self.length, self.dropped = length, dropped
+        self.symbols = np.load(folder / "symbols.npy", mmap_mode="r")
+        self.ends = np.load(folder / "ends.npy")  # [rows, sequences of a row]
+        self.labels = torch.from_numpy(np.load(folder / "labels.npy"))
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def width(self) -> int:
+        """Sequences of a row: one, or two of a pair."""
+        return int(self.ends.shape[1])
+
+    def text(self, row: int, number: int = 0) -> np.ndarray:
+        """All symbols of a sequence, nothing cut or left out: uint8."""
+        place = row * self.width + number
+        ends = self.ends.reshape(-1)
+        return self.symbols[ends[place - 1] if place else 0 : ends[place]]
+
+    def seen(self, row: int, number: int = 0) -> np.ndarray:
+        """The symbols of a sequence that a network reads."""
+        text = self.text(row, number)
+        return (text if self.dropped is None else text[text != self.dropped])[: self.length]
+
+    def __getitems__(self, rows: list[int]) -> Batch:
+        return Batch(tuple(self._padded(rows, number) for number in range(self.width)), self.labels[rows])
+
+    def _padded(self, rows: list[int], number: int) -> Tensor:
+        texts = [self.seen(row, number) for row in rows]
+        ids = np.full((len(rows), max(map(len, texts))), NOTHING, dtype=np.int64)
+        for each, text in zip(ids, texts, strict=True):
+            each[: len(text)] = text
+            each[: len(text)] += 1
+        return torch.from_numpy(ids)
+
+
+def prepare(source: Source) -> tuple[Path, dict[str, dict[str, Any]]]:
+    """The folder with a folder of each part, and how many rows it has with a checksum of all of them."""
+
+    def build(target: Path) -> None:
+        about = {}
+        for part, examples in source.examples():
+            about[part] = _write(target / part, progress(examples, f"preparing {part}"))
+        (target / "about.json").write_text(json.dumps(about))
+
+    folder = prepared("lra", source.key, build)
+    return folder, json.loads((folder / "about.json").read_text())
+
+
+def _write(folder: Path, examples: Iterable[Example]) -> dict[str, Any]:
+    folder.mkdir()
+    symbols, ends, labels = bytearray(), [], []
+    for texts, label in examples:
+        places = []
+        for text in texts:
+            symbols += text
+            places.append(len(symbols))
+        ends.append(places)
+        labels.append(label)
+    arrays: dict[str, np.ndarray] = {
+        "symbols": np.frombuffer(bytes(symbols), dtype=np.uint8),
+        "ends": np.array(ends, dtype=np.int64),
+        "labels": np.array(labels, dtype=np.int64),
+    }
+    digest = hashlib.sha256()
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+        digest.update(array.tobytes())
+    return {"rows": len(labels), "sha256": digest.hexdigest()}
+
+
+def stamp(paths: Iterable[Path]) -> str:
+    """A checksum of names, sizes and times of change: what tells whether files must be read again."""
+    digest = hashlib.sha256()
+    for path in paths:
+        stat = path.stat()
+        digest.update(f"{path} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def shuffled(count: int) -> list[int]:
+    """The order of a split that is not published, always the same: as the S4 framework draws it."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(42)).tolist()
+
+
+def find_folder(name: str, data_root: Path | None, inside: str) -> Path:
+    """The folder of the official files of ``name``, which has ``inside`` in it.
+
+    Raises:
+        ValueError: there is none.
+    """
+    other = f"or use dataset={name}_synthetic"
+    if data_root is None:
+        raise UserError(
+            f"dataset '{name}' needs its files: {how_to_get(name, None)}; point data_root (or CAB_DATA) at a folder "
+            f"with {data_set(name).folders[0]}/{inside}, {other}"
+        )
+    for folder in data_set(name).folders:
+        if (data_root / folder / inside).exists():
+            return data_root / folder
+    raise UserError(
+        f"no {inside} in {', '.join(data_set(name).folders)} of {data_root}: {how_to_get(name, data_root)}; "
+        f"check data_root, {other}"
+    )

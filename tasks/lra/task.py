@@ -1,0 +1,248 @@
+"""The protocol of Long Range Arena: share of the sequences whose class is named right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cab import Backbone, Task, UserError, register_task
+from cab.backbone_protocols import PairClassifier
+from cab.results import is_generated
+from cab.task import Batches, Metric
+from tasks.lra import baselines, images, listops, path_files, retrieval, text
+from tasks.lra.pathfinder import PATHFINDER, PATHX, GeneratedPaths
+from tasks.lra.pictures import draw_images, write_answers
+from tasks.lra.rows import NOTHING, PARTS, Batch, Rows, Source, find_folder, prepare
+
+PATHS = {"pathfinder": PATHFINDER, "pathx": PATHX}
+CLASSES = {"listops": 10, "image": 10}
+"""Of the other four: 2."""
+BASELINES: dict[str, dict[str, Callable[[Rows, Rows], float]]] = {
+    "listops": {"root_operator": baselines.root_operator, "root_and_digits": baselines.root_and_digits},
+    "text": {"bag_of_words": baselines.bag_of_words},
+    "retrieval": {"byte_pairs": baselines.byte_pairs},
+    **{name: {"nearest_mean": baselines.nearest_mean} for name in ("image", *PATHS)},
+}
+BLACK = 1
+"""The id of the darkest pixel."""
+
+
+@register_task(
+    "lra",
+    paper="Tay et al. 2021; Chen et al. 2021",
+    datasets="listops text retrieval image pathfinder pathx listops_synthetic text_synthetic retrieval_synthetic "
+    "image_synthetic pathfinder_synthetic pathx_synthetic",
+    backbones={"encoder": "NS"},
+    indexed=False,
+)
+class LongRangeArena(Task):
+    """Name the class of a long sequence.
+
+    ``NAME`` reads the official files, ``NAME_synthetic`` is generated: ListOps from the exact distribution, Pathfinder
+    and Path-X with the geometry of the original, Text, Retrieval and Image as stand-ins that are easier.
+
+    Args:
+        dataset: listops, text, retrieval, image, pathfinder or pathx; or one of these with ``_synthetic`` behind it.
+        length: most symbols of listops, text or retrieval that a network reads, the rest is cut off; of generated
+            trees, which are shorter, the bound; of other generated texts the length.
+        min_length: of generated trees, which are longer.
+        max_depth, max_arguments: of generated trees.
+        side: pixels of an image's side; the official ones have 32, Path-X 128.
+        segments, distractors: of generated Pathfinder and Path-X, dashes of a contour, and contours beside the two.
+        examples, test_examples: generated for the training part, and for each of the others.
+        brackets: ``kept``, or ``dropped`` as in Skyformer's copy of listops: closing brackets are left out, and with
+            them most of what the value follows from.
+        black: the darkest pixels of an image are ``seen``, or ``padding`` as in LRA and Skyformer, which take the id 0
+            for the end of a text.
+        held_out: the validation part of text is a tenth of ``train``, or as published the ``test`` part itself.
+        evaluation_batch_size: examples a batch in validation and test.
+    """
+
+    calls: ClassVar = (PairClassifier,)
+    packages: ClassVar[Mapping[str, str]] = {"PIL": "vision"}
+
+    def __init__(
+        self,
+        *,
+        dataset: str,
+        length: int = 2000,
+        min_length: int = 500,
+        max_depth: int = 10,
+        max_arguments: int = 10,
+        side: int = 32,
+        segments: int = 14,
+        distractors: int = 5,
+        examples: int = 96000,
+        test_examples: int = 2000,
+        brackets: str = "kept",
+        black: str = "seen",
+        held_out: str = "train",
+        evaluation_batch_size: int = 32,
+    ) -> None:
+        self.dataset, self.length, self.min_length = dataset, length, min_length
+        self.max_depth, self.max_arguments = max_depth, max_arguments
+        self.side, self.segments, self.distractors = side, segments, distractors
+        self.examples, self.test_examples = examples, test_examples
+        self.brackets, self.black, self.held_out = brackets, black, held_out
+        self.evaluation_batch_size = evaluation_batch_size
+
+    @property
+    def question(self) -> str:
+        """The data set, real or generated."""
+        return self.dataset.removesuffix("_synthetic")
+
+    @property
+    def has_pixels(self) -> bool:
+        return self.question in ("image", *PATHS)
+
+    @property
+    def variant(self) -> str:
+        """What is as in a published run, and not as it should be."""
+        published = {"brackets": "dropped", "black": "padding", "held_out": "test"}
+        return ", ".join(f"{name} {value}" for name, value in published.items() if getattr(self, name) == value)
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        return (Metric("accuracy", "%", higher_is_better=True),)
+
+    def check(self) -> None:
+        least = {"length": 1, "min_length": 0, "max_depth": 1, "max_arguments": 2, "side": 8, "segments": 2}
+        least |= {"distractors": 0, **dict.fromkeys(("examples", "test_examples", "evaluation_batch_size"), 1)}
+        for name, smallest in least.items():
+            if getattr(self, name) < smallest:
+                raise UserError(f"task.{name} must be at least {smallest}, got {getattr(self, name)}")
+        for name, known, serves in (
+            ("brackets", ("kept", "dropped"), ("listops",)),
+            ("black", ("seen", "padding"), ("image", *PATHS)),
+            ("held_out", ("train", "test"), ("text",)),
+        ):
+            if getattr(self, name) not in known:
+                raise UserError(f"task.{name} must be {' or '.join(known)}, got '{getattr(self, name)}'")
+            if getattr(self, name) != known[0] and self.question not in serves:
+                raise UserError(f"task.{name} is of {', '.join(serves)}, not of {self.question}")
+        if is_generated(self.dataset):
+            self._check_generated()
+        elif self.has_pixels and self.side != self._official_side:
+            raise UserError(f"the images of {self.dataset} have {self._official_side} pixels a side, not {self.side}")
+
+    def _check_generated(self) -> None:
+        if self.question == "listops" and not self.min_length + 1 < self.length:
+            raise UserError(f"no tree is longer than {self.min_length} and shorter than {self.length} symbols")
+        if self.question == "text" and self.length < 2 * text.MARKED:
+            raise UserError(f"task.length of a generated text must be at least {2 * text.MARKED}, got {self.length}")
+        if self.question in PATHS and self.side < PATHS[self.question].side // 2:
+            raise UserError(f"contours need task.side of at least {PATHS[self.question].side // 2}, got {self.side}")
+
+    @property
+    def _official_side(self) -> int:
+        return PATHS[self.question].side if self.question in PATHS else images.SIDE
+
+    def setup(self, data_root: Path | None) -> None:
+        folder, self._about = prepare(self._source(data_root))
+        self.parts = {
+            part: Rows(
+                folder / part,
+                count=self._about[part]["rows"],
+                length=self._places,
+                dropped=listops.CLOSE if self.brackets == "dropped" else None,
+            )
+            for part in PARTS
+        }
+
+    @property
+    def _places(self) -> int:
+        """Most symbols of a sequence."""
+        return self.side**2 if self.has_pixels else self.length
+
+    def _source(self, data_root: Path | None) -> Source:
+        counts = (self.examples, self.test_examples, self.test_examples)
+        if is_generated(self.dataset):
+            return self._generated(counts)
+        found = partial(find_folder, self.dataset, data_root)
+        if self.question in PATHS:
+            return path_files.PathFiles(found(path_files.INSIDE), self.side)
+        if self.question == "listops":
+            return listops.TreeFiles(found(listops.FILES["train"]))
+        if self.question == "text":
+            return text.Reviews(found(text.INSIDE), held_out=self.held_out == "train")
+        if self.question == "retrieval":
+            return retrieval.Papers(found(retrieval.FILES["train"]))
+        return images.Photographs(found(images.TRAIN[0]))
+
+    def _generated(self, counts: tuple[int, int, int]) -> Source:
+        if self.question in PATHS:
+            usual = PATHS[self.question]
+            distance = usual.seed_distance * self.side // usual.side
+            size = replace(usual, side=self.side, seed_distance=distance)
+            return GeneratedPaths(replace(size, segments=self.segments, distractors=self.distractors), counts)
+        if self.question == "listops":
+            shape = listops.Shape(self.max_depth, self.max_arguments, self.min_length, self.length)
+            return listops.GeneratedTrees(shape, counts)
+        if self.question == "text":
+            return text.GeneratedReviews(self.length, counts)
+        if self.question == "retrieval":
+            return retrieval.GeneratedPairs(self.length, counts)
+        return images.GeneratedShapes(self.side, counts)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return self._about
+
+    def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
+        return {
+            "vocab_size": (listops.NUM_SYMBOLS if self.question == "listops" else 256) + 1,
+            "max_length": self._places,
+            "num_classes": CLASSES.get(self.question, 2),
+            "pairs": self.parts["train"].width == 2,
+        }
+
+    @property
+    def training_set(self) -> Rows:
+        return self.parts["train"]
+
+    def logits(self, backbone: Backbone, batch: Batch) -> Tensor:
+        """[B, C]."""
+        masks = [self._hidden(ids) for ids in batch.texts]
+        return (backbone.compare if len(masks) == 2 else backbone)(*batch.texts, *masks).float()
+
+    def _hidden(self, ids: Tensor) -> Tensor | None:
+        """What no attention sees, [B, N]; None where nothing is hidden. An image that is all black is seen."""
+        hidden = ids == (BLACK if self.black == "padding" else NOTHING)
+        hidden &= ~hidden.all(dim=1, keepdim=True)
+        return hidden if bool(hidden.any()) else None
+
+    def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
+        """Mean negative log-likelihood of the classes, in nats."""
+        return F.cross_entropy(self.logits(backbone, batch), batch.labels)
+
+    def validate(self, backbone: Backbone, batches: Batches) -> float:
+        """Percent that are wrong, as the published runs choose."""
+        return 100.0 - self._accuracy(backbone, batches, "validation")
+
+    def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
+        return {"accuracy": self._accuracy(backbone, batches, "test")}
+
+    def _accuracy(self, backbone: Backbone, batches: Batches, part: str) -> float:
+        rows = self.parts[part]
+        guesses = [self.logits(backbone, batch).argmax(-1) for batch in batches(rows, self.evaluation_batch_size)]
+        return baselines.accuracy(torch.cat(guesses).cpu().numpy(), rows)
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """The commonest class, and what little of a sequence tells; from the data at hand."""
+        answers = {"majority": baselines.majority, **BASELINES[self.question]}
+        train, test = self.parts["train"], self.parts["test"]
+        return {name: {"accuracy": answer(train, test)} for name, answer in answers.items()}
+
+    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
+        batch = next(batches(self.parts["test"], 8))
+        guesses = self.logits(backbone, batch).argmax(-1)
+        if self.has_pixels:
+            draw_images(batch, guesses, self.side, folder / "answers.png")
+        else:
+            write_answers(batch, guesses, listops.WORDS if self.question == "listops" else None, folder / "answers.txt")

@@ -1,0 +1,208 @@
+"""ListOps: the distribution of the generator, values by a second evaluator, the official files and their damage."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cab import UserError
+from tasks.lra import listops
+from tasks.lra.listops import GeneratedTrees, Shape, TreeFiles, direct_digits, read_trees, trees
+from tasks.lra.rows import prepare
+from tasks.lra.task import LongRangeArena
+
+SMALL = Shape(max_depth=4, max_arguments=5, min_length=5, max_length=40)
+
+
+def value(symbols: Sequence[int]) -> int:
+    """By a stack, with the median of the standard library."""
+    stack: list[list[int]] = [[]]
+    operators = []
+    for symbol in symbols:
+        if symbol < 10:
+            stack[-1].append(symbol)
+        elif symbol < listops.CLOSE:
+            operators.append(listops.OPERATORS[symbol - 10])
+            stack.append([])
+        else:
+            values = stack.pop()
+            known = {"MIN": min, "MAX": max, "MED": statistics.median, "SM": lambda x: sum(x) % 10}
+            stack[-1].append(int(known[operators.pop()](values)))
+    [[result]] = stack
+    return result
+
+
+def written(symbols: Sequence[int]) -> str:
+    """As the official files have it: every operator takes its arguments one by one, each in parentheses."""
+    stack: list[list[str]] = [[]]
+    for symbol in symbols:
+        if 10 <= symbol < listops.CLOSE:
+            stack.append([listops.WORDS[symbol]])
+        elif symbol < 10:
+            stack[-1].append(listops.WORDS[symbol])
+        else:
+            text = stack[-1][0]
+            for word in [*stack.pop()[1:], "]"]:
+                text = f"( {text} {word} )"
+            stack[-1].append(text)
+    return stack[0][0]
+
+
+def small_task(**options: object) -> LongRangeArena:
+    sizes = {"length": 40, "min_length": 5, "max_depth": 4, "max_arguments": 5, "examples": 400, "test_examples": 200}
+    task = LongRangeArena(dataset="listops_synthetic", **{**sizes, **options})
+    task.check()
+    task.setup(None)
+    return task
+
+
+def test_values_are_those_of_a_second_evaluator() -> None:
+    made = [tree for tree in itertools.islice(trees(np.random.default_rng(3), SMALL), 3000) if tree is not None]
+    assert len(made) > 300
+    for tree in made:
+        assert tree.label == value(tree.texts[0])
+        assert 5 < len(tree.texts[0]) < 40
+    assert listops.apply(12, [9, 2, 3, 2]) == 2  # the mean of 2 and 3, cut
+
+
+@pytest.mark.thorough
+def test_the_official_distribution() -> None:
+    """Long Range Arena's own generator gives 8.3% kept, deciles 578, 958, 1643, and 17.0, 36.0, 48.2 percent."""
+    counts = (2000, 1, 2000)
+    source = GeneratedTrees(Shape(), counts)
+    grown = list(itertools.islice(trees(np.random.default_rng(0), Shape()), 20_000))
+    assert 0.075 < sum(tree is not None for tree in grown) / len(grown) < 0.09
+    folder, about = prepare(source)
+    assert [about[part]["rows"] for part in ("train", "validation", "test")] == list(counts)
+    task = LongRangeArena(dataset="listops_synthetic", examples=2000, test_examples=2000)
+    task.setup(None)
+    rows = task.parts["train"]
+    lengths = [len(rows.text(row)) for row in range(len(rows))]
+    assert np.percentile(lengths, [10, 50, 90]) == pytest.approx([578, 958, 1643], abs=40)
+    scores = {name: scores["accuracy"] for name, scores in task.baselines().items()}
+    assert scores["majority"] == pytest.approx(17.0, abs=2.5)
+    assert scores["root_operator"] == pytest.approx(36.0, abs=3.0)
+    assert scores["root_and_digits"] == pytest.approx(48.2, abs=3.5)
+    assert folder.is_dir()
+
+
+def test_choices_are_uniform() -> None:
+    """Of nodes above the largest depth a quarter are operators; digits, operators and arguments are uniform."""
+    wide = Shape(max_depth=3, max_arguments=4, min_length=0, max_length=1000)
+    made = [tree.texts[0] for tree in itertools.islice(trees(np.random.default_rng(1), wide), 20_000) if tree]
+    assert sum(tree[0] >= 10 for tree in made) / len(made) == pytest.approx(0.25, abs=0.01)
+    digits = np.bincount(np.frombuffer(b"".join(made), dtype=np.uint8), minlength=15)
+    assert digits[:10] / digits[:10].sum() == pytest.approx([0.1] * 10, abs=0.01)
+    assert digits[10:14] / digits[10:14].sum() == pytest.approx([0.25] * 4, abs=0.015)
+    assert digits[14] == digits[10:14].sum()
+    flat = Shape(max_depth=2, max_arguments=4, min_length=2, max_length=1000)
+    sizes = [len(tree.texts[0]) - 2 for tree in itertools.islice(trees(np.random.default_rng(1), flat), 20_000) if tree]
+    assert np.bincount(sizes)[2:] / len(sizes) == pytest.approx([1 / 3] * 3, abs=0.03)
+
+
+def test_parts_share_no_tree() -> None:
+    task = small_task()
+    texts = {
+        part: {task.parts[part].text(row).tobytes() for row in range(len(task.parts[part]))} for part in task.parts
+    }
+    assert [len(texts[part]) for part in ("train", "validation", "test")] == [400, 200, 200]
+    assert not texts["train"] & texts["test"]
+    assert not texts["train"] & texts["validation"]
+    assert not texts["validation"] & texts["test"]
+    assert small_task(examples=100).fingerprint()["test"] == task.fingerprint()["test"], "whatever trains"
+
+
+def test_baselines_read_what_they_say() -> None:
+    task = small_task()
+    rows = task.parts["test"]
+    right = 0
+    for row in range(len(rows)):
+        symbols = rows.text(row).tolist()
+        depth, digits = 0, []
+        for symbol in symbols:
+            depth += 10 <= symbol < listops.CLOSE
+            depth -= symbol == listops.CLOSE
+            if depth == 1 and symbol < 10:
+                digits.append(symbol)
+        assert direct_digits(rows.text(row)) == digits
+        right += bool(digits) and value([symbols[0], *digits, listops.CLOSE]) == int(rows.labels[row])
+    found = {name: scores["accuracy"] for name, scores in task.baselines().items()}
+    assert 100 * right / len(rows) <= found["root_and_digits"] <= 100 * right / len(rows) + 10
+    assert found["majority"] < found["root_operator"] < found["root_and_digits"] < 90
+
+
+def test_dropped_brackets_are_not_seen_and_what_is_cut_comes_after() -> None:
+    kept, dropped = small_task(), small_task(brackets="dropped")
+    assert dropped.variant == "brackets dropped"
+    assert kept.fingerprint() == dropped.fingerprint()
+    symbols = kept.parts["test"].text(0)
+    assert dropped.parts["test"].seen(0).tolist() == [symbol for symbol in symbols if symbol != listops.CLOSE]
+    assert dropped.baselines() == kept.baselines()
+    batch = kept.training_set.__getitems__([0, 1, 2])
+    longest = max(len(kept.parts["train"].text(row)) for row in range(3))
+    assert batch.texts[0].shape == (3, longest)
+    for row in range(3):
+        ids = batch.texts[0][row]
+        assert (ids[ids > 0] - 1).tolist() == kept.parts["train"].text(row).tolist()
+    rows = kept.parts["test"]
+    rows.length = 7
+    assert rows.__getitems__([0, 1]).texts[0].shape == (2, 7)
+
+
+def official(folder: Path, counts: Sequence[int] = (20, 5, 5)) -> Path:
+    """The released layout, with made-up trees."""
+    folder.mkdir(parents=True)
+    source = GeneratedTrees(SMALL, (counts[0], counts[1], counts[2]))
+    for part, examples in source.examples():
+        lines = [f"{written(texts[0])}\t{label}" for texts, label in examples]
+        (folder / listops.FILES[part]).write_bytes("\r\n".join([listops.HEADER, *lines, ""]).encode())
+    return folder
+
+
+def test_official_files_are_read(tmp_path: Path) -> None:
+    folder = official(tmp_path / "lra_release" / "lra_release" / "listops-1000")
+    task = LongRangeArena(dataset="listops", length=39)
+    task.setup(tmp_path)
+    same = GeneratedTrees(SMALL, (20, 5, 5))
+    for part, examples in same.examples():
+        rows = task.parts[part]
+        found = [(rows.text(row).tobytes(), int(rows.labels[row])) for row in range(len(rows))]
+        assert found == [(texts[0], label) for texts, label in examples]
+    assert task.backbone_options("encoder") == {
+        "vocab_size": 16, "max_length": 39, "num_classes": 10, "pairs": False
+    }  # fmt: skip
+    before = TreeFiles(folder).key
+    assert before == TreeFiles(folder).key
+    os.utime(folder / "basic_test.tsv", (1, 1))
+    assert before != TreeFiles(folder).key
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda lines: ["Source,Target", *lines[1:]], "line 1: expected the header Source, Target"),
+        (lambda lines: lines[:1], "has no trees after its header"),
+        (lambda lines: [*lines[:2], lines[2].split("\t")[0]], "line 3: expected a tree, a tab and a digit"),
+        (lambda lines: [*lines[:2], lines[2] + "7"], "line 3: expected a tree, a tab and a digit, got"),
+        (lambda lines: [*lines[:3], lines[3].replace("]", "", 1)], "line 4: brackets do not match"),
+        (lambda lines: [*lines[:1], lines[1][lines[1].index(")") + 1 :]], "line 2: brackets do not match"),
+        (lambda lines: [*lines[:1], "[AVG 1 2 ]\t1"], r"line 2: '\[AVG' is no digit, operator or bracket"),
+        (lambda lines: [*lines[:1], "\x00\xff\t1"], "line 2: '.*' is no digit, operator or bracket"),
+        (lambda lines: [*lines[:1], "( )\t1"], "line 2: brackets do not match"),
+    ],
+)
+def test_damage_is_named_by_file_and_line(damage: object, said: str, tmp_path: Path) -> None:
+    path = official(tmp_path / "listops-1000") / "basic_train.tsv"
+    lines = path.read_text().splitlines()
+    path.write_bytes("\n".join(damage(lines)).encode("latin-1"))  # type: ignore[operator]
+    with pytest.raises(UserError, match=f"basic_train.tsv.*{said}"):
+        list(read_trees(path))
+    task = LongRangeArena(dataset="listops")
+    with pytest.raises(UserError, match=r"basic_train\.tsv"):
+        task.setup(tmp_path)

@@ -1,0 +1,156 @@
+"""The protocol of Long Range Arena: batches, presets, the network of one sequence and of two, what it can learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from torch import Tensor
+
+from cab import Backbone, UserError, build_backbone
+from cab.config import read_table, register_configs, resolve
+from cab.config_folders import CONFIGS
+from cab.registry import TASKS
+from cab.results import is_generated
+from cab.runner.cell import Cell, runnable_cells
+from cab.runner.sweep import expand
+from tasks.lra.task import LongRangeArena
+from tests.tasks.in_order import in_order
+from tests.tasks.lra.test_listops import small_task
+
+DATASETS = TASKS.get("lra").datasets
+
+
+def composed(dataset: str, preset: str, *overrides: str) -> dict[str, Any]:
+    register_configs()
+    chosen = {"task": "lra", "dataset": dataset, "backbone": "encoder", "pattern": "NS", "attention": "vanilla"}
+    with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
+        named = [f"{key}={value}" for key, value in {**chosen, "preset": preset, "device": "cpu"}.items()]
+        return resolve(compose("run", overrides=[*named, *overrides]))
+
+
+def network(task: LongRangeArena, attention: str = "vanilla", **options: Any) -> Backbone:
+    torch.manual_seed(0)
+    sizes = {"embed_dim": 16, "num_heads": 2, "ffn_dim": 16, "dropout": 0.0, "attention_dropout": 0.0}
+    return build_backbone(
+        "encoder", attention=attention, pattern="NS", **{**sizes, **task.backbone_options("encoder"), **options}
+    )
+
+
+@pytest.mark.parametrize("preset", ["paper", "mini", "smoke"])
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_every_preset_composes_a_whole_cell(dataset: str, preset: str) -> None:
+    cell = Cell.from_config(composed(dataset, preset))
+    cell.task.check()
+    assert cell.trainer.schedule == "linear"
+
+
+def test_preset_paper_is_the_published_training() -> None:
+    """Skyformer's src/config.py: batch, warm-up and rate of each task, 50,000 steps of all; and its network."""
+    published = {"listops": (32, 1000, 1e-4), "text": (32, 80, 1e-4), "retrieval": (16, 800, 2e-4)}
+    published |= {"image": (256, 175, 1e-4), "pathfinder": (128, 312, 2e-4)}
+    for name, expected in published.items():
+        for dataset in (name, f"{name}_synthetic"):
+            config = composed(dataset, "paper")
+            trainer, backbone = config["trainer"], config["backbone"]
+            assert (trainer["batch_size"], trainer["warmup_steps"], trainer["learning_rate"]) == expected
+            assert (trainer["max_steps"], trainer["optimizer"], trainer["weight_decay"]) == (50_000, "adamw", 0.0)
+            sizes = {name: backbone[name] for name in ("embed_dim", "num_heads", "ffn_dim", "num_layers")}
+            assert sizes == {"embed_dim": 64, "num_heads": 2, "ffn_dim": 128, "num_layers": 2}
+            assert (backbone["dropout"], backbone["attention_dropout"], backbone["init_std"]) == (0.1, 0.1, 0.02)
+            assert backbone["pooling"] == "mean"
+            assert [config["task"][name] for name in ("brackets", "black", "held_out")] == ["kept", "seen", "train"]
+    assert {row["dataset"] for row in read_table("lra") if row["preset"] == "paper"} == set(DATASETS)
+
+
+def test_a_sweep_that_names_no_data_set_takes_the_official_ones() -> None:
+    jobs, _ = expand(["task=lra", "attention=vanilla"])
+    found = {override for job in jobs for override in job if override.startswith("dataset=")}
+    assert found == {f"dataset={name}" for name in DATASETS if not is_generated(name)}
+    assert {pattern for task, *_, pattern, _ in runnable_cells() if task == "lra"} == {"NS"}
+
+
+def test_padding_changes_nothing_and_the_published_mean_is_of_the_padded_length() -> None:
+    task = small_task()
+    net = network(task).eval()
+    batch = task.parts["test"].__getitems__([0, 1, 2, 3])
+    logits = task.logits(net, batch)
+    padded = batch._replace(texts=(torch.nn.functional.pad(batch.texts[0], (0, 2)),))
+    assert torch.allclose(logits, task.logits(net, padded), atol=1e-5)
+    alone = torch.cat([task.logits(net, task.parts["test"].__getitems__([row])) for row in range(4)])
+    assert torch.allclose(logits, alone, atol=1e-5)
+    published = network(task, pooling="padded_mean").eval()
+    real = (batch.texts[0] > 0).sum(dim=1, keepdim=True)
+    seen: list[Tensor] = []
+    for each in (net, published):
+        each.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))  # type: ignore[union-attr]
+        task.logits(each, batch)
+    assert torch.allclose(seen[0] * real / 40, seen[1], atol=1e-6)
+    with pytest.raises(UserError, match="unknown pooling 'max': choose one of mean, padded_mean"):
+        network(task, pooling="max")
+
+
+def test_a_pair_is_read_by_one_network() -> None:
+    """Equal sequences give [a, a, a * a, 0]; and each kind of head has its own call."""
+    net: Any = build_backbone("encoder", pattern="NS", vocab_size=9, max_length=8, num_classes=2, pairs=True).eval()
+    a, b = torch.tensor([[1, 2, 3, 4]]), torch.tensor([[5, 6, 0]])
+    mask = b == 0
+    assert net.compare(a, b, None, mask).shape == (1, 2)
+    assert torch.allclose(net.compare(a, b, None, mask), net.compare(a, b[:, :2]), atol=1e-6)
+    read: list[Tensor] = []
+    net.head.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+    net.compare(a, a)
+    first, second, product, difference = read[0].chunk(4, dim=-1)
+    assert torch.equal(first, second)
+    assert torch.equal(product, first * first)
+    assert not difference.any()
+    with pytest.raises(UserError, match="reads pairs"):
+        net(a)
+    with pytest.raises(UserError, match="reads single sequences"):
+        build_backbone("encoder", pattern="NS").compare(a, b)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"length": 0}, "task.length must be at least 1, got 0"),
+        ({"max_arguments": 1}, "task.max_arguments must be at least 2"),
+        ({"brackets": "some"}, "task.brackets must be kept or dropped"),
+        ({"min_length": 39}, "no tree is longer than 39 and shorter than 40"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        LongRangeArena(dataset="listops_synthetic", **{"length": 40, **options}).check()
+
+
+def test_scores_are_percent_of_the_whole_part(tmp_path: Path) -> None:
+    task = small_task()
+    net = network(task).eval()
+    rows = task.parts["test"]
+    with torch.no_grad():
+        right = task.logits(net, rows.__getitems__(list(range(len(rows))))).argmax(-1) == rows.labels
+        assert task.evaluate(net, in_order)["accuracy"] == pytest.approx(100 * right.double().mean().item())
+        assert 0 <= task.validate(net, in_order) <= 100
+        task.draw(net, in_order, tmp_path)
+    text = (tmp_path / "answers.txt").read_text()
+    assert text.count("|") == 8
+    assert "[M" in text or "[SM" in text
+
+
+def test_forty_steps_teach_the_root_of_a_flat_list() -> None:
+    """MIN, MAX, MED and SM of two digits: attention beats what the operator alone tells."""
+    sizes = {"length": 8, "min_length": 3, "max_depth": 2, "max_arguments": 3, "examples": 2000, "test_examples": 100}
+    task = small_task(**sizes)
+    net = network(task, embed_dim=32, num_heads=1, ffn_dim=64, init_std=0.5)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=5e-3)
+    for step in range(40):
+        loss = task.loss(net, task.training_set.__getitems__(list(range(step * 48, step * 48 + 48))))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    score = task.evaluate(net.eval(), in_order)["accuracy"]
+    assert score > 1.2 * task.baselines()["root_operator"]["accuracy"], score
