@@ -59,10 +59,13 @@ def run(args: argparse.Namespace) -> int:
         if boards:
             written.append(write_csv(boards, args.out))
         if not probes.empty:
+            from cab.reports.arena import arena_table, write_arena
             from cab.reports.glue import glue_table, write_glue
             from cab.reports.probes import probe_table, write_probes
 
-            for table, write in ((probe_table(probes), write_probes), (glue_table(probes), write_glue)):
+            tables = ((probe_table, write_probes), (glue_table, write_glue), (arena_table, write_arena))
+            for table_of, write in tables:
+                table = table_of(probes)
                 if not table.empty:
                     written.append(write(table, args.out))
         shown = None if probes.empty else probes

@@ -17,6 +17,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from cab.printable import printable
+from cab.reports.arena import arena_blocks, arena_table
 from cab.reports.glue import glue_blocks, glue_table
 from cab.reports.probes import probe_blocks, probe_table
 from cab.reports.records import record_facts
@@ -61,6 +62,7 @@ def write_page(
         suites=[suite_section(board) for board in boards],
         probes=[] if probes is None else list(probe_blocks(probe_table(probes))),
         glue=[] if probes is None else list(glue_blocks(glue_table(probes))),
+        arena=[] if probes is None else list(arena_blocks(arena_table(probes))),
         efficiency=[] if costs is None else list(efficiency_blocks(costs)),
         records=record_facts(results, out),
         method=_method(normalization),
@@ -69,6 +71,7 @@ def write_page(
         script=Markup(script),
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
+    out.mkdir(parents=True, exist_ok=True)
     path = out / "index.html"
     path.write_text(html, encoding="utf-8")
     return path

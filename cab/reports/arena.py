@@ -1,0 +1,71 @@
+"""Long Range Arena: accuracy of each attention in each data set, among the trivial answers to the same data.
+
+It is no part of the index, so no suite has it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cab.printable import csv_table, printable
+from cab.record import Status
+from cab.reports.sections import Block
+from cab.reports.tables import Column, Entry, Row, Table, element_id, plain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TASK, METRIC = "lra", "accuracy"
+TRIVIAL, TRAINED = "trivial", "attention"
+_PLACE = ["preset", "dataset", "variant"]
+_COLUMNS = [*_PLACE, "kind", "name", METRIC, "deviation", "seeds"]
+
+
+def arena_table(results: pd.DataFrame) -> pd.DataFrame:
+    """A row an attention or trivial answer, best first within preset, data set and variant; accuracy in percent.
+
+    Columns preset, dataset, variant, kind (attention, trivial), name; accuracy, its deviation over seeds (NaN of one
+    seed, and of trivial answers), seeds.
+    """
+    import pandas as pd
+
+    runs = results[(results["task"] == TASK) & (results["metric"] == METRIC) & (results["status"] == Status.FINISHED)]
+    runs = runs.assign(name=runs["attention"].map(printable), variant=runs["variant"].map(printable))
+    scored = runs.groupby([*_PLACE, "name"], dropna=False)["value"].agg(["mean", "std", "count"]).reset_index()
+    scored = scored.rename(columns={"mean": METRIC, "std": "deviation", "count": "seeds"}).assign(kind=TRAINED)
+    trivial = [
+        {**dict(zip(_PLACE, place, strict=True)), "kind": TRIVIAL, "name": printable(name), METRIC: scores[METRIC]}
+        for place, own in runs.groupby(_PLACE, dropna=False)
+        for name, scores in next((record.baselines for record in own["record"] if record is not None), {}).items()
+    ]
+    rows = [*scored.to_dict("records"), *trivial]
+    table = pd.DataFrame(rows, columns=_COLUMNS).astype({METRIC: float, "deviation": float, "seeds": "Int64"})
+    return table.sort_values([*_PLACE, METRIC], ascending=[True, True, True, False])
+
+
+def write_arena(table: pd.DataFrame, out: Path) -> Path:
+    """Write ``lra.csv`` into ``out``."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "lra.csv"
+    csv_table(table).to_csv(path, index=False)
+    return path
+
+
+def arena_blocks(table: pd.DataFrame) -> Iterator[Block]:
+    """A block a preset and data set: attentions and trivial answers in one order."""
+    for number, ((preset, dataset, variant), own) in enumerate(table.groupby(_PLACE, sort=False)):
+        heading = f"{dataset}, preset {preset}" + (f", {variant}" if variant else "")
+        columns = [Column("attention"), Column("kind"), Column("accuracy, %", "↑", "higher is better"), Column("seeds")]
+        shown = Table(element_id("lra", str(number)), f"{heading}: accuracy, mean over seeds", columns, [])
+        for row in own.to_dict("records"):
+            spread = f"± {plain(row['deviation'], 1)}" if math.isfinite(row["deviation"]) else ""
+            is_trivial = row["kind"] == TRIVIAL
+            seeds = shown.missing("needs no training") if is_trivial else Entry(str(row["seeds"]), row["seeds"])
+            score = Entry(plain(row[METRIC], 1), row[METRIC], spread)
+            shown.rows.append(
+                Row(row["name"].replace("_", " ") if is_trivial else row["name"], [Entry(row["kind"]), score, seeds])
+            )
+        yield Block(heading, "What stands below a trivial answer has learnt less than that answer tells.", [], [shown])
