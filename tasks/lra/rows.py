@@ -18,6 +18,7 @@ from cab.cache import prepared, progress
 from cab.data.sources import data_set, how_to_get
 
 PARTS = ("train", "validation", "test")
+SYMBOLS = "symbols.bin"
 NOTHING = 0
 """The id of a place that holds no symbol; symbol s has the id s + 1."""
 
@@ -62,7 +63,7 @@ class Rows(Dataset[Batch]):
 
     def __init__(self, folder: Path, *, count: int, length: int, dropped: int | None = None) -> None:
         self.length, self.dropped = length, dropped
-        self.symbols = np.load(folder / "symbols.npy", mmap_mode="r")
+        self.symbols = np.memmap(folder / SYMBOLS, dtype=np.uint8, mode="r")
         self.ends = np.load(folder / "ends.npy")  # [rows, sequences of a row]
         self.labels = torch.from_numpy(np.load(folder / "labels.npy"))
         self.count = count
@@ -113,21 +114,17 @@ def prepare(source: Source) -> tuple[Path, dict[str, dict[str, Any]]]:
 
 def _write(folder: Path, examples: Iterable[Example]) -> dict[str, Any]:
     folder.mkdir()
-    symbols, ends, labels = bytearray(), [], []
-    for texts, label in examples:
-        places = []
-        for text in texts:
-            symbols += text
-            places.append(len(symbols))
-        ends.append(places)
-        labels.append(label)
-    arrays: dict[str, np.ndarray] = {
-        "symbols": np.frombuffer(bytes(symbols), dtype=np.uint8),
-        "ends": np.array(ends, dtype=np.int64),
-        "labels": np.array(labels, dtype=np.int64),
-    }
+    place, ends, labels = 0, [], []
     digest = hashlib.sha256()
-    for name, array in arrays.items():
+    with (folder / SYMBOLS).open("wb") as file:
+        for texts, label in examples:
+            for text in texts:
+                file.write(text)
+                digest.update(text)
+            ends.append([place := place + len(text) for text in texts])
+            labels.append(label)
+    for name, values in (("ends", ends), ("labels", labels)):
+        array = np.array(values, dtype=np.int64)
         np.save(folder / f"{name}.npy", array)
         digest.update(array.tobytes())
     return {"rows": len(labels), "sha256": digest.hexdigest()}
