@@ -43,7 +43,12 @@ def test_its_commands_run_one_after_another(tmp_path: Path, monkeypatch: pytest.
             " = Crabs = \n A crab of ten legs walks to the side of the sea . \n" * lines
         )
     changes = {"DATA": str(tmp_path / "data"), "--steps 100": "--steps 4", "seed=1,2,3": "seed=1"}
-    changes |= {" task.pretrained=results/local": "", ",6e-5,1e-4": ""}
+    changes |= {
+        " task.pretrained=results/local": "",
+        ",6e-5,1e-4": "",
+        " 1024 2048 3072 4096 5120": " 64",
+        "--repeats 9": "--repeats 1",
+    }
     for command in COMMANDS:
         if command.startswith("cab data get"):
             continue
