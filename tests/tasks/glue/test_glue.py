@@ -22,6 +22,7 @@ from tasks.corpus.tokens import BEGIN, END, PAD
 from tasks.glue import synthetic
 from tasks.glue.scores import f1, pearson, scores_of, spearman
 from tasks.glue.task import GLUE, Batch
+from tests.cab.cli.command import cab
 from tests.tasks.glue.test_tables import MNLI, table
 from tests.tasks.in_order import in_order
 
@@ -305,6 +306,27 @@ def test_a_sweep_finds_the_run_of_each_attention_and_seed(
     assert main([*sweep, f"task.pretrained={results}", f"results_dir={tmp_path}", "trainer.max_steps=1"]) != 0
     assert "has no finished run of task=mlm attention=vanilla pattern=NS seed=2" in capsys.readouterr().err
     assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+@pytest.mark.thorough
+def test_a_run_that_is_killed_goes_on_to_the_same_weights(results: Path, tmp_path: Path) -> None:
+    """Not from the pretrained weights again; the head was drawn once."""
+    cell = ["task=glue", "dataset=rte", *SMOKE, f"task.pretrained={results}", "trainer.checkpoint_every=2"]
+    lines = [f"{i}\tanna keeps a lamp\tanna\t{label}" for i, label in enumerate(["entailment", "not_entailment"] * 9)]
+    cell += [f"data_root={rte(tmp_path, lines)}"]
+    found = []
+    for name in ("whole", "cut"):
+        arguments = ["run", *cell, f"results_dir={tmp_path / name}"]
+        if name == "cut":
+            killed = cab(*arguments, cwd=tmp_path, stop=f"kill step-00000006.ckpt {tmp_path / 'killed'}")
+            assert killed.returncode == -9
+        process = cab(*arguments, cwd=tmp_path)
+        assert process.returncode == 0, process.stderr
+        assert ("resuming from step 4" in process.stderr) == (name == "cut")
+        [path] = (tmp_path / name).glob("*.json")
+        found.append(torch.load(path.with_suffix("") / "weights.pt", weights_only=True))
+    for name, weight in found[0].items():
+        torch.testing.assert_close(found[1][name], weight, atol=0, rtol=0)
 
 
 def test_an_official_layout_is_fine_tuned(results: Path, tmp_path: Path) -> None:
