@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("cab")
 
 FLAGS = ("-m", "--multirun", "--dry-run", "--retry", "--cfg", "--explain", "--debug", "--help")
+ALWAYS_NAMED = ("attention", "seed")
+"""What names a row of a table of runs, even where all rows have the same."""
 
 
 def run(arguments: list[str]) -> int:
@@ -151,23 +153,32 @@ def _sweep_tables(records: Sequence[Record]) -> str:
 
 
 def _task_table(records: Sequence[Record]) -> str:
-    """A row a cell: what names it, its primary metrics, the baselines of its data, size and time."""
+    """A row a cell: what names it, its primary metrics, size and time. What is the same for all stands above, once."""
     names = list(dict.fromkeys(m.name for record in records for m in record.metrics if m.primary))
-    baselines = list(dict.fromkeys(name for record in records for name in record.baselines))
-    header = [*CELL, *names, *(f"{baseline} {names[0]}" for baseline in baselines), "params", "seconds"]
+    baselines = {
+        baseline: [_number(record.baselines.get(baseline, {}).get(names[0])) for record in records]
+        for baseline in dict.fromkeys(name for record in records for name in record.baselines)
+    }
+    fixed = {name: values[0] for name, values in baselines.items() if len(set(values)) == 1}
+    told_apart = [key for key in CELL if key in ALWAYS_NAMED or len({record.cell[key] for record in records}) > 1]
+    varying = [name for name in baselines if name not in fixed]
+    header = [*told_apart, *names, *(f"{name} {names[0]}" for name in varying), "params", "seconds"]
     rows = []
-    for record in records:
+    for number, record in enumerate(records):
         metrics = {m.name: m.value for m in record.metrics}
         rows.append(
             [
-                *(str(record.cell[key]) if key != "attention" else _signed_name(record) for key in CELL),
+                *(str(record.cell[key]) if key != "attention" else _signed_name(record) for key in told_apart),
                 *(_number(metrics.get(name)) for name in names),
-                *(_number(record.baselines.get(b, {}).get(names[0])) for b in baselines),
+                *(baselines[name][number] for name in varying),
                 "-" if record.cost.params is None else f"{record.cost.params:,}",
                 "-" if record.cost.wall_seconds is None else f"{record.cost.wall_seconds:.0f}",
             ]
         )
-    return text_table(header, rows, align="l" * len(header))
+    shared = " ".join(str(records[0].cell[key]) for key in CELL if key not in told_apart and records[0].cell[key])
+    trivial = f"; {names[0]} of trivial answers: " + ", ".join(map(" ".join, fixed.items())) if fixed else ""
+    align = "l" * len(told_apart) + "r" * (len(header) - len(told_apart))
+    return f"{shared}{trivial}\n{text_table(header, rows, align=align)}"
 
 
 def _signed_name(record: Record) -> str:
