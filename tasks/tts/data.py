@@ -140,7 +140,7 @@ def synthetic_utterances(count: int, *, as_fairseq: bool = False) -> tuple[list[
             written = [WRITTEN[phoneme] for phoneme in phonemes] + [END]
             yield Utterance(f"{number:04d}", written, aligned, durations, 0, mel, pitch, energy)
 
-    key = {"generator": 6, "count": count, **_made(as_fairseq=as_fairseq)}
+    key = {"generator": 7, "count": count, **_made(as_fairseq=as_fairseq)}
     return _cached(key, utterances()), key
 
 
