@@ -140,7 +140,8 @@ def synthetic_utterances(count: int, *, as_fairseq: bool = False) -> tuple[list[
             written = [WRITTEN[phoneme] for phoneme in phonemes] + [END]
             yield Utterance(f"{number:04d}", written, aligned, durations, 0, mel, pitch, energy)
 
-    key = {"generator": 7, "count": count, **_made(as_fairseq=as_fairseq)}
+    said = " ".join(generate_utterance(1)[0])
+    key = {"generator": 7, "second": said, "count": count, **_made(as_fairseq=as_fairseq)}
     return _cached(key, utterances()), key
 
 
