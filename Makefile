@@ -5,7 +5,7 @@ RESULTS ?= results/demo
 DEMO ?=
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: setup fairseq demo test test-thorough test-all test-lowest verify lint bench clean
+.PHONY: setup fairseq demo test test-thorough test-all test-lowest verify lint docs bench clean
 
 setup:
 	@PYTHON=$(PYTHON) scripts/environment.sh
@@ -43,6 +43,10 @@ verify: setup
 
 lint: setup
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
+
+# The documentation as a site, to be opened from build/docs/index.html.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: setup
 	$(BIN)/cab efficiency --pattern NS CS NC CC --phase forward forward+backward decode --lengths 256 512 1024 2048 4096 8192 16384 --batch-size 1 --peers --out results/bench/costs.csv --plot results/bench

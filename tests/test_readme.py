@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,36 +12,12 @@ import pytest
 from cab.cli.main import FIRST
 from cab.results import EXAMPLE_COMMAND
 from tests.conftest import DATA
+from tests.documents import PROGRAMS, ROOT, commands_of, run, run_shown
 from tests.untimed import UNTIMED_OPTION
 
-ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
-COMMANDS = [
-    line.partition("#")[0].strip()
-    for block in re.findall(r"```bash\n(.*?)```", README, flags=re.DOTALL)
-    for line in block.splitlines()
-]
+COMMANDS = commands_of(README)
 EXAMPLE = re.search(r"```python\n(.*?)```", README, flags=re.DOTALL)
-
-
-def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-
-
-PROGRAMS = {
-    "cab": [sys.executable, "-m", "cab.cli.main"],
-    "torchrun": [sys.executable, "-m", "torch.distributed.run"],
-    "scripts/benchmark.sh": [str(ROOT / "scripts/benchmark.sh")],
-}
-"""How its programs start here."""
 
 
 @pytest.mark.thorough
@@ -58,16 +31,7 @@ def test_its_commands_run_one_after_another(tmp_path: Path) -> None:
     if not (DATA / "lstf" / "ETTh1.csv").exists():
         commands = [command for command in commands if "data_root=DATA" not in command]
     for command in commands:
-        program, *words = shlex.split(command.replace("DATA", str(DATA)))
-        if "preset=mini" in words:
-            words.append("trainer.max_steps=4")  # the command as it is takes half a minute
-        if "suite=mini" in words:
-            words += ["task=lstf", "pattern=CS", "seed=1", "trainer.max_steps=4"]  # as it is, half an hour
-        if words[0] == "verify":
-            words += UNTIMED_OPTION
-        process = run([*PROGRAMS[program], *words], tmp_path)
-        assert process.returncode == 0, f"{command}\n{process.stderr}"
-        assert process.stdout or "wrote" in process.stderr
+        run_shown(command.replace("DATA", str(DATA)), tmp_path)
     assert (tmp_path / "results/board/index.html").stat().st_size > 10_000
 
 
