@@ -34,6 +34,7 @@ class TransformerTTS(Decoder):
         prenet_dim: width of the decoder's prenet, whose dropout of 0.5 is on in evaluation as well.
         postnet_dim: width of the postnet.
         encoder_convs: convolutions before the encoder.
+        position_scale: what the encoder's sinusoids are weighted with at first; the weight is learnt.
         checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
     """
 
@@ -54,6 +55,7 @@ class TransformerTTS(Decoder):
         prenet_dim: int = 256,
         postnet_dim: int = 512,
         encoder_convs: int = 3,
+        position_scale: float = 1.0,
         checkpoint_activations: bool = False,
     ) -> None:
         super().__init__()
@@ -80,7 +82,7 @@ class TransformerTTS(Decoder):
             ConvNorm(embed_dim, embed_dim, 5, activation="relu", dropout=0.5) for _ in range(encoder_convs)
         )
         self.encoder_projection = nn.Linear(embed_dim, embed_dim)
-        self.encoder_positions = ScaledPositions(embed_dim)
+        self.encoder_positions = ScaledPositions(embed_dim, position_scale)
         self.encoder_layers = stack(encoder_layers, partial(layer, Pattern.NS))
         self.encoder_norm = nn.LayerNorm(embed_dim)
         self.prenet = Prenet(width, prenet_dim, embed_dim)

@@ -140,7 +140,7 @@ def synthetic_utterances(count: int, *, as_fairseq: bool = False) -> tuple[list[
             written = [WRITTEN[phoneme] for phoneme in phonemes] + [END]
             yield Utterance(f"{number:04d}", written, aligned, durations, 0, mel, pitch, energy)
 
-    key = {"generator": 5, "count": count, **_made(as_fairseq=as_fairseq)}
+    key = {"generator": 6, "count": count, **_made(as_fairseq=as_fairseq)}
     return _cached(key, utterances()), key
 
 
@@ -274,9 +274,10 @@ class Utterances(Dataset[dict[str, Tensor]]):
         mean, deviation = getattr(self.scale, name)
         values = np.asarray(getattr(utterance, name))
         values = np.exp(values) if self.as_fairseq else (values - mean) / deviation
-        ends = utterance.start + np.cumsum(utterance.durations)
-        parts = [values[end - frames : end] for end, frames in zip(ends, utterance.durations, strict=True)]
-        means = [float(part.mean()) if len(part) else 0.0 for part in parts]
+        sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+        durations = np.asarray(utterance.durations)
+        ends = utterance.start + np.cumsum(durations)
+        means = ((sums[ends] - sums[ends - durations]) / np.maximum(durations, 1)).tolist()
         return [math.log1p(value) for value in means] if self.as_fairseq else means
 
 

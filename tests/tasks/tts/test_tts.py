@@ -288,20 +288,34 @@ def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path:
         ready(write_ljspeech(tmp_path), **options)
 
 
-def test_generated_vowels_are_spoken_as_their_key_says() -> None:
-    for number in range(6):
+def test_generated_sounds_are_as_their_key_says_or_as_four_steps_before() -> None:
+    kinds = []
+    for number in range(8):
         phonemes, durations, wave = generate_utterance(number)
         assert np.array_equal(wave, generate_utterance(number)[2])
-        assert len(phonemes) == len(durations)
+        assert len(phonemes) == len(durations) == 28
         assert len(wave) == sum(durations) * HOP
-        key, spoken = phonemes[:8], phonemes[8:]
-        voices = {token[:-1]: VOICES[token[-1]] for token in key}
+        voices = {token[:-1]: token[-1] for token in phonemes[:8]}
         assert len(voices) == 8
+        expected: list[str] = []
+        for token in phonemes[8:]:
+            asked, again = token.endswith("0"), token == "S"
+            expected.append(voices[token[:-1]] if asked else expected[-4] if again else token[-1])
+        kinds += [token for token in phonemes[8:] if not token.endswith("0")]
         _, pitch, _ = features(wave)
-        for place, token in enumerate(spoken, start=8):
-            assert token.endswith("0")
-            middle = pitch[4 * place + 2]
-            assert np.exp(middle) == pytest.approx(voices[token[:-1]][0], rel=0.15), (number, place)
+        for place, stress in enumerate(list(voices.values()) + expected):
+            assert np.exp(pitch[4 * place + 2]) == pytest.approx(VOICES[stress][0], rel=0.15), (number, place)
+    assert 0.6 < kinds.count("S") / len(kinds) < 0.9
+
+
+def test_nothing_of_a_generated_step_is_heard_before_it() -> None:
+    """One utterance up to a step, and another from there: the frames before are those of the first."""
+    wave, other = (generate_utterance(number)[2] for number in (1, 3))
+    for step in range(1, 26, 3):
+        edge = 4 * HOP * step
+        mixed = np.concatenate([wave[:edge], other[edge:]])
+        assert np.allclose(features(mixed)[0][: 4 * step], features(wave)[0][: 4 * step], atol=1e-4), step
+        assert not np.allclose(features(mixed)[0], features(wave)[0], atol=0.1), step
 
 
 def test_real_clips(samples: Path) -> None:
