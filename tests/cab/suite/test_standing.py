@@ -121,12 +121,13 @@ def test_the_command_runs_every_cell_that_the_attention_claims(capsys: pytest.Ca
 
 def test_the_leaderboard_shows_them_beside_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A record of the same cell and seed is in the place of the one that comes along."""
-    mine = record("vanilla", 0.5, 1, variant="M", data=load_results(MINI_DIR)["record"].iloc[0].data)
+    field = load_results(MINI_DIR)
+    mine = record("vanilla", 0.5, 1, variant="M", data=field[field["task"] == "lstf"]["record"].iloc[0].data)
     mine.write(tmp_path)
     beside = beside_the_field(load_results(tmp_path))
-    same = beside[(beside["pattern"] == "CS") & (beside["attention"] == "vanilla") & (beside["seed"] == 1)]
+    same = beside.query("task == 'lstf' and pattern == 'CS' and attention == 'vanilla' and seed == 1")
     assert set(same["file"]) == {str(tmp_path / f"{mine.hash}.json")}
-    assert set(load_results(MINI_DIR)["attention"]) <= set(beside["attention"])
+    assert set(field["attention"]) <= set(beside["attention"])
     assert main(["leaderboard", str(tmp_path), "--field", "--format", "markdown"]) == 0
     assert "| none" in capsys.readouterr().out
 
