@@ -32,6 +32,14 @@ PATTERN_MEANINGS = {
     "NC": "the target looks at the whole source",
     "CC": "the target looks at the source, and its own later positions stay hidden",
 }
+GENERATED = {
+    "mini": (
+        "generated",
+        " Generated so that answers stand far away: cab suite check says in which cells that measures attention.",
+    )
+}
+"""Of a preset with generated data: the warning beside its heading, and what is said below it."""
+OTHER_GENERATED = "generated, ranks nothing", " Generated: they show that the code runs, and rank nothing."
 
 
 @dataclass
@@ -59,11 +67,11 @@ class Tab:
 
 @dataclass
 class Section:
-    """A suite on the page."""
+    """A suite on the page; ``badge`` is a warning beside its heading."""
 
     id: str
     heading: str
-    synthetic: bool
+    badge: str
     summary: str
     tabs: list[Tab]
 
@@ -72,13 +80,12 @@ def suite_section(board: Board) -> Section:
     """A suite: a tab a pattern, and one for what compares patterns."""
     suite = board.suite
     data = "Data set" + "s" * (len(suite.datasets) != 1) + ": " + ", ".join(suite.datasets) + "."
-    if suite.synthetic:
-        data += " These are generated series: they show that the code runs, and rank nothing."
+    badge, about = ("", "") if not suite.synthetic else GENERATED.get(suite.preset, OTHER_GENERATED)
     tabs = [_pattern_tab(board, pattern) for pattern in suite.patterns]
     blocks = [*_pattern_correlation(board), *_benefit(board)]
     if blocks:
         tabs.append(Tab(element_id(suite.key, "patterns"), "Compare", "across patterns", blocks))
-    return Section(element_id("preset", suite.key), suite.heading, suite.synthetic, data, tabs)
+    return Section(element_id("preset", suite.key), suite.heading, badge, data + about, tabs)
 
 
 def _pattern_tab(board: Board, pattern: str) -> Tab:

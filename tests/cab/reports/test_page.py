@@ -17,7 +17,7 @@ from cab.cli.main import main
 from cab.reports.leaderboard import score_boards
 from cab.reports.sections import suite_section
 from cab.results import load_results
-from tests.cab.made_records import number
+from tests.cab.made_records import make_record, number
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -134,6 +134,20 @@ def test_naive_forecasts_stand_below_the_attentions(suite_folder: Path, tmp_path
     fixed = re.search(r'<tbody class="fixed">(.*?)</tbody>', page, re.DOTALL)[1]
     assert re.findall(r'<th scope="row">(.*?)</th>', fixed) == ["repeat_last_value"]
     assert re.findall(r"<td[^>]*>([\d.]+)</td>", fixed) == ["2.500", "1.250"]
+
+
+@pytest.mark.parametrize(
+    ("preset", "dataset", "badge"),
+    [("mini", "synthetic", "generated"), ("smoke", "synthetic", "generated, ranks nothing"), ("mini", "etth1", "")],
+)
+def test_generated_data_are_called_so(preset: str, dataset: str, badge: str, tmp_path: Path) -> None:
+    for seed in (1, 2):
+        make_record({"mse": 0.5 + seed / 10}, preset=preset, dataset=dataset, seed=seed).write(tmp_path)
+    [board] = score_boards(load_results(tmp_path), normalization="own")
+    section = suite_section(board)
+    assert section.badge == badge
+    assert ("rank nothing" in section.summary) == ("ranks nothing" in badge)
+    assert ("cab suite check" in section.summary) == (badge == "generated")
 
 
 def test_metrics_at_lengths_become_a_curve(suite_folder: Path, tmp_path: Path) -> None:
