@@ -335,8 +335,7 @@ def register_task(
     """Class decorator: makes a task known under ``name``.
 
     Args:
-        datasets: names it accepts, as in ``"pg19 synthetic"``; ``synthetic`` is the embedded generator, and
-            ``NAME_synthetic`` that of what stands for one of several.
+        datasets: as in ``"pg19 synthetic"``; ``synthetic`` is its generator, ``NAME_synthetic`` that of one of several.
         backbones: those it is defined for, with the patterns that are tested in each, as in ``{"gpt2": "CS"}``.
         only: data sets that are defined for some of these patterns only, as in ``{"mqar": "CS"}``.
         indexed: whether its scores enter the compositional index, and a sweep that names no task runs it.

@@ -1,8 +1,7 @@
-"""GLUE: rows of tokens, metrics, parts, and fine-tuning from a run of MLM."""
+"""GLUE: rows of tokens, metrics, parts, presets."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from hydra import compose, initialize_config_dir
 from torch import Tensor
 
 from cab import Backbone, UserError, build_backbone
-from cab.cli.main import main
 from cab.config import register_configs, resolve
 from cab.config_folders import CONFIGS
 from cab.pretrained import WHILE_LEARNING
@@ -22,7 +20,6 @@ from tasks.corpus.tokens import BEGIN, END, PAD
 from tasks.glue import synthetic
 from tasks.glue.scores import f1, pearson, scores_of, spearman
 from tasks.glue.task import GLUE, Batch
-from tests.cab.cli.command import cab
 from tests.tasks.glue.test_tables import MNLI, table
 from tests.tasks.in_order import in_order
 
@@ -42,13 +39,6 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> GLUE:
         patch.setenv("CAB_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setattr(synthetic, "COUNTS", {"train": 200, "dev": 50})
         return ready(vocab_size=800)
-
-
-def rte(folder: Path, lines: list[str]) -> Path:
-    (folder / "glue/RTE").mkdir(parents=True)
-    for part in ("train", "dev"):
-        table(folder / "glue/RTE", "rte", *lines, file=part)
-    return folder
 
 
 class Constant(Backbone):
@@ -185,163 +175,6 @@ def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
 
 
 # --- from a run of MLM ----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run of ``mlm`` in preset smoke."""
-    folder = tmp_path_factory.mktemp("results")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CAB_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        assert main(["run", "task=mlm", "dataset=synthetic", *SMOKE, f"results_dir={folder}"]) == 0
-    return folder
-
-
-def fine_tune(place: Path, folder: Path, *options: str) -> int:
-    cell = ["run", "task=glue", *(() if "dataset=rte" in options else ("dataset=synthetic",)), *SMOKE]
-    return main([*cell, f"task.pretrained={place}", f"results_dir={folder}", *options])
-
-
-@pytest.fixture
-def _few_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synthetic, "COUNTS", {"train": 64, "dev": 16})
-
-
-@pytest.mark.usefixtures("_few_pairs")
-def test_training_starts_from_its_weights_and_its_dictionary(results: Path, tmp_path: Path) -> None:
-    """Without a step the tables and layers are those of the run; another seed is another head."""
-    [pretrained] = results.glob("*.json")
-    assert fine_tune(results, tmp_path, "trainer.max_steps=0") == 0
-    [path] = tmp_path.glob("*.json")
-    record = json.loads(path.read_text())
-    assert record["cell"]["variant"] == "pretrained on synthetic for 8 steps"
-    given = torch.load(results / pretrained.stem / "weights.pt", weights_only=True)
-    own = torch.load(tmp_path / record["hash"] / "weights.pt", weights_only=True)
-    shared = own.keys() & given.keys()
-    assert shared == {name for name in own if not name.startswith("classifier.")}
-    for name in shared:
-        torch.testing.assert_close(own[name], given[name], atol=0, rtol=0)
-    assert given.keys() - shared == {
-        "output_bias",
-        *(f"{m}.{p}" for m in ("head", "head_norm") for p in ("weight", "bias")),
-    }
-    assert record["data"]["dictionary"]["pretraining"] == {
-        key: value for key, value in json.loads(pretrained.read_text())["data"].items() if key in ("books", "tokens")
-    }
-
-
-@pytest.mark.usefixtures("_few_pairs")
-def test_a_cell_is_of_the_weights_that_it_starts_from(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The same again is found; a run that was pretrained longer is another cell, and two of them must be told apart."""
-    longer = tmp_path / "pretrained"
-    assert main(["run", "task=mlm", "dataset=synthetic", *SMOKE, "trainer.max_steps=1", f"results_dir={longer}"]) == 0
-    [other] = longer.glob("*.json")
-    for _ in range(2):
-        assert fine_tune(results, tmp_path / "own", "trainer.max_steps=1") == 0
-    assert len(list((tmp_path / "own").glob("*.json"))) == 1
-    for folder in (results / next(results.glob("*.json")).name, other):
-        assert fine_tune(folder, tmp_path / "own", "trainer.max_steps=1") == 0
-    assert len(list((tmp_path / "own").glob("*.json"))) == 3
-    (longer / next(results.glob("*.json")).name).write_text(next(results.glob("*.json")).read_text())
-    assert fine_tune(longer, tmp_path / "own") == 2
-    assert "more than one run of task=mlm attention=vanilla pattern=NS seed=1: name one of" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["seed=2"], "has no finished run of task=mlm attention=vanilla pattern=NS seed=2"),
-        (["attention=abc"], "has no finished run of task=mlm attention=abc"),
-        (["backbone.embed_dim=64"], "was trained with other options: add backbone.embed_dim=32"),
-        (["backbone.activation=relu", "backbone.num_heads=2"], "add backbone.num_heads=4 backbone.activation=gelu"),
-    ],
-)
-@pytest.mark.usefixtures("_few_pairs")
-def test_another_network_is_refused_in_one_line(
-    options: list[str], message: str, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["run", "task=glue", "dataset=synthetic", *SMOKE[:3], f"task.pretrained={results}"]
-    attention = [] if any(each.startswith("attention=") for each in options) else ["attention=vanilla"]
-    assert main([*arguments, *attention, *options, f"results_dir={tmp_path}"]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert "Traceback" not in said
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_record_that_is_none_or_has_no_weights(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record = next(results.glob("*.json"))
-    alone = tmp_path / record.name
-    alone.write_text(record.read_text())
-    assert fine_tune(alone, tmp_path / "own") == 2
-    assert "has no weights at" in capsys.readouterr().err
-    assert fine_tune(tmp_path / "nothing.json", tmp_path / "own") == 2
-    assert "there is nothing at" in capsys.readouterr().err
-    torch.save({}, tmp_path / "weights.pt")
-    alone.with_suffix("").mkdir()
-    (tmp_path / "weights.pt").rename(alone.with_suffix("") / "weights.pt")
-    assert fine_tune(alone, tmp_path / "own") == 2
-    assert "do not fit: embedding.tokens.weight is not there, and this network needs [" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("_few_pairs")
-def test_a_sweep_finds_the_run_of_each_attention_and_seed(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The one that is not there is named, and the others run."""
-    sweep = [
-        "run",
-        "-m",
-        "task=glue",
-        "dataset=synthetic",
-        "preset=smoke",
-        "device=cpu",
-        "attention=vanilla",
-        "seed=1,2",
-    ]
-    assert main([*sweep, f"task.pretrained={results}", f"results_dir={tmp_path}", "trainer.max_steps=1"]) != 0
-    assert "has no finished run of task=mlm attention=vanilla pattern=NS seed=2" in capsys.readouterr().err
-    assert len(list(tmp_path.glob("*.json"))) == 1
-
-
-@pytest.mark.thorough
-def test_a_run_that_is_killed_goes_on_to_the_same_weights(results: Path, tmp_path: Path) -> None:
-    """Not from the pretrained weights again; the head was drawn once."""
-    cell = ["task=glue", "dataset=rte", *SMOKE, f"task.pretrained={results}", "trainer.checkpoint_every=2"]
-    lines = [f"{i}\tanna keeps a lamp\tanna\t{label}" for i, label in enumerate(["entailment", "not_entailment"] * 9)]
-    cell += [f"data_root={rte(tmp_path, lines)}"]
-    found = []
-    for name in ("whole", "cut"):
-        arguments = ["run", *cell, f"results_dir={tmp_path / name}"]
-        if name == "cut":
-            killed = cab(*arguments, cwd=tmp_path, stop=f"kill step-00000006.ckpt {tmp_path / 'killed'}")
-            assert killed.returncode == -9
-        process = cab(*arguments, cwd=tmp_path)
-        assert process.returncode == 0, process.stderr
-        assert ("resuming from step 4" in process.stderr) == (name == "cut")
-        [path] = (tmp_path / name).glob("*.json")
-        found.append(torch.load(path.with_suffix("") / "weights.pt", weights_only=True))
-    for name, weight in found[0].items():
-        torch.testing.assert_close(found[1][name], weight, atol=0, rtol=0)
-
-
-def test_an_official_layout_is_fine_tuned(results: Path, tmp_path: Path) -> None:
-    """RTE's files with the dictionary of the pretraining, which splits other words into their letters."""
-    lines = [
-        f'{i}\tanna "keeps" a lamp .\tit is {word} .\t{label}'
-        for i, (word, label) in enumerate([("hers", "entailment"), ("lost", "not_entailment")] * 8)
-    ]
-    folder = rte(tmp_path, lines)
-    assert fine_tune(results, tmp_path / "own", "dataset=rte", f"data_root={folder}", "trainer.max_steps=2") == 0
-    [path] = (tmp_path / "own").glob("*.json")
-    record = json.loads(path.read_text())
-    assert record["data"]["examples"] == {"train": 14, "dev": 16, "held_out": 2}
-    assert record["baselines"] == {"commonest": {"accuracy": 0.5}}
-    assert '\tanna "keeps" a lamp .' in (tmp_path / "own" / record["hash"] / "answers.txt").read_text()
 
 
 @pytest.mark.parametrize("attention", ["vanilla", "performer", "transnormer_t1"])
