@@ -1,9 +1,8 @@
 """One registry for attentions, backbones and tasks; everything in it is found through entry points.
 
 A package makes its classes known by decorating them and naming its module in an entry point of the group
-``cab.attentions``, ``cab.backbones`` or ``cab.tasks``. This repository uses the same door for its own. Names and what
-the decorators say of them are read from the text (:mod:`cab.registry_index`); a module is imported when its class is
-used.
+``cab.attentions``, ``cab.backbones`` or ``cab.tasks``, as this repository does. Names and what decorators say of them
+are read from the text (:mod:`cab.registry_index`); a module is imported when its class is used.
 """
 
 from __future__ import annotations
@@ -124,9 +123,8 @@ class BackboneEntry(Entry["Backbone"]):
 class TaskEntry(Entry["Task"]):
     """``datasets`` it accepts (see :func:`register_task`), and the backbones that it ``names``.
 
-    ``only`` has the data sets that are not asked for in all patterns; a task that is not ``indexed`` is no part of the
-    compositional index, and runs in a sweep only where it is named; ``tuned_as`` is the task whose rows of the tables
-    of options its attentions have.
+    ``only``: data sets that are not asked for in all patterns; ``indexed``: part of the compositional index, and of
+    sweeps that name no task; ``tuned_as``: the task whose rows of the tables of options its attentions have.
     """
 
     datasets: tuple[str, ...]
@@ -301,8 +299,7 @@ def register_attention(
         patterns: the patterns it serves, as in ``"NS CS NC CC"``; `cab verify` holds it to each of them.
         complexity: growth of time with length, one of ``"1"``, ``"n"``, ``"n log n"``, ``"n sqrt n"``, ``"n^2"``.
         paper: where the method comes from, for the tables.
-        unsound: patterns that published runs used although the method is not sound in them; they can fill
-            the slots outside the test (``elsewhere``), and are never under test themselves.
+        unsound: patterns of published runs in which it is not sound: for slots ``elsewhere``, never under test.
     """
     served, published = Pattern.parse_many(patterns), Pattern.parse_many(unsound)
     entry = functools.partial(
@@ -315,8 +312,7 @@ def register_backbone(name: str, *, paper: str, tasks: Mapping[str, str] | None 
     """Class decorator: makes a backbone known under ``name``; its patterns are read from its slots.
 
     Args:
-        tasks: that do not name it themselves, with the patterns that are tested in it there, as in ``{"lm": "CS"}``:
-            so a package brings a backbone for a task of another.
+        tasks: of other packages, which do not name it, with the patterns tested in it there: ``{"lm": "CS"}``.
     """
     tested = {task: Pattern.parse_many(patterns) for task, patterns in (tasks or {}).items()}
     return Declaration(BACKBONES, functools.partial(BackboneEntry, name=name, paper=paper, tasks=tested))
