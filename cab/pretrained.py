@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -74,7 +74,7 @@ class Pretrained:
     def load(self, backbone: Backbone) -> None:
         """Put the weights into a network that is new; one on the device ``meta`` only tells whether they fit."""
         device = next(backbone.parameters()).device
-        network: Startable = backbone  # type: ignore[assignment]
+        network = cast("Startable", backbone)
         try:
             network.take_pretrained(torch.load(self.weights, map_location=device, weights_only=True))
         except UserError as error:

@@ -103,7 +103,7 @@ def test_photographs(protocol: int, tmp_path: Path) -> None:
 
 class Evil:
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
-        return os.system, ("touch /tmp/it-was-executed",)
+        return os.system, ("touch it-was-executed",)
 
 
 def paths(root: Path, name: str = "pathfinder32", side: int = 32) -> Path:
@@ -185,10 +185,16 @@ DAMAGE: list[tuple[str, Callable[[Path], Path], Callable[[Path], object], str]] 
 
 @pytest.mark.parametrize(("dataset", "make", "damage", "said"), DAMAGE)
 def test_damage_is_named(
-    dataset: str, make: Callable[[Path], Path], damage: Callable[[Path], object], said: str, tmp_path: Path
+    dataset: str,
+    make: Callable[[Path], Path],
+    damage: Callable[[Path], object],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     damage(make(tmp_path))
     with pytest.raises(UserError, match=said) as error:
         read(dataset, tmp_path)
     assert "\n" not in str(error.value)
-    assert not Path("/tmp/it-was-executed").exists()
+    assert not Path("it-was-executed").exists()
