@@ -75,7 +75,7 @@ def test_the_flags_of_every_command_can_be_asked_for() -> None:
 @pytest.mark.parametrize(
     ("line", "replies"),
     [
-        ("cab run task=l", ["lm", "lstf"]),
+        ("cab run task=l", ["lm", "lra", "lstf"]),
         ("cab run task=lstf attention=vanilla,ab", ["vanilla,abc"]),
         ("cab run trainer.pat", ["trainer.patience="]),
         ("cab data check pg", ["pg19"]),
