@@ -17,6 +17,7 @@ DATA = Path(os.environ.get("CAB_DATA", Path(__file__).resolve().parents[2] / "sh
 SAMPLES = "samples of the real data sets; CAB_DATA=FOLDER make test, with lm, sum, tts, pcc, sr and lstf in FOLDER"
 CONFORMANCE = "tests/attentions/test_conformance.py"
 os.environ.setdefault("CAB_CONFORMANCE_SEED", datetime.datetime.now(datetime.UTC).date().isoformat())  # for all workers
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of every `cab` that a test starts: sums do not depend on their split
 THOROUGH = pytest.StashKey[Counter[str]]()
 
 
