@@ -16,6 +16,7 @@ from cab.efficiency.own import measure_length
 from cab.efficiency.paper import PHASE as PAPER_PHASE
 from cab.efficiency.paper import measure_as_paper
 from cab.efficiency.peers import PeerSubject
+from cab.efficiency.roof import Machine, under_roof
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import BASELINES, AttentionSubject, ProjectionsSubject, Subject
 from cab.efficiency.workload import PHASES, is_defined
@@ -113,9 +114,11 @@ def _measure(
         subjects = [ProjectionsSubject(), *subjects]
     for length in plan.lengths:
         report(f"{pattern} {phase}, length {length}: {len(subjects)} modules, {plan.setting.repeats} rounds")
-        costs = measure_length(subjects, pattern, phase, length, plan.setting)
+        machine = Machine(plan.setting)
+        costs = measure_length(subjects, pattern, phase, length, plan.setting, machine=machine)
         report_noise(costs, report)
-        yield from costs
+        rates = machine.rates()
+        yield from (dataclasses.replace(cost, **under_roof(cost, rates)) for cost in costs)
 
 
 def report_noise(costs: Sequence[Cost], report: Callable[[str], None]) -> None:

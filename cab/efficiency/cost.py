@@ -29,6 +29,12 @@ class Cost:
         part_relative: the same for the attention part, the seconds less those of the projections.
         best_peer, faster, part_faster, bytes_ratio: the fastest peer, how many times faster than it the whole
             module and the attention part are (medians over rounds), and the bytes relative to its.
+        flops, product_flops: floating-point operations that the algorithm takes (of a token in phase decode), and
+            those of them in matrix products; None where an operator is not counted (:mod:`cab.efficiency.operations`).
+        least_bytes, moved_bytes: inputs, outputs, weights and state, each once; and what the operators of the forward
+            pass read and wrote.
+        roof, roof_share: which roof is nearer, ``compute`` or ``memory``, and the share of it that is reached.
+        matmul_rate, bandwidth: the machine's own, in operations and bytes a second (:mod:`cab.efficiency.roof`).
     """
 
     attention: str
@@ -49,6 +55,14 @@ class Cost:
     faster: float | None = None
     part_faster: float | None = None
     bytes_ratio: float | None = None
+    flops: int | None = None
+    product_flops: int | None = None
+    least_bytes: int | None = None
+    moved_bytes: int | None = None
+    roof: str = ""
+    roof_share: float | None = None
+    matmul_rate: float | None = None
+    bandwidth: float | None = None
     protocol: str = "own"
     repeats: int = 0
     batch_size: int = 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,8 +16,11 @@ import torch
 
 from cab.efficiency.cost import Cost
 from cab.efficiency.failures import status_of
+from cab.efficiency.operations import Operations, count_operations
+from cab.efficiency.roof import Machine
 from cab.efficiency.setting import DTYPES, Setting
 from cab.efficiency.subjects import BASELINES, PROJECTIONS, Subject, has_projections
+from cab.efficiency.timing import seconds
 from cab.efficiency.workload import PHASES, Workload
 from cab.errors import UserError
 from cab.memory import peak_bytes
@@ -37,6 +40,7 @@ class Case:
     workload: Workload | None = None
     has_projections: bool = False
     bytes: int | None = None
+    operations: Operations | None = None
     calls: int = 1
     samples: list[float] = field(default_factory=list)
     status: str = "ok"
@@ -48,14 +52,27 @@ class Case:
 
 
 def measure_length(
-    subjects: Sequence[Subject], pattern: Pattern, phase: str, length: int, setting: Setting, *, seed: int = 0
+    subjects: Sequence[Subject],
+    pattern: Pattern,
+    phase: str,
+    length: int,
+    setting: Setting,
+    *,
+    machine: Machine | None = None,
+    seed: int = 0,
 ) -> list[Cost]:
-    """Costs of all ``subjects`` at one length, measured together: every round calls each in a random order."""
+    """Costs of all ``subjects`` at one length, measured together: every round calls each in a random order.
+
+    Args:
+        machine: sampled in every round too.
+    """
     cases = [Case(subject) for subject in subjects]
     for case in cases:
         attempt(case, partial(prepare, case, pattern, phase, length, setting), setting)
     order = random.Random(f"{seed} {pattern} {phase} {length}")
     for _ in range(setting.repeats):
+        if machine is not None:
+            machine.sample()
         for case in order.sample(cases, len(cases)):
             if case.workload is not None:
                 attempt(case, partial(sample, case, setting), setting)
@@ -75,7 +92,7 @@ def attempt(case: Case, action: Callable[[], object], setting: Setting) -> None:
 
 
 def prepare(case: Case, pattern: Pattern, phase: str, length: int, setting: Setting) -> None:
-    """Build, call twice to warm up, and measure the peak of one more call."""
+    """Build, call twice to warm up, measure the peak of one more call, and count what one more computes."""
     torch.manual_seed(0)
     module = case.subject.build(pattern, setting).to(setting.device)
     supported = getattr(module, "autocast_dtypes", tuple(DTYPES.values()))
@@ -84,33 +101,18 @@ def prepare(case: Case, pattern: Pattern, phase: str, length: int, setting: Sett
     case.has_projections = has_projections(module)
     case.workload = PHASES[phase](module, pattern, length, setting)
     case.workload.call()
-    once = seconds(case.workload.call, 1, setting)
+    once = seconds(case.workload.call, 1, setting.device)
     case.calls = min(MAX_CALLS, max(1, math.ceil(MIN_SECONDS / max(once, 1e-9))))
     state = case.workload.state_bytes
     case.bytes = peak_bytes(case.workload.call, setting.device) if state is None else state
+    with contextlib.suppress(Exception):  # a kernel that cannot be looked into is timed without a roof
+        case.operations = count_operations(case.workload.counted)
 
 
 def sample(case: Case, setting: Setting) -> None:
     """One round: seconds of a call, or where it decodes of a token."""
     assert case.workload is not None
-    case.samples.append(seconds(case.workload.call, case.calls, setting) / (case.calls * case.workload.tokens))
-
-
-def seconds(call: Callable[[], object], calls: int, setting: Setting) -> float:
-    """Of ``calls`` calls in a row: device events on CUDA, wall clock on a CPU."""
-    if setting.device == "cuda":
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda.synchronize()
-        start.record()
-        for _ in range(calls):
-            call()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) / 1e3
-    begin = time.perf_counter()
-    for _ in range(calls):
-        call()
-    return time.perf_counter() - begin
+    case.samples.append(seconds(case.workload.call, case.calls, setting.device) / (case.calls * case.workload.tokens))
 
 
 def compare(cases: Sequence[Case], pattern: Pattern, phase: str, length: int) -> list[Cost]:
@@ -139,6 +141,7 @@ def compare(cases: Sequence[Case], pattern: Pattern, phase: str, length: int) ->
                 "p90": p90,
                 "relative": ratio(case.samples, baseline.samples if baseline else None),
                 "part_relative": part_ratio(case, baseline, projections),
+                **work(case.workload, case.operations),
             }
             if peer is not None:
                 facts |= {
@@ -150,6 +153,18 @@ def compare(cases: Sequence[Case], pattern: Pattern, phase: str, length: int) ->
             cost = Cost(**{**vars(cost), **facts})
         costs.append(cost)
     return costs
+
+
+def work(workload: Workload, operations: Operations | None) -> dict[str, int]:
+    """What a call computes and must move, of a token where it decodes; nothing where an operator is unknown."""
+    if operations is None or operations.unknown:
+        return {}
+    return {
+        "flops": workload.passes * operations.flops // workload.tokens,
+        "product_flops": workload.passes * operations.products // workload.tokens,
+        "least_bytes": workload.least_bytes,
+        "moved_bytes": operations.moved // workload.tokens,
+    }
 
 
 def fastest_peer(case: Case, measured: Mapping[str, Case]) -> Case | None:

@@ -45,13 +45,29 @@ def phase_tables(costs: Sequence[Cost]) -> Iterator[str]:
         yield grid(
             costs, head.format("KiB of state", "all rows of the batch"), lambda c: f"{(c.bytes or 0) / 2**10:.1f}"
         )
+        yield from roof_table(costs, head, how)
         return
     yield grid(costs, head.format("ms a call (relative to vanilla)", how), time_cell)
     yield grid(costs, head.format("MiB", memory), lambda c: f"{(c.bytes or 0) / 2**20:.1f}")
+    yield from roof_table(costs, head, how)
     compared = [cost for cost in costs if cost.best_peer]
     if compared:
         title = head.format("times faster than the best peer, whole / attention part / its memory", how)
         yield grid(compared, title, peer_cell, name=lambda cost: f"{cost.attention} ({cost.best_peer.split('@')[1]})")
+
+
+def roof_table(costs: Sequence[Cost], head: str, how: str) -> Iterator[str]:
+    """Of the machine's own rate, what each reaches; nothing where no operations were counted."""
+    counted = [cost for cost in costs if cost.roof_share is not None]
+    if counted:
+        rates = [(cost.matmul_rate or 0) / 1e9 for cost in counted], [(cost.bandwidth or 0) / 1e9 for cost in counted]
+        products, copies = (f"{min(rate):.3g} to {max(rate):.3g}" for rate in rates)
+        machine = f"matrix products {products} GFLOP/s, copies {copies} GB/s; {how}"
+        yield grid(costs, head.format("% of the nearer roof (c compute, m memory)", machine), roof_cell)
+
+
+def roof_cell(cost: Cost) -> str:
+    return "-" if cost.roof_share is None else f"{100 * cost.roof_share:.0f} {cost.roof[0]}"
 
 
 def time_cell(cost: Cost) -> str:

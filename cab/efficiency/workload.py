@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -20,13 +20,36 @@ PROMPT = 512
 """Tokens of the prefix that are read at once, so that reading it needs little memory."""
 
 
+BACKWARD = 3
+"""Operations of forward and backward in those of forward: each product has two of its size in its gradient. What an
+implementation computes again, to keep less, is no part of the algorithm."""
+
+
 @dataclass(frozen=True)
 class Workload:
-    """``call`` does the work once; ``tokens`` that it decodes; ``state_bytes`` of decoding."""
+    """``call`` does the work once; ``tokens`` that it decodes; ``state_bytes`` of decoding.
+
+    Args:
+        counted: a call whose operations are counted, ``passes`` times.
+        least_bytes: inputs, outputs, weights and state, each once (of a token).
+    """
 
     call: Callable[[], object]
     tokens: int = 1
     state_bytes: int | None = None
+    counted: Callable[[], object] = lambda: None
+    passes: int = 1
+    least_bytes: int = 0
+
+
+def held_bytes(tensors: Iterable[Tensor]) -> int:
+    """Of tensors, one that is given twice once."""
+    return sum(x.numel() * x.element_size() for x in {id(x): x for x in tensors}.values())
+
+
+def least_bytes(module: nn.Module, inputs: dict[str, Tensor]) -> int:
+    """The inputs and weights read, an output as large as the query written."""
+    return held_bytes((*inputs.values(), *module.parameters())) + held_bytes([inputs["query"]])
 
 
 def make_inputs(pattern: Pattern, length: int, setting: Setting, *, requires_grad: bool = False) -> dict[str, Tensor]:
@@ -51,7 +74,7 @@ def forward(module: nn.Module, pattern: Pattern, length: int, setting: Setting) 
         with torch.no_grad(), setting.autocast():
             return module(**inputs)
 
-    return Workload(call)
+    return Workload(call, counted=call, least_bytes=least_bytes(module, inputs))
 
 
 def forward_backward(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:
@@ -67,7 +90,14 @@ def forward_backward(module: nn.Module, pattern: Pattern, length: int, setting: 
         for tensor in (*inputs.values(), *module.parameters()):
             tensor.grad = None
 
-    return Workload(call)
+    def counted() -> None:
+        module.eval()
+        with setting.autocast():
+            module(**inputs)
+        module.train()
+
+    # the gradient of each tensor is as large as it is
+    return Workload(call, counted=counted, passes=BACKWARD, least_bytes=2 * least_bytes(module, inputs))
 
 
 @torch.no_grad()
@@ -91,7 +121,9 @@ def decode(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -
             for token in tokens:
                 _, after = module.step(token, after)
 
-    return Workload(call, DECODED, sum(tensor.numel() * tensor.element_size() for tensor in state.values()))
+    state_bytes = held_bytes(state.values())
+    least = state_bytes + held_bytes(module.parameters()) + 2 * held_bytes([tokens]) // DECODED
+    return Workload(call, DECODED, state_bytes, counted=call, least_bytes=least)
 
 
 PHASES: dict[str, Callable[[nn.Module, Pattern, int, Setting], Workload]] = {

@@ -1,0 +1,211 @@
+"""Counts what a call computes and moves: floating-point operations and bytes of the operators that it executes.
+
+Matrix products are counted as torch's own counter does (two operations for each multiply and add), but fused causal
+attention without the pairs that it does not see. Beside them one operation for each element of a pointwise operator
+or a sum, five for a softmax, 5 n log2(n) for a Fourier transform of n points, n log2(n) for sorting.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+EACH_INPUT = {
+    "_log_softmax": 5,
+    "_safe_softmax": 5,
+    "_softmax": 5,
+    "abs_": 1,
+    "all": 1,
+    "amax": 1,
+    "amin": 1,
+    "any": 1,
+    "argmax": 1,
+    "argmin": 1,
+    "cummax": 1,
+    "cumprod": 1,
+    "cumsum": 1,
+    "floor_divide": 1,
+    "linalg_vector_norm": 2,
+    "log_sigmoid_forward": 3,
+    "logcumsumexp": 3,
+    "logsumexp": 3,
+    "max": 1,
+    "mean": 1,
+    "min": 1,
+    "native_group_norm": 7,
+    "native_layer_norm": 7,
+    "prod": 1,
+    "scatter_add": 1,
+    "scatter_add_": 1,
+    "sum": 1,
+    "var": 3,
+    "var_mean": 3,
+}
+"""Operations for each element of the first tensor, of operators that torch does not call pointwise."""
+
+# fmt: off
+CREATES = frozenset((
+    "arange", "eye", "fill_", "full", "full_like", "linspace", "new_full", "new_ones", "new_zeros", "ones",
+    "ones_like", "rand", "randn", "randperm", "scalar_tensor", "zero_", "zeros", "zeros_like",
+))
+# fmt: on
+"""Operators that write and read nothing."""
+
+# fmt: off
+COPIES = frozenset((
+    "_to_copy", "cat", "clone", "complex", "constant_pad_nd", "copy_", "flip", "gather", "index",
+    "index_put_", "index_select", "masked_fill_", "repeat", "roll", "scatter", "scatter_", "stack", "tril",
+    "tril_", "triu", "triu_",
+))
+# fmt: on
+"""Operators that read and write and compute nothing."""
+
+# fmt: off
+NOTHING = frozenset((
+    "_linalg_check_errors", "_local_scalar_dense", "_unsafe_view", "empty", "empty_like", "new_empty",
+    "promote_types",
+))
+# fmt: on
+"""Operators that neither compute nor move."""
+
+
+@dataclass
+class Operations:
+    """What was executed.
+
+    Args:
+        products: floating-point operations of matrix products.
+        others: those of everything else.
+        moved: bytes that the operators read and wrote, each its inputs and outputs: what goes through the memory
+            where nothing is fused and no cache helps.
+        unknown: operators that are not counted, by name.
+    """
+
+    products: int = 0
+    others: int = 0
+    moved: int = 0
+    unknown: set[str] = field(default_factory=set)
+
+    @property
+    def flops(self) -> int:
+        return self.products + self.others
+
+
+def count_operations(call: Callable[[], object]) -> Operations:
+    """Calls once, without gradients, and counts."""
+    counter = Counter()
+    with torch.no_grad(), counter:
+        call()
+    return counter.found
+
+
+class Counter(TorchDispatchMode):
+    """Adds every operator below autograd to ``found``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = Operations()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        name = func._overloadpacket.__name__
+        if name not in NOTHING and not is_view(func):
+            read = () if name in CREATES else tensors((args, kwargs))
+            self.found.moved += sum(map(stored_bytes, (*read, *tensors(out))))
+            self._compute(func, name, args, kwargs, out)
+        return out
+
+    def _compute(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
+        found = self.found
+        packet = IN_PLACE.get(name, func._overloadpacket)
+        if name.startswith("_scaled_dot_product"):
+            pairs, products = fused_attention(func, args, kwargs)
+            found.products += products
+            found.others += EACH_INPUT["_softmax"] * pairs
+        elif packet in flop_registry:
+            found.products += flop_registry[packet](*args, **kwargs, out_val=out)
+        elif name in SOLVERS:
+            found.others += SOLVERS[name](*args)
+        elif name in EACH_INPUT:
+            found.others += EACH_INPUT[name] * next(tensors(args)).numel()
+        elif name in CREATES or name in COPIES:
+            return
+        elif torch.Tag.pointwise in func.tags:
+            found.others += sum(x.numel() * (2 if x.is_complex() else 1) for x in tensors(out))
+        else:
+            found.unknown.add(str(func))
+
+
+IN_PLACE = {"addmm_": torch.ops.aten.addmm, "baddbmm_": torch.ops.aten.baddbmm}
+"""Products that torch's counter does not know, and what they count as."""
+
+
+def fused_attention(func: Any, args: Any, kwargs: Any) -> tuple[int, int]:
+    """Pairs of query and key that see each other over all rows and heads, and the operations of both products."""
+    query, key, value = args[:3]
+    given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
+    n, m = query.shape[-2], key.shape[-2]
+    seen = sum(min(i + 1, m) for i in range(n)) if given.get("is_causal") else n * m
+    pairs = math.prod(query.shape[:-2]) * seen
+    return pairs, 2 * pairs * (query.shape[-1] + value.shape[-1])
+
+
+def sorting(x: Tensor, *_: Any) -> int:
+    """As if all were sorted along the last axis, for ``topk`` too."""
+    return int(x.numel() * math.log2(max(2, x.shape[-1])))
+
+
+def fourier(x: Tensor, axes: Sequence[int], *_: Any) -> int:
+    """Of real points half as many as of complex ones."""
+    points = math.prod(x.shape[axis] for axis in axes)
+    return int((5 if x.is_complex() else 2.5) * x.numel() * math.log2(max(2, points)))
+
+
+def triangular(matrix: Tensor, right: Tensor) -> int:
+    """One solution of a triangular system for each column."""
+    return matrix.shape[-1] * right.numel()
+
+
+SOLVERS: dict[str, Callable[..., int]] = {
+    "_fft_c2c": fourier,
+    "_fft_c2r": fourier,
+    "_fft_r2c": fourier,
+    "cholesky_solve": lambda right, factor, *_: 2 * triangular(factor, right),
+    "linalg_cholesky_ex": lambda matrix: matrix.numel() * matrix.shape[-1] // 3,
+    "linalg_solve_triangular": triangular,
+    "sort": sorting,
+    "topk": sorting,
+}
+"""Operations of operators whose cost is no multiple of their elements, from their positional arguments."""
+
+
+def is_view(func: Any) -> bool:
+    """Whether what it returns is its input, seen otherwise."""
+    results = func._schema.returns
+    return any(result.alias_info is not None and not result.alias_info.is_write for result in results)
+
+
+def tensors(tree: Any) -> Iterator[Tensor]:
+    """Those in nested lists, tuples and dicts."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, dict):
+        for value in tree.values():
+            yield from tensors(value)
+    elif isinstance(tree, (list, tuple)):
+        for value in tree:
+            yield from tensors(value)
+
+
+def stored_bytes(x: Tensor) -> int:
+    """Of the elements, those of an expanded axis once."""
+    sizes = zip(x.shape, x.stride(), strict=True)
+    return x.element_size() * math.prod(size for size, stride in sizes if stride or not size)

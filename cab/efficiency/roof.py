@@ -1,0 +1,59 @@
+"""The roof: what this machine could do at best, and which share of it a method reaches (Williams et al. 2009).
+
+A call that computes F operations and must read and write at least B bytes takes no less than the larger of
+F / rate of matrix products and B / bandwidth. The rate is that of one large product, the bandwidth that of a copy
+which no cache holds, in the same precision and with the same threads; both are timed in every round beside the
+modules, so that what else the machine does slows them alike. A method far below its roof has operators slower than
+matrix products, or moves more than it must.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from cab.efficiency.cost import Cost
+from cab.efficiency.setting import Setting
+from cab.efficiency.timing import seconds
+
+PRODUCT_SIZE = {"cpu": 1024, "cuda": 8192}
+COPIED_BYTES = {"cpu": 2**26, "cuda": 2**30}
+CALLS = {"cpu": 1, "cuda": 5}
+
+
+class Machine:
+    """A matrix product and a copy, timed in rounds."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.products: list[float] = []
+        self.copies: list[float] = []
+
+    def sample(self) -> None:
+        """One round of both; their memory is given back."""
+        device, kind = self.setting.device, self.setting.torch_dtype
+        size, calls = PRODUCT_SIZE[device], CALLS[device]
+        left, right = (torch.ones(size, size, device=device, dtype=kind) for _ in range(2))
+        source = torch.ones(COPIED_BYTES[device] // kind.itemsize, device=device, dtype=kind)
+        product, target = torch.zeros_like(left), torch.zeros_like(source)
+        self.products.append(seconds(lambda: torch.mm(left, right, out=product), calls, device) / calls)
+        self.copies.append(seconds(lambda: target.copy_(source), calls, device) / calls)
+
+    def rates(self) -> dict[str, float]:
+        """Operations a second of the product, bytes a second that the copy reads and writes: medians of the rounds."""
+        size, device = PRODUCT_SIZE[self.setting.device], self.setting.device
+        return {
+            "matmul_rate": 2 * size**3 / float(np.median(self.products)),
+            "bandwidth": 2 * COPIED_BYTES[device] / float(np.median(self.copies)),
+        }
+
+
+def under_roof(cost: Cost, rates: dict[str, float]) -> dict[str, Any]:
+    """The rates, and for a cost whose operations were counted which roof is nearer and the share of it."""
+    if cost.flops is None or cost.least_bytes is None or not cost.seconds:
+        return dict(rates)
+    least = {"compute": cost.flops / rates["matmul_rate"], "memory": cost.least_bytes / rates["bandwidth"]}
+    nearer = max(least, key=least.__getitem__)
+    return rates | {"roof": nearer, "roof_share": least[nearer] / cost.seconds}
