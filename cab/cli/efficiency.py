@@ -28,6 +28,12 @@ allocator, summed in time order (the scratch of BLAS and FFT libraries is not se
 gradients; forward+backward is training with dropout 0; decode is seconds for a token after a prefix of the length,
 the mean of 64 tokens, and the bytes of the state. Low precision is autocast.
 
+The roof: operations are counted as a forward pass executes them (three times as many with backward, whatever is
+computed again), a window's tiles whole, fused causal attention without the future. The least bytes are inputs, outputs,
+weights and state, each once. The machine's rate of a large matrix product and of a copy is timed in every round; the
+share is the least time that these allow, over the time taken. Columns flops, product_flops, least_bytes, moved_bytes,
+roof, roof_share, matmul_rate, bandwidth.
+
 Protocol paper: as released with CAB. Forward in training mode with dropout 0.3, wall clock without synchronisation
 or warm-up, the mean of the middle half of 100 calls, one memory peak for all lengths so far, weights included.
 
