@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.cli.results_arguments import add_results_arguments, print_notes, selected_results
@@ -19,12 +20,14 @@ Pearson correlation of compositional indices over the attentions that both patte
 of no correlation and a 95% confidence interval by Fisher's z; and of each pattern with published accuracies on Long
 Range Arena (Figure 3a). Few attentions can show nothing: below three there is no
 number, below five the note says `too few`. Two folders of different presets are compared with each other instead:
-Spearman's correlation of the indices in each pattern and task, and the attention whose ranks differ most.
+Spearman's correlation of the indices in each pattern and task, and the attention whose ranks differ most. With --probes
+it is that of accuracy in each probe and the index of each task of the same pattern: do probes predict tasks?
 
 examples:
   cab correlation results/paper --normalization official
   cab correlation results/local --preset mini --csv
   cab correlation results/mini results/paper
+  cab correlation results/mini --probes results/probes/probes.csv
 """
 
 
@@ -32,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add_results_arguments(parser)
+    parser.add_argument("--probes", type=Path, metavar="CSV", help="a probes.csv of `cab leaderboard`")
     parser.add_argument("--csv", action="store_true", help="CSV: kind,pattern,a,b,pearson,shared,p_value,low,high,note")
 
 
@@ -41,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
     from cab.scoring import benchmark_correlation, pattern_correlation, score, task_correlation
 
     results = selected_results(args)
+    if args.probes:
+        return _foretell(args, results)
     presets = list(dict.fromkeys(results["preset"]))
     if len(args.results) == len(presets) == 2:
         return _compare(args, [results[results["preset"] == preset] for preset in presets])
@@ -55,30 +61,46 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _foretell(args: argparse.Namespace, results: pd.DataFrame) -> int:
+    """Whether probes rank attentions as tasks do."""
+    from cab.scoring import probe_agreement, read_probes, score
+
+    scores = score(results, normalization=args.normalization)
+    table = probe_agreement(read_probes(args.probes), scores.table)
+    _print_agreement(table, args, nothing="the probes and the tasks share no three attentions in a pattern")
+    print_notes(scores.notes)
+    return 0
+
+
 def _compare(args: argparse.Namespace, parts: Sequence[pd.DataFrame]) -> int:
     """How far two sets of results rank attentions alike."""
     from cab.scoring import rank_agreement, score
 
     scores = [score(part, normalization=args.normalization) for part in parts]
     table = rank_agreement(scores[0].table, scores[1].table)
-    if args.csv:
-        csv_table(table).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
-    elif table.empty:
-        print("nothing to compare: the two sets of results share no attention in a pattern and task")
-    else:
-        print(_comparison_text(table))
+    _print_agreement(table, args, nothing="the two sets of results share no attention in a pattern and task")
     for each in scores:
         print_notes(each.notes)
     return 0
 
 
-def _comparison_text(table: pd.DataFrame) -> str:
+def _print_agreement(table: pd.DataFrame, args: argparse.Namespace, *, nothing: str) -> None:
+    if args.csv:
+        csv_table(table).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
+    elif table.empty:
+        print(f"nothing to compare: {nothing}")
+    else:
+        print(_agreement_text(table))
+
+
+def _agreement_text(table: pd.DataFrame) -> str:
+    what = [name for name in ("pattern", "probe", "task") if name in table]
     rows = []
     for row in table.to_dict("records"):
         numbers = [number(row["spearman"], 2), _interval(row), number(row["p_value"]), str(row["shared"])]
-        rows.append([row["pattern"], row["task"], *numbers, row["disagree"], row["note"]])
-    header = ["", "", "spearman", "95% interval", "p", "shared", "ranks differ most", ""]
-    return text_table(header, rows, align="llrrrrll")
+        rows.append([*(row[name] for name in what), *numbers, row["disagree"], row["note"]])
+    header = [*[""] * len(what), "spearman", "95% interval", "p", "shared", "ranks differ most", ""]
+    return text_table(header, rows, align="l" * len(what) + "rrrrll")
 
 
 def _interval(row: Mapping[Hashable, Any]) -> str:

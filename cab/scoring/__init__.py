@@ -9,6 +9,7 @@ from cab.scoring.efficiency_length import efficiency_length
 from cab.scoring.index import Scores, score, score_table
 from cab.scoring.normalization import NORMALIZATIONS
 from cab.scoring.order import Comparison, compare, order_table
+from cab.scoring.probe_agreement import probe_agreement, read_probes
 from cab.scoring.selection import select
 
 __all__ = [
@@ -23,7 +24,9 @@ __all__ = [
     "load_costs",
     "order_table",
     "pattern_correlation",
+    "probe_agreement",
     "rank_agreement",
+    "read_probes",
     "score",
     "score_table",
     "select",

@@ -35,13 +35,13 @@ def rank_agreement(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (pattern, task), part in both.groupby(keys, sort=False):
         shared = part[part["attention"].isin(population(part["attention"]))].set_index("attention")
-        rows.append((str(pattern), str(task), *_row(shared["ci_one"], shared["ci_other"])))
+        rows.append((str(pattern), str(task), *agreement(shared["ci_one"], shared["ci_other"])))
     rows.sort(key=lambda row: (pattern_rank(row[0]), row[1] != "all"))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _row(x: pd.Series, y: pd.Series) -> tuple[float, float, float, float, int, str, str]:
-    """By :data:`COLUMNS`, from the third on."""
+def agreement(x: pd.Series, y: pd.Series) -> tuple[float, float, float, float, int, str, str]:
+    """Of two numbers of the same attentions, high for good: :data:`COLUMNS` from the third on."""
     size = len(x)
     if size < 3 or x.nunique() == 1 or y.nunique() == 1:
         note = f"too few: {size} shared, a correlation needs 3" if size < 3 else "the attentions do not differ"
