@@ -61,9 +61,15 @@ def run(args: argparse.Namespace) -> int:
         if not probes.empty:
             from cab.reports.arena import arena_table, write_arena
             from cab.reports.glue import glue_table, write_glue
+            from cab.reports.needles import needle_table, write_needles
             from cab.reports.probes import probe_table, write_probes
 
-            tables = ((probe_table, write_probes), (glue_table, write_glue), (arena_table, write_arena))
+            tables = (
+                (probe_table, write_probes),
+                (needle_table, write_needles),
+                (glue_table, write_glue),
+                (arena_table, write_arena),
+            )
             for table_of, write in tables:
                 table = table_of(probes)
                 if not table.empty:

@@ -19,6 +19,7 @@ from markupsafe import Markup
 from cab.printable import printable
 from cab.reports.arena import arena_blocks, arena_table
 from cab.reports.glue import glue_blocks, glue_table
+from cab.reports.needles import needle_blocks, needle_table
 from cab.reports.probes import probe_blocks, probe_table
 from cab.reports.records import record_facts
 from cab.reports.sections import efficiency_blocks, suite_section
@@ -61,6 +62,7 @@ def write_page(
         facts=_counts(results),
         suites=[suite_section(board) for board in boards],
         probes=[] if probes is None else list(probe_blocks(probe_table(probes))),
+        needles=[] if probes is None else list(needle_blocks(needle_table(probes))),
         glue=[] if probes is None else list(glue_blocks(glue_table(probes))),
         arena=[] if probes is None else list(arena_blocks(arena_table(probes))),
         efficiency=[] if costs is None else list(efficiency_blocks(costs)),

@@ -11,6 +11,7 @@ from cab.reports import figures
 from cab.reports.curves import extrapolation_curves
 from cab.reports.efficiency import cost_curves
 from cab.reports.leaderboard import Board
+from cab.reports.needles import grid_figure, grids, needle_table
 from cab.reports.probes import capacity_curves, curve_figure, probe_table
 from cab.scoring import benchmark_correlation, efficiency_length, pattern_correlation, task_correlation
 from cab.scoring.correlation import LRA
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 def write_figures(
     boards: Sequence[Board], out: Path, *, probes: pd.DataFrame | None = None, costs: pd.DataFrame | None = None
 ) -> Iterator[Path]:
-    """Write ``out``/figures/NAME.png and .pdf: cost (Figure 2), for every suite Figures 3a, 3b, 3c and 4, and probes.
+    """Write ``out``/figures/NAME.png and .pdf: cost (Figure 2), for every suite Figures 3a, 3b, 3c and 4, probes and
+    needles.
 
     Figures whose data are missing (one pattern only, no ablation, no lengths) are left out.
     """
@@ -57,6 +59,8 @@ def _probes(probes: pd.DataFrame | None) -> Iterator[tuple[str, Figure]]:
     if probes is not None:
         for curve in capacity_curves(probe_table(probes)):
             yield f"probe-{curve.title}", curve_figure(curve)
+        for heading, own in grids(needle_table(probes)):
+            yield heading.lower(), grid_figure(own)
 
 
 def _suite(board: Board) -> Iterator[tuple[str, Figure]]:

@@ -135,7 +135,7 @@ def make(name: str, attention: str, pattern: str, **options: Any) -> Any:
 @pytest.mark.parametrize(("name", "pattern"), SLOTS)
 def test_every_attention_that_has_the_pattern_trains_there(name: str, pattern: str) -> None:
     """One step, with the options that preset mini gives it: a finite loss, and gradients that reach the slots."""
-    [task] = [task.name for task in TASKS if name in task.backbones and task.place.module.startswith("tasks.")]
+    task, *_ = (task.name for task in TASKS if name in task.backbones and task.place.module.startswith("tasks."))
     for entry in ATTENTIONS:
         if pattern in map(str, entry.patterns) and entry.name not in ("none", "flash"):  # no dropout in flash on a CPU
             backbone = make(name, entry.name, pattern, **tuned_options(task, name, pattern, entry.name, preset="mini"))

@@ -17,7 +17,9 @@ from cab.runner.explain import COMMAND_LINE, MISSING, Setting, explain
 
 ROOT = CONFIGS.parent
 REAL = {
-    task.name: next(name for name in task.datasets if name != "synthetic") for task in TASKS if task.paper != "none"
+    task.name: next((name for name in task.datasets if name != "synthetic"), "synthetic")
+    for task in TASKS
+    if task.paper != "none"
 }
 
 

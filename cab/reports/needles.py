@@ -1,0 +1,122 @@
+"""Needles: what an attention finds in a text, by depth and by length. Beside the index, so no suite has it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from cab.printable import csv_table, printable
+from cab.record import Status
+from cab.reports import figures
+from cab.reports.inline_svg import inline_svg
+from cab.reports.sections import Block
+from cab.reports.tables import Column, Entry, Row, Table, element_id, plain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TASK = "needle"
+METRIC = re.compile(r"accuracy_(?P<length>\d+)_depth_(?P<depth>\d+)")
+_PLACE = ["preset", "dataset", "variant"]
+_CELL = [*_PLACE, "attention", "length", "depth"]
+PANELS = 3
+"""Attentions beside each other."""
+
+
+def needle_table(results: pd.DataFrame) -> pd.DataFrame:
+    """A row an attention, length and depth, over seeds, from the finished runs in ``results``.
+
+    Columns preset, dataset, variant, attention, length in tokens, depth (the middle of a part of the text, in percent
+    from its beginning); accuracy (NaN of a length that was not possible), its deviation (NaN of one seed), seeds.
+    """
+    runs = results[(results["task"] == TASK) & (results["status"] == Status.FINISHED)]
+    found = runs["metric"].str.extract(METRIC)
+    runs = runs.assign(length=found["length"], depth=found["depth"]).dropna(subset=["length"])
+    runs = runs.astype({"length": int, "depth": int, "value": float})
+    runs = runs.assign(attention=runs["attention"].map(printable), variant=runs["variant"].map(printable))
+    table = runs.groupby(_CELL).agg(accuracy=("value", "mean"), deviation=("value", "std"), seeds=("seed", "nunique"))
+    return table.reset_index()
+
+
+def write_needles(table: pd.DataFrame, out: Path) -> Path:
+    """Write ``needles.csv`` into ``out``."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "needles.csv"
+    csv_table(table).to_csv(path, index=False)
+    return path
+
+
+def grids(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The rows that were measured alike, with a heading."""
+    for (preset, dataset, variant), own in table.groupby(_PLACE, sort=False):
+        heading = f"Needles, {dataset}, preset {preset}" + (f": {variant}" if variant else "")
+        yield heading, own
+
+
+@figures.style()
+def grid_figure(own: pd.DataFrame) -> Figure:
+    """A panel an attention: accuracy by length, a column each, and depth, a row each."""
+    names = sorted(own["attention"].unique(), key=lambda name: (name != figures.REFERENCE, name))
+    lengths, depths = sorted(own["length"].unique()), sorted(own["depth"].unique())
+    rows = -(-len(names) // PANELS)
+    figure = Figure(figsize=(2 * figures.WIDTH, 0.4 + rows * (0.7 + 0.24 * len(depths))), layout="constrained")
+    panels = figure.subplots(rows, PANELS, squeeze=False).flatten()
+    for axes, name in zip(panels, names, strict=False):
+        found = own[own["attention"] == name].set_index(["length", "depth"])["accuracy"]
+        for column, length in enumerate(lengths):
+            for row, depth in enumerate(depths):
+                value = float(found.get((length, depth), math.nan))
+                known = math.isfinite(value)
+                strength = 0.04 + 0.5 * value if known else 0.25
+                colour = figures.POSITIVE if known else figures.GRID
+                cell = Rectangle((column - 0.48, row - 0.46), 0.96, 0.92, facecolor=colour, alpha=strength, linewidth=0)
+                words = plain(value, 2) if known else "no result"
+                figures.mark(axes.add_patch(cell), name, f"{name}, {length} tokens, depth {depth}%: {words}")
+                axes.text(column, row, words if known else "", ha="center", va="center", fontsize=7)
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(False)
+        axes.set_xticks(range(len(lengths)), [str(length) for length in lengths])
+        axes.set_yticks(range(len(depths)), [f"{depth}%" for depth in depths])
+        axes.tick_params(length=0)
+        axes.set_xlim(-0.5, len(lengths) - 0.5)
+        axes.set_ylim(len(depths) - 0.5, -0.5)
+        axes.set_title(figures.short(name))
+    for axes in panels[len(names) :]:
+        axes.set_axis_off()
+    figure.supxlabel("length, tokens", fontsize=8, color=figures.MUTED)
+    figure.supylabel("depth", fontsize=8, color=figures.MUTED)
+    return figure
+
+
+def needle_blocks(table: pd.DataFrame) -> Iterator[Block]:
+    """A block for what was measured alike: a grid an attention, and the table behind them."""
+    for number, (heading, own) in enumerate(grids(table)):
+        svg = inline_svg(grid_figure(own), name=f"needle-{number}", title=heading)
+        text = "Learnt at the first length. Depth 0% is the beginning of the text, 100% is where the questions begin."
+        yield Block(heading, text, [Markup(svg)], [_grid_table(own, f"needle-{number}-table", heading)])
+
+
+def _grid_table(own: pd.DataFrame, name: str, heading: str) -> Table:
+    depths = sorted(own["depth"].unique())
+    columns = [
+        Column("attention"),
+        Column("length"),
+        *(Column(f"{depth}%", "↑", "higher is better") for depth in depths),
+    ]
+    table = Table(element_id(name), f"{heading}: share of answers that are right, by depth", columns, [])
+    for (attention, _), found in own.groupby(["attention", "length"], sort=False):
+        length = int(found["length"].iloc[0])
+        accuracy = found.set_index("depth")["accuracy"].reindex(depths)
+        cells = [
+            Entry(plain(value, 3), value) if math.isfinite(value) else table.missing("this length was not possible")
+            for value in accuracy
+        ]
+        table.rows.append(Row(str(attention), [Entry(str(length), length), *cells]))
+    return table

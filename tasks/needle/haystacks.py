@@ -1,0 +1,88 @@
+"""Texts of one length with a few facts in them, and questions about these at the end.
+
+A fact is one token that says a name and a thing (``annalamp``), as in the books of :mod:`tasks.lm.synthetic`, so that
+one look-up answers; around it stand words that say nothing. At the end all facts are asked for, in random order
+(``anna lamp``). Tokens have the numbers
+
+    0 nothing, then the words of the haystack, the names, the things, and names with things.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from tasks.corpus.synthetic import NAMES, THINGS
+
+HAY = 64
+"""Words that say nothing."""
+FIRST_NAME = 1 + HAY
+FIRST_THING = FIRST_NAME + len(NAMES)
+FIRST_FACT = FIRST_THING + len(THINGS)
+VOCABULARY = FIRST_FACT + len(NAMES) * len(THINGS)
+PARTS = ("train", "validation", "test")
+
+
+class Haystack(NamedTuple):
+    """``tokens`` [B, N], the last 2 K of which ask; ``depths`` [B, K]: where the fact that a question asks for stands,
+    from 0, the beginning of the haystack, to below 1, its end."""
+
+    tokens: Tensor
+    depths: Tensor
+
+    @property
+    def asked(self) -> int:
+        return self.depths.shape[1]
+
+    @property
+    def answers(self) -> Tensor:
+        """[B, K]: every second token at the end."""
+        return self.tokens[:, -2 * self.asked :][:, 1::2]
+
+
+@dataclass(frozen=True)
+class Haystacks(Dataset[Haystack]):
+    """``count`` haystacks of a part, each made when it is read and always the same."""
+
+    part: str
+    count: int
+    length: int
+    needles: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitems__(self, rows: list[int]) -> Haystack:
+        tokens, depths = zip(*(self._made(row) for row in rows), strict=True)
+        return Haystack(torch.from_numpy(np.stack(tokens)), torch.from_numpy(np.stack(depths)))
+
+    def _made(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng([PARTS.index(self.part), self.length, row])
+        hay = self.length - 2 * self.needles
+        tokens = np.empty(self.length, dtype=np.int64)
+        tokens[:hay] = 1 + rng.integers(HAY, size=hay)
+        places = rng.permutation(hay)[: self.needles]
+        names = rng.permutation(len(NAMES))[: self.needles]
+        things = rng.integers(len(THINGS), size=self.needles)
+        tokens[places] = FIRST_FACT + names * len(THINGS) + things
+        tokens[hay::2], tokens[hay + 1 :: 2] = FIRST_NAME + names, FIRST_THING + things
+        return tokens, places / hay
+
+    @property
+    def digest(self) -> str:
+        """Of the first 64."""
+        first = self.__getitems__(list(range(min(64, self.count))))
+        return hashlib.sha256(first.tokens.numpy().tobytes()).hexdigest()[:16]
+
+
+def words(tokens: list[int]) -> str:
+    """The text of tokens; what says nothing is a dot."""
+    spelt = [f"{name}{thing}" for name in NAMES for thing in THINGS]
+    vocabulary = ["."] * FIRST_NAME + [*NAMES, *THINGS, *spelt]
+    return " ".join(vocabulary[token] for token in tokens)

@@ -1,0 +1,192 @@
+"""The protocol of needles: share of the facts that are found, by depth and by length of the text."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cab import Backbone, Task, UserError, register_task
+from cab.backbone_protocols import TokenLM
+from cab.task import Batches, Metric
+from tasks.corpus.synthetic import NAMES
+from tasks.needle.haystacks import FIRST_THING, PARTS, VOCABULARY, Haystack, Haystacks
+from tasks.needle.pictures import draw_grid, write_answers
+
+log = logging.getLogger(__name__)
+
+
+class Found(NamedTuple):
+    """``right`` [answers] bool and ``depths`` [answers] of one length."""
+
+    right: Tensor
+    depths: Tensor
+
+
+@register_task(
+    "needle", paper="Kamradt 2023", datasets="synthetic", backbones={"gpt2": "CS"}, indexed=False, tuned_as="lm"
+)
+class Needle(Task):
+    """Say which thing stood with a name, once, at any depth of a text; learnt at one length, asked at longer ones too.
+
+    The grid of depth and length is that of the needle in a haystack (Kamradt 2023); the texts are our own.
+
+    Args:
+        dataset: synthetic.
+        length: tokens of a text in training, questions included.
+        multiples: lengths of the texts that are tested, in lengths of training; the first is 1, and its accuracy is the
+            score.
+        needles: facts of a text, all asked for; at every length as many.
+        depths: parts of a text, as long as each other, whose facts are scored apart.
+        examples, test_examples: of the training part, and of validation and of each length of the test.
+        evaluation_batch_size: texts a batch in validation and test.
+    """
+
+    calls: ClassVar = (TokenLM,)
+
+    def __init__(
+        self,
+        *,
+        dataset: str,
+        length: int = 2048,
+        multiples: Sequence[int] = (1, 2, 4),
+        needles: int = 8,
+        depths: int = 5,
+        examples: int = 100_000,
+        test_examples: int = 512,
+        evaluation_batch_size: int = 8,
+    ) -> None:
+        self.dataset, self.length, self.multiples = dataset, length, tuple(multiples)
+        self.needles, self.depths = needles, depths
+        self.examples, self.test_examples = examples, test_examples
+        self.evaluation_batch_size = evaluation_batch_size
+
+    @property
+    def variant(self) -> str:
+        """What makes finding harder."""
+        return f"{self.needles} facts, learnt at {self.length} tokens"
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(self.length * multiple for multiple in self.multiples)
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        unit = "of answers"
+        return (
+            Metric("accuracy", unit, higher_is_better=True),
+            *(
+                Metric(f"accuracy_{length}", unit, higher_is_better=True, primary=False, at_length=length)
+                for length in self.lengths
+            ),
+            *(
+                Metric(name, unit, higher_is_better=True, primary=False)
+                for length in self.lengths
+                for name in self._by_depth(length)
+            ),
+        )
+
+    def _by_depth(self, length: int) -> list[str]:
+        """Names of the scores at a length, each with the middle of its part of the text in percent."""
+        return [f"accuracy_{length}_depth_{100 * (2 * part + 1) // (2 * self.depths)}" for part in range(self.depths)]
+
+    def check(self) -> None:
+        least = dict.fromkeys(("needles", "examples", "test_examples", "evaluation_batch_size"), 1)
+        for name, smallest in least.items():
+            if getattr(self, name) < smallest:
+                raise UserError(f"task.{name} must be at least {smallest}, got {getattr(self, name)}")
+        if self.needles > len(NAMES):
+            raise UserError(f"task.needles must be at most {len(NAMES)}, the names that there are, got {self.needles}")
+        if not 1 <= self.depths <= 50:
+            raise UserError(f"task.depths must be from 1 to 50, got {self.depths}")
+        if self.length < 3 * self.needles:
+            raise UserError(
+                f"task.length must be at least {3 * self.needles}, for {self.needles} facts and as many questions and "
+                f"answers, got {self.length}"
+            )
+        if self.multiples[:1] != (1,) or any(a >= b for a, b in zip(self.multiples, self.multiples[1:], strict=False)):
+            raise UserError(f"task.multiples must begin with 1 and grow, got {list(self.multiples)}")
+
+    def setup(self, data_root: Path | None) -> None:  # noqa: ARG002
+        counts = dict(zip(PARTS, (self.examples, self.test_examples, self.test_examples), strict=True))
+        self.parts = {part: Haystacks(part, count, self.length, self.needles) for part, count in counts.items()}
+        self._tests = {length: Haystacks("test", self.test_examples, length, self.needles) for length in self.lengths}
+
+    def fingerprint(self) -> dict[str, Any]:
+        parts = {**self.parts, **{str(length): part for length, part in self._tests.items()}}
+        return {name: {"examples": len(part), "sha256": part.digest} for name, part in parts.items()}
+
+    def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
+        return {"vocab_size": VOCABULARY}
+
+    @property
+    def training_set(self) -> Haystacks:
+        return self.parts["train"]
+
+    def logits(self, backbone: Backbone, batch: Haystack) -> Tensor:
+        """Of the answers, [B, K, V]: each from the tokens before it."""
+        return backbone(batch.tokens[:, :-1])[:, -2 * batch.asked + 1 :][:, ::2].float()
+
+    def loss(self, backbone: Backbone, batch: Haystack) -> Tensor:
+        """Mean negative log-likelihood of the answers, in nats."""
+        return F.cross_entropy(self.logits(backbone, batch).flatten(0, 1), batch.answers.flatten())
+
+    def validate(self, backbone: Backbone, batches: Batches) -> float:
+        losses = [
+            self.loss(backbone, batch).item() * len(batch.tokens)
+            for batch in batches(self.parts["validation"], self.evaluation_batch_size)
+        ]
+        return sum(losses) / len(self.parts["validation"])
+
+    def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
+        scores: dict[str, float] = {}
+        self._grid: dict[int, list[float]] = {}
+        for length, part in self._tests.items():
+            names = self._by_depth(length)
+            try:
+                found = self._found(backbone, batches, part)
+            except (UserError, torch.OutOfMemoryError) as error:
+                if length == self.length:
+                    raise
+                log.warning("accuracy at length %d is not possible: %s", length, error)
+                scores |= dict.fromkeys([f"accuracy_{length}", *names], math.nan)
+                continue
+            self._grid[length] = self._shares(found)
+            scores |= {f"accuracy_{length}": _mean(found.right), **dict(zip(names, self._grid[length], strict=True))}
+        return {"accuracy": scores[f"accuracy_{self.length}"], **scores}
+
+    def _found(self, backbone: Backbone, batches: Batches, part: Haystacks) -> Found:
+        right, depths = [], []
+        for batch in batches(part, self.evaluation_batch_size):
+            right.append((self.logits(backbone, batch).argmax(-1) == batch.answers).flatten().cpu())
+            depths.append(batch.depths.flatten().cpu())
+        return Found(torch.cat(right), torch.cat(depths))
+
+    def _shares(self, found: Found) -> list[float]:
+        """Accuracy in each part of the text; NaN where no fact stood."""
+        parts = (found.depths * self.depths).long()
+        return [_mean(found.right[parts == part]) for part in range(self.depths)]
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """A thing at random among those that are told, as good as can be without looking up names."""
+        scores = {}
+        for length, part in self._tests.items():
+            answers = part.__getitems__(list(range(len(part)))).answers - FIRST_THING
+            told = F.one_hot(answers).sum(dim=1).double() / self.needles
+            scores[f"accuracy_{length}"] = told.amax(dim=1).mean().item()
+        return {"commonest_told": {"accuracy": scores[f"accuracy_{self.length}"], **scores}}
+
+    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
+        draw_grid(self._grid, self.length, folder / "needles.png")
+        batch = next(batches(self.parts["test"], 4))
+        write_answers(batch, self.logits(backbone, batch).argmax(-1), folder / "answers.txt")
+
+
+def _mean(right: Tensor) -> float:
+    return right.double().mean().item()

@@ -1,0 +1,140 @@
+"""Needles: the texts, how answers are scored by depth and length, and what a short training teaches."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cab import UserError, build_backbone
+from tasks.corpus.synthetic import NAMES, THINGS
+from tasks.needle.haystacks import FIRST_FACT, FIRST_NAME, FIRST_THING, HAY, VOCABULARY, Haystacks, words
+from tasks.needle.task import Needle
+from tests.tasks.in_order import in_order
+
+
+def small(**options: Any) -> Needle:
+    sizes = {"length": 32, "needles": 4, "depths": 4, "examples": 64, "test_examples": 32}
+    task = Needle(dataset="synthetic", **{**sizes, **options})
+    task.check()
+    task.setup(None)
+    return task
+
+
+class Reader(nn.Module):
+    """Looks up the facts whose depth [B, K] and text's length ``sees`` allows, and answers all else with a name."""
+
+    def __init__(self, needles: int, sees: Callable[[Tensor, int], Tensor]) -> None:
+        super().__init__()
+        self.needles, self.sees = needles, sees
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hay = tokens.shape[1] + 1 - 2 * self.needles
+        facts = tokens[:, :hay] - FIRST_FACT
+        told = torch.where(facts < 0, -1, facts // len(THINGS))
+        place = (told[:, None] == tokens[:, hay::2, None] - FIRST_NAME).int().argmax(dim=-1)
+        thing = FIRST_THING + facts.gather(1, place) % len(THINGS)
+        answers = torch.where(self.sees(place / hay, tokens.shape[1] + 1), thing, FIRST_NAME)
+        logits = torch.zeros(*tokens.shape, VOCABULARY)
+        logits[:, hay::2] = F.one_hot(answers, VOCABULARY).float()
+        return logits
+
+
+@pytest.mark.parametrize(("length", "needles"), [(24, 8), (32, 4), (301, 16)])
+def test_every_question_has_its_fact_once(length: int, needles: int) -> None:
+    made = Haystacks("train", 50, length, needles).__getitems__(list(range(50)))
+    hay = length - 2 * needles
+    assert made.tokens.shape == (50, length)
+    for row, depths in zip(made.tokens.tolist(), made.depths.tolist(), strict=True):
+        facts = {place: token - FIRST_FACT for place, token in enumerate(row[:hay]) if token >= FIRST_FACT}
+        assert all(1 <= token <= HAY for place, token in enumerate(row[:hay]) if place not in facts)
+        told = {fact // len(THINGS): (place, fact % len(THINGS)) for place, fact in facts.items()}
+        assert len(told) == len(facts) == needles
+        for name, thing, depth in zip(row[hay::2], row[hay + 1 :: 2], depths, strict=True):
+            assert (round(depth * hay), thing - FIRST_THING) == told[name - FIRST_NAME]
+
+
+def test_facts_stand_anywhere_and_parts_differ() -> None:
+    made = Haystacks("train", 2000, 40, 4).__getitems__(list(range(2000)))
+    counts = torch.histc(made.depths.float(), bins=4, min=0, max=1) / made.depths.numel()
+    assert counts.tolist() == pytest.approx([0.25] * 4, abs=0.02)
+    parts = {part: Haystacks(part, 8, 40, 4).digest for part in ("train", "validation", "test")}
+    assert len(set(parts.values())) == 3
+    assert (
+        words([0, 1, FIRST_NAME, FIRST_THING, VOCABULARY - 1]) == f". . {NAMES[0]} {THINGS[0]} {NAMES[-1]}{THINGS[-1]}"
+    )
+
+
+def test_another_process_makes_the_same() -> None:
+    code = "from tasks.needle.haystacks import Haystacks; print(Haystacks('test', 64, 64, 8).digest)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told.strip() == Haystacks("test", 64, 64, 8).digest
+
+
+def test_scores_are_by_depth_and_length() -> None:
+    """One who sees the second half of a text alone, and of the longest nothing."""
+    task = small()
+    scores = task.evaluate(Reader(4, lambda depth, length: (depth >= 0.5) & (length < 128)), in_order)
+    assert set(scores) == {metric.name for metric in task.metrics}
+    assert [scores[f"accuracy_32_depth_{at}"] for at in (12, 37, 62, 87)] == [0.0, 0.0, 1.0, 1.0]
+    assert [scores[f"accuracy_64_depth_{at}"] for at in (12, 37, 62, 87)] == [0.0, 0.0, 1.0, 1.0]
+    assert scores["accuracy"] == scores["accuracy_32"] == pytest.approx(0.5, abs=0.1)
+    assert scores["accuracy_128"] == 0.0
+    primary = [metric.name for metric in task.metrics if metric.primary]
+    lengths = [metric.at_length for metric in task.metrics if metric.at_length]
+    assert (primary, lengths) == (["accuracy"], [32, 64, 128])
+    assert 0.25 < task.baselines()["commonest_told"]["accuracy"] < 0.45  # of 4 things the commonest has 1.4
+
+
+def test_the_loss_is_of_the_answers_alone() -> None:
+    task = small()
+    batch = task.training_set.__getitems__([0, 1])
+    all_right = Reader(4, lambda depth, _: depth >= 0)
+    assert task.logits(all_right, batch).argmax(-1).equal(batch.answers)
+    assert task.loss(all_right, batch).item() == pytest.approx(math.log(math.e + VOCABULARY - 1) - 1)
+
+
+def test_a_length_that_is_not_possible_leaves_the_others() -> None:
+    task = small()
+    torch.manual_seed(0)
+    sizes = {"embed_dim": 16, "num_heads": 2, "ffn_dim": 16, "num_layers": 1}
+    backbone = build_backbone("gpt2", pattern="CS", positions="learned", max_length=70, vocab_size=VOCABULARY, **sizes)
+    with torch.no_grad():
+        scores = task.evaluate(backbone.eval(), in_order)
+    assert math.isnan(scores["accuracy_128"])
+    assert math.isnan(scores["accuracy_128_depth_12"])
+    assert 0.0 <= scores["accuracy_64"] <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"needles": 17}, "at most 16"),
+        ({"length": 11}, "task.length must be at least 12"),
+        ({"multiples": (2, 4)}, "must begin with 1 and grow"),
+        ({"multiples": (1, 4, 2)}, "must begin with 1 and grow"),
+        ({"depths": 0}, "task.depths must be from 1"),
+        ({"examples": 0}, "task.examples must be at least 1"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        small(**options)
+
+
+def test_pictures_to_look_at(tmp_path: Path) -> None:
+    task = small()
+    task.evaluate(reader := Reader(4, lambda depth, _: depth >= 0.5), in_order)
+    task.draw(reader, in_order, tmp_path)
+    assert (tmp_path / "needles.png").stat().st_size > 1000
+    text = (tmp_path / "answers.txt").read_text()
+    assert text.count("|") == 16
+    assert f"|{NAMES[0]}] at " in text
