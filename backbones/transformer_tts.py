@@ -31,7 +31,8 @@ class TransformerTTS(Decoder):
         embed_dim, num_heads, ffn_dim, encoder_layers, decoder_layers: as usual.
         dropout: of embeddings, branches and inside the feed-forward maps.
         attention_dropout: of attention weights.
-        prenet_dim: width of the decoder's prenet, whose dropout of 0.5 is on in evaluation as well.
+        prenet_dim: width of the decoder's prenet.
+        prenet_dropout: of the prenet, on in evaluation as well.
         postnet_dim: width of the postnet.
         encoder_convs: convolutions before the encoder.
         position_scale: what the encoder's sinusoids are weighted with at first; the weight is learnt.
@@ -53,6 +54,7 @@ class TransformerTTS(Decoder):
         dropout: float = 0.1,
         attention_dropout: float = 0.1,
         prenet_dim: int = 256,
+        prenet_dropout: float = 0.5,
         postnet_dim: int = 512,
         encoder_convs: int = 3,
         position_scale: float = 1.0,
@@ -85,7 +87,7 @@ class TransformerTTS(Decoder):
         self.encoder_positions = ScaledPositions(embed_dim, position_scale)
         self.encoder_layers = stack(encoder_layers, partial(layer, Pattern.NS))
         self.encoder_norm = nn.LayerNorm(embed_dim)
-        self.prenet = Prenet(width, prenet_dim, embed_dim)
+        self.prenet = Prenet(width, prenet_dim, embed_dim, prenet_dropout)
         self.decoder_positions = ScaledPositions(embed_dim)
         self.decoder_layers = stack(decoder_layers, partial(layer, Pattern.CS, cross=Pattern.CC))
         self.decoder_norm = nn.LayerNorm(embed_dim)
@@ -205,18 +207,19 @@ class TransformerTTS(Decoder):
 
 
 class Prenet(nn.Module):
-    """Two maps with ReLU and a dropout of 0.5 that is always on, and a third to the decoder's width.
+    """Two maps with ReLU and a dropout that is always on, and a third to the decoder's width.
 
-    The dropout is what makes an autoregressive decoder listen to the text (Shen et al. 2018, section 2.2).
+    The dropout, 0.5 as published, is what makes an autoregressive decoder listen to the text (Shen et al. 2018, section 2.2).
     """
 
-    def __init__(self, width: int, hidden: int, embed_dim: int) -> None:
+    def __init__(self, width: int, hidden: int, embed_dim: int, dropout: float) -> None:
         super().__init__()
+        self.dropout = dropout
         self.maps = nn.ModuleList([nn.Linear(width, hidden), nn.Linear(hidden, hidden)])
         self.output = nn.Linear(hidden, embed_dim)
 
     def forward(self, frames: Tensor) -> Tensor:
         x = frames
         for linear in self.maps:
-            x = F.dropout(F.relu(linear(x)), 0.5, training=True)
+            x = F.dropout(F.relu(linear(x)), self.dropout, training=True)
         return self.output(x)
