@@ -6,7 +6,7 @@ RESULTS ?= results/demo
 DEMO ?= trainer.max_steps=500
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: setup fairseq demo test test-thorough test-all test-lowest verify lint docs bench clean
+.PHONY: setup fairseq demo test test-thorough test-all test-lowest verify lint docs bench gpu clean
 
 setup:
 	@PYTHON=$(PYTHON) scripts/environment.sh
@@ -52,5 +52,9 @@ docs: setup
 bench: setup
 	$(BIN)/cab efficiency --pattern NS CS NC CC --phase forward forward+backward decode --lengths 256 512 1024 2048 4096 8192 16384 --batch-size 1 --peers --out results/bench/costs.csv --plot results/bench
 
+# One visit to a machine with a GPU, with the torch of PYTHON (docs/gpu.md). DEVICE=cpu tries the same code, shortened.
+gpu:
+	@PYTHON=$(PYTHON) scripts/gpu.sh $(if $(filter cpu,$(DEVICE)),--cpu) $(VISIT)
+
 clean:
-	rm -rf .venv .venv-fairseq .venv-lowest build dist results/demo results/bench
+	rm -rf .venv .venv-fairseq .venv-lowest build dist wheels results/demo results/bench

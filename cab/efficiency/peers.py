@@ -13,7 +13,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject, Projections
@@ -33,6 +36,7 @@ class Peer:
         module: what Python imports.
         patterns: those in which its results are sound.
         make: builds it from pattern, width, heads and the attention's options; None where it has no such form.
+        needs_cuda: it exists on a GPU alone.
     """
 
     attention: str
@@ -40,10 +44,15 @@ class Peer:
     module: str
     patterns: tuple[Pattern, ...]
     make: Callable[[Pattern, int, int, Options], nn.Module]
+    needs_cuda: bool = False
 
     @property
     def is_installed(self) -> bool:
         return find_spec(self.module) is not None
+
+    @property
+    def exists_here(self) -> bool:
+        return torch.cuda.is_available() or not self.needs_cuda
 
 
 @dataclass(frozen=True)
@@ -117,6 +126,19 @@ def multihead_attention(pattern: Pattern, embed_dim: int, num_heads: int, option
     return Whole(module, call)
 
 
+def one_kernel(backend: SDPBackend) -> Callable[[Pattern, int, int, Options], nn.Module]:
+    """Fused softmax attention by one of torch's kernels and by no other."""
+
+    def make(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:  # noqa: ARG001
+        def core(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            with sdpa_kernel(backend):
+                return F.scaled_dot_product_attention(query, key, value, is_causal=pattern is Pattern.CS)
+
+        return Projected(core, embed_dim, num_heads)
+
+    return make
+
+
 def performer(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:
     core = import_module("performer_pytorch").FastAttention(
         embed_dim // num_heads, nb_features=options["num_features"], causal=pattern is Pattern.CS
@@ -163,6 +185,8 @@ def linear(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -
 NS, CS, NC, CC = Pattern
 PEERS = (
     Peer("vanilla", "torch", "torch", (NS, CS, NC, CC), multihead_attention),
+    Peer("vanilla", "sdpa-flash", "torch", (NS, CS, NC), one_kernel(SDPBackend.FLASH_ATTENTION), needs_cuda=True),
+    Peer("vanilla", "sdpa-cudnn", "torch", (NS, CS, NC), one_kernel(SDPBackend.CUDNN_ATTENTION), needs_cuda=True),
     Peer("performer", "performer-pytorch", "performer_pytorch", (NS, CS, NC), performer),
     Peer("nystromformer", "nystrom-attention", "nystrom_attention", (NS,), nystromformer),
     Peer("local", "local-attention", "local_attention", (NS, CS), local),
@@ -176,7 +200,7 @@ def find_peers(subjects: Iterable[AttentionSubject]) -> tuple[list[PeerSubject],
     """Peers of these attentions that are installed, and lines about those that are not or do not exist."""
     found, notes, without = [], [], []
     for subject in subjects:
-        peers = [peer for peer in PEERS if peer.attention == subject.name]
+        peers = [peer for peer in PEERS if peer.attention == subject.name and peer.exists_here]
         if not peers:
             without.append(subject.label)
         for peer in peers:
