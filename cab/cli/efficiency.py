@@ -37,12 +37,17 @@ roof, roof_share, matmul_rate, bandwidth.
 Protocol paper: as released with CAB. Forward in training mode with dropout 0.3, wall clock without synchronisation
 or warm-up, the mean of the middle half of 100 calls, one memory peak for all lengths so far, weights included.
 
+Protocol lra: Table 2 of Long Range Arena. Steps a second and memory of the two-layer classifier of task lra on bytes,
+one batch (32) at every length (1K to 4K), with the options of attentions there; forward+backward is a step of training,
+with AdamW's update, forward is inference. Measured as in protocol own, dropout 0.
+
 vanilla (fused) and eager (the paper's baseline) are always measured. In pattern NS plain names have the options of
 the paper's appendix G (window 16, 16 landmarks, ...), in other patterns their own defaults. An attention that fails
 `cab verify` is not timed. Running out of memory, or a length that a method refuses, is a status in the table.
 
 examples:
   cab efficiency local:window_size=128 s4d --pattern NS CS --phase forward+backward --lengths 4096 8192
+  cab efficiency performer linear --protocol lra --batch-size 2
   cab efficiency --peers --out costs.csv --plot figures
   cab efficiency-length costs.csv
 """
@@ -59,15 +64,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "put them before options that take several values",
     )
     parser.add_argument("--pattern", nargs="+", default=["NS"], metavar="P", help="NS CS NC CC (default: NS)")
-    parser.add_argument("--phase", nargs="+", choices=PHASES, default=["forward"], help="default: forward")
-    parser.add_argument("--lengths", nargs="+", type=int, metavar="N", help="default: 256 512 1024 2048 4096 8192")
-    parser.add_argument("--batch-size", type=int, help="default: 4")
-    parser.add_argument("--embed-dim", type=int, help="default: 512")
-    parser.add_argument("--num-heads", type=int, help="default: 8")
+    parser.add_argument("--phase", nargs="+", choices=PHASES, help="default: forward; of protocol lra forward+backward")
+    parser.add_argument(
+        "--lengths", nargs="+", type=int, metavar="N", help="default: 256 to 8192; of protocol lra 1K to 4K"
+    )
+    parser.add_argument("--batch-size", type=int, help="default: 4; of protocol lra 32")
+    parser.add_argument("--embed-dim", type=int, help="default: 512; of protocol lra 64")
+    parser.add_argument("--num-heads", type=int, help="default: 8; of protocol lra 2")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where torch sees a GPU")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     parser.add_argument("--repeats", type=int, help="rounds (default: 5 on a CPU, 20 on CUDA; protocol paper 100)")
-    parser.add_argument("--protocol", choices=("own", "paper"), default="own")
+    parser.add_argument("--protocol", choices=("own", "paper", "lra"), default="own")
     parser.add_argument("--peers", action="store_true", help="also time other implementations of the same methods")
     parser.add_argument("--no-verify", action="store_true", help="time without the checks of `cab verify`")
     parser.add_argument("--out", type=Path, metavar="CSV", help="write the costs there, as they are found")
@@ -86,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
     from cab.efficiency.benchmark import Plan, measure, never
     from cab.efficiency.cost import write_costs
+    from cab.efficiency.network import LENGTHS, SIZES
     from cab.efficiency.peers import find_peers
     from cab.efficiency.report import plot, tables
     from cab.efficiency.setting import Setting, appendix_g
@@ -93,17 +101,19 @@ def run(args: argparse.Namespace) -> int:
     from cab.patterns import Pattern
 
     paper = appendix_g()
+    usual = paper | ({**SIZES, "lengths": LENGTHS} if args.protocol == "lra" else {})
+    phases = args.phase or ["forward+backward" if args.protocol == "lra" else "forward"]
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     repeats = paper["calls"] if args.protocol == "paper" else REPEATS[device]
     repeats = repeats if args.repeats is None else args.repeats
     given = {name: getattr(args, name) for name in ("batch_size", "embed_dim", "num_heads")}
-    sizes = {name: paper[name] if size is None else size for name, size in given.items()}
+    sizes = {name: usual[name] if size is None else size for name, size in given.items()}
     setting = Setting(**sizes, device=device, dtype=args.dtype, repeats=repeats)
     patterns = list(dict.fromkeys(Pattern.parse(text) for text in args.pattern))
     attentions = select_attentions(args.attentions, patterns)
     peers, notes = find_peers(attentions) if args.peers else ([], [])
-    lengths = sorted(set(args.lengths or paper["lengths"]))
-    plan = Plan(attentions, peers, patterns, list(dict.fromkeys(args.phase)), lengths, setting, args.protocol)
+    lengths = sorted(set(args.lengths or usual["lengths"]))
+    plan = Plan(attentions, peers, patterns, list(dict.fromkeys(phases)), lengths, setting, args.protocol)
     for note in notes:
         progress(note)
 

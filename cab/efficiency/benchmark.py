@@ -12,6 +12,9 @@ import torch
 
 from cab.efficiency.cost import Cost
 from cab.efficiency.failures import within_free_memory
+from cab.efficiency.network import PATTERN as NETWORK_PATTERN
+from cab.efficiency.network import PHASES as NETWORK_PHASES
+from cab.efficiency.network import NetworkSubject
 from cab.efficiency.own import measure_length
 from cab.efficiency.paper import PHASE as PAPER_PHASE
 from cab.efficiency.paper import measure_as_paper
@@ -50,12 +53,16 @@ class Plan:
         for phase in self.phases:
             if phase not in PHASES:
                 raise unknown_name("phase", phase, PHASES)
-        if self.protocol not in ("own", "paper"):
-            raise UserError(f"protocol must be own or paper, got '{self.protocol}'")
+        if self.protocol not in ("own", "paper", "lra"):
+            raise UserError(f"protocol must be own, paper or lra, got '{self.protocol}'")
         if not self.lengths or min(self.lengths) < 1:
             raise UserError(f"lengths must be at least 1, got {list(self.lengths)}")
         if self.protocol == "paper" and set(self.phases) != {PAPER_PHASE}:
             raise UserError(f"the paper's protocol measures phase {PAPER_PHASE} only, got {' '.join(self.phases)}")
+        if self.protocol == "lra" and (set(self.patterns) != {NETWORK_PATTERN} or {*self.phases} - {*NETWORK_PHASES}):
+            raise UserError(
+                f"protocol lra measures {NETWORK_PATTERN} in the phases {' and '.join(NETWORK_PHASES)} only"
+            )
         if not any(is_defined(phase, pattern) for phase in self.phases for pattern in self.patterns):
             raise UserError(
                 f"phase {' '.join(self.phases)} is not defined for {' '.join(map(str, self.patterns))}: "
@@ -108,6 +115,9 @@ def _measure(
             report(f"{pattern} {phase}, paper's protocol: {subject.label}")
             yield from measure_as_paper(subject, pattern, plan.lengths, plan.setting)
         return
+    if plan.protocol == "lra":
+        yield from _measure_networks(plan, pattern, phase, subjects, report)
+        return
     if phase == "decode":
         subjects = [subject for subject in subjects if subject.kind == "attention"]
     else:
@@ -119,6 +129,17 @@ def _measure(
         report_noise(costs, report)
         rates = machine.rates()
         yield from (dataclasses.replace(cost, **under_roof(cost, rates)) for cost in costs)
+
+
+def _measure_networks(
+    plan: Plan, pattern: Pattern, phase: str, subjects: Sequence[Subject], report: Callable[[str], None]
+) -> Iterator[Cost]:
+    networks = [NetworkSubject(each, max(plan.lengths)) for each in subjects if isinstance(each, AttentionSubject)]
+    for length in plan.lengths:
+        report(f"{pattern} {phase}, length {length}: {len(networks)} networks, {plan.setting.repeats} rounds")
+        costs = measure_length(networks, pattern, phase, length, plan.setting)
+        report_noise(costs, report)
+        yield from costs
 
 
 def report_noise(costs: Sequence[Cost], report: Callable[[str], None]) -> None:

@@ -99,7 +99,7 @@ def prepare(case: Case, pattern: Pattern, phase: str, length: int, setting: Sett
     if setting.torch_dtype is not torch.float32 and setting.torch_dtype not in supported:
         raise UserError(f"does not support {setting.dtype} under autocast")
     case.has_projections = has_projections(module)
-    case.workload = PHASES[phase](module, pattern, length, setting)
+    case.workload = getattr(case.subject, "phases", PHASES)[phase](module, pattern, length, setting)
     case.workload.call()
     once = seconds(case.workload.call, 1, setting.device)
     case.calls = min(MAX_CALLS, max(1, math.ceil(MIN_SECONDS / max(once, 1e-9))))

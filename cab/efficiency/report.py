@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -47,6 +48,9 @@ def phase_tables(costs: Sequence[Cost]) -> Iterator[str]:
         )
         yield from roof_table(costs, head, how)
         return
+    if first.protocol == "lra":
+        yield from network_tables(costs, head, how, memory)
+        return
     yield grid(costs, head.format("ms a call (relative to vanilla)", how), time_cell)
     yield grid(costs, head.format("MiB", memory), lambda c: f"{(c.bytes or 0) / 2**20:.1f}")
     yield from roof_table(costs, head, how)
@@ -54,6 +58,23 @@ def phase_tables(costs: Sequence[Cost]) -> Iterator[str]:
     if compared:
         title = head.format("times faster than the best peer, whole / attention part / its memory", how)
         yield grid(compared, title, peer_cell, name=lambda cost: f"{cost.attention} ({cost.best_peer.split('@')[1]})")
+
+
+def network_tables(costs: Sequence[Cost], head: str, how: str, memory: str) -> Iterator[str]:
+    """As Table 2 of Long Range Arena: more steps a second than vanilla is above 1, less memory is below."""
+    vanilla = {cost.length: cost.bytes for cost in costs if cost.attention == "vanilla"}
+
+    def speed(cost: Cost) -> str:
+        relative = f" ({1 / cost.relative:.2f})" if cost.relative else ""
+        return f"{1 / (cost.seconds or math.inf):.3g}{relative}"
+
+    def most(cost: Cost) -> str:
+        usual = vanilla.get(cost.length)
+        relative = f" ({(cost.bytes or 0) / usual:.2f})" if usual else ""
+        return f"{(cost.bytes or 0) / 2**20:.0f}{relative}"
+
+    yield grid(costs, head.format("steps a second (relative to vanilla)", f"two-layer classifier; {how}"), speed)
+    yield grid(costs, head.format("MiB (relative to vanilla)", memory), most)
 
 
 def roof_table(costs: Sequence[Cost], head: str, how: str) -> Iterator[str]:

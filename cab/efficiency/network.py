@@ -1,0 +1,113 @@
+"""Long Range Arena's protocol of speed and memory: steps of a whole network that classifies bytes.
+
+Tay et al. 2021, Table 2, has steps a second and peak memory of training on Text, at 1K to 4K tokens and one batch size,
+relative to the Transformer; Qin et al. 2022, Table 7, steps of training and of inference at 1K to 5K. Here the network
+is that of task lra, with the options that attentions have there. A step is forward, backward and AdamW's update;
+dropout is 0, since that of attention weights would take the fused kernels from some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cab.build import build_backbone
+from cab.config import tuned_options
+from cab.efficiency.setting import Setting
+from cab.efficiency.subjects import AttentionSubject
+from cab.efficiency.workload import BACKWARD, Workload, held_bytes
+from cab.learning import auxiliary_loss, end_step
+from cab.patterns import Pattern
+
+TASK, NETWORK = "lra", "encoder"
+PATTERN = Pattern.NS
+PHASES = ("forward", "forward+backward")
+SIZES = {"batch_size": 32, "embed_dim": 64, "num_heads": 2}
+LENGTHS = (1024, 2048, 3072, 4096)
+BYTES, CLASSES = 257, 2
+
+
+def classify(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:  # noqa: ARG001
+    """Inference: the logits of a batch."""
+    tokens, _ = _batch(length, setting)
+    module.eval()
+
+    def call() -> Tensor:
+        with torch.no_grad(), setting.autocast():
+            return module(tokens)
+
+    return Workload(call, counted=call, least_bytes=held_bytes((tokens, *module.parameters())))
+
+
+def train(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:  # noqa: ARG001
+    """A step of training on a batch."""
+    tokens, labels = _batch(length, setting)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4)
+    module.train()
+
+    def call() -> None:
+        with setting.autocast():
+            loss = F.cross_entropy(module(tokens).float(), labels)
+            extra = auxiliary_loss(module)
+        (loss if extra is None else loss + extra).backward()
+        optimizer.step()
+        end_step(module)
+        optimizer.zero_grad(set_to_none=True)
+
+    def counted() -> None:
+        module.eval()
+        with setting.autocast():
+            module(tokens)
+        module.train()
+
+    least = 2 * held_bytes((tokens, *module.parameters()))
+    return Workload(call, counted=counted, passes=BACKWARD, least_bytes=least)
+
+
+def _batch(length: int, setting: Setting) -> tuple[Tensor, Tensor]:
+    """Bytes [B, N] and classes [B]."""
+    tokens = torch.randint(1, BYTES, (setting.batch_size, length), device=setting.device)
+    return tokens, torch.randint(CLASSES, (setting.batch_size,), device=setting.device)
+
+
+@dataclass(frozen=True)
+class NetworkSubject:
+    """The network with an attention in its slots; ``longest`` is for how many tokens it has positions."""
+
+    attention: AttentionSubject
+    longest: int
+    kind: str = "attention"
+    patterns: tuple[Pattern, ...] = (PATTERN,)
+    phases: ClassVar[Mapping[str, Callable[[nn.Module, Pattern, int, Setting], Workload]]] = {
+        "forward": classify,
+        "forward+backward": train,
+    }
+
+    @property
+    def label(self) -> str:
+        return self.attention.label
+
+    @property
+    def complexity(self) -> str:
+        return self.attention.complexity
+
+    def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module:
+        tuned = tuned_options(TASK, NETWORK, str(pattern), self.attention.name)
+        return build_backbone(
+            NETWORK,
+            attention={"name": self.attention.name, **tuned, **self.attention.options},
+            pattern=pattern,
+            vocab_size=BYTES,
+            num_classes=CLASSES,
+            max_length=self.longest,
+            embed_dim=setting.embed_dim,
+            num_heads=setting.num_heads,
+            ffn_dim=2 * setting.embed_dim,
+            dropout=dropout,
+            attention_dropout=dropout,
+        )

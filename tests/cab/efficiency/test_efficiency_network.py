@@ -1,0 +1,75 @@
+"""Long Range Arena's protocol of speed and memory: whole networks, one batch for all lengths."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+
+from cab import Pattern, UserError
+from cab.cli.main import main
+from cab.efficiency.benchmark import Plan
+from cab.efficiency.cost import Cost
+from cab.efficiency.network import NetworkSubject
+from cab.efficiency.report import tables
+from cab.efficiency.setting import Setting
+from cab.efficiency.subjects import AttentionSubject
+
+SETTING = Setting(batch_size=2, embed_dim=8, num_heads=2, repeats=2)
+TINY = ["--batch-size", "2", "--embed-dim", "8", "--num-heads", "2", "--device", "cpu", "--repeats", "2"]
+
+
+def test_a_step_changes_the_weights_and_inference_does_not() -> None:
+    subject = NetworkSubject(AttentionSubject.parse("vanilla"), longest=16)
+    module = subject.build(Pattern.NS, SETTING)
+    before = torch.cat([p.detach().flatten() for p in module.parameters()])
+    logits = subject.phases["forward"](module, Pattern.NS, 16, SETTING).call()
+    assert isinstance(logits, torch.Tensor)
+    assert logits.shape == (2, 2)
+    assert torch.cat([p.detach().flatten() for p in module.parameters()]).equal(before)
+    subject.phases["forward+backward"](module, Pattern.NS, 16, SETTING).call()
+    after = torch.cat([p.detach().flatten() for p in module.parameters()])
+    assert not after.equal(before)
+    assert all(p.grad is None for p in module.parameters())
+
+
+def test_attentions_have_the_options_of_the_arena() -> None:
+    for name, landmarks in (("nystromformer", 128), ("nystromformer:num_landmarks=4", 4)):
+        module = NetworkSubject(AttentionSubject.parse(name), longest=16).build(Pattern.NS, SETTING)
+        [first, second] = [module.get_submodule(path) for path, _ in module.attention_slots()]
+        assert first.num_landmarks == second.num_landmarks == landmarks
+
+
+def test_the_command_measures_a_batch_at_every_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "costs.csv"
+    arguments = ["local", "--protocol", "lra", "--lengths", "16", "32", "--no-verify", "--out", str(out), *TINY]
+    assert main(["efficiency", *arguments]) == 0
+    text = capsys.readouterr().out
+    assert "steps a second (relative to vanilla)" in text
+    assert "MiB (relative to vanilla)" in text
+    with out.open() as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["attention"], row["length"]) for row in rows} == {
+        (name, length) for name in ("vanilla", "eager", "local") for length in ("16", "32")
+    }
+    assert {(row["protocol"], row["phase"], row["status"]) for row in rows} == {("lra", "forward+backward", "ok")}
+    assert {row["batch_size"] for row in rows} == {"2"}
+
+
+def test_tables_say_how_many_times_faster_and_smaller() -> None:
+    def cost(name: str, seconds: float, size: int, relative: float) -> Cost:
+        facts = {"protocol": "lra", "batch_size": 2, "embed_dim": 8, "num_heads": 2, "device": "cpu"}
+        return Cost(name, "NS", "forward", 16, seconds, size, relative=relative, **facts)
+
+    text = tables([cost("vanilla", 0.5, 4 << 20, 1.0), cost("linear", 0.25, 1 << 20, 0.5)])
+    assert "linear   4 (2.00)" in text
+    assert "linear   1 (0.25)" in text
+
+
+@pytest.mark.parametrize(("patterns", "phases"), [((Pattern.CS,), ["forward"]), ((Pattern.NS,), ["decode"])])
+def test_other_patterns_and_phases_are_refused(patterns: tuple[Pattern, ...], phases: list[str]) -> None:
+    attentions = [AttentionSubject.parse("vanilla")]
+    with pytest.raises(UserError, match="protocol lra measures NS in the phases forward and forward"):
+        Plan(attentions, [], patterns, phases, [16], SETTING, "lra")
