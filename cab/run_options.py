@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from cab.config_sources import REGISTRIES
 from cab.errors import UserError
 from cab.record import Status
-from cab.runner.trainer_config import TrainerConfig
+from cab.runner.trainer_config import ADDED, TrainerConfig
 from cab.typed_options import annotations_of, check_names, check_types, with_words
 
 
@@ -33,6 +33,7 @@ class RunOptions(TypedDict):
     data: dict[str, Any]
     device: str
     engine: str
+    profile: bool
     force: bool
     retry: list[str]
 
@@ -40,7 +41,15 @@ class RunOptions(TypedDict):
 KEYS: Mapping[str, Any] = typing.get_type_hints(RunOptions)
 TRAINER_KEYS = tuple(field.name for field in dataclasses.fields(TrainerConfig))
 DATA_KINDS: Mapping[str, Any] = {"download": bool}
-_USUAL = {"seed": 1, "results_dir": "results/local", "force": False, "device": "auto", "engine": "torch", "retry": []}
+_USUAL = {
+    "seed": 1,
+    "results_dir": "results/local",
+    "profile": False,
+    "force": False,
+    "device": "auto",
+    "engine": "torch",
+    "retry": [],
+}
 
 
 def typed_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,7 +59,8 @@ def typed_config(config: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: a key that is missing, or an option of the run, the task, the backbone, the attention or the
             training that is not what its annotation says.
     """
-    config = {"data": {"download": False}, **config}  # records from before it could be set
+    config = {"data": {"download": False}, "profile": False, **config}  # records from before they could be set
+    config["trainer"] = {**ADDED, **(config.get("trainer") or {})}
     given = [*config, *(f"trainer.{name}" for name in config.get("trainer") or ())]
     for name in (*KEYS, *(f"trainer.{name}" for name in TRAINER_KEYS)):
         if name not in given:

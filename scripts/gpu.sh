@@ -31,7 +31,7 @@ if [ "${1:-}" = --cpu ]; then
     shift
 fi
 status=0
-"$python" -c '
+"$python" -W ignore -c '
 import sys
 try:
     import torch
@@ -53,7 +53,7 @@ site=build/gpu-site
 export PYTHONPATH="$PWD:$PWD/$site${PYTHONPATH:+:$PYTHONPATH}"
 if ! "$python" -c 'import hydra, matplotlib, pandas, tqdm; from importlib.metadata import version; version("cab-benchmark")' 2>/dev/null; then
     rm -rf "$site"
-    offline() { "$python" -m pip install -q --disable-pip-version-check --no-index --no-deps --target "$site" "$@"; }
+    offline() { "$python" -m pip install -qq --disable-pip-version-check --no-index --no-deps --target "$site" "$@"; }
     if ! ls "$wheels"/*.whl >/dev/null 2>&1; then
         echo "packages are missing here and $wheels is empty: run scripts/gpu.sh --wheels where there is a network"
         exit 1

@@ -39,6 +39,7 @@ VALUES = {
     "pattern": [str(pattern) for pattern in Pattern],
     "suite": ["mini"],
     "force": ["true", "false"],
+    "profile": ["true", "false"],
     "data.download": ["true", "false"],
 }
 PLAIN = ["seed", "elsewhere", "results_dir", "data_root"]

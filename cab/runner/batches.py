@@ -150,7 +150,8 @@ class DeviceBatches:
         self.device = device
 
     def __call__(self, dataset: Dataset[Any], batch_size: int) -> Iterator[Any]:
-        for batch in DataLoader(dataset, batch_size=batch_size, collate_fn=_uncollated):
+        pins = self.device.type == "cuda"
+        for batch in DataLoader(dataset, batch_size=batch_size, collate_fn=_uncollated, pin_memory=pins):
             yield on_device(batch, self.device)
 
 

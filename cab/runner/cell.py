@@ -18,14 +18,14 @@ from cab.patterns import Pattern
 from cab.record import Record, cell_hash, record_path
 from cab.registry import ATTENTIONS, BACKBONES, TASKS
 from cab.run_options import typed_config
-from cab.runner.trainer_config import MACHINE_KEYS, TrainerConfig
+from cab.runner.trainer_config import TrainerConfig, measured
 from cab.task import Task
 
 log = logging.getLogger("cab")
 
 GROUPS = ("task", "dataset", "backbone", "pattern", "attention")
 """What is chosen by name, in the order of :func:`runnable_cells`."""
-RUN_KEYS = ("results_dir", "data_root", "data", "device", "force", "retry", "logger", "cluster", "engine")
+RUN_KEYS = ("results_dir", "data_root", "data", "device", "force", "retry", "logger", "cluster", "engine", "profile")
 """Where and how a cell runs; all other keys say what it is, and make its hash."""
 DEFAULT_ENGINE = "torch"
 
@@ -70,7 +70,7 @@ class Cell:
     def identity(self) -> dict[str, Any]:
         """The configuration that makes the cell what it is: all but where and how it runs."""
         what = {key: value for key, value in self.config.items() if key not in RUN_KEYS}
-        what["trainer"] = {key: value for key, value in what["trainer"].items() if key not in MACHINE_KEYS}
+        what["trainer"] = measured(what["trainer"])
         return {**what, **self._other_engine, **self.task.origin, "task_version": self.task.version}
 
     @property

@@ -122,7 +122,7 @@ def _record(run: Run) -> Record | None:
 def _train_and_evaluate(run: Run, about: About, effort: Effort) -> Record | None:
     cell, started = run.cell, time.perf_counter()
     memory = PeakMemory(run.device)
-    with run.signals.watched():
+    with run.signals.watched(), cell.trainer.matmul_precision():
         _seed_everything(cell.config["seed"])
         backbone = make_backbone(cell)
         cell.task.begin(backbone)

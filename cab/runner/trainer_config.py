@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 MACHINE_KEYS = ("checkpoint_every", "micro_batch_size", "num_workers", "strategy")
 """What suits a machine and is not part of what is measured."""
+
+ADDED = {"matmul": "highest"}
+"""Settings that older records lack, and what those runs had."""
 
 
 def _one_of(*names: str) -> Any:
@@ -56,6 +60,7 @@ class TrainerConfig:
     num_workers: int = _whole(0)
     stop_when_diverged: bool
     compile: bool
+    matmul: str = _one_of("highest", "high")
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -93,6 +98,18 @@ class TrainerConfig:
         half = torch.float16 if self.precision == "16-mixed" and device.type == "cuda" else torch.bfloat16
         return torch.autocast(device.type, half, enabled=self.precision != "32-true", cache_enabled=False)
 
+    @contextlib.contextmanager
+    def matmul_precision(self) -> Iterator[None]:
+        """Inside the block float32 products are as exact as ``matmul`` says."""
+        import torch
+
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision(self.matmul)
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+
     def rate(self, steps_per_epoch: int) -> Callable[[int], float]:
         """The learning rate after ``step`` steps, as a factor of the peak rate."""
         total = self.num_steps(steps_per_epoch)
@@ -104,6 +121,15 @@ class TrainerConfig:
             return rate_factor(step, schedule=self.schedule, warmup=self.warmup_steps, total=total)
 
         return factor
+
+
+def measured(trainer: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that are a part of what is measured, those added later only where they are not as they were."""
+    return {
+        name: value
+        for name, value in trainer.items()
+        if name not in MACHINE_KEYS and not (name in ADDED and value == ADDED[name])
+    }
 
 
 def rate_factor(step: int, *, schedule: str, warmup: int, total: int) -> float:

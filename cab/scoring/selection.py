@@ -12,7 +12,7 @@ from cab.errors import UserError
 from cab.record import CELL, PLACE, Record, Status
 from cab.registry import TASKS
 from cab.results import EXAMPLE_COMMAND, SYNTHETIC, is_generated
-from cab.runner.trainer_config import MACHINE_KEYS
+from cab.runner.trainer_config import measured
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,7 +108,7 @@ def _settings(record: Record) -> str:
     """What attentions that are compared should have in common, as JSON."""
     shared: dict[str, Any] = {name: record.config.get(name) for name in ("task", "backbone", "trainer", "elsewhere")}
     if isinstance(shared["trainer"], Mapping):
-        shared["trainer"] = {name: value for name, value in shared["trainer"].items() if name not in MACHINE_KEYS}
+        shared["trainer"] = measured(shared["trainer"])
     return json.dumps(shared, sort_keys=True)
 
 

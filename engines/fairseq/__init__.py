@@ -33,6 +33,8 @@ def check(cell: Cell, processes: Processes) -> None:
     environment.require()
     task_arguments(cell)
     check_trainer(cell.trainer)
+    if cell.config["profile"]:
+        raise UserError("engine=fairseq has no profile=true; leave it out, or use engine=torch")
     if processes.count > 1:
         raise UserError("engine=fairseq trains in one process: start it without torchrun or srun")
     name = cell.attention.name

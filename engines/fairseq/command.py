@@ -99,6 +99,7 @@ def check_trainer(config: TrainerConfig) -> None:
         "stop_when_diverged=false": not config.stop_when_diverged,
         f"precision={config.precision}": config.precision != "32-true",
         "compile=true": config.compile,
+        "matmul=high": config.matmul != "highest",
         "max_steps=0": (config.max_steps or config.max_epochs) == 0,
     }
     micro = config.micro_batch_size or config.batch_size

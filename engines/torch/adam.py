@@ -18,8 +18,8 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 class Adam:
     """Kingma and Ba 2015; decoupled weight decay is Loshchilov and Hutter 2019.
 
-    To the bit what ``torch.optim.Adam`` and ``AdamW`` do, whose first call imports torch._dynamo: as long as torch
-    itself takes. It has what ``torch.amp.GradScaler`` asks of an optimiser.
+    To the bit what ``torch.optim.Adam`` and ``AdamW`` do (on a GPU by their fused kernel), whose first call imports
+    torch._dynamo: as long as torch itself takes. It has what ``torch.amp.GradScaler`` asks of an optimiser.
 
     Args:
         param_groups: of ``params``, ``lr`` (the peak rate) and ``weight_decay``.
@@ -49,6 +49,7 @@ class Adam:
             if not parameters:
                 continue
             states = [self._state.setdefault(parameter, _no_moments(parameter)) for parameter in parameters]
+            is_fused = all(map(has_fused_kernel, parameters))
             adam(
                 params=parameters,
                 grads=[parameter.grad for parameter in parameters],
@@ -56,6 +57,8 @@ class Adam:
                 exp_avg_sqs=[state["exp_avg_sq"] for state in states],
                 max_exp_avg_sqs=[],
                 state_steps=[state["step"] for state in states],
+                fused=is_fused,
+                foreach=None if not is_fused else False,
                 decoupled_weight_decay=self.decoupled,
                 amsgrad=False,
                 beta1=self.betas[0],
@@ -108,8 +111,14 @@ def whole(value: Tensor) -> Tensor:
     return value.full_tensor().cpu() if hasattr(value, "full_tensor") else value
 
 
+def has_fused_kernel(parameter: nn.Parameter) -> bool:
+    """Whether one kernel updates it: on a GPU, where it is whole; steps are then counted there too."""
+    return parameter.device.type == "cuda" and not hasattr(parameter, "device_mesh")
+
+
 def _no_moments(parameter: nn.Parameter) -> dict[str, Tensor]:
-    return {"step": torch.tensor(0.0), **{name: torch.zeros_like(parameter) for name in MOMENTS}}
+    place = parameter.device if has_fused_kernel(parameter) else "cpu"
+    return {"step": torch.tensor(0.0, device=place), **{name: torch.zeros_like(parameter) for name in MOMENTS}}
 
 
 def _like(value: Tensor, own: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from engines.torch.checkpoints import Checkpoints, averaged_steps
 from engines.torch.history import History
 from engines.torch.loggers import Loggers
 from engines.torch.parallel import OneProcess
+from engines.torch.profiling import NoProfile, StepProfile
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class Loop:
             if saved["scaler"]:
                 self.scaler.load_state_dict(saved["scaler"])
         self._epoch: int | None = None
+        self.profile: NoProfile = StepProfile(run, order) if run.cell.config["profile"] else NoProfile()
 
     def train(self, batches: Iterable[Any], loggers: Loggers) -> int:
         """Make the steps that are left with ``batches``, the micro-batches from there on; how many steps were made."""
@@ -80,7 +82,8 @@ class Loop:
         for index in self._progress():
             if self.history.has_stalled:
                 break
-            self._make_step(index, remaining)
+            with self.profile.step(index):
+                self._make_step(index, remaining)
             step = index + 1
             self._note(step, loggers)
         return step
@@ -94,14 +97,21 @@ class Loop:
         """Forward and backward of the micro-batches, then one update."""
         accumulate = self.order.shares.accumulate
         for piece in range(accumulate):
-            batch = on_device(next(batches), self.run.device)
+            with self.profile.part("batch"):
+                batch = on_device(next(batches), self.run.device)
             self._begin(step, self.order.number(step * accumulate + piece))
             with self.processes.step_part(self.objective, is_last=piece == accumulate - 1):
-                with self.config.autocast(self.run.device):
+                with self.profile.part("forward"), self.config.autocast(self.run.device):
                     loss, auxiliary = self.objective(batch)
-                total = (loss if auxiliary is None else loss + auxiliary) / accumulate
-                self.scaler.scale(total).backward()
+                with self.profile.part("backward"):
+                    total = (loss if auxiliary is None else loss + auxiliary) / accumulate
+                    self.scaler.scale(total).backward()
             self.history.add_losses(loss, auxiliary, step + 1, accumulate)
+        with self.profile.part("optimizer"):
+            self._update(step)
+
+    def _update(self, step: int) -> None:
+        """Weights and statistics, from the gradients of the whole step."""
         self.optimizer.rate = self.rate(step)
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it asks for no more than Adam has
         if self.config.clip_norm:

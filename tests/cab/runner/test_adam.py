@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from engines.torch import adam
 from engines.torch.adam import Adam, make_optimizer
 from tests.cab.runner.test_trainer_config import config
 
@@ -68,3 +69,33 @@ def test_vectors_can_be_left_out_of_weight_decay() -> None:
     [group] = make_optimizer(layer, config(weight_decay=0.1)).param_groups
     assert group["weight_decay"] == 0.1
     assert len(group["params"]) == 2
+
+
+def test_the_fused_kernel_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken on a GPU; a CPU has one too. A run that was saved without it goes on with it."""
+    expected, fused, resumed = network(), network(), network()
+    options = config(optimizer="adamw", weight_decay=0.1)
+    plain = make_optimizer(expected, options)
+    weights = trained(expected, plain, range(3))
+    trained(resumed, first := make_optimizer(resumed, options), range(1))
+    saved = first.state_dict()
+    calls = []
+    monkeypatch.setattr(torch, "_fused_adamw_", noted(torch._fused_adamw_, calls))
+    monkeypatch.setattr(adam, "has_fused_kernel", lambda _: True)
+    for one, two in zip(weights, trained(fused, make_optimizer(fused, options), range(3)), strict=True):
+        torch.testing.assert_close(one, two)
+    assert len(calls) == 3
+    second = make_optimizer(resumed, options)
+    second.load_state_dict(saved)
+    for one, two in zip(weights, trained(resumed, second, range(1, 3)), strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def noted(function: Any, calls: list[Any]) -> Any:
+    """The function, whose calls are counted."""
+
+    def call(*args: Any, **more: Any) -> Any:
+        calls.append(len(args))
+        return function(*args, **more)
+
+    return call

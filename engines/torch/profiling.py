@@ -1,0 +1,117 @@
+"""``profile=true``: where the time of a training step goes, as a table and as a trace."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler otherwise writes to stderr at every use
+
+import torch
+
+from cab.runner.batches import StepBatches
+from cab.runner.engine import Run
+
+log = logging.getLogger("cab")
+
+PARTS = ("batch", "forward", "backward", "optimizer")
+WARM_UP, STEPS = 3, 5
+OPERATORS = 30
+COLUMNS = ("kind", "name", "calls", "seconds", "share")
+
+
+class NoProfile:
+    """Of a run that nobody asked about."""
+
+    def step(self, index: int) -> AbstractContextManager[Any]:  # noqa: ARG002
+        return contextlib.nullcontext()
+
+    def part(self, name: str) -> AbstractContextManager[Any]:  # noqa: ARG002
+        return contextlib.nullcontext()
+
+
+class StepProfile(NoProfile):
+    """Of five steps after the first three, or what there is, in the folder of the run.
+
+    ``profile.csv`` has a row for each part of a step (the rest of it is ``other``: what the loop itself takes), then
+    the operators that took most, all as means of a step; ``trace.json`` is for a viewer of traces. On a GPU each part
+    waits for the device, so that its seconds are its own; such a step takes longer than others.
+    """
+
+    def __init__(self, run: Run, order: StepBatches) -> None:
+        self.folder = run.folder
+        self.device = run.device
+        self.is_first = run.processes.is_first
+        first = order.start + min(WARM_UP, max(0, order.num_steps - order.start - 1))
+        self.steps = range(first, min(first + STEPS, order.num_steps))
+        self.seconds = dict.fromkeys((*PARTS, "step"), 0.0)
+        self._is_on = False
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if self.device.type == "cuda":
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self._trace = torch.profiler.profile(activities=activities)
+
+    @contextlib.contextmanager
+    def step(self, index: int) -> Iterator[None]:
+        """Around a whole step."""
+        self._is_on = index in self.steps
+        if self._is_on and index == self.steps[0]:
+            self._trace.start()
+        with self._timed("step"):
+            yield
+        if self._is_on and index == self.steps[-1]:
+            self._trace.stop()
+            if self.is_first:
+                self.write()
+        self._is_on = False
+
+    def part(self, name: str) -> AbstractContextManager[Any]:
+        """Around one of the parts, inside a step."""
+        return self._timed(name)
+
+    @contextlib.contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        if not self._is_on:
+            yield
+            return
+        begin = self._now()
+        with torch.profiler.record_function(f"cab::{name}"):
+            yield
+        self.seconds[name] += self._now() - begin
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+    def write(self) -> None:
+        """The table and the trace."""
+        whole = self.seconds.pop("step")
+        parts = {**self.seconds, "other": whole - sum(self.seconds.values()), "step": whole}
+        rows: list[tuple[str, str, int, float]] = [("part", name, 1, parts[name] / len(self.steps)) for name in parts]
+        rows += self._operators()
+        with (self.folder / "profile.csv").open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(COLUMNS)
+            for kind, name, calls, seconds in rows:
+                writer.writerow((kind, name, calls, f"{seconds:.6g}", f"{seconds * len(self.steps) / whole:.4f}"))
+        self._trace.export_chrome_trace(str(self.folder / "trace.json"))
+        shares = ", ".join(f"{name} {100 * seconds / whole:.0f}%" for name, seconds in parts.items() if name != "step")
+        log.info("a step takes %.3g s: %s; %s", whole / len(self.steps), shares, self.folder / "profile.csv")
+
+    def _operators(self) -> list[tuple[str, str, int, float]]:
+        """By their own time, on the device where there is one."""
+        which = "self_device_time_total" if self.device.type == "cuda" else "self_cpu_time_total"
+        events = [event for event in self._trace.key_averages() if not event.key.startswith("cab::")]
+        events.sort(key=lambda event: -getattr(event, which))
+        steps = len(self.steps)
+        return [
+            ("operator", event.key, round(event.count / steps), getattr(event, which) / 1e6 / steps)
+            for event in events[:OPERATORS]
+        ]

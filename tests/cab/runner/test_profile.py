@@ -1,0 +1,89 @@
+"""``profile=true`` and ``trainer.matmul``: what they leave, and what they do not change."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from cab.cli.main import main
+from cab.record import Record
+from cab.runner.cell import Cell
+from cab.runner.launch import composed, run_overrides
+from cab.runner.trainer_config import ADDED, measured
+from engines.torch.profiling import PARTS, STEPS
+
+CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", "pattern=CS", "preset=smoke"]
+CELL += ["device=cpu"]
+
+
+def test_a_profile_is_a_table_and_a_trace_and_changes_no_score(tmp_path: Path) -> None:
+    records = []
+    for name in ("plain", "profiled"):
+        overrides = [*CELL, f"results_dir={tmp_path / name}", f"profile={str(name == 'profiled').lower()}"]
+        record = run_overrides(overrides, is_sweep=False).outcomes[0].record
+        assert record is not None
+        records.append(record)
+    plain, profiled = records
+    assert plain.hash == profiled.hash
+    assert plain.metrics == profiled.metrics
+    assert not (tmp_path / "plain" / plain.hash / "profile.csv").exists()
+    folder = tmp_path / "profiled" / profiled.hash
+    with (folder / "profile.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    parts = {row["name"]: row for row in rows if row["kind"] == "part"}
+    assert list(parts) == [*PARTS, "other", "step"]
+    seconds = {name: float(row["seconds"]) for name, row in parts.items()}
+    step = seconds.pop("step")
+    assert sum(seconds.values()) == pytest.approx(step, rel=1e-3)
+    assert min(seconds["forward"], seconds["backward"], seconds["optimizer"]) > 0
+    assert sum(float(row["share"]) for row in parts.values()) == pytest.approx(2.0, abs=0.01)
+    operators = [row["name"] for row in rows if row["kind"] == "operator"]
+    assert any("mm" in name for name in operators)
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    assert sum(event.get("name") == "cab::step" and event.get("ph") == "X" for event in events) == STEPS
+
+
+def test_a_run_of_one_step_has_a_profile(tmp_path: Path) -> None:
+    overrides = [*CELL, f"results_dir={tmp_path}", "profile=true", "trainer.max_steps=1"]
+    assert run_overrides([*overrides, "trainer.validate_every=1"], is_sweep=False).exit_status == 0
+    assert len(list(tmp_path.glob("*/profile.csv"))) == 1
+
+
+def test_products_are_as_exact_as_the_cell_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tasks.lstf.task import LSTF
+
+    seen = []
+    loss = LSTF.loss
+    note = lambda self, *given: seen.append(torch.get_float32_matmul_precision()) or loss(self, *given)  # noqa: E731
+    monkeypatch.setattr(LSTF, "loss", note)
+    overrides = [*CELL, f"results_dir={tmp_path}", "trainer.matmul=high"]
+    record = run_overrides(overrides, is_sweep=False).outcomes[0].record
+    assert set(seen) == {"high"}
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert record is not None
+    assert Record.read(tmp_path / f"{record.hash}.json").config["trainer"]["matmul"] == "high"
+
+
+def test_another_exactness_is_another_cell_and_the_usual_one_the_same_as_ever() -> None:
+    config = composed(CELL)
+    usual = Cell.from_config(config)
+    older = Cell.from_config({**config, "trainer": {k: v for k, v in config["trainer"].items() if k not in ADDED}})
+    assert older.hash == usual.hash
+    assert older.trainer == usual.trainer
+    assert "matmul" not in usual.identity["trainer"]
+    high = Cell.from_config(composed([*CELL, "trainer.matmul=high"]))
+    assert high.hash != usual.hash
+    assert measured({"matmul": "high", "num_workers": 3}) == {"matmul": "high"}
+
+
+def test_wrong_values_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong, words in (
+        ("trainer.matmul=medium", "trainer.matmul must be one of highest, high, got 'medium'"),
+        ("profile=maybe", "profile must be true or false, got 'maybe'"),
+    ):
+        assert main(["run", *CELL, wrong]) == 2
+        assert words in capsys.readouterr().err
