@@ -1,8 +1,8 @@
 """Sounds that are told by a key, or by what was spoken before: what each step sounds like stands elsewhere.
 
 An utterance begins with a key: each of eight vowels once, in random order, as one token that says the vowel and, by its
-stress, the voice in which it is spoken here (``AA1`` low, ``AA2`` high). Then 20 steps are spoken, in one of the two
-voices, of which only the voice is heard and not the vowel:
+stress, the voice in which it is spoken here (``AA1`` low, ``AA2`` high), higher and louder by vowel. Then 20 steps are
+spoken, in one of the two voices, of which only the voice is heard and not the vowel:
 
 * ``asked``: a vowel without a stress (``AA0``), in the voice that the key has for it: one token of 8, 1 to 27 tokens
   before. All 20 steps of every other utterance are asked, and the first four of the rest.
@@ -25,6 +25,9 @@ from tasks.tts.audio import HOP, RATE
 VOWELS = ("AA", "AE", "AH", "AO", "EH", "IH", "IY", "UW")
 VOICES = {"1": (110.0, [664.0, 1160.0, 3102.0]), "2": (240.0, [591.0, 1003.0, 2725.0])}
 """Stress of a vowel and the voice that it means: pitch and formants in Hz."""
+MANNERS = [(0.86 + 0.04 * vowel, 0.6 + 0.1 * (3 * vowel % len(VOWELS))) for vowel in range(len(VOWELS))]
+"""How much higher and louder than the voice each vowel is in the key. FastSpeech 2 knows pitch and energy by bins between
+the least and the largest of its training: an asked step is in the middle, where a prediction meets bins that were met."""
 NEW, AGAIN = "ER", "S"
 STEPS, PERIOD = 20, 4
 TOLD = 0.25
@@ -46,18 +49,21 @@ def generate_utterance(number: int) -> tuple[list[str], list[int], np.ndarray]:
         told = rng.random() < TOLD
         spoken.append(rng.integers(len(VOICES)) if told else spoken[-PERIOD])
         phonemes.append(NEW + stresses[spoken[-1]] if told else AGAIN)
-    wave = np.concatenate([_sound(*VOICES[stresses[voice]]) for voice in [*voices[key], *spoken]])
+    manners = [*(MANNERS[vowel] for vowel in key), *[(1.0, 1.0)] * STEPS]
+    said = zip([*voices[key], *spoken], manners, strict=True)
+    wave = np.concatenate([_sound(*VOICES[stresses[voice]], *manner) for voice, manner in said])
     return phonemes, [FRAMES] * len(phonemes), (0.5 * wave / np.abs(wave).max()).astype(np.float32)
 
 
-def _sound(pitch: float, formants: list[float]) -> np.ndarray:
+def _sound(pitch: float, formants: list[float], raised: float, loudness: float) -> np.ndarray:
     """The frames of a phoneme: silence for one, then a tone with the formants' envelope.
 
     The window of a step's last frame ends with that silence: without it a decoder that is given the step before would
     hear in it which voice comes next, and would look nothing up.
     """
     time = np.arange((FRAMES - 1) * HOP) / RATE
+    pitch *= raised
     frequencies = np.arange(1, int(8000 / pitch)) * pitch
     envelope = sum(np.exp(-0.5 * ((frequencies - formant) / 150.0) ** 2) for formant in formants) + 0.01
     fade = np.minimum(1.0, np.minimum(np.arange(len(time)), np.arange(len(time))[::-1]) / 64.0)
-    return np.pad(fade * (envelope @ np.sin(2 * np.pi * frequencies[:, None] * time)), (HOP, 0))
+    return np.pad(loudness * fade * (envelope @ np.sin(2 * np.pi * frequencies[:, None] * time)), (HOP, 0))
