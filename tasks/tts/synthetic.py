@@ -26,8 +26,8 @@ VOWELS = ("AA", "AE", "AH", "AO", "EH", "IH", "IY", "UW")
 VOICES = {"1": (110.0, [664.0, 1160.0, 3102.0]), "2": (240.0, [591.0, 1003.0, 2725.0])}
 """Stress of a vowel and the voice that it means: pitch and formants in Hz."""
 MANNERS = [(0.86 + 0.04 * vowel, 0.6 + 0.1 * (3 * vowel % len(VOWELS))) for vowel in range(len(VOWELS))]
-"""How much higher and louder than the voice each vowel is in the key. FastSpeech 2 knows pitch and energy by bins between
-the least and the largest of its training: an asked step is in the middle, where a prediction meets bins that were met."""
+"""How much higher and louder than the voice each vowel of the key is. FastSpeech 2 knows pitch and energy by bins from
+the least to the largest of its training: what is asked for is in the middle, where it has met every bin."""
 NEW, AGAIN = "ER", "S"
 STEPS, PERIOD = 20, 4
 TOLD = 0.25
