@@ -21,7 +21,9 @@ REPEATS = {"cpu": 5, "cuda": 20}
 
 EPILOG = """\
 Protocol own: everything is warmed up and synchronised; in each round every module runs once, in a random order;
-medians and the 10th and 90th percentile over rounds. `relative` is the median of the ratios to vanilla in the same
+medians and the 10th and 90th percentile over rounds. On CUDA the time is that of the device between two events around
+each call, with its second-level cache written over before; clocks, temperature and reasons for lower clocks are
+columns, and a GPU that another process uses is refused. `relative` is the median of the ratios to vanilla in the same
 round: on a busy machine compare these, not milliseconds. Memory is the most that tensors held at once during a call,
 above inputs and weights: on CUDA the allocator's peak, reset for each length; on a CPU the events of torch's
 allocator, summed in time order (the scratch of BLAS and FFT libraries is not seen). Forward is evaluation without
@@ -77,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--protocol", choices=("own", "paper", "lra"), default="own")
     parser.add_argument("--peers", action="store_true", help="also time other implementations of the same methods")
     parser.add_argument("--no-verify", action="store_true", help="time without the checks of `cab verify`")
+    parser.add_argument("--shared-gpu", action="store_true", help="time on a GPU that other processes use")
     parser.add_argument("--out", type=Path, metavar="CSV", help="write the costs there, as they are found")
     parser.add_argument("--csv", action="store_true", help="print CSV in place of tables")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="write figures there, as PNG")
@@ -93,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
     from cab.efficiency.benchmark import Plan, measure, never
     from cab.efficiency.cost import write_costs
+    from cab.efficiency.gpu_state import refuse_when_shared
     from cab.efficiency.network import LENGTHS, SIZES
     from cab.efficiency.peers import find_peers
     from cab.efficiency.report import plot, tables
@@ -109,6 +113,8 @@ def run(args: argparse.Namespace) -> int:
     given = {name: getattr(args, name) for name in ("batch_size", "embed_dim", "num_heads")}
     sizes = {name: usual[name] if size is None else size for name, size in given.items()}
     setting = Setting(**sizes, device=device, dtype=args.dtype, repeats=repeats)
+    if device == "cuda" and not args.shared_gpu:
+        refuse_when_shared()
     patterns = list(dict.fromkeys(Pattern.parse(text) for text in args.pattern))
     attentions = select_attentions(args.attentions, patterns)
     peers, notes = find_peers(attentions) if args.peers else ([], [])

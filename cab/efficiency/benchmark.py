@@ -12,6 +12,7 @@ import torch
 
 from cab.efficiency.cost import Cost
 from cab.efficiency.failures import within_free_memory
+from cab.efficiency.gpu_state import clock_facts
 from cab.efficiency.network import PATTERN as NETWORK_PATTERN
 from cab.efficiency.network import PHASES as NETWORK_PHASES
 from cab.efficiency.network import NetworkSubject
@@ -128,7 +129,10 @@ def _measure(
         costs = measure_length(subjects, pattern, phase, length, plan.setting, machine=machine)
         report_noise(costs, report)
         rates = machine.rates()
-        yield from (dataclasses.replace(cost, **under_roof(cost, rates)) for cost in costs)
+        clocks = clock_facts() if plan.setting.device == "cuda" else {}
+        if clocks.get("throttled"):
+            report(f"  the GPU is slowed down: {clocks['throttled']}; {clocks['clock']} of {clocks['clock_most']} MHz")
+        yield from (dataclasses.replace(cost, **under_roof(cost, rates), **clocks) for cost in costs)
 
 
 def _measure_networks(

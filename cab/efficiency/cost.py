@@ -35,6 +35,8 @@ class Cost:
             pass read and wrote.
         roof, roof_share: which roof is nearer, ``compute`` or ``memory``, and the share of it that is reached.
         matmul_rate, bandwidth: the machine's own, in operations and bytes a second (:mod:`cab.efficiency.roof`).
+        clock, clock_most, temperature, throttled: of a GPU, right after the rounds of this length: MHz, the most that
+            it can have, degrees, and why it is slower than it could be (:mod:`cab.efficiency.gpu_state`).
     """
 
     attention: str
@@ -63,6 +65,10 @@ class Cost:
     roof_share: float | None = None
     matmul_rate: float | None = None
     bandwidth: float | None = None
+    clock: int | None = None
+    clock_most: int | None = None
+    temperature: int | None = None
+    throttled: str = ""
     protocol: str = "own"
     repeats: int = 0
     batch_size: int = 0

@@ -109,7 +109,7 @@ def run_part(part: Part, visit: Visit, seconds: float) -> tuple[str, str]:
             os.killpg(process.pid or 0, signal.SIGKILL)
         process.join()
     if any(process.exitcode for process in processes if process not in late):
-        return "failed", f"see {LOG}"
+        return "failed", f"{(visit.folder / LOG).read_text().strip().splitlines()[-1]} (see {LOG})"
     return ("time is up", "") if late else ("done", "")
 
 

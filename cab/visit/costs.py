@@ -16,6 +16,7 @@ from cab.build import build_backbone
 from cab.efficiency.benchmark import Plan, measure
 from cab.efficiency.cost import Cost
 from cab.efficiency.failures import status_of
+from cab.efficiency.gpu_state import refuse_when_shared
 from cab.efficiency.operations import count_operations
 from cab.efficiency.peers import find_peers
 from cab.efficiency.roof import Machine
@@ -50,6 +51,8 @@ def efficiency(visit: Visit) -> None:
 
 def costs(visit: Visit) -> Iterator[Cost]:
     short = visit.short
+    if visit.device == "cuda":
+        refuse_when_shared()
     setting = Setting(
         batch_size=1, embed_dim=32 if short else 512, num_heads=4 if short else 8, device=visit.device,
         dtype=visit.low, repeats=1 if short else 5,
@@ -80,6 +83,8 @@ SHORT = Size(64, 2, (("embed_dim", 32), ("num_heads", 4), ("ffn_dim", 64), ("num
 
 def throughput(visit: Visit) -> None:
     """Steps of AdamW on random tokens; eager and compiled."""
+    if visit.device == "cuda":
+        refuse_when_shared()
     fastest = "flash" if visit.device == "cuda" else "vanilla"
     attentions = (fastest,) if visit.short else (fastest, "vanilla", "local", "linear")
     size = SHORT if visit.short else Size()

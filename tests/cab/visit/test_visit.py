@@ -74,6 +74,7 @@ def test_parts_have_their_time_and_leave_what_they_found(tmp_path: Path) -> None
         "training": "failed",
         "verify": "done",
     }
+    assert parts["training"]["detail"] == "ValueError: nothing works in process 0 (see log.txt)"
     assert [row["task"] for row in read_table(visit.folder, "suite")] == ["a", "b"]
     assert "ValueError: nothing works in process 0" in (visit.folder / LOG).read_text()
     [row] = read_table(visit.folder, "verify")
