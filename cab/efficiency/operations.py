@@ -41,6 +41,7 @@ EACH_INPUT = {
     "min": 1,
     "native_group_norm": 7,
     "native_layer_norm": 7,
+    "nonzero": 1,
     "prod": 1,
     "scatter_add": 1,
     "scatter_add_": 1,

@@ -157,6 +157,10 @@ def test_every_attention_is_counted(pattern: Pattern) -> None:
     assert not {name: found for name, found in unknown.items() if found}
 
 
+def test_random_blocks_are_counted_where_there_are_many() -> None:
+    assert not operations("bigbird", Pattern.NS, 1500).unknown
+
+
 def test_the_nearer_roof_and_the_share_of_it() -> None:
     rates = {"matmul_rate": 100.0, "bandwidth": 10.0}
     product = Cost("a", "NS", "forward", 8, seconds=4.0, flops=200, least_bytes=10)
