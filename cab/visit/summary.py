@@ -57,6 +57,9 @@ def runs(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if row.get("what") == "resume":
             yield f"resumed run: {row['detail']}"
+    shares = [float(row["harness"]) for row in rows if row.get("harness")]
+    if shares:
+        yield f"of a step outside forward, backward and optimiser: {100 * max(shares):.0f}% at most"
     yield from few(
         f"{row['task']} {row['backbone']} {row['pattern']} ({row['detail'][:40]})"
         for row in rows

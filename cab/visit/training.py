@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import signal
 import threading
@@ -107,8 +108,20 @@ def suite(visit: Visit) -> None:
     patterns = ["CS"] if visit.short else ["CS", "NS"]
     cells = cells_of([*wanted, f"attention={','.join(attentions)}", f"pattern={','.join(patterns)}"])
     for cell in visit.own(cells):
-        status, seconds, detail, record = run_one([*cell, f"device={visit.device}"], visit.folder / "mini")
+        status, seconds, detail, record = run_one(
+            [*cell, f"device={visit.device}", "profile=true"], visit.folder / "mini"
+        )
         named = names(cell)
         row = {name: named[name] for name in ("task", "backbone", "pattern", "attention")}
         score = next((metric.value for metric in record.metrics if metric.primary), None) if record else None
-        visit.write("suite", **row, status=status, seconds=seconds, score=score, detail=detail)
+        harness = share_of_the_loop(visit.folder / "mini" / record.hash) if record else None
+        visit.write("suite", **row, status=status, seconds=seconds, score=score, harness=harness, detail=detail)
+
+
+def share_of_the_loop(folder: Path) -> float | None:
+    """Of a step the share that is neither forward nor backward nor the optimiser; None where nobody looked."""
+    path = folder / "profile.csv"
+    if not path.exists():
+        return None
+    with path.open(newline="") as file:
+        return sum(float(row["share"]) for row in csv.DictReader(file) if row["name"] in ("batch", "other"))

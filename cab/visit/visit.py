@@ -26,7 +26,7 @@ TABLES: dict[str, tuple[str, ...]] = {
         *("attention", "form", "dtype", "length", "batch_size", "status", "step_seconds", "forward", "backward"),
         *("optimizer", "tokens_per_second", "flops", "matmul_rate", "utilisation", "bytes", "detail"),
     ),
-    "suite": ("task", "backbone", "pattern", "attention", "status", "seconds", "score", "detail"),
+    "suite": ("task", "backbone", "pattern", "attention", "status", "seconds", "score", "harness", "detail"),
 }
 """The CSVs of a visit and their columns."""
 

@@ -155,7 +155,7 @@ def test_the_summary_fits_a_screen(tmp_path: Path) -> None:
         visit.write("agreement", attention=name, pattern="CS", form="eager", passed=False)
         row = {"task": "lm", "backbone": "gpt2", "pattern": "CS", "status": "failed", "detail": name * 9}
         visit.write("training", what="smoke", **row)
-        visit.write("suite", attention=name, **row)
+        visit.write("suite", attention=name, harness=number / 1000, **row)
         for length in (512, 65536):
             row = {"attention": name, "pattern": "CS", "phase": "forward+backward", "length": length, "status": "ok"}
             visit.write("efficiency", **row, seconds=0.00123)
@@ -169,6 +169,7 @@ def test_the_summary_fits_a_screen(tmp_path: Path) -> None:
     assert max(map(len, lines)) <= WIDTH
     assert lines[0] == "NVIDIA H200; torch 2.11, driver 580; 2026-01-02 03:04:05 UTC"
     assert "  200 rows of 200 attentions and patterns, 100 failed" in lines
+    assert "  of a step outside forward, backward and optimiser: 20% at most" in lines
     assert "flash compiled, n 8192, bfloat16: 99999 tokens/s, 45% of the matmul rate, 16.0 GiB" in text
     assert any(line.split() == ["attention_0", "1.23", "1.23"] for line in lines)
 
@@ -247,6 +248,7 @@ def test_the_whole_visit_on_a_cpu(tmp_path: Path) -> None:
     [resumed] = [row for row in tables["training"] if row["what"] == "resume"]
     assert resumed["detail"] == "largest difference of a score 0"
     assert {row["status"] for row in tables["efficiency"] + tables["throughput"]} == {"ok"}
+    assert all(0 < float(row["harness"]) < 1 for row in tables["suite"])
     assert {row["phase"] for row in tables["efficiency"]} == {"forward", "forward+backward", "decode"}
     assert main(["visit", "merge", str(folder), "--into", str(tmp_path / "kept")]) == 0
     assert len(read_table(tmp_path / "kept", "verify")) == len(tables["verify"])
