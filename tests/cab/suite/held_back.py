@@ -1,4 +1,7 @@
-"""Attentions whose place is known before they are trained: a suite that measures attention finds it (docs/suite.md)."""
+"""Attentions whose place is known before they are trained: a suite that measures attention finds it (docs/suite.md).
+
+Not causal, and not registered: `attention=FILE.py:Class` with ``pattern=NS`` or ``NC``.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cab import Attention, Padding, register_attention
+from cab import Attention, Padding
 
 
-@register_attention("first_tokens", patterns="NS NC", complexity="n", paper="written for this test")
 class FirstTokens(Attention):
     """Softmax attention to the first 8 tokens alone: what stands after them is never found."""
 
@@ -20,7 +22,6 @@ class FirstTokens(Attention):
         return softmax_attention(query, key[:, :, : self.count], value[:, :, : self.count], hidden)
 
 
-@register_attention("mean_of_all", patterns="NS NC", complexity="n", paper="written for this test")
 class MeanOfAll(Attention):
     """The mean of all values whatever is asked: nothing can be looked up."""
 
@@ -28,7 +29,6 @@ class MeanOfAll(Attention):
         return softmax_attention(torch.zeros_like(query), key, value, padding.key)
 
 
-@register_attention("half_dead", patterns="NS NC", complexity="n^2", paper="written for this test")
 class HalfDead(Attention):
     """Softmax attention whose second half of the heads is zero."""
 
