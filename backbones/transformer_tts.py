@@ -209,7 +209,8 @@ class TransformerTTS(Decoder):
 class Prenet(nn.Module):
     """Two maps with ReLU and a dropout that is always on, and a third to the decoder's width.
 
-    The dropout, 0.5 as published, is what makes an autoregressive decoder listen to the text (Shen et al. 2018, section 2.2).
+    The dropout, 0.5 as published, is what makes an autoregressive decoder listen to the text (Shen et al. 2018, section
+    2.2).
     """
 
     def __init__(self, width: int, hidden: int, embed_dim: int, dropout: float) -> None:
