@@ -61,4 +61,4 @@ if ! "$python" -c 'import hydra, matplotlib, pandas, tqdm; from importlib.metada
     offline "$wheels"/*.whl
     offline --find-links "$wheels" . # for its entry points: its modules are those of this folder
 fi
-exec "$python" -m cab.cli.main visit run "${1:-build/visit}" "${device[@]}"
+exec "$python" -m cab.cli.main visit run "${1:-build/visit}" "${device[@]}" --seconds $((515 - SECONDS))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -35,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     run.add_argument("--short", action="store_true", help="tiny sizes, to try the code")
     run.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="default: all")
-    run.add_argument("--seconds", type=float, help="for all parts (default: 530)")
+    run.add_argument("--seconds", type=float, help="for all parts (default: 490)")
     show = verbs.add_parser("summary", description="print the summary of a visit")
     show.add_argument("folder", type=Path)
     join = verbs.add_parser("merge", description="add the tables of a visit to those that are kept")
@@ -59,14 +58,13 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     """0 when every part was answered, at least in part; 1 when one failed."""
     check_writable(args.folder, "folder")
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # CUDA must not start in this process, which is forked
     import torch
 
-    from cab.visit.conduct import WHOLE, conduct, parts
+    from cab.visit.conduct import WHOLE, conduct, in_another_process, parts
     from cab.visit.summary import read_table, summary
     from cab.visit.visit import Visit
 
-    if args.device == "cuda" and not torch.cuda.is_available():
+    if args.device == "cuda" and not in_another_process(torch.cuda.is_available):
         raise UserError("torch sees no GPU here; --device cpu --short tries the same code on a CPU")
     chosen = [part for part in parts() if part.name in args.parts]
     visit = Visit(args.folder.resolve(), args.device, args.short)

@@ -32,10 +32,10 @@ class Machine:
         self.copies: list[float] = []
 
     def sample(self) -> None:
-        """One round of both; their memory is given back."""
+        """One round of both, of random numbers (a GPU multiplies equal ones faster); their memory is given back."""
         device, kind = self.setting.device, self.setting.torch_dtype
         size, calls = PRODUCT_SIZE[device], CALLS[device]
-        left, right = (torch.ones(size, size, device=device, dtype=kind) for _ in range(2))
+        left, right = (torch.randn(size, size, device=device, dtype=kind) for _ in range(2))
         source = torch.ones(COPIED_BYTES[device] // kind.itemsize, device=device, dtype=kind)
         product, target = torch.zeros_like(left), torch.zeros_like(source)
         self.products.append(seconds(lambda: torch.mm(left, right, out=product), calls, device) / calls)

@@ -22,7 +22,7 @@ from cab.visit.visit import Visit
 
 log = logging.getLogger(__name__)
 
-WHOLE = 530.0
+WHOLE = 490.0
 """Seconds of all parts."""
 
 LOG = "log.txt"
@@ -49,12 +49,12 @@ def parts() -> list[Part]:
     from cab.visit import correctness, costs, training
 
     return [
-        Part("verify", "cab verify of every attention and pattern", correctness.verify, 120, shares=6),
-        Part("agreement", "fast forms against readable ones on a CPU", correctness.agreement, 80, shares=6),
-        Part("training", "smoke training of every task, a resumed run", training.smoke, 80, shares=4),
-        Part("efficiency", "time and memory against length", costs.efficiency, 120),
-        Part("throughput", "training of GPT-2 at the paper's size", costs.throughput, 80),
-        Part("suite", "a part of the suite of small runs", training.suite, 50),
+        Part("verify", "cab verify of every attention and pattern", correctness.verify, 110, shares=6),
+        Part("agreement", "fast forms against readable ones on a CPU", correctness.agreement, 70, shares=6),
+        Part("training", "smoke training of every task, a resumed run", training.smoke, 75, shares=4),
+        Part("efficiency", "time and memory against length", costs.efficiency, 115),
+        Part("throughput", "training of GPT-2 at the paper's size", costs.throughput, 75),
+        Part("suite", "a part of the suite of small runs", training.suite, 45),
     ]
 
 
@@ -73,13 +73,12 @@ def conduct(visit: Visit, chosen: Sequence[Part], *, limit: float = WHOLE, say: 
 
 
 def machine(visit: Visit) -> dict[str, Any]:
-    """Where and with what the numbers were made; asked in a process of its own, for CUDA must not start in this one."""
+    """Where and with what the numbers were made."""
     import torch
 
     from cab.runner.provenance import hardware, revision, versions
 
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        facts = pool.apply(hardware, (torch.device(visit.device),))
+    facts = in_another_process(hardware, torch.device(visit.device))
     return {
         "visited": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
         "short": visit.short,
@@ -88,6 +87,12 @@ def machine(visit: Visit) -> dict[str, Any]:
         "torch": torch.__version__,
         **revision(),
     }
+
+
+def in_another_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What it returns: for what starts CUDA, which must not be started in a process that is forked afterwards."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(function, arguments)
 
 
 def run_part(part: Part, visit: Visit, seconds: float) -> tuple[str, str]:
@@ -122,11 +127,22 @@ def _answer(part: Part, visit: Visit) -> None:
     sys.stdout = sys.stderr = os.fdopen(file, "w", buffering=1)
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
     log.info("== %s, process %d of %d", part.name, visit.share + 1, visit.shares)
+    if visit.shares > 1:
+        divide_processors(visit.shares)
     try:
         part.answer(visit)
     except Exception:
         traceback.print_exc()
         sys.exit(1)
+
+
+def divide_processors(shares: int) -> None:
+    """Each process takes its share of them for its own threads and for those that compile."""
+    import torch
+
+    own = max(1, (os.cpu_count() or 1) // shares)
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(own)
+    torch.set_num_threads(own)
 
 
 def machine_of(folder: Path) -> dict[str, Any]:

@@ -17,13 +17,14 @@ import torch
 from packaging.requirements import Requirement
 
 from cab.cli.main import main
+from cab.cli.visit import PARTS
 from cab.efficiency.peers import find_peers
 from cab.efficiency.subjects import AttentionSubject
 from cab.patterns import Pattern
-from cab.visit.conduct import LOG, MACHINE, Part, conduct
+from cab.visit.conduct import LOG, MACHINE, WHOLE, Part, conduct, divide_processors, parts
 from cab.visit.correctness import agreements, difference, pairs
 from cab.visit.merge import KEYS, merge, slug
-from cab.visit.summary import HEIGHT, WIDTH, read_table, summary
+from cab.visit.summary import HEIGHT, SUMMARIES, WIDTH, read_table, summary
 from cab.visit.visit import TABLES, Visit
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -68,13 +69,13 @@ def test_parts_have_their_time_and_leave_what_they_found(tmp_path: Path) -> None
     visit = Visit(tmp_path / "made", "cpu")
     chosen = [Part("suite", "", slow, 2.0), Part("training", "", broken, 60), Part("verify", "", quick, 60)]
     conduct(visit, chosen, say=silent)
-    parts = {row["part"]: row for row in read_table(visit.folder, "parts")}
-    assert {name: row["status"] for name, row in parts.items()} == {
+    ended = {row["part"]: row for row in read_table(visit.folder, "parts")}
+    assert {name: row["status"] for name, row in ended.items()} == {
         "suite": "time is up",
         "training": "failed",
         "verify": "done",
     }
-    assert parts["training"]["detail"] == "ValueError: nothing works in process 0 (see log.txt)"
+    assert ended["training"]["detail"] == "ValueError: nothing works in process 0 (see log.txt)"
     assert [row["task"] for row in read_table(visit.folder, "suite")] == ["a", "b"]
     assert "ValueError: nothing works in process 0" in (visit.folder / LOG).read_text()
     [row] = read_table(visit.folder, "verify")
@@ -92,6 +93,25 @@ def test_what_there_is_no_time_for_is_left_out(tmp_path: Path) -> None:
     [part] = read_table(tmp_path, "parts")
     assert (part["status"], part["detail"]) == ("left out", "the visit's time is up")
     assert read_table(tmp_path, "verify") == []
+
+
+def test_the_parts_fit_the_visit_and_are_described() -> None:
+    page = (ROOT / "docs" / "gpu.md").read_text()
+    assert sum(part.seconds for part in parts()) == WHOLE
+    assert [part.name for part in parts()] == list(PARTS)
+    for part in parts():
+        assert f"| `{part.name}` | {part.seconds:.0f} s |" in page
+        assert part.name in SUMMARIES
+
+
+def test_processes_share_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "")
+    taken: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", taken.append)
+    divide_processors(6)
+    assert taken == [2]
+    assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == "2"
 
 
 def test_processes_share_the_work() -> None:
