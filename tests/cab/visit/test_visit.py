@@ -240,9 +240,9 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_make_gpu_without_a_gpu_is_one_line() -> None:
-    process = subprocess.run(
-        ["make", "gpu", f"PYTHON={sys.executable}"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    command = ["make", "--no-print-directory", "gpu", f"PYTHON={sys.executable}"]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert process.returncode == 0
     assert process.stderr == ""
     assert process.stdout == (
