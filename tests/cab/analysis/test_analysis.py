@@ -132,6 +132,7 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.thorough
 def test_a_fresh_network_and_a_record(tmp_path: Path) -> None:
     overrides = [*SMOKE, "attention=linear"]
     process = cab("analyse", "gradients", *overrides, "--steps", "3", "--out", "a", cwd=tmp_path)

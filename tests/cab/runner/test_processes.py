@@ -45,6 +45,7 @@ def record(folder: Path, *overrides: str, processes: int, cell: list[str] = CELL
     return the_record(folder)
 
 
+@pytest.mark.thorough
 def test_batch_norm_has_the_statistics_of_all_processes(tmp_path: Path) -> None:
     process = run_module("tests.cab.runner.two_processes", tmp_path / "worst.json", processes=2)
     assert process.returncode == 0, process.stderr

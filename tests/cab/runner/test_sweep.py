@@ -197,7 +197,7 @@ def test_attention_names_are_checked_before_a_sweep(capsys: pytest.CaptureFixtur
     assert "vanilla" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("pattern", ["CS", "all"])
+@pytest.mark.parametrize("pattern", ["CS", pytest.param("all", marks=pytest.mark.thorough)])
 def test_the_recipe_is_the_whole_benchmark(pattern: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     command = [str(ROOT / "scripts/benchmark.sh"), "paper", pattern, "attention=vanilla,abc", "--dry-run"]
