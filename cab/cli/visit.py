@@ -17,7 +17,7 @@ found. scripts/gpu.sh runs this on a machine that has nothing but Python and tor
 
 examples:
   cab visit run visit
-  cab visit run /tmp/visit --device cpu --short
+  cab visit run trial --device cpu --short
   cab visit summary visit
   cab visit merge visit
 """

@@ -233,3 +233,9 @@ def test_a_step_needs_a_group_of_frames_a_row(shape: tuple[int, ...]) -> None:
     backbone = tts().eval()
     with pytest.raises(UserError, match=r"\[3, 6\]"):
         backbone.step(torch.zeros(shape), backbone.init_state(batch()[0]))
+
+
+@pytest.mark.parametrize(("dropout", "same"), [(0.0, True), (0.5, False)])
+def test_the_prenet_drops_in_evaluation_too_as_it_is_told(dropout: float, same: bool) -> None:
+    backbone, inputs = tts(prenet_dropout=dropout).eval(), batch()
+    assert torch.equal(backbone(*inputs).after, backbone(*inputs).after) is same
