@@ -157,7 +157,8 @@ def _check_key(override: Override) -> None:
 
 def _check_names(kind: str, names: list[str] | None, known: Iterable[str], *, needed: bool) -> None:
     if not names and needed:
-        raise UserError(f"name a {kind}: {kind}=NAME, one of {', '.join(known)}")
+        article = "an" if kind[0] in "aeiou" else "a"
+        raise UserError(f"name {article} {kind}: {kind}=NAME, one of {', '.join(known)}")
     for name in names or ():
         if name not in known:
             raise unknown_name(kind, name, known)

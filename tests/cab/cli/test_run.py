@@ -54,10 +54,12 @@ def test_a_mistake_is_one_line_and_writes_nothing(change: dict[str, str], words:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("missing", ["task", "dataset", "attention", "pattern"])
-def test_what_is_missing_is_named(missing: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("article", "missing"), [("a", "task"), ("a", "dataset"), ("an", "attention"), ("a", "pattern")]
+)
+def test_what_is_missing_is_named(article: str, missing: str, tmp_path: Path) -> None:
     arguments = [override for override in overrides() if not override.startswith(missing + "=")]
-    refused(cab("run", *arguments, cwd=tmp_path), f"name a {missing}: {missing}=NAME")
+    refused(cab("run", *arguments, cwd=tmp_path), f"name {article} {missing}: {missing}=NAME")
     assert not list(tmp_path.iterdir())
 
 
