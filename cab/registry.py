@@ -71,7 +71,7 @@ class Entry(Generic[T]):
         file = file.resolve()
         return f"{file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file}:{line}"
 
-    @property
+    @functools.cached_property
     def options(self) -> dict[str, Any]:
         """Keyword arguments of the constructor that are the user's to set, with their defaults."""
         parameters = inspect.signature(self.cls).parameters.values()

@@ -101,7 +101,7 @@ def _composed(cells: Iterable[Sequence[str]], report: Report) -> Iterator[Job]:
         command = f"cab run {shlex.join(overrides)}"
         try:
             with readable_errors():
-                config = resolve(composer.compose(overrides))
+                config = composer.compose(overrides)
         except Exception as error:
             report.add_error(error, command)
             continue
