@@ -4,7 +4,7 @@ BIN := .venv/bin
 RESULTS ?= results/demo
 # Half of the steps of the suite: three minutes.
 DEMO ?= trainer.max_steps=500
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: setup fairseq demo test test-thorough test-all test-lowest verify lint docs bench gpu clean
 

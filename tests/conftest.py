@@ -19,6 +19,15 @@ CONFORMANCE = "tests/attentions/test_conformance.py"
 os.environ.setdefault("CAB_CONFORMANCE_SEED", datetime.datetime.now(datetime.UTC).date().isoformat())  # for all workers
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of every `cab` that a test starts: sums do not depend on their split
 THOROUGH = pytest.StashKey[Counter[str]]()
+LONGEST = (
+    "tests/cab/runner/test_slurm.py",
+    "tests/test_readme.py",
+    "tests/test_site.py",
+    "tests/cab/visit/test_visit.py::test_the_whole_visit",
+    "tests/test_contributing.py",
+    "tests/fairseq",
+)
+"""Of the thorough tests, where the longest are."""
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +41,12 @@ def samples() -> Path:
     if not (DATA / "lm").is_dir():
         pytest.skip(SAMPLES)
     return DATA
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest begin first: a worker that is done takes others' last tests, and none is left with a long one."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: min((places[name] for name in LONGEST if item.nodeid.startswith(name)), default=99))
 
 
 # --- what was left out -----------------------------------------------------------------------------------------------

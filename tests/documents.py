@@ -9,15 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.cab.cli.command import ROOT, cab
 from tests.untimed import UNTIMED_OPTION
 
-ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = {
-    "cab": [sys.executable, "-m", "cab.cli.main"],
+    "cab": [],
     "torchrun": [sys.executable, "-m", "torch.distributed.run"],
     "scripts/benchmark.sh": [str(ROOT / "scripts/benchmark.sh")],
 }
-"""How the programs of the pages start here."""
+"""How the programs of the pages start here; `cab` is a copy of a process (:mod:`tests.cab.cli.command`)."""
 
 
 def commands_of(page: str) -> list[str]:
@@ -39,7 +39,7 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def run_shown(command: str, folder: Path) -> None:
-    """A command of a page; what trains or measures for minutes is cut short."""
+    """A command of a page; what trains, verifies or measures for minutes is cut short."""
     program, *words = shlex.split(command)
     words = [name for word in words for name in (sorted(map(str, folder.glob(word))) if "*" in word else [word])]
     if "preset=mini" in words and "--dry-run" not in words:
@@ -53,6 +53,7 @@ def run_shown(command: str, folder: Path) -> None:
         ]
     if words[0] == "verify":
         words += UNTIMED_OPTION
-    process = run([*PROGRAMS[program], *words], folder)
+        words += [] if "--quick" in words else ["--quick"]
+    process = cab(*words, cwd=folder, timeout=900) if program == "cab" else run([*PROGRAMS[program], *words], folder)
     assert process.returncode == 0, f"{command}\n{process.stderr}"
     assert process.stdout or "wrote" in process.stderr
