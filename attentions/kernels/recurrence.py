@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attentions.kernels.decayed_sums import decayed_sums
+
 BLOCK = 64
 """Tokens whose products with each other are formed; before them stands one state. A power of two."""
 
@@ -46,7 +48,7 @@ def recurrence(
         factors = _head_factors if log_decay.dim() == 3 else _feature_factors
         scores, prefix, suffix, whole = factors(q, k, in_blocks(log_decay, size, dim=2))
         q, k = q * prefix, k * suffix
-    before, state = _states(state, k.mT @ v, whole)
+    before, state = decayed_sums(state, k.mT @ v, whole)
     output = scores @ v + q @ before
     return output.flatten(2, 3)[:, :, :length], state
 
@@ -117,12 +119,3 @@ def _decayed_products(q: Tensor, k: Tensor, g: Tensor) -> Tensor:
     within = _decayed_products(*(x.flatten(0, 1) for x in halves))
     first, second = within.unflatten(0, (-1, 2)).unbind(dim=1)
     return torch.cat([F.pad(first, (0, half)), torch.cat([across, second], dim=2)], dim=1)
-
-
-def _states(first: Tensor, writes: Tensor, whole: Tensor | None) -> tuple[Tensor, Tensor]:
-    """States before each block [B, H, J, K, V] and after the last, from what each block writes."""
-    states = [first]
-    decays = [None] * writes.shape[2] if whole is None else whole.unbind(dim=2)
-    for write, decay in zip(writes.unbind(dim=2), decays, strict=True):
-        states.append(write + states[-1] if decay is None else torch.addcmul(write, decay, states[-1]))
-    return torch.stack(states[:-1], dim=2), states[-1]

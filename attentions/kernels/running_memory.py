@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.kernels.blocks import groups_at_once
+from attentions.kernels.decayed_sums import is_fused, series_of_sums
 from attentions.kernels.operator import differentiable_operator
 from attentions.kernels.precision import no_weight
 from attentions.kernels.softmax import softmax_gradient
@@ -26,8 +27,8 @@ from attentions.kernels.softmax import softmax_gradient
 BLOCK = 32
 """Tokens whose products with each other are formed; before them stands one memory."""
 
-SPAN = 256
-"""Tokens that are in memory at once: a multiple of BLOCK."""
+SPAN, SPAN_ELSEWHERE = 256, 1024
+"""Tokens that are in memory at once, on a CPU and elsewhere, where launches cost more: multiples of BLOCK."""
 
 LARGEST = 600.0
 """Logarithm of the largest weight within a block, in units of what came before: e^600 is a float64."""
@@ -117,10 +118,15 @@ class _Part(NamedTuple):
 
 def _parts(query: Tensor) -> list[_Part]:
     num_rows, num_heads, length, _ = query.shape
-    size = groups_at_once(num_heads * min(SPAN, length), query.device)
+    span = _span_size(query)
+    size = groups_at_once(num_heads * min(span, length), query.device)
     rows = [slice(begin, min(begin + size, num_rows)) for begin in range(0, num_rows, size)]
-    spans = [slice(begin, min(begin + SPAN, length)) for begin in range(0, length, SPAN)]
-    return [_Part(number, some, span) for number, span in enumerate(spans) for some in rows]
+    spans = [slice(begin, min(begin + span, length)) for begin in range(0, length, span)]
+    return [_Part(number, some, tokens) for number, tokens in enumerate(spans) for some in rows]
+
+
+def _span_size(x: Tensor) -> int:
+    return SPAN if x.device.type == "cpu" else SPAN_ELSEWHERE
 
 
 def _in_blocks(part: _Part, dtype: torch.dtype, *tensors: Tensor) -> Tensor:
@@ -181,7 +187,8 @@ def _form(
     masses = torch.cat([mass.unsqueeze(2), block_mass], dim=2).logcumsumexp(dim=2)
     old = (masses[:, :, :-1] - masses[:, :, 1:]).exp_()
     new = (block_mass - masses[:, :, 1:]).exp_()
-    means = _recur(mean, old.to(mean.dtype), new.to(mean.dtype).unsqueeze(-1) * block_mean)
+    kept, added = (x.to(mean.dtype).unsqueeze(-1) for x in (old, new))
+    means = series_of_sums(mean, added * block_mean, kept)
 
     before = masses[:, :, :-1].unsqueeze(-2)
     unit = torch.maximum(before, logits[..., :1, :])
@@ -198,14 +205,6 @@ def _form(
         q, tokens, empty, share, block_mean, old, new, masses, means, before, weight, total,
         products, past, logits, weights, mixed,
     )  # fmt: skip
-
-
-def _recur(first: Tensor, factor: Tensor, added: Tensor) -> Tensor:
-    """s_0 = first, s_{j+1} = factor_j s_j + added_j, all of them: [2, G, J + 1, r, E]."""
-    series = [first]
-    for j in range(added.shape[2]):
-        series.append(torch.addcmul(added[:, :, j], factor[:, :, j].unsqueeze(-1), series[-1]))
-    return torch.stack(series, dim=2)
 
 
 def _output(span: _Span) -> Tensor:
@@ -313,10 +312,18 @@ def _memory_backward(
     old = exp(mass - mass') and new = exp(block_mass - mass').
     """
     old, new = span.old.to(d_mean.dtype), span.new.to(d_mean.dtype)
-    after = _recur(d_mean, old.flip(2), d_means.flip(2)).flip(2)  # of the memory before each block, then after the last
+    after = series_of_sums(d_mean, d_means.flip(2), old.flip(2).unsqueeze(-1)).flip(
+        2
+    )  # of the memory before each block
     d_mean, after = after[:, :, 0], after[:, :, 1:]
     d_old = (after * span.means[:, :, :-1]).sum(dim=-1).mul_(old).double()
     d_new = (after * span.block_mean).sum(dim=-1).mul_(new).double()
+    if is_fused(direct):  # the rule of the loop, with its terms gathered
+        gathered = direct + d_old - span.old * (d_new + d_old)
+        columns = (x.unsqueeze(-1) for x in (d_mass, gathered.flip(2), span.old.flip(2)))
+        series = series_of_sums(*columns).flip(2).squeeze(-1)
+        d_block_mass = d_new + span.new * (series[:, :, 1:] - d_new - d_old)
+        return new.unsqueeze(-1) * after, d_block_mass, series[:, :, 0], d_mean
     d_block_mass = torch.empty_like(direct)
     for j in reversed(range(direct.shape[2])):
         rest = d_mass - d_new[:, :, j] - d_old[:, :, j]
@@ -327,7 +334,7 @@ def _memory_backward(
 
 def _shapes(query: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     mass, mean = inputs[-2:]
-    count = (query.shape[2] + SPAN - 1) // SPAN + 1
+    count = -(-query.shape[2] // _span_size(query)) + 1
     return torch.empty_like(query), mass.new_empty(count, *mass.shape), mean.new_empty(count, *mean.shape)
 
 

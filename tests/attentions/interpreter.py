@@ -1,0 +1,33 @@
+"""Triton kernels without a GPU: run by Triton's interpreter, and compiled for a GPU that is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton, which make setup installs on Linux")
+
+
+def interpreted(kernel: Any) -> Any:
+    """A kernel that takes tensors of the CPU; only its own module's functions are, not every kernel of the process."""
+    from triton.runtime.interpreter import InterpretedFunction
+
+    return InterpretedFunction(kernel.fn)
+
+
+def compiled(
+    kernel: Any, tensors: Mapping[str, str], numbers: Mapping[str, str], constants: Mapping[str, Any], num_warps: int
+) -> str:
+    """PTX for compute capability 9.0, from the types of arguments; what the GPU would run was made of it too."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    signature = {**tensors, **numbers, **dict.fromkeys(constants, "constexpr")}
+    source = triton.compiler.ASTSource(kernel, signature=signature, constexprs=dict(constants))
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps})
+    assert made.asm["cubin"]
+    ptx: str = made.asm["ptx"]
+    return ptx
