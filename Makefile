@@ -4,6 +4,8 @@ BIN := .venv/bin
 RESULTS ?= results/demo
 # Half of the steps of the suite: three minutes.
 DEMO ?= trainer.max_steps=500
+# pip leaves compiling to the first import: where Python may not keep what it compiles, every process does it again.
+export PYTHONDONTWRITEBYTECODE =
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: setup fairseq demo test test-thorough test-all test-lowest verify lint docs bench gpu clean

@@ -39,10 +39,10 @@ def test_a_cell_leaves_the_usual_record(cell: list[str], tmp_path: Path) -> None
 
 def test_a_cut_run_goes_on_and_ends_where_it_would_have(tmp_path: Path) -> None:
     """Cut while fairseq writes its second checkpoint: it goes on from the first."""
-    cell = [*LM, "trainer.max_steps=200", "trainer.checkpoint_every=50", "trainer.validate_every=100"]
+    cell = [*LM, "trainer.max_steps=40", "trainer.checkpoint_every=10", "trainer.validate_every=20"]
     assert main(["run", *cell, f"results_dir={tmp_path / 'whole'}"]) == 0
     results = f"results_dir={tmp_path / 'cut'}"
-    stop = f"parent:{signal.SIGTERM:d} _100.pt {tmp_path / 'stopped'}"
+    stop = f"parent:{signal.SIGTERM:d} _20.pt {tmp_path / 'stopped'}"
     done = run_cab(*cell, results, stop=stop)
     assert done.returncode == 128 + signal.SIGTERM, done.stderr
     assert "goes on from the last checkpoint" in done.stderr
@@ -50,10 +50,10 @@ def test_a_cut_run_goes_on_and_ends_where_it_would_have(tmp_path: Path) -> None:
     assert main(["run", *cell, results]) == 0
     (log,) = (tmp_path / "cut").glob("*/fairseq/train.log")
     assert re.findall(r"Loaded checkpoint .*checkpoint_last.pt \(epoch \d+ @ (\d+) updates\)", log.read_text()) == [
-        "50"
+        "10"
     ]
     (first,), (second,) = records(tmp_path / "whole"), records(tmp_path / "cut")
-    assert second["cost"]["steps"] == 200
+    assert second["cost"]["steps"] == 40
     for one, other in zip(first["metrics"], second["metrics"], strict=True):
         assert one["value"] == pytest.approx(other["value"], rel=1e-4), one["name"]
 

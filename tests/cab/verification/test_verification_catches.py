@@ -7,7 +7,7 @@ import pytest
 from cab import Pattern
 from cab.registry import ATTENTIONS
 from cab.verification import run_checks, select_checks
-from cab.verification.subject import Subject
+from cab.verification.subject import LONG, Subject
 from tests.cab.verification import broken, broken_causal, broken_cross
 
 # Class and the checks that name its defect.
@@ -64,9 +64,10 @@ CROSS = [
 ]
 
 
-def failures(cls, pattern, checks=None, *, quick=True, complexity="n^2", is_registered=False):
+def failures(cls, pattern, checks=None, *, quick=True, complexity="n^2", is_registered=False, long=LONG):
     """Details of the checks that failed; the quick form without any measurement of time by default."""
-    subject = Subject(cls.__name__, cls, Pattern.parse(pattern), complexity=complexity, is_registered=is_registered)
+    told = {"complexity": complexity, "is_registered": is_registered, "long": (long,)}
+    subject = Subject(cls.__name__, cls, Pattern.parse(pattern), **told)
     results = list(run_checks(subject, select_checks(checks, quick=quick, is_timed=False)))
     assert results
     return {result.check: result.detail for result in results if not result.passed}
