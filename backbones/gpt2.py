@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from backbones.layers.decoder import DecodingState, TokenDecoder
 from backbones.layers.norms import make_norm
+from backbones.layers.token_losses import token_losses
 from backbones.layers.tokens import (
     LearnedPositions,
     SinusoidalPositions,
@@ -49,6 +50,8 @@ class GPT2(TokenDecoder):
         feed_forward: ``plain``, or ``glu`` with a third map, whose activation is the gate's.
         checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
     """
+
+    gives_losses = True
 
     def __init__(
         self,
@@ -100,15 +103,16 @@ class GPT2(TokenDecoder):
         self.decoder_layers = stack(num_layers, layer)
         self.final_norm = make_norm(norm, embed_dim)
 
-    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Logits of the token after each.
+    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None, *, targets: Tensor | None = None) -> Tensor:
+        """Logits of the token after each; or how unlikely ``targets`` are, for which they never are in memory.
 
         Args:
             tokens: [B, N] ids.
             padding_mask: [B, N], True = padding, wherever it stands; positions count real tokens only.
+            targets: ids of the tokens that follow, [B, N].
 
         Returns:
-            [B, N, V].
+            [B, N, V], or with ``targets`` their negative log-likelihoods [B, N].
 
         Raises:
             ValueError: tokens or a mask that do not fit, a row without a token, more tokens than learned positions.
@@ -118,7 +122,8 @@ class GPT2(TokenDecoder):
         x = embedding(tokens, number_positions(tokens, padding_mask))
         for layer in self.decoder_layers:
             x = self.run_layer(layer, x, padding_mask)
-        return self.predict(self.finish(x))
+        x = self.finish(x)
+        return self.predict(x) if targets is None else token_losses(x, embedding.tokens.weight, None, targets)
 
     def finish(self, x: Tensor) -> Tensor:
         return self.final_norm(x)

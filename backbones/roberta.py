@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from backbones.layers.token_losses import token_losses
 from backbones.layers.tokens import LearnedPositions, TokenEmbedding, check_tokens, number_positions
 from backbones.layers.transformer import TransformerLayer, stack
 from cab import Attention, Backbone, Pattern, register_backbone
@@ -110,6 +111,8 @@ class RoBERTa(RoBERTaEncoder):
         checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
     """
 
+    gives_losses = True
+
     def __init__(
         self,
         *,
@@ -148,16 +151,25 @@ class RoBERTa(RoBERTaEncoder):
         self.output_bias = nn.Parameter(torch.zeros(vocab_size))
         initialise_as_bert(self, init_std)
 
-    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None, *, selected: Tensor | None = None) -> Tensor:
-        """Logits of the token at each place, or at ``selected`` places only, which saves most of their memory.
+    def forward(
+        self,
+        tokens: Tensor,
+        padding_mask: Tensor | None = None,
+        *,
+        selected: Tensor | None = None,
+        targets: Tensor | None = None,
+    ) -> Tensor:
+        """Logits of the token at each place, or at ``selected`` places only, which saves most of their memory; or how
+        unlikely ``targets`` are, for which they never are in memory.
 
         Args:
             tokens: [B, N] ids.
             padding_mask: [B, N], True = padding, wherever it stands; positions count real tokens only.
             selected: [K] places, as numbers in the flattened tokens: ``mask.flatten().nonzero().squeeze(1)``.
+            targets: ids of the tokens that stand there, [B, N] or [K].
 
         Returns:
-            [B, N, V], or [K, V] with ``selected``.
+            [B, N, V], or [K, V] with ``selected``; with ``targets`` their negative log-likelihoods.
 
         Raises:
             ValueError: tokens or a mask that do not fit, a row without a token, more tokens than positions.
@@ -166,7 +178,8 @@ class RoBERTa(RoBERTaEncoder):
         if selected is not None:
             x = x.flatten(0, 1).index_select(0, selected)
         x = self.head_norm(F.gelu(self.head(x)))
-        return F.linear(x, self.embedding.tokens.weight, self.output_bias)
+        table, bias = self.embedding.tokens.weight, self.output_bias
+        return F.linear(x, table, bias) if targets is None else token_losses(x, table, bias, targets)
 
 
 def initialise_as_bert(network: nn.Module, std: float | None) -> None:

@@ -56,10 +56,12 @@ class Backbone(nn.Module):
 
     ``checkpoint_activations``: training keeps what enters a layer, and forms the rest anew in the backward pass.
     ``slots_follow_test``: every slot is of the pattern under test, so each pattern has a network of its own.
+    ``gives_losses``: called with ``targets=`` too, a language model gives their negative log-likelihoods, not logits.
     """
 
     checkpoint_activations = False
     slots_follow_test: ClassVar[bool] = False
+    gives_losses: ClassVar[bool] = False
 
     def run_layer(self, layer: nn.Module, *inputs: Any) -> Any:
         """``layer(*inputs)``, one of those whose activations can be formed anew."""

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from cab.build import build_backbone
 from cab.efficiency.benchmark import Plan, measure
@@ -125,8 +124,8 @@ def train(attention: str, form: str, size: Size, visit: Visit) -> dict[str, Any]
 
     def loss(network: Any) -> Tensor:
         with torch.autocast(device, torch.bfloat16, enabled=visit.low == "bfloat16"):
-            logits = network(tokens[:, :-1])
-            return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+            losses: Tensor = network(tokens[:, :-1], targets=tokens[:, 1:])
+            return losses.mean()
 
     def forward() -> None:
         state["loss"] = loss(called)

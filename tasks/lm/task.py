@@ -19,6 +19,7 @@ from cab.task import Batches, Metric
 from tasks.corpus.blocks import Blocks, OverlappingBlocks
 from tasks.corpus.books import WIKITEXTS, SyntheticBooks, find_books
 from tasks.corpus.facts import ALL, ANSWERS, Facts, FactScores, check_scored
+from tasks.corpus.losses import token_losses
 from tasks.corpus.tokens import perplexity, read_corpus, unigram_loss
 from tasks.lm.pictures import draw_contexts, write_samples
 from tasks.lm.synthetic import LEVELS, generate_book
@@ -133,9 +134,7 @@ class LM(Task):
 
     def token_losses(self, backbone: Backbone, batch: Tensor) -> Tensor:
         """Negative log-likelihood of each token but the first, [B, N]."""
-        logits = backbone(batch[:, :-1])
-        losses = F.cross_entropy(logits.flatten(0, 1).float(), batch[:, 1:].flatten(), reduction="none")
-        return losses.view_as(batch[:, 1:])
+        return token_losses(backbone, self.corpus.size, batch[:, 1:], batch[:, :-1])
 
     def _is_scored(self, tokens: Tensor) -> Tensor:
         if self._facts is None:

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import MaskedLM
@@ -16,6 +15,7 @@ from cab.task import Batches, Metric
 from tasks.corpus.blocks import PackedLines
 from tasks.corpus.books import SyntheticBooks, find_books
 from tasks.corpus.facts import ALL, ANSWERS, Facts, FactScores, check_scored
+from tasks.corpus.losses import token_losses
 from tasks.corpus.tokens import NUM_SPECIAL, PAD, perplexity, read_corpus, unigram_loss
 from tasks.mlm.synthetic import LEVELS, generate_book
 
@@ -127,8 +127,8 @@ class MLM(Task):
         """Negative log-likelihood of each chosen token, in nats [K]."""
         seen, places = self.hide(tokens, generator)
         padding = tokens == PAD
-        logits = backbone(seen, padding if bool(padding.any()) else None, selected=places)
-        return F.cross_entropy(logits.float(), tokens.flatten()[places], reduction="none")
+        mask = padding if bool(padding.any()) else None
+        return token_losses(backbone, self.mask + 1, tokens.flatten()[places], seen, mask, selected=places)
 
     def loss(self, backbone: Backbone, batch: Tensor) -> Tensor:
         return self.masked_loss(backbone, batch).mean()
@@ -160,7 +160,7 @@ class MLM(Task):
         for batch in batches(self.parts["test"], self.evaluation_batch_size):
             seen, places = self.hide(batch, generator)
             losses = torch.full(batch.shape, torch.nan, device=batch.device).flatten()
-            chosen = F.cross_entropy(backbone(seen, selected=places).float(), batch.flatten()[places], reduction="none")
+            chosen = token_losses(backbone, self.mask + 1, batch.flatten()[places], seen, selected=places)
             scores.add(batch, losses.index_copy(0, places, chosen).view_as(batch))
         return scores.perplexities()
 

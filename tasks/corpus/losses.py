@@ -1,0 +1,23 @@
+"""Negative log-likelihoods of tokens, however many words there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from cab import Backbone
+
+LARGE = 2**26
+"""Logits (256 MiB in float32) above which a network that can gives losses itself, a few logits at a time."""
+
+
+def token_losses(backbone: Backbone, vocab_size: int, targets: Tensor, *inputs: Any, **more: Any) -> Tensor:
+    """Nats of each of ``targets`` by the logits of ``backbone(*inputs, **more)``, in the targets' shape."""
+    if targets.numel() * vocab_size > LARGE and backbone.gives_losses:
+        losses: Tensor = backbone(*inputs, **more, targets=targets)
+        return losses
+    logits = backbone(*inputs, **more)
+    losses = F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten(), reduction="none")
+    return losses.view_as(targets)
