@@ -45,7 +45,7 @@ def checked_cluster(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of ``cluster``; UserError for one that it does not have or that is not of its type."""
     kinds: dict[str, Any] = {"name": str}
     if options["name"] == "local":
-        kinds["workers"] = int | None
+        kinds |= {"workers": int | None, "workers_per_gpu": int}
     elif options["name"] == "slurm":
         from cab.runner.slurm import SlurmOptions
 

@@ -1,4 +1,4 @@
-"""Cells in a pool of worker processes on this machine, one a GPU; a worker that is killed is started again."""
+"""Cells in a pool of worker processes on this machine, spread over its GPUs; one that is killed is started again."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tqdm import tqdm
 from cab.errors import UserError
 from cab.runner.cell import Cell
 from cab.runner.faults import Preempted, StopSignals
+from cab.runner.gpu_share import SHARED_BY
 from cab.runner.report import Job, Report, cells_without_record
 from cab.runner.worker import LIVE_LINES
 
@@ -28,20 +29,24 @@ STARTS = 2
 """How often a cell is started whose worker dies: once more than once, since it may not be the cell's fault."""
 
 
-def run_in_pool(jobs: Iterable[Job], report: Report, *, workers: int | None) -> None:
+def run_in_pool(jobs: Iterable[Job], report: Report, *, workers: int | None, workers_per_gpu: int = 1) -> None:
     """Run every cell that has no record yet.
 
     Args:
-        workers: how many processes; None is one a GPU, or one where there is none.
+        workers: how many processes; None is ``workers_per_gpu`` a GPU, or one where there is none.
+        workers_per_gpu: those that share a GPU have equal parts of its memory.
 
     Raises:
         ValueError: fewer than one worker.
         Preempted: a signal asked to stop; the workers have saved what they were at.
     """
-    if workers is not None and (not isinstance(workers, int) or workers < 1):
-        raise UserError(f"cluster.workers must be a whole number from 1, got {workers!r}")
+    for name, number in (("workers", workers), ("workers_per_gpu", workers_per_gpu)):
+        if number is not None and (not isinstance(number, int) or number < 1):
+            raise UserError(f"cluster.{name} must be a whole number from 1, got {number!r}")
     gpus = _visible_gpus()
-    count = workers or max(1, len(gpus))
+    if workers_per_gpu > 1 and not gpus:
+        log.warning("there is no GPU here, so cluster.workers_per_gpu is not used; cluster.workers=N is for processors")
+    count = workers or max(1, len(gpus) * workers_per_gpu)
     waiting: queue.SimpleQueue[tuple[Cell, Job]] = queue.SimpleQueue()
     for item in cells_without_record(jobs, report):
         waiting.put(item)
@@ -74,13 +79,15 @@ def _visible_gpus() -> list[str]:
 
 
 def _environment(index: int, count: int, gpus: list[str]) -> dict[str, str]:
-    """Of worker ``index``: its own GPU, and its share of the cores."""
+    """Of worker ``index``: its GPU, how many share that, and its share of the cores."""
     environment = dict(os.environ)
     environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // count)))
     if sys.stderr.isatty():
         environment[LIVE_LINES] = "1"
     if gpus:
-        environment["CUDA_VISIBLE_DEVICES"] = gpus[index % len(gpus)]
+        place = index % len(gpus)
+        environment["CUDA_VISIBLE_DEVICES"] = gpus[place]
+        environment[SHARED_BY] = str(len(range(place, count, len(gpus))))
     return environment
 
 

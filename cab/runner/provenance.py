@@ -16,6 +16,7 @@ import torch
 
 from cab.record import About, now
 from cab.registry import ATTENTIONS
+from cab.runner.gpu_share import sharers
 from cab.verified import code_of, is_verified
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ def hardware(device: torch.device) -> dict[str, Any]:
     }
     if device.type == "cuda":
         facts |= {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda, "driver": nvidia_driver()}
+        if sharers() > 1:  # times are those of a part of it
+            facts["gpu_shared_by"] = sharers()
     return facts
 
 

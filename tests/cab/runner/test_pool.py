@@ -7,13 +7,19 @@ import queue
 import signal
 import subprocess
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from cab import UserError
 from cab.cli.main import main
-from cab.runner.pool import _environment, _Worker
+from cab.runner import pool
+from cab.runner.gpu_share import SHARED_BY, keep_to_share
+from cab.runner.pool import _environment, _Worker, run_in_pool
+from cab.runner.provenance import hardware
 from cab.runner.report import Job, Report
 from tests.cab.runner.processes import records, run_cab
 
@@ -90,8 +96,61 @@ def test_a_worker_has_a_gpu_and_its_share_of_the_cores(monkeypatch: pytest.Monke
     assert _environment(0, 2, [])["OMP_NUM_THREADS"] == "5"
 
 
+@pytest.mark.parametrize(
+    ("gpus", "workers", "each", "expected"),
+    [
+        ("4,7", None, 1, "4:1 7:1"),
+        ("4,7", None, 3, "4:3 4:3 4:3 7:3 7:3 7:3"),
+        ("4,7", 3, 1, "4:2 4:2 7:1"),
+        ("", None, 8, ":"),
+    ],
+)
+def test_workers_are_spread_over_the_gpus_and_know_how_many_share_theirs(
+    gpus: str, workers: int | None, each: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    class Noted(_Worker):
+        def run(self) -> None:
+            started.append(f"{self.environment['CUDA_VISIBLE_DEVICES']}:{self.environment.get(SHARED_BY, '')}")
+
+    cells: list[Any] = [(None, None)] * 7
+    monkeypatch.setattr(pool, "_Worker", Noted)
+    monkeypatch.setattr(pool, "cells_without_record", lambda *_: cells)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    run_in_pool([], Report(), workers=workers, workers_per_gpu=each)
+    assert " ".join(sorted(started)) == expected
+
+
+@pytest.mark.parametrize(("count", "share"), [(1, None), (4, 0.25 - 0.5 / 80)])
+def test_a_worker_keeps_to_its_part_of_the_memory(
+    count: int, share: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[tuple[float, int | None]] = []
+    monkeypatch.setenv(SHARED_BY, str(count))
+    facts = types.SimpleNamespace(total_memory=80 * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: facts)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *given: limits.append(given))
+    keep_to_share(torch.device("cpu"))
+    assert not limits
+    keep_to_share(torch.device("cuda"))
+    assert limits == ([] if share is None else [(pytest.approx(share), None)])
+    monkeypatch.setenv(SHARED_BY, "200")
+    with pytest.raises(UserError, match="200 workers are too many for a GPU of 80 GiB: 80 at most"):
+        keep_to_share(torch.device("cuda"))
+
+
+def test_a_record_says_that_the_gpu_was_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "H200")
+    assert "gpu_shared_by" not in hardware(torch.device("cuda"))
+    monkeypatch.setenv(SHARED_BY, "4")
+    assert hardware(torch.device("cuda"))["gpu_shared_by"] == 4
+    assert "gpu_shared_by" not in hardware(torch.device("cpu"))
+
+
 def test_mistakes_are_told_before_a_worker_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    overrides = ["cluster=local", "cluster.workers=0", f"results_dir={tmp_path}"]
-    assert main(["run", *CELLS, *overrides]) == 2
-    assert "cluster.workers must be a whole number from 1, got 0" in capsys.readouterr().err
+    for option in ("workers", "workers_per_gpu"):
+        overrides = ["cluster=local", f"cluster.{option}=0", f"results_dir={tmp_path}"]
+        assert main(["run", *CELLS, *overrides]) == 2
+        assert f"cluster.{option} must be a whole number from 1, got 0" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
