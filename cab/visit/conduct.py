@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,17 @@ def machine(visit: Visit) -> dict[str, Any]:
         **facts,
         **versions(),
         "torch": torch.__version__,
+        "triton": triton_version(),
         **revision(),
     }
+
+
+def triton_version() -> str:
+    """Empty where there is none: sums of blocks are then formed one after the other."""
+    try:
+        return version("triton")
+    except PackageNotFoundError:
+        return ""
 
 
 def in_another_process(function: Callable[..., Any], *arguments: Any) -> Any:

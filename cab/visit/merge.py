@@ -24,7 +24,20 @@ KEYS = {
 }
 """What tells two rows of a table apart."""
 
-MACHINES = ("visit", "gpu", "driver", "cuda", "torch", "python", "cpu", "threads", "platform", "commit", "dirty")
+MACHINES = (
+    "visit",
+    "gpu",
+    "driver",
+    "cuda",
+    "torch",
+    "triton",
+    "python",
+    "cpu",
+    "threads",
+    "platform",
+    "commit",
+    "dirty",
+)
 
 
 def merge(folder: Path, into: Path | None) -> Path:

@@ -26,7 +26,7 @@ def summary(folder: Path) -> str:
     """At most 40 lines of at most 110 characters."""
     facts = machine_of(folder)
     where = facts.get("gpu") or f"{facts['cpu']}, {facts['threads']} threads"
-    versions = ", ".join(f"{name} {facts[name]}" for name in ("torch", "cuda", "driver") if facts.get(name))
+    versions = ", ".join(f"{name} {facts[name]}" for name in ("torch", "triton", "cuda", "driver") if facts.get(name))
     lines = [
         f"{where}; {versions}; {facts['visited']} UTC" + ("; shortened, to try the code" if facts["short"] else "")
     ]

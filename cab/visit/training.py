@@ -1,4 +1,5 @@
-"""Parts (c) and (f): every task and backbone trained for a few steps, a resumed run, and a part of the suite."""
+"""Parts (c) and (f): every task and backbone trained for a few steps, a resumed run, workers that share a GPU, and a
+part of the suite."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ RESUMED = ("task=lstf", "dataset=synthetic", "backbone=informer", "pattern=CS", 
 
 
 def smoke(visit: Visit) -> None:
-    """Every cell of generated data with one attention; the first process also cuts a run and lets it go on."""
+    """Every cell of generated data with one attention; the first process also cuts a run and lets it go on, the last
+    one also runs two cells at once."""
     wanted = ["preset=smoke", "dataset=synthetic", "attention=abc"]
     cells = cells_of([*wanted, "task=lstf", "pattern=CS"] if visit.short else wanted)
     if visit.share == 0:
@@ -30,6 +32,8 @@ def smoke(visit: Visit) -> None:
         named = names(cell)
         row = {"task": named["task"], "backbone": named["backbone"], "pattern": named["pattern"]}
         visit.write("training", what="smoke", **row, status=status, seconds=seconds, detail=detail)
+    if visit.share == visit.shares - 1:
+        share_a_gpu(visit)
 
 
 def cells_of(overrides: Sequence[str]) -> list[list[str]]:
@@ -77,6 +81,26 @@ def resume(visit: Visit) -> None:
             "" if is_cut else "; the run was over before it was cut"
         )
     visit.write("training", **facts, status=status, seconds=time.perf_counter() - begin, detail=detail)
+
+
+def share_a_gpu(visit: Visit) -> None:
+    """Two cells at once in a pool of workers, each with half of the GPU's memory."""
+    from cab.runner.launch import run_overrides
+
+    cells = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=NC", "attention=vanilla,none"]
+    pool = ["cluster=local", "cluster.workers_per_gpu=2", f"device={visit.device}", "preset=smoke"]
+    begin, status, detail = time.perf_counter(), "finished", ""
+    try:
+        outcomes = run_overrides([*cells, *pool, f"results_dir={visit.folder / 'shared'}"], is_sweep=True).outcomes
+        found = [outcome.record for outcome in outcomes if outcome.record]
+        if [record.status for record in found] != [Status.FINISHED] * 2:
+            status, detail = "failed", "; ".join(record.error for record in found if record.error) or "no record"
+        elif visit.device == "cuda" and {record.hardware.get("gpu_shared_by") for record in found} != {2}:
+            status, detail = "failed", "the records do not say that the GPU was shared"
+    except Exception as error:
+        status, detail = "failed", f"{type(error).__name__}: {first_line(error)}"
+    facts = {"what": "shared", "task": "lstf", "backbone": "informer", "pattern": "NC", "status": status}
+    visit.write("training", **facts, seconds=time.perf_counter() - begin, detail=detail)
 
 
 def stopped_after_a_checkpoint(cell: Sequence[str], results: Path) -> bool:

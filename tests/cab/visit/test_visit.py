@@ -267,6 +267,7 @@ def test_the_whole_visit_on_a_cpu(tmp_path: Path) -> None:
     assert {row["status"] for row in tables["training"] + tables["suite"]} == {"finished"}
     [resumed] = [row for row in tables["training"] if row["what"] == "resume"]
     assert resumed["detail"] == "largest difference of a score 0"
+    assert [row["pattern"] for row in tables["training"] if row["what"] == "shared"] == ["NC"]
     assert {row["status"] for row in tables["efficiency"] + tables["throughput"]} == {"ok"}
     assert all(0 < float(row["harness"]) < 1 for row in tables["suite"])
     assert {row["phase"] for row in tables["efficiency"]} == {"forward", "forward+backward", "decode"}
