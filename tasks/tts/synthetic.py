@@ -4,16 +4,17 @@ An utterance begins with a key: eight vowels of two, four or eight kinds, in ran
 the vowel and, by its stress, the voice in which it is spoken here (``AA1`` low, ``AA2`` high), higher and louder by
 vowel. Then 20 steps are spoken, in one of the two voices, of which only the voice is heard and not the vowel:
 
-* ``asked``: a vowel without a stress (``AA0``), in the voice that the key has for it: one to four tokens of 8, 1 to 27
-  tokens before. All 20 steps of every other utterance are asked, and the first five of the rest.
-* ``again``, six in seven of the other 15: the voice of three (``S``) or five steps before (``SH``). The seventh says
-  its voice (``ER1``, ``ER2``).
+* ``asked``, all 20 of every other utterance: a vowel without a stress (``AA0``), in the voice that the key has for it:
+  one to four tokens of 8, 1 to 27 tokens before.
+* ``told``, the first four of the other utterances, of each two one low and one high: ``ER1``, ``ER2``.
+* ``again``, their other 16: the voice of three (``S``), four (``SH``) or five steps before (``Z``). Two steps are
+  spoken again in their order or the other, so that of each two always one is low.
 
 So without attention over the phonemes (NS: one layer in each network), or where a window does not reach the key, an
 asked voice is a guess between two. A decoder of one layer that reads the phonemes once (CC) finds an asked voice only
 where the encoder has joined a vowel with its key. What is spoken again was heard (CS): by the phonemes alone it is at
-the end of a chain of steps of three and five, of which networks of one layer follow the first and no more. Nothing of
-a step is heard before it: see :func:`_sound`.
+the end of a chain of steps of three to five, of which networks of one layer follow the first; the other 12 are a guess
+between two. Nothing of a step is heard before it: see :func:`_sound`.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ the least to the largest of its training: what is asked for is in the middle, wh
 VARIETY = (2, 4, 8)
 """Different vowels of a key of eight. With two of them half of the keys have one voice only, and looking there begins
 to pay before the vowel is found."""
-NEW, AGAIN = "ER", {"S": 3, "SH": 5}
-"""What says its voice, and how many steps before what is spoken again was heard."""
-STEPS, FIRST = 20, 5
-TOLD = 0.15
-"""Share of the steps after the first five that say their voice, where not all are asked."""
+NEW, AGAIN = "ER", {3: "S", 4: "SH", 5: "Z"}
+"""What says its voice, and what was heard so many steps before."""
+PAIRS = ((4, 4), (3, 5))
+"""How many steps before two steps were heard that are spoken again: in their order, or the other."""
+STEPS, TOLD = 20, 4
 FRAMES = 4
 """Of a phoneme: one decoder step."""
 
@@ -49,16 +50,21 @@ def generate_utterance(number: int) -> tuple[list[str], list[int], np.ndarray]:
     vowels = rng.permutation(len(VOWELS))[: rng.choice(VARIETY)]
     key = rng.permutation(np.tile(vowels, len(VOWELS) // len(vowels)))
     voices = rng.integers(len(VOICES), size=len(VOWELS))
-    asked = rng.choice(vowels, size=FIRST if number % 2 else STEPS)
-    phonemes = [VOWELS[vowel] + stresses[voices[vowel]] for vowel in key] + [VOWELS[vowel] + "0" for vowel in asked]
-    spoken = list(voices[asked])
-    while len(spoken) < STEPS:
-        told, again = rng.random() < TOLD, list(AGAIN)[rng.integers(len(AGAIN))]
-        spoken.append(rng.integers(len(VOICES)) if told else spoken[-AGAIN[again]])
-        phonemes.append(NEW + stresses[spoken[-1]] if told else again)
+    if number % 2:
+        spoken = [voice for _ in range(TOLD // 2) for voice in rng.permutation(len(VOICES))]
+        said = [NEW + stresses[voice] for voice in spoken]
+        while len(spoken) < STEPS:
+            for lag in rng.choice(PAIRS):
+                spoken.append(spoken[-lag])
+                said.append(AGAIN[lag])
+    else:
+        asked = rng.choice(vowels, size=STEPS)
+        spoken = list(voices[asked])
+        said = [VOWELS[vowel] + "0" for vowel in asked]
+    phonemes = [VOWELS[vowel] + stresses[voices[vowel]] for vowel in key] + said
     manners = [*(MANNERS[vowel] for vowel in key), *[(1.0, 1.0)] * STEPS]
-    said = zip([*voices[key], *spoken], manners, strict=True)
-    wave = np.concatenate([_sound(*VOICES[stresses[voice]], *manner) for voice, manner in said])
+    sounds = zip([*voices[key], *spoken], manners, strict=True)
+    wave = np.concatenate([_sound(*VOICES[stresses[voice]], *manner) for voice, manner in sounds])
     return phonemes, [FRAMES] * len(phonemes), (0.5 * wave / _loudest()).astype(np.float32)
 
 
