@@ -4,11 +4,11 @@ An utterance begins with a key: eight vowels of two, four or eight kinds, in ran
 the vowel and, by its stress, the voice in which it is spoken here (``AA1`` low, ``AA2`` high), higher and louder by
 vowel. Then 20 steps are spoken, in one of the two voices, of which only the voice is heard and not the vowel:
 
-* ``asked``, all 20 of every other utterance: a vowel without a stress (``AA0``), in the voice that the key has for it:
-  one to four tokens of 8, 1 to 27 tokens before.
-* ``told``, the first four of the other utterances, of each two one low and one high: ``ER1``, ``ER2``.
-* ``again``, their other 16: the voice of three (``S``), four (``SH``) or five steps before (``Z``). Two steps are
-  spoken again in their order or the other, so that of each two always one is low.
+* ``asked``, all 20 of every other utterance, and the first four of the rest, of each two one low and one high: a
+  vowel without a stress (``AA0``), in the voice that the key has for it: one to four tokens of 8, 1 to 27 tokens
+  before. Where the key has one voice only, the other is told (``ER1``, ``ER2``).
+* ``again``, the other 16 of those: the voice of three (``S``), four (``SH``) or five steps before (``Z``). Two steps
+  are spoken again in their order or the other, so that of each two always one is low.
 
 So without attention over the phonemes (NS: one layer in each network), or where a window does not reach the key, an
 asked voice is a guess between two. A decoder of one layer that reads the phonemes once (CC) finds an asked voice only
@@ -38,7 +38,7 @@ NEW, AGAIN = "ER", {3: "S", 4: "SH", 5: "Z"}
 """What says its voice, and what was heard so many steps before."""
 PAIRS = ((4, 4), (3, 5))
 """How many steps before two steps were heard that are spoken again: in their order, or the other."""
-STEPS, TOLD = 20, 4
+STEPS, FIRST = 20, 4
 FRAMES = 4
 """Of a phoneme: one decoder step."""
 
@@ -51,8 +51,8 @@ def generate_utterance(number: int) -> tuple[list[str], list[int], np.ndarray]:
     key = rng.permutation(np.tile(vowels, len(VOWELS) // len(vowels)))
     voices = rng.integers(len(VOICES), size=len(VOWELS))
     if number % 2:
-        spoken = [voice for _ in range(TOLD // 2) for voice in rng.permutation(len(VOICES))]
-        said = [NEW + stresses[voice] for voice in spoken]
+        spoken = [voice for _ in range(FIRST // 2) for voice in rng.permutation(len(VOICES))]
+        said = [_asking(voice, vowels[voices[vowels] == voice], rng) for voice in spoken]
         while len(spoken) < STEPS:
             for lag in rng.choice(PAIRS):
                 spoken.append(spoken[-lag])
@@ -66,6 +66,11 @@ def generate_utterance(number: int) -> tuple[list[str], list[int], np.ndarray]:
     sounds = zip([*voices[key], *spoken], manners, strict=True)
     wave = np.concatenate([_sound(*VOICES[stresses[voice]], *manner) for voice, manner in sounds])
     return phonemes, [FRAMES] * len(phonemes), (0.5 * wave / _loudest()).astype(np.float32)
+
+
+def _asking(voice: int, vowels: np.ndarray, rng: np.random.Generator) -> str:
+    """A phoneme that asks for one of the vowels, all of that voice; that says the voice, where there is none."""
+    return VOWELS[rng.choice(vowels)] + "0" if len(vowels) else NEW + list(VOICES)[voice]
 
 
 @cache
