@@ -25,7 +25,8 @@ def compiled(
     import triton
     from triton.backends.compiler import GPUTarget
 
-    signature = {**tensors, **numbers, **dict.fromkeys(constants, "constexpr")}
+    kinds = {**tensors, **numbers, **dict.fromkeys(constants, "constexpr")}
+    signature = {name: kinds[name] for name in kernel.arg_names}
     source = triton.compiler.ASTSource(kernel, signature=signature, constexprs=dict(constants))
     made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps})
     assert made.asm["cubin"]

@@ -144,10 +144,12 @@ def test_the_kernel_compiles_for_a_gpu(pointer: str, tmp_path: Path, monkeypatch
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     tensors = dict.fromkeys(("first", "added", "factor", "before", "last"), pointer)
-    numbers = dict.fromkeys(("num_blocks", "size", "num_factors"), "i32")
-    for backwards, forgets in ((False, True), (True, True), (False, False)):
+    every = ("num_blocks", "size", "num_factors")
+    for backwards, forgets, ones in ((False, True, ()), (True, True, every[2:]), (False, False, every[2:])):
         kind = tl.float64 if pointer == "*fp64" else tl.float32
         constants = {"BACKWARDS": backwards, "FORGETS": forgets, "TYPE": kind, "TILE": TILE}
+        constants |= dict.fromkeys(ones, 1)  # a number that is 1 is a constant to Triton: one factor a head
+        numbers = {name: "i32" for name in every if name not in ones}
         ptx = compiled(decayed_sums_kernel, tensors, numbers, constants, WARPS)
         assert ".target sm_90" in ptx
         if pointer != "*bf16":  # of two bytes no copy is
