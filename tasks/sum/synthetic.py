@@ -10,15 +10,18 @@ The summary tells first what each of the people keeps, in the order of their nam
 * ``colour``, 12 words: the fact has the colour only, one of two, three or four. The decoder, of one layer, reads the
   source once, so the encoder must have joined the two facts (NS). With two colours the joining is found first.
 
-and then follows eight things through three changes, all eight once before any of them again:
+and then follows six of twelve things through five changes, all six once before any of them again:
 
-* ``change``, 24 words: the next form of what was said eight words before. That word must be found in the summary
-  itself (CS), then its change in the source (CC). The encoder can join two changes, not three.
+* ``change``, 30 words: the next form of what was said six words before. That word must be found in the summary itself
+  (CS), then its change in the source (CC). The encoder can join a change with those before and after it, so three of
+  them are found without the summary, and no more. (The twelve go round in one circle: with six, five changes forth
+  were one back.)
 
-What bounded readers can reach: without a look at the source every thing is as likely as any other, 1 in 8, and the
-summary of other documents is as good an answer; without an encoder, or with a window of a few words of it, the twelve
-colours are guesses among the things that have one; without the summary's own words, or with a window of fewer than
-eight of them, the last of the three changes is a guess, and of the second what the encoder does not join.
+What bounded readers can reach: without a look at the source every thing is as likely as any other, 1 in 8 or 12, and
+the summary of other documents is as good an answer; without an encoder, or with a window of a few words of it, the
+twelve colours are guesses among the things that have one; without the summary's own words, or with a window of fewer
+than six of them, the last two of the five changes are guesses, and of the two before them what the encoder does not
+join.
 """
 
 from __future__ import annotations
@@ -28,10 +31,10 @@ import random
 from tasks.corpus.synthetic import NAMES, THINGS
 
 COLOURS = ("red", "green", "blue", "white")
-OBJECTS = THINGS[:8]
-BY_COLOUR, COLOURED, CHANGES = 12, 8, 3
-SUMMARY_WORDS = 42
-LEVELS = {"kept": slice(1, 17), "changed_once": slice(18, 26), "changed_twice": slice(26, 34), "changed": slice(34, 42)}
+OBJECTS, KEPT, FOLLOWED = THINGS[:12], THINGS[:8], THINGS[:6]
+BY_COLOUR, COLOURED, CHANGES = 12, 8, 5
+SUMMARY_WORDS = 48
+LEVELS = {"kept": slice(1, 17), "changed_once": slice(18, 24), "changed_more": slice(24, 36), "changed": slice(36, 48)}
 """Words of a summary."""
 
 
@@ -39,18 +42,18 @@ def generate_pair(number: int) -> tuple[str, str]:
     """Documents and summary ``number``, always the same."""
     rng = random.Random(f"pair {number}")
     colours = shuffled(COLOURS, rng)[: rng.randint(2, len(COLOURS))]
-    of_colour = {colour: rng.choice(OBJECTS) for colour in colours}
+    of_colour = {colour: rng.choice(KEPT) for colour in colours}
     circle = shuffled(OBJECTS, rng)
     becomes = dict(zip(circle, circle[1:] + circle[:1], strict=True))
     by_colour = shuffled(NAMES, rng)[:BY_COLOUR]
-    told = {name: rng.choice(colours if name in by_colour else OBJECTS) for name in shuffled(NAMES, rng)}
+    told = {name: rng.choice(colours if name in by_colour else KEPT) for name in shuffled(NAMES, rng)}
     documents = (
         ["Kept", *(name + what for name, what in told.items())],
         ["Coloured", *(colour + of_colour[colour] for colour in (COLOURED * colours)[:COLOURED])],
         ["Changed", *(thing + becomes[thing] for thing in shuffled(OBJECTS, rng))],
     )
     kept = [of_colour.get(told[name], told[name]) for name in NAMES]
-    forms, said = list(OBJECTS), []
+    forms, said = list(FOLLOWED), []
     for _ in range(CHANGES):
         forms = [becomes[form] for form in forms]
         said += forms

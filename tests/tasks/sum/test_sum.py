@@ -14,7 +14,7 @@ from cab import UserError, build_backbone
 from tasks.corpus.synthetic import NAMES
 from tasks.sum.data import PARTS, clean, find_pairs
 from tasks.sum.rouge import rouge, split_sentences
-from tasks.sum.synthetic import COLOURS, LEVELS, OBJECTS, SUMMARY_WORDS, generate_pair
+from tasks.sum.synthetic import COLOURS, FOLLOWED, LEVELS, SUMMARY_WORDS, generate_pair
 from tasks.sum.task import Sum, lead, right_words
 from tests.tasks.in_order import in_order
 
@@ -183,9 +183,9 @@ def test_generated_news_says_every_fact_of_its_summary_once() -> None:
                 [colour] = [colour for colour in COLOURS if name + colour in kept]
                 assert colour + thing in coloured
                 by_colour += 1
-        said = [*OBJECTS, *words[18:]]
-        assert len(said) == 8 + 24
-        assert all(said[i] + said[i + 8] in changed for i in range(24))
+        said = [*FOLLOWED, *words[18:]]
+        assert len(said) == 6 + 30
+        assert all(said[i] + said[i + 6] in changed for i in range(30))
     assert by_colour == 50 * 12
 
 
@@ -193,7 +193,7 @@ def test_right_words_are_counted_at_their_places() -> None:
     assert right_words(["a b c d", "a b c d"], ["a x c d", "a b"], slice(1, 4)) == pytest.approx(100 * 3 / 6)
     summary = generate_pair(3)[1]
     assert len(summary.split()) == SUMMARY_WORDS
-    assert [len(summary.split()[words]) for words in LEVELS.values()] == [16, 8, 8, 8]
+    assert [len(summary.split()[words]) for words in LEVELS.values()] == [16, 6, 12, 12]
 
 
 def test_another_summary_says_little(tmp_path: Path) -> None:
