@@ -288,7 +288,7 @@ def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path:
         ready(write_ljspeech(tmp_path), **options)
 
 
-def test_generated_sounds_are_as_their_key_says_or_as_was_heard_before() -> None:
+def test_generated_sounds_are_as_their_key_says_or_as_four_steps_before() -> None:
     kinds = []
     for number in range(8):
         phonemes, durations, wave = generate_utterance(number)
@@ -296,36 +296,21 @@ def test_generated_sounds_are_as_their_key_says_or_as_was_heard_before() -> None
         assert len(phonemes) == len(durations) == 28
         assert len(wave) == sum(durations) * HOP
         voices = {token[:-1]: token[-1] for token in phonemes[:8]}
-        assert len(voices) in (2, 4, 8)
-        assert all(phonemes[:8].count(v + s) == 8 / len(voices) for v, s in voices.items())
+        assert len(voices) == 8
         expected: list[str] = []
         for token in phonemes[8:]:
-            before = {"S": 3, "SH": 4, "Z": 5}.get(token)
-            asked = token.endswith("0")
-            expected.append(voices[token[:-1]] if asked else expected[-before] if before else token[-1])
+            asked, again = token.endswith("0"), token == "S"
+            expected.append(voices[token[:-1]] if asked else expected[-4] if again else token[-1])
         kinds += [token for token in phonemes[8:] if not token.endswith("0")]
         _, pitch, _ = features(wave)
-        for place, stress in enumerate([token[-1] for token in phonemes[:8]] + expected):
+        for place, stress in enumerate(list(voices.values()) + expected):
             assert np.exp(pitch[4 * place + 2]) == pytest.approx(VOICES[stress][0], rel=0.15), (number, place)
-        assert number % 2 == 0 or all({*expected[start : start + 2]} == {"1", "2"} for start in range(0, 20, 2))
-    assert all(kinds.count(token) >= 10 for token in ("S", "SH", "Z"))
-    assert {token for token in kinds if token not in ("S", "SH", "Z")} <= {"ER1", "ER2"}
-
-
-def test_a_sound_is_as_loud_in_every_utterance() -> None:
-    """A decoder that hears its own beginning has nothing else that tells it."""
-    loudest: dict[str, list[float]] = {}
-    for number in range(6):
-        phonemes, _, wave = generate_utterance(number)
-        for place, token in enumerate(phonemes[:8]):
-            loudest.setdefault(token, []).append(float(np.abs(wave[4 * HOP * place : 4 * HOP * (place + 1)]).max()))
-    assert all(max(values) == pytest.approx(min(values), rel=1e-5) for values in loudest.values())
-    assert max(max(values) for values in loudest.values()) == pytest.approx(0.5, rel=1e-5)
+    assert 0.6 < kinds.count("S") / len(kinds) < 0.9
 
 
 def test_nothing_of_a_generated_step_is_heard_before_it() -> None:
     """One utterance up to a step, and another from there: the frames before are those of the first."""
-    wave, other = (generate_utterance(number)[2] for number in (1, 2))
+    wave, other = (generate_utterance(number)[2] for number in (1, 3))
     for step in range(1, 26, 3):
         edge = 4 * HOP * step
         mixed = np.concatenate([wave[:edge], other[edge:]])
