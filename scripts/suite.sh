@@ -11,6 +11,7 @@ seeds=${SEEDS:-1,2,3}
 attentions=${ATTENTIONS:-none,vanilla,local,linear,cosformer,performer,abc,s4d,longshort,lara,nystromformer,probsparse}
 cells=${CELLS:-$(tail -n +2 configs/suite/cells.csv | cut -d, -f1-3 | tr , :)}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+unset CAB_DATA  # generated data need none, and a record names the folder
 
 keep_finished() {
     mkdir -p "$records"

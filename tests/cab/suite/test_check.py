@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from cab.cli.main import main
 from cab.registry import TASKS
+from cab.results import MINI_DIR
 from cab.suite.cells import CellScores, collect, suite_cells
 from cab.suite.check import check_cell, check_suite, distance, resolved_pairs, seed_spread
 from cab.suite.lessons import lessons
@@ -86,6 +88,11 @@ def test_every_cell_is_judged_by_a_primary_metric_of_its_task() -> None:
     for cell in suite_cells():
         metrics = TASKS.get(cell.task).build(dataset="synthetic").metrics
         assert cell.metric in {metric.name for metric in metrics if metric.primary}, cell
+
+
+def test_committed_records_name_no_folder() -> None:
+    folders = {json.loads(path.read_text())["config"]["data_root"] for path in MINI_DIR.glob("*.json")}
+    assert folders == {None}
 
 
 def test_no_records_are_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
