@@ -7,8 +7,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from backbones.layers.stacks import StackOptions
 from backbones.layers.tokens import LearnedPositions, TokenEmbedding, check_tokens
-from backbones.layers.transformer import TransformerLayer, stack
+from backbones.layers.transformer import stack
 from cab import Backbone, Pattern, UserError, register_backbone
 from cab.backbone import SlotFiller
 
@@ -35,6 +36,14 @@ class Encoder(Backbone):
         pooling: ``mean`` over the places that are no padding, or as published, ``padded_mean``: their sum over
             ``max_length``, so that the length of a sequence shows in the size of its vector.
         init_std: of the tables; small networks that are trained briefly need more than the published 0.02.
+        residual: ``plain`` sums, or ``gtrxl``, gates (:class:`backbones.layers.gates.GRUGate`).
+        gate_bias: what the bias of the gates starts with; the larger, the nearer a layer starts to the identity.
+        reversible: layers of two streams, whose memory hardly grows with depth (:mod:`backbones.layers.reversible`).
+        depth: ``stacked`` layers, or ``universal``, one layer ``num_layers`` times (:mod:`backbones.layers.universal`).
+        halting: of depth universal, ``fixed`` steps, or ``act``, by token, ``num_layers`` at most.
+        ponder_weight: of halting act, what a step costs in the loss.
+        step_signal: of depth universal, ``coordinates`` are vectors of place and step that are added before each step,
+            or ``none``, so that the positions are added once, as everywhere.
         checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
     """
 
@@ -54,25 +63,43 @@ class Encoder(Backbone):
         attention_dropout: float = 0.1,
         pooling: str = "mean",
         init_std: float = 0.02,
+        residual: str = "plain",
+        gate_bias: float = 2.0,
+        reversible: bool = False,
+        depth: str = "stacked",
+        halting: str = "fixed",
+        ponder_weight: float = 0.01,
+        step_signal: str = "coordinates",
         checkpoint_activations: bool = False,
     ) -> None:
         super().__init__()
         if pooling not in POOLINGS:
             raise UserError(f"unknown pooling '{pooling}': choose one of {', '.join(POOLINGS)}")
         self.checkpoint_activations = checkpoint_activations
+        self.layer_stack = StackOptions(
+            residual=residual,
+            reversible=reversible,
+            depth=depth,
+            halting=halting,
+            ponder_weight=ponder_weight,
+            step_signal=step_signal,
+            checkpoint_activations=checkpoint_activations,
+        ).make(num_layers, embed_dim, learned=True)
         self.pairs, self.pooling, self.max_length = pairs, pooling, max_length
         positions = LearnedPositions(max_length, embed_dim)
         self.embedding = TokenEmbedding(vocab_size, embed_dim, positions=positions, dropout=dropout)
         self.layers = stack(
-            num_layers,
+            self.layer_stack.count(num_layers),
             partial(
-                TransformerLayer,
+                self.layer_stack.layer_class,
                 slots,
                 Pattern.NS,
                 embed_dim=embed_dim,
                 num_heads=num_heads,
                 ffn_dim=ffn_dim,
                 norm="pre",
+                residual=residual,
+                gate_bias=gate_bias,
                 activation="gelu",
                 dropout=dropout,
                 attention_dropout=attention_dropout,
@@ -83,7 +110,8 @@ class Encoder(Backbone):
         self.final_norm = nn.LayerNorm(embed_dim)
         read = 4 * embed_dim if pairs else embed_dim
         self.head = nn.Sequential(nn.Linear(read, ffn_dim), nn.ReLU(), nn.Linear(ffn_dim, num_classes))
-        for table in (self.embedding.tokens, positions.table):
+        steps = (module for module in self.layer_stack.modules() if isinstance(module, nn.Embedding))
+        for table in (self.embedding.tokens, positions.table, *steps):
             nn.init.normal_(table.weight, std=init_std)
 
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
@@ -118,10 +146,9 @@ class Encoder(Backbone):
         """[B, N] to [B, D]."""
         vocab_size = self.embedding.vocab_size
         check_tokens("tokens", tokens, padding_mask, vocab_size=vocab_size, max_length=self.max_length)
-        x = self.embedding(tokens, torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0))
-        for layer in self.layers:
-            x = self.run_layer(layer, x, padding_mask)
-        x = self.final_norm(x)
+        index = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
+        x, positions = self.embedding(tokens, index), partial(self.embedding.positions, index)
+        x = self.final_norm(self.layer_stack(self.run_layer, self.layers, x, padding_mask, positions))
         count: float | Tensor = float(x.shape[1])
         if padding_mask is not None:
             x = x.masked_fill(padding_mask.unsqueeze(-1), 0.0)

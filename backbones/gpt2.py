@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
+from typing import overload
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from backbones.layers.decoder import DecodingState, TokenDecoder
 from backbones.layers.norms import make_norm
+from backbones.layers.past import absent, after, forget, inputs_of, no_past
+from backbones.layers.stacks import StackOptions
 from backbones.layers.token_losses import token_losses
 from backbones.layers.tokens import (
     LearnedPositions,
+    NoPositions,
     SinusoidalPositions,
     TokenEmbedding,
     check_tokens,
     number_positions,
 )
-from backbones.layers.transformer import TransformerLayer, stack
+from backbones.layers.transformer import stack
 from cab import Pattern, UserError, register_backbone
+from cab.attention import State
 from cab.backbone import SlotFiller
+
+POSITIONS: dict[str, Callable[[int, int], SinusoidalPositions | LearnedPositions | NoPositions]] = {
+    "sinusoidal": lambda embed_dim, _: SinusoidalPositions(embed_dim),
+    "learned": lambda embed_dim, max_length: LearnedPositions(max_length, embed_dim),
+    "none": lambda *_: NoPositions(),
+}
 
 
 @register_backbone("gpt2", paper="Radford et al. 2019")
@@ -41,13 +54,21 @@ class GPT2(TokenDecoder):
         embed_dim, num_heads, ffn_dim, num_layers: as usual.
         dropout: of embeddings and branches.
         attention_dropout: of attention weights.
-        positions: ``sinusoidal``, for any length, or ``learned``.
+        positions: ``sinusoidal``, for any length; ``learned``; or ``none``, for attentions that know distances.
         max_length: number of learned positions.
         scale_embedding: multiply embeddings by sqrt(embed_dim).
         activation: ``relu``, ``gelu``, ``gelu_tanh``, ``swish`` or ``identity``.
         norm: ``layer``, or ``simplerms`` as in TransNormer's language model: norms without weights, one of them after
             the embedding.
         feed_forward: ``plain``, or ``glu`` with a third map, whose activation is the gate's.
+        residual: ``plain`` sums, or ``gtrxl``, gates (:class:`backbones.layers.gates.GRUGate`).
+        gate_bias: what the bias of the gates starts with; the larger, the nearer a layer starts to the identity.
+        reversible: layers of two streams, whose memory hardly grows with depth (:mod:`backbones.layers.reversible`).
+        depth: ``stacked`` layers, or ``universal``, one layer ``num_layers`` times (:mod:`backbones.layers.universal`).
+        halting: of depth universal, ``fixed`` steps, or ``act``, by token, ``num_layers`` at most.
+        ponder_weight: of halting act, what a step costs in the loss.
+        step_signal: of depth universal, ``coordinates`` are vectors of place and step that are added before each step,
+            or ``none``, so that the positions are added once, as everywhere.
         checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
     """
 
@@ -70,24 +91,38 @@ class GPT2(TokenDecoder):
         activation: str = "gelu",
         norm: str = "layer",
         feed_forward: str = "plain",
+        residual: str = "plain",
+        gate_bias: float = 2.0,
+        reversible: bool = False,
+        depth: str = "stacked",
+        halting: str = "fixed",
+        ponder_weight: float = 0.01,
+        step_signal: str = "coordinates",
         checkpoint_activations: bool = False,
     ) -> None:
         super().__init__()
-        if positions not in ("sinusoidal", "learned"):
-            raise UserError(f"unknown positions '{positions}': choose sinusoidal or learned")
+        if positions not in POSITIONS:
+            raise UserError(f"unknown positions '{positions}': choose one of {', '.join(POSITIONS)}")
         self.checkpoint_activations = checkpoint_activations
+        self.layer_stack = StackOptions(
+            residual=residual,
+            reversible=reversible,
+            depth=depth,
+            halting=halting,
+            ponder_weight=ponder_weight,
+            step_signal=step_signal,
+            checkpoint_activations=checkpoint_activations,
+        ).make(num_layers, embed_dim, learned=positions == "learned")
         self.decoder_embedding = TokenEmbedding(
             vocab_size,
             embed_dim,
-            positions=LearnedPositions(max_length, embed_dim)
-            if positions == "learned"
-            else SinusoidalPositions(embed_dim),
+            positions=POSITIONS[positions](embed_dim, max_length),
             scale=math.sqrt(embed_dim) if scale_embedding else 1.0,
             norm=None if norm == "layer" else norm,
             dropout=dropout,
         )
         layer = partial(
-            TransformerLayer,
+            self.layer_stack.layer_class,
             slots,
             Pattern.CS,
             embed_dim=embed_dim,
@@ -96,34 +131,83 @@ class GPT2(TokenDecoder):
             norm="pre",
             norm_kind=norm,
             feed_forward=feed_forward,
+            residual=residual,
+            gate_bias=gate_bias,
             activation=activation,
             dropout=dropout,
             attention_dropout=attention_dropout,
         )
-        self.decoder_layers = stack(num_layers, layer)
+        self.decoder_layers = stack(self.layer_stack.count(num_layers), layer)
         self.final_norm = make_norm(norm, embed_dim)
 
-    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None, *, targets: Tensor | None = None) -> Tensor:
+    @overload
+    def forward(
+        self, tokens: Tensor, padding_mask: Tensor | None = None, *, targets: Tensor | None = None, past: None = None
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self, tokens: Tensor, padding_mask: Tensor | None = None, *, targets: Tensor | None = None, past: State
+    ) -> tuple[Tensor, State]: ...
+    def forward(
+        self,
+        tokens: Tensor,
+        padding_mask: Tensor | None = None,
+        *,
+        targets: Tensor | None = None,
+        past: State | None = None,
+    ) -> Tensor | tuple[Tensor, State]:
         """Logits of the token after each; or how unlikely ``targets`` are, for which they never are in memory.
+
+        With a ``past`` the attentions read the inputs that their layers had at the tokens before, as they were: no
+        gradient leads to them. Positions count from the first of ``tokens``.
 
         Args:
             tokens: [B, N] ids.
             padding_mask: [B, N], True = padding, wherever it stands; positions count real tokens only.
             targets: ids of the tokens that follow, [B, N].
+            past: from :meth:`no_past`, or after earlier tokens.
 
         Returns:
-            [B, N, V], or with ``targets`` their negative log-likelihoods [B, N].
+            [B, N, V], or with ``targets`` their negative log-likelihoods [B, N]; and the new past where one was given.
 
         Raises:
             ValueError: tokens or a mask that do not fit, a row without a token, more tokens than learned positions.
         """
         embedding = self.decoder_embedding
         check_tokens("tokens", tokens, padding_mask, vocab_size=embedding.vocab_size, max_length=self.max_target_length)
-        x = embedding(tokens, number_positions(tokens, padding_mask))
-        for layer in self.decoder_layers:
-            x = self.run_layer(layer, x, padding_mask)
+        index = number_positions(tokens, padding_mask)
+        x, positions = embedding(tokens, index), partial(embedding.positions, index)
+        if past is None:
+            x = self.layer_stack(self.run_layer, self.decoder_layers, x, padding_mask, positions)
+        else:
+            x, past = self._read_after(past, x, padding_mask)
         x = self.finish(x)
-        return self.predict(x) if targets is None else token_losses(x, embedding.tokens.weight, None, targets)
+        found = self.predict(x) if targets is None else token_losses(x, embedding.tokens.weight, None, targets)
+        return found if past is None else (found, past)
+
+    def _read_after(self, past: State, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, State]:
+        """The last layer's outputs, and the new past."""
+        padding = x.new_zeros(x.shape[:2], dtype=torch.bool) if padding_mask is None else padding_mask
+        hidden = torch.cat([absent(past), padding], dim=1)
+        x, inputs = self.layer_stack.read_after(self.run_layer, self.decoder_layers, inputs_of(past), x, hidden)
+        return x, after(past, inputs, hidden)
+
+    def no_past(self, batch_size: int, num_tokens: int) -> State:
+        """What the layers remember before the first token, of ``num_tokens`` at most.
+
+        Raises:
+            ValueError: layers that are reversible, whose inputs are not kept, or repeated.
+        """
+        if not self.layer_stack.remembers:
+            raise UserError(
+                "layers that are reversible or repeated remember no tokens: set backbone.reversible=false and "
+                "backbone.depth=stacked, or trainer.recurrence=0"
+            )
+        return no_past(batch_size, len(self.decoder_layers), num_tokens, self.decoder_embedding.tokens.weight.detach())
+
+    def forget(self, past: State, rows: Tensor) -> State:
+        """The same with nothing for ``rows``, bool [B]."""
+        return forget(past, rows)
 
     def finish(self, x: Tensor) -> Tensor:
         return self.final_norm(x)

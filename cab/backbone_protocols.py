@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
+from cab.decoding import State
 from cab.patterns import Pattern
 
 
@@ -37,6 +38,22 @@ class TokenLM(TokenGenerator, Protocol):
 
     def init_state(self, batch_size: int) -> Any:
         """The state before the first token."""
+
+
+class RecurrentLM(Protocol):
+    """A causal language model whose layers remember the blocks before: LM with ``trainer.recurrence``."""
+
+    def no_past(self, batch_size: int, num_tokens: int) -> State:
+        """What is remembered before the first token, of ``num_tokens`` at most: tensors with the batch first."""
+
+    def forget(self, past: State, rows: Tensor) -> State:
+        """The same, but empty for ``rows``, bool [B]; whatever stood there reaches nothing."""
+
+    def __call__(self, tokens: Tensor, padding_mask: Tensor | None = None, *, past: State) -> tuple[Tensor, State]:
+        """Logits [B, N, V] of the token after each of [B, N], which follow ``past``; and what is remembered then.
+
+        No gradient leads to what is remembered.
+        """
 
 
 class SequenceToSequence(TokenGenerator, Protocol):

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from cab.backbone import Backbone
 from cab.backbone_protocols import missing_call
+from cab.decoding import State
 from cab.errors import Unsupported
 from cab.record import Metric
 
@@ -32,11 +33,14 @@ class Task(ABC):
 
     * ``version``: raised whenever the protocol changes; results of different versions are never mixed.
     * ``calls``: protocols of :mod:`cab.backbone_protocols`; a backbone must take the calls of one of them.
+    * ``recurrent``: the protocol of backbones that remember, for ``trainer.recurrence``; None for a task whose examples
+      do not follow each other. Its training set is then read in rows: item i + 1 goes on where item i ended.
     * ``packages``: modules it imports that are no requirement of the harness, with the extra that brings each.
     """
 
     version: ClassVar[int] = 1
     calls: ClassVar[tuple[type, ...]] = ()
+    recurrent: ClassVar[type | None] = None
     packages: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
@@ -101,6 +105,13 @@ class Task(ABC):
     @abstractmethod
     def loss(self, backbone: Backbone, batch: Any) -> Tensor:
         """The training loss of a batch, a scalar."""
+
+    def recurrent_loss(self, backbone: Backbone, batch: Any, past: State | None) -> tuple[Tensor, State]:
+        """:meth:`loss` of a batch whose rows go on from ``past``, None at the start; and what is remembered then.
+
+        Of a task that names a ``recurrent`` protocol. What is remembered are tensors with the batch first.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no recurrent_loss()")
 
     def begin_epoch(self, backbone: Backbone, epoch: int) -> None:  # noqa: B027
         """Called before the first step of an epoch, and again when a run is resumed inside it."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from backbones.layers.tokens import TokenEmbedding, check_tokens, number_positions
-from backbones.layers.transformer import TransformerLayer
+from backbones.layers.transformer import LayerStack, Positions
 from cab import Backbone, UserError
 from cab.attention import State, reorder_state
 
@@ -59,6 +59,10 @@ class Decoder(Backbone):
 
     decoder_layers: nn.ModuleList
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer_stack = LayerStack()
+
     def start_layers(
         self, batch_size: int, like: Tensor, memory: Tensor | None = None, memory_padding_mask: Tensor | None = None
     ) -> DecodingState:
@@ -66,22 +70,17 @@ class Decoder(Backbone):
 
         ``like`` has the device and type of the vectors that the layers read.
         """
-        layers = tuple(layer.init_state(batch_size, like, memory, memory_padding_mask) for layer in self._layers())
-        return DecodingState(layers, torch.zeros(batch_size, dtype=torch.long, device=like.device), 0)
+        layers = self.layer_stack.sequence(self.decoder_layers)
+        states = tuple(layer.init_state(batch_size, like, memory, memory_padding_mask) for layer in layers)
+        return DecodingState(states, torch.zeros(batch_size, dtype=torch.long, device=like.device), 0)
 
     def read_layers(
-        self, x: Tensor, state: DecodingState, padding_mask: Tensor | None = None
+        self, x: Tensor, state: DecodingState, padding_mask: Tensor | None = None, positions: Positions | None = None
     ) -> tuple[Tensor, DecodingState]:
         """The last layer's outputs of the next steps [B, T, D], and the state after them."""
-        layers = []
-        for layer, slots in zip(self._layers(), state.layers, strict=True):
-            x, slots = layer.read(x, slots, padding_mask)
-            layers.append(slots)
+        x, layers = self.layer_stack.read(self.decoder_layers, state.layers, x, padding_mask, positions)
         read = x.shape[1] if padding_mask is None else (~padding_mask).sum(dim=1)
-        return x, DecodingState(tuple(layers), state.lengths + read, state.num_read + x.shape[1])
-
-    def _layers(self) -> list[TransformerLayer]:
-        return cast(list[TransformerLayer], list(self.decoder_layers))
+        return x, DecodingState(layers, state.lengths + read, state.num_read + x.shape[1])
 
 
 class TokenDecoder(Decoder):
@@ -145,7 +144,8 @@ class TokenDecoder(Decoder):
     def _read(
         self, tokens: Tensor, index: Tensor, state: DecodingState, padding_mask: Tensor | None
     ) -> tuple[Tensor, DecodingState]:
-        x, state = self.read_layers(self.decoder_embedding(tokens, index), state, padding_mask)
+        embedding = self.decoder_embedding
+        x, state = self.read_layers(embedding(tokens, index), state, padding_mask, partial(embedding.positions, index))
         return self.finish(x), state
 
     def finish(self, x: Tensor) -> Tensor:

@@ -17,7 +17,8 @@ class TokenEmbedding(nn.Module):
     The table is drawn from N(0, 1 / embed_dim), as in fairseq.
 
     Args:
-        positions: encodes position numbers, :class:`SinusoidalPositions` or :class:`LearnedPositions`.
+        positions: encodes position numbers: :class:`SinusoidalPositions`, :class:`LearnedPositions`,
+            :class:`NoPositions`.
         scale: factor of the embedding; fairseq and Vaswani et al. have sqrt(embed_dim).
         norm: which norm follows; none when not given.
     """
@@ -27,7 +28,7 @@ class TokenEmbedding(nn.Module):
         vocab_size: int,
         embed_dim: int,
         *,
-        positions: SinusoidalPositions | LearnedPositions,
+        positions: SinusoidalPositions | LearnedPositions | NoPositions,
         scale: float = 1.0,
         norm: str | None = None,
         dropout: float = 0.0,
@@ -71,6 +72,15 @@ class SinusoidalPositions(nn.Module):
         angle = (index + self.offset).to(torch.float32).unsqueeze(-1) * frequency
         encoding = torch.cat([angle.sin(), angle.cos()], dim=-1)
         return nn.functional.pad(encoding, (0, self.embed_dim % 2))
+
+
+class NoPositions(nn.Module):
+    """Zero: for attentions that know distances themselves."""
+
+    max_length: int | None = None
+
+    def forward(self, index: Tensor) -> Tensor:
+        return torch.zeros((), device=index.device)
 
 
 class LearnedPositions(nn.Module):

@@ -1,13 +1,16 @@
-"""The Transformer layer: attention slots and a feed-forward map, each a residual branch."""
+"""The Transformer layer: attention slots and a feed-forward map, each a residual branch; and stacks of layers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import ClassVar, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from backbones.layers.gates import GRUGate
 from backbones.layers.norms import make_norm
 from cab import Attention, Depth, Pattern, UserError
 from cab.attention import State
@@ -21,6 +24,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
 }
 FEED_FORWARDS = ("plain", "glu")
+RESIDUALS = ("plain", "gtrxl")
+
+States = Sequence[Mapping[str, State]]
+"""For each layer of a stack, the states of its slots."""
+Positions = Callable[[], Tensor]
+"""Gives the vectors of the tokens' positions, [1 or B, N, D]."""
 
 
 def stack(count: int, layer: Callable[..., nn.Module]) -> nn.ModuleList:
@@ -32,13 +41,30 @@ class Residual(nn.Module):
     """Where a branch's norm stands: before it (``pre``), or after its sum with the input (``post``).
 
     ``y = branch(residual.enter(x)); x = residual.leave(x, y)``
+
+    ``kind`` gtrxl has a gate in place of the sum, and a ReLU after the branch (Parisotto et al. 2020: the norm in front
+    leaves linear maps of two branches behind each other); ``gate_bias`` is what its bias starts with.
     """
 
-    def __init__(self, embed_dim: int, *, norm: str, dropout: float, norm_kind: str = "layer") -> None:
+    def __init__(
+        self,
+        embed_dim: int,
+        *,
+        norm: str,
+        dropout: float,
+        norm_kind: str = "layer",
+        kind: str = "plain",
+        gate_bias: float = 2.0,
+    ) -> None:
         super().__init__()
         if norm not in ("pre", "post"):
             raise UserError(f"norm must be 'pre' or 'post', got '{norm}'")
+        if kind not in RESIDUALS:
+            raise UserError(f"unknown residual '{kind}': choose one of {', '.join(RESIDUALS)}")
+        if kind == "gtrxl" and norm != "pre":
+            raise UserError("residual=gtrxl has its norm before each branch: build the layer with norm=pre")
         self.is_pre = norm == "pre"
+        self.gate = GRUGate(embed_dim, gate_bias) if kind == "gtrxl" else None
         self.norm = make_norm(norm_kind, embed_dim)
         self.dropout = nn.Dropout(dropout)
 
@@ -46,6 +72,8 @@ class Residual(nn.Module):
         return self.norm(x) if self.is_pre else x
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        if self.gate is not None:
+            return self.gate(x, F.relu(self.dropout(y)))
         x = x + self.dropout(y)
         return x if self.is_pre else self.norm(x)
 
@@ -96,6 +124,7 @@ class TransformerLayer(nn.Module):
         cross: NC or CC, of the cross attention; none when not given.
         norm: ``pre`` or ``post``.
         norm_kind, feed_forward: which norm (:mod:`backbones.layers.norms`) and feed-forward map.
+        residual, gate_bias: how a branch joins the stream, :class:`Residual`.
         dropout: of each branch's output.
         attention_dropout: of the attention weights.
         activation_dropout: inside the feed-forward map.
@@ -120,17 +149,21 @@ class TransformerLayer(nn.Module):
         is_xavier: bool = True,
         norm_kind: str = "layer",
         feed_forward: str = "plain",
+        residual: str = "plain",
+        gate_bias: float = 2.0,
         depth: Depth,
     ) -> None:
         super().__init__()
-        residual = partial(Residual, embed_dim, norm=norm, norm_kind=norm_kind, dropout=dropout)
+        join = partial(
+            Residual, embed_dim, norm=norm, norm_kind=norm_kind, dropout=dropout, kind=residual, gate_bias=gate_bias
+        )
         attention = partial(slots, embed_dim=embed_dim, num_heads=num_heads, dropout=attention_dropout, depth=depth)
         self.self_attention = attention(pattern)
-        self.self_residual = residual()
+        self.self_residual = join()
         self.cross_attention: Attention | None = None
         if cross is not None:
             self.cross_attention = attention(cross)
-            self.cross_residual = residual()
+            self.cross_residual = join()
         self.feed_forward = FeedForward(
             embed_dim,
             ffn_dim,
@@ -139,7 +172,7 @@ class TransformerLayer(nn.Module):
             dropout=activation_dropout,
             is_xavier=is_xavier,
         )
-        self.feed_forward_residual = residual()
+        self.feed_forward_residual = join()
 
     def forward(
         self,
@@ -147,10 +180,16 @@ class TransformerLayer(nn.Module):
         padding_mask: Tensor | None = None,
         memory: Tensor | None = None,
         memory_padding_mask: Tensor | None = None,
+        past: Tensor | None = None,
     ) -> Tensor:
-        """[B, N, D] to [B, N, D]; ``memory`` [B, M, D] is what the cross attention reads."""
-        y = self.self_attention(self.self_residual.enter(x), query_padding_mask=padding_mask)
-        x = self.self_residual.leave(x, y)
+        """[B, N, D] to [B, N, D]; ``memory`` [B, M, D] is what the cross attention reads.
+
+        ``past`` [B, P, D] are inputs of the layer before these, which the self attention reads too; ``padding_mask``
+        is then of both, [B, P + N].
+        """
+        read = self.self_residual.enter(x if past is None else torch.cat([past, x], dim=1))
+        y = self.self_attention(read, query_padding_mask=padding_mask)
+        x = self.self_residual.leave(x, y if past is None else y[:, past.shape[1] :])
         if self.cross_attention is not None:
             y = self.cross_attention(
                 self.cross_residual.enter(x),
@@ -186,16 +225,86 @@ class TransformerLayer(nn.Module):
         self, x: Tensor, states: Mapping[str, State], padding_mask: Tensor | None = None
     ) -> tuple[Tensor, dict[str, State]]:
         """:meth:`forward` of the next tokens [B, T, D], and the states after them."""
-        y, after = _read(self.self_attention, self.self_residual.enter(x), states["self"], padding_mask)
+        y, after = read_attention(self.self_attention, self.self_residual.enter(x), states["self"], padding_mask)
         x = self.self_residual.leave(x, y)
         new = {"self": after}
         if self.cross_attention is not None:
-            y, after = _read(self.cross_attention, self.cross_residual.enter(x), states["cross"], padding_mask)
+            y, after = read_attention(self.cross_attention, self.cross_residual.enter(x), states["cross"], padding_mask)
             x = self.cross_residual.leave(x, y)
             new["cross"] = after
         return self.feed_forward_residual.leave(x, self.feed_forward(self.feed_forward_residual.enter(x))), new
 
 
-def _read(attention: Attention, x: Tensor, state: State, padding_mask: Tensor | None) -> tuple[Tensor, State]:
+def read_attention(attention: Attention, x: Tensor, state: State, padding_mask: Tensor | None) -> tuple[Tensor, State]:
+    """The outputs of self or cross attention for the next tokens [B, T, D], and the state after them."""
     read = attention.step if x.shape[1] == 1 else attention.prefill
     return read(x, state, query_padding_mask=padding_mask)
+
+
+class LayerStack(nn.Module):
+    """One layer after the other.
+
+    It does not own the layers, so that their weights are called the same however they follow one another.
+    """
+
+    layer_class: ClassVar[type[TransformerLayer]] = TransformerLayer
+    remembers: ClassVar[bool] = True
+    """Whether it has :meth:`read_after`."""
+
+    def count(self, num_layers: int) -> int:
+        """Layers that have weights of their own, where a backbone is ``num_layers`` deep."""
+        return num_layers
+
+    def sequence(self, layers: nn.ModuleList) -> list[TransformerLayer]:
+        """The layers in the order in which they are run; each time has a state of its own."""
+        return transformer_layers(layers)
+
+    def forward(
+        self,
+        run_layer: Callable[..., Tensor],
+        layers: nn.ModuleList,
+        x: Tensor,
+        padding_mask: Tensor | None,
+        positions: Positions | None = None,  # noqa: ARG002
+    ) -> Tensor:
+        """The outputs [B, N, D] for ``x`` [B, N, D]; ``run_layer`` is :meth:`cab.Backbone.run_layer`."""
+        for layer in layers:
+            x = run_layer(layer, x, padding_mask)
+        return x
+
+    def read_after(
+        self,
+        run_layer: Callable[..., Tensor],
+        layers: nn.ModuleList,
+        past: Sequence[Tensor],
+        x: Tensor,
+        padding_mask: Tensor,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """:meth:`forward` after the ``past`` [B, P, D] of each layer, and the inputs of each.
+
+        ``padding_mask`` is of both, [B, P + N].
+        """
+        inputs = []
+        for layer, before in zip(layers, past, strict=True):
+            inputs.append(x)
+            x = run_layer(layer, x, padding_mask, None, None, before)
+        return x, inputs
+
+    def read(
+        self,
+        layers: nn.ModuleList,
+        states: States,
+        x: Tensor,
+        padding_mask: Tensor | None,
+        positions: Positions | None = None,  # noqa: ARG002
+    ) -> tuple[Tensor, tuple[Mapping[str, State], ...]]:
+        """:meth:`forward` of the next tokens [B, T, D], and the states after them."""
+        after = []
+        for layer, state in zip(transformer_layers(layers), states, strict=True):
+            x, state = layer.read(x, state, padding_mask)
+            after.append(state)
+        return x, tuple(after)
+
+
+def transformer_layers(layers: nn.ModuleList) -> list[TransformerLayer]:
+    return cast(list[TransformerLayer], list(layers))

@@ -76,18 +76,23 @@ class StepBatches(Sampler[Draw]):
     The last incomplete batch of an epoch is left out, as in training loops of the field. A process draws every
     ``num_processes``-th micro-batch of each batch.
 
+    In rows (Dai et al. 2019) the items are cut into as many equal runs as a batch has rows, and row b of batch s is
+    item ``s mod k`` of run b: it follows row b of the batch before. The items that no run has are left out.
+
     Args:
         num_items: size of the data set.
         shares: how each batch is cut.
         num_steps: batches of the whole run.
         seed: of the permutations.
+        in_rows: no permutations.
     """
 
-    def __init__(self, *, num_items: int, shares: Shares, num_steps: int, seed: int) -> None:
+    def __init__(self, *, num_items: int, shares: Shares, num_steps: int, seed: int, in_rows: bool = False) -> None:
         self.num_items = num_items
         self.shares = shares
         self.num_steps = num_steps
         self.seed = seed
+        self.in_rows = in_rows
         self.start = 0
         """The step to begin with; set before iterating when a run is resumed."""
 
@@ -105,12 +110,19 @@ class StepBatches(Sampler[Draw]):
             wanted, position = divmod(step, self.steps_per_epoch)
             if wanted != epoch:
                 epoch = wanted
-                generator = torch.Generator().manual_seed(mix_seed(self.seed, epoch))
-                order = torch.randperm(self.num_items, generator=generator)
+                order = self._order(epoch)
             batch = order[position * shares.batch_size : (position + 1) * shares.batch_size]
             for piece in range(shares.rank, shares.pieces, shares.num_processes):
                 items = batch[piece * shares.micro_batch_size : (piece + 1) * shares.micro_batch_size]
                 yield Draw(step * shares.pieces + piece, items.tolist())
+
+    def _order(self, epoch: int) -> Tensor:
+        """The items of an epoch, batch after batch."""
+        if self.in_rows:
+            rows, length = self.shares.batch_size, self.steps_per_epoch
+            return torch.arange(rows * length).view(rows, length).t().flatten()
+        generator = torch.Generator().manual_seed(mix_seed(self.seed, epoch))
+        return torch.randperm(self.num_items, generator=generator)
 
     def number(self, index: int) -> int:
         """Which micro-batch of the run, over all processes, this process's micro-batch ``index`` of the run is."""

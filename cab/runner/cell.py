@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cab.backbone import AttentionSpec
+from cab.backbone_protocols import missing_call
 from cab.build import backbone_patterns, check_attention, check_slot, parse_elsewhere
 from cab.config import tuned_options
 from cab.errors import Unsupported, UserError
@@ -18,7 +19,8 @@ from cab.patterns import Pattern
 from cab.record import Record, cell_hash, record_path
 from cab.registry import ATTENTIONS, BACKBONES, TASKS
 from cab.run_options import typed_config
-from cab.runner.trainer_config import TrainerConfig, measured
+from cab.runner import backbone_options, trainer_config
+from cab.runner.trainer_config import TrainerConfig
 from cab.task import Task
 
 log = logging.getLogger("cab")
@@ -64,13 +66,15 @@ class Cell:
         _check_seed(config["seed"])
         elsewhere = parse_elsewhere(config["elsewhere"])
         trainer = TrainerConfig(**config["trainer"])
+        check_recurrence(trainer.recurrence, task_name, backbone)
         return cls(config, task, backbone, backbone_options, attention, pattern, elsewhere, trainer)
 
     @property
     def identity(self) -> dict[str, Any]:
         """The configuration that makes the cell what it is: all but where and how it runs."""
         what = {key: value for key, value in self.config.items() if key not in RUN_KEYS}
-        what["trainer"] = measured(what["trainer"])
+        what["trainer"] = trainer_config.measured(what["trainer"])
+        what["backbone"] = backbone_options.measured(what["backbone"])
         return {**what, **self._other_engine, **self.task.origin, "task_version": self.task.version}
 
     @property
@@ -157,6 +161,21 @@ def check_task_backbone(task: str, backbone: str, pattern: Pattern | None = None
     raise Unsupported(
         f"task '{task}' does not test pattern {pattern} in '{backbone}'; it tests {' '.join(defined[backbone])}"
     )
+
+
+def check_recurrence(recurrence: int, task: str, backbone: str) -> None:
+    """UserError when the task's examples do not follow each other, or the backbone remembers nothing of them."""
+    if not recurrence:
+        return
+    asked, protocol = f"trainer.recurrence={recurrence}", TASKS.get(task).cls.recurrent
+    if protocol is None:
+        raise UserError(f"{asked}: the examples of task '{task}' do not follow each other; set trainer.recurrence=0")
+    missing = missing_call(BACKBONES.get(backbone).cls, protocol)
+    if missing:
+        raise UserError(
+            f"{asked}: backbone '{backbone}' does not take {missing}, as a {protocol.__name__} does; choose another, "
+            "or set trainer.recurrence=0"
+        )
 
 
 def runnable_cells() -> list[tuple[str, str, str, str, str]]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MACHINE_KEYS = ("checkpoint_every", "micro_batch_size", "num_workers", "strategy")
 """What suits a machine and is not part of what is measured."""
 
-ADDED = {"matmul": "highest"}
+ADDED = {"matmul": "highest", "recurrence": 0}
 """Settings that older records lack, and what those runs had."""
 
 
@@ -61,6 +61,7 @@ class TrainerConfig:
     stop_when_diverged: bool
     compile: bool
     matmul: str = _one_of("highest", "high")
+    recurrence: int = _whole(0)
 
     def __post_init__(self) -> None:
         for each in fields(self):

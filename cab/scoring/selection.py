@@ -12,7 +12,7 @@ from cab.errors import UserError
 from cab.record import CELL, PLACE, Record, Status
 from cab.registry import TASKS
 from cab.results import EXAMPLE_COMMAND, SYNTHETIC, is_generated
-from cab.runner.trainer_config import measured
+from cab.runner import backbone_options, trainer_config
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,8 +107,9 @@ def _tell_of_settings(table: pd.DataFrame) -> None:
 def _settings(record: Record) -> str:
     """What attentions that are compared should have in common, as JSON."""
     shared: dict[str, Any] = {name: record.config.get(name) for name in ("task", "backbone", "trainer", "elsewhere")}
-    if isinstance(shared["trainer"], Mapping):
-        shared["trainer"] = measured(shared["trainer"])
+    for name, options in (("trainer", trainer_config), ("backbone", backbone_options)):
+        if isinstance(shared[name], Mapping):
+            shared[name] = options.measured(shared[name])
     return json.dumps(shared, sort_keys=True)
 
 

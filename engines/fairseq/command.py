@@ -16,6 +16,8 @@ from tasks.mlm.task import MLM
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_accurate"}
 """Ours, and fairseq's names for them."""
+LACKING = ("residual", "reversible", "depth")
+"""Options of backbones that fairseq's have only as they are by default."""
 
 
 def training_arguments(cell: Cell) -> list[str]:
@@ -36,6 +38,9 @@ def network_arguments(cell: Cell) -> list[str]:
     """
     task_options = cell.task.backbone_options(cell.backbone)
     options = {**BACKBONES.get(cell.backbone).options, **cell.backbone_options, **task_options}
+    for name in LACKING:
+        if options.get(name) != BACKBONES.get(cell.backbone).options.get(name):
+            raise Unsupported(f"engine=fairseq has no backbone.{name}={options[name]}; use engine=torch")
     if cell.backbone == "gpt2":
         arguments = _gpt2(options)
     elif cell.backbone == "roberta":
@@ -59,6 +64,8 @@ def network_arguments(cell: Cell) -> list[str]:
 
 
 def _gpt2(options: Mapping[str, Any]) -> list[str]:
+    if options["positions"] == "none":
+        raise Unsupported("engine=fairseq has no backbone.positions=none; change it, or use engine=torch")
     arguments = ["--arch", "cab_gpt2", "--activation-fn", ACTIVATIONS[options["activation"]]]
     if options["positions"] == "learned":
         arguments += ["--decoder-learned-pos", "--max-target-positions", str(options["max_length"])]
@@ -100,6 +107,7 @@ def check_trainer(config: TrainerConfig) -> None:
         f"precision={config.precision}": config.precision != "32-true",
         "compile=true": config.compile,
         "matmul=high": config.matmul != "highest",
+        f"recurrence={config.recurrence}": config.recurrence,
         "max_steps=0": (config.max_steps or config.max_epochs) == 0,
     }
     micro = config.micro_batch_size or config.batch_size

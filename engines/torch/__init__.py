@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cab.backbone import Backbone
+from cab.errors import UserError
 from cab.runner.batches import Shares, StepBatches, training_batches
 from cab.runner.cell import Cell
 from cab.runner.engine import Run, Training
@@ -13,9 +14,11 @@ from engines.torch.loop import Loop
 from engines.torch.parallel import ManyProcesses, OneProcess
 
 
-def check(cell: Cell, processes: Processes) -> None:  # noqa: ARG001
-    """UserError for a logger that is not there."""
+def check(cell: Cell, processes: Processes) -> None:
+    """UserError for a logger that is not there, and for memories that several processes would have to put together."""
     check_logger(cell.config["logger"]["name"])
+    if cell.trainer.recurrence and processes.count > 1:
+        raise UserError("trainer.recurrence remembers in one process: start it without torchrun or srun")
 
 
 def train(run: Run, backbone: Backbone) -> Training:
@@ -55,6 +58,12 @@ def make_order(num_items: int, run: Run) -> StepBatches:
         rank=run.processes.rank,
         num_processes=run.processes.count,
     )
-    order = StepBatches(num_items=num_items, shares=shares, num_steps=0, seed=run.cell.config["seed"])
+    in_rows = config.recurrence > 0
+    if in_rows and num_items < config.batch_size:
+        raise UserError(
+            f"trainer.recurrence: the {num_items} blocks of the training part are fewer than the rows of "
+            f"trainer.batch_size={config.batch_size}; lower it"
+        )
+    order = StepBatches(num_items=num_items, shares=shares, num_steps=0, seed=run.cell.config["seed"], in_rows=in_rows)
     order.num_steps = config.num_steps(order.steps_per_epoch)
     return order

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cab.attention import State
 from cab.backbone import Backbone
 from cab.learning import auxiliary_loss, end_step
 from cab.runner.batches import DeviceBatches, StepBatches, mix_seed, on_device
@@ -21,6 +22,7 @@ from engines.torch.adam import make_optimizer
 from engines.torch.checkpoints import Checkpoints, averaged_steps
 from engines.torch.history import History
 from engines.torch.loggers import Loggers
+from engines.torch.memories import Memories
 from engines.torch.parallel import OneProcess
 from engines.torch.profiling import NoProfile, StepProfile
 
@@ -28,17 +30,24 @@ log = logging.getLogger(__name__)
 
 
 class Objective(nn.Module):
-    """The task's loss on the network, and the losses that its modules add: what processes exchange gradients of."""
+    """The task's loss on the network, and the losses that its modules add: what processes exchange gradients of.
 
-    def __init__(self, task: Task, network: Backbone, *, is_compiled: bool) -> None:
+    Where rows go on from batch to batch, it is given what they remember and gives what they remember then.
+    """
+
+    def __init__(self, task: Task, network: Backbone, *, is_compiled: bool, recurs: bool) -> None:
         super().__init__()
         self.task = task
         self.network = network
+        self._recurs = recurs
         self._called = (torch.compile(network) if is_compiled else network,)  # in a tuple, so no second submodule
 
-    def forward(self, batch: Any) -> tuple[Tensor, Tensor | None]:
-        loss = self.task.loss(self._called[0], batch)  # type: ignore[arg-type]
-        return loss, auxiliary_loss(self.network)
+    def forward(self, batch: Any, memory: State | None) -> tuple[Tensor, Tensor | None, State | None]:
+        if self._recurs:
+            loss, memory = self.task.recurrent_loss(self._called[0], batch, memory)  # type: ignore[arg-type]
+        else:
+            loss = self.task.loss(self._called[0], batch)  # type: ignore[arg-type]
+        return loss, auxiliary_loss(self.network), memory
 
 
 class Loop:
@@ -56,13 +65,16 @@ class Loop:
             self.config, steps=order.num_steps, steps_per_epoch=order.steps_per_epoch, processes=processes
         )
         self.checkpoints = Checkpoints(run.folder)
+        self.memories = Memories(order.shares.accumulate)
         saved = self.checkpoints.newest()
         if saved is not None:
             order.start = saved["step"]
             log.info("resuming from step %d", order.start)
             network.load_state_dict(saved["network"])
             self.history.load_state_dict(saved["history"])
-        self.objective = processes.spread(Objective(self.task, network, is_compiled=self.config.compile))
+            self.memories.load(saved.get("memories"), run.device)
+        objective = Objective(self.task, network, is_compiled=self.config.compile, recurs=self.config.recurrence > 0)
+        self.objective = processes.spread(objective)
         self.optimizer = make_optimizer(network, self.config)
         self.rate = self.config.rate(order.steps_per_epoch)
         is_scaled = self.config.precision == "16-mixed" and run.device.type == "cuda"
@@ -96,13 +108,15 @@ class Loop:
     def _make_step(self, step: int, batches: Iterator[Any]) -> None:
         """Forward and backward of the micro-batches, then one update."""
         accumulate = self.order.shares.accumulate
+        if step % self.order.steps_per_epoch == 0:
+            self.memories.forget()
         for piece in range(accumulate):
             with self.profile.part("batch"):
                 batch = on_device(next(batches), self.run.device)
             self._begin(step, self.order.number(step * accumulate + piece))
             with self.processes.step_part(self.objective, is_last=piece == accumulate - 1):
                 with self.profile.part("forward"), self.config.autocast(self.run.device):
-                    loss, auxiliary = self.objective(batch)
+                    loss, auxiliary, self.memories[piece] = self.objective(batch, self.memories[piece])
                 with self.profile.part("backward"):
                     total = (loss if auxiliary is None else loss + auxiliary) / accumulate
                     self.scaler.scale(total).backward()
@@ -172,6 +186,7 @@ class Loop:
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "history": self.history.state_dict(),
+            "memories": self.memories.state(),
         }
         if self.run.processes.is_first:
             self.checkpoints.save(state, step=step, best_step=self.history.best_step)

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cab import Backbone
+from cab.attention import State
 
 LARGE = 2**26
 """Logits (256 MiB in float32) above which a network that can gives losses itself, a few logits at a time."""
@@ -15,9 +16,27 @@ LARGE = 2**26
 
 def token_losses(backbone: Backbone, vocab_size: int, targets: Tensor, *inputs: Any, **more: Any) -> Tensor:
     """Nats of each of ``targets`` by the logits of ``backbone(*inputs, **more)``, in the targets' shape."""
-    if targets.numel() * vocab_size > LARGE and backbone.gives_losses:
+    if _gives_losses(backbone, vocab_size, targets):
         losses: Tensor = backbone(*inputs, **more, targets=targets)
         return losses
-    logits = backbone(*inputs, **more)
+    return _losses(backbone(*inputs, **more), targets)
+
+
+def recurrent_token_losses(
+    backbone: Backbone, vocab_size: int, targets: Tensor, *inputs: Any, past: State
+) -> tuple[Tensor, State]:
+    """:func:`token_losses` after ``past``, and the past of what follows."""
+    if _gives_losses(backbone, vocab_size, targets):
+        losses: tuple[Tensor, State] = backbone(*inputs, past=past, targets=targets)
+        return losses
+    logits, past = backbone(*inputs, past=past)
+    return _losses(logits, targets), past
+
+
+def _gives_losses(backbone: Backbone, vocab_size: int, targets: Tensor) -> bool:
+    return targets.numel() * vocab_size > LARGE and backbone.gives_losses
+
+
+def _losses(logits: Tensor, targets: Tensor) -> Tensor:
     losses = F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten(), reduction="none")
     return losses.view_as(targets)

@@ -49,6 +49,7 @@ class Corpus:
         files: raw tokens of each part; ``end_of_line`` stands after every line.
         dictionary: raw token to entry; what does not occur in training is UNKNOWN.
         counts: how often each entry occurs in training.
+        ends: tokens of each part up to the end of each book.
         words: of each part, separated by white space; of some corpora with the ends of their lines.
         unknown: tokens of each part that the dictionary lacks.
     """
@@ -57,6 +58,7 @@ class Corpus:
     end_of_line: int
     dictionary: np.ndarray
     counts: np.ndarray
+    ends: dict[str, np.ndarray]
     words: dict[str, int]
     unknown: dict[str, int]
     tokenizer: Tokenizer
@@ -106,7 +108,7 @@ def read_corpus(books: Books, *, tokenizer: str | None, vocab_size: int) -> Corp
         )
     else:
         bpe = read_bpe(tokenizer)
-    key = {"books": books.key, "tokenizer": bpe.to_str(), "version": 1}
+    key = {"books": books.key, "tokenizer": bpe.to_str(), "version": 2}
     folder = prepared("corpus", key, lambda folder: _encode(books, bpe, folder))
     about = json.loads((folder / "about.json").read_text())
     files = {part: TokenFile(folder / f"{part}.bin", about["dtype"]) for part in PARTS}
@@ -124,6 +126,7 @@ def read_corpus(books: Books, *, tokenizer: str | None, vocab_size: int) -> Corp
         end_of_line=end_of_line,
         dictionary=dictionary,
         counts=counts,
+        ends={part: np.array(ends) for part, ends in about["ends"].items()},
         words=about["words"],
         unknown={part: _count_unknown(files[part], dictionary) for part in PARTS[1:]},
         tokenizer=bpe,
@@ -132,10 +135,11 @@ def read_corpus(books: Books, *, tokenizer: str | None, vocab_size: int) -> Corp
 
 
 def _encode(books: Books, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write each part's tokens, line by line, with the end of line after each; count those of training."""
+    """Write each part's tokens, line by line, with the end of line after each, and where books end; count training."""
     end_of_line = tokenizer.get_vocab_size()
     dtype = "uint16" if end_of_line < 2**16 else "uint32"
     words = {}
+    ends: dict[str, list[int]] = {part: [] for part in PARTS}
     for part in PARTS:
         counts = np.zeros(end_of_line + 1, dtype=np.int64)
         words[part] = 0
@@ -148,9 +152,10 @@ def _encode(books: Books, tokenizer: Tokenizer, folder: Path) -> None:
                     tokens = np.concatenate([np.array([*line.ids, end_of_line], dtype=dtype) for line in encoded])
                     tokens.tofile(file)
                     counts += np.bincount(tokens, minlength=len(counts))
+                ends[part].append(file.tell() // np.dtype(dtype).itemsize)
         if part == "train":
             np.save(folder / "counts.npy", counts)
-    (folder / "about.json").write_text(json.dumps({"dtype": dtype, "words": words}))
+    (folder / "about.json").write_text(json.dumps({"dtype": dtype, "words": words, "ends": ends}))
 
 
 def _count_unknown(file: TokenFile, dictionary: np.ndarray) -> int:

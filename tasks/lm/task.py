@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -14,14 +14,17 @@ from torch.nn import functional as F
 
 from backbones.generation import Limits, sample
 from cab import Backbone, Task, UserError, register_task
-from cab.backbone_protocols import TokenLM
+from cab.attention import State
+from cab.backbone_protocols import RecurrentLM, TokenLM
 from cab.task import Batches, Metric
 from tasks.corpus.blocks import Blocks, OverlappingBlocks
 from tasks.corpus.books import WIKITEXTS, SyntheticBooks, find_books
 from tasks.corpus.facts import ALL, ANSWERS, Facts, FactScores, check_scored
 from tasks.corpus.losses import token_losses
-from tasks.corpus.tokens import perplexity, read_corpus, unigram_loss
+from tasks.corpus.streams import BookBlocks, Stretch, books
+from tasks.corpus.tokens import PAD, perplexity, read_corpus, unigram_loss
 from tasks.lm.pictures import draw_contexts, write_samples
+from tasks.lm.recurrence import read_books, stretch_losses
 from tasks.lm.synthetic import LEVELS, generate_book
 
 log = logging.getLogger(__name__)
@@ -32,6 +35,9 @@ log = logging.getLogger(__name__)
 )
 class LM(Task):
     """Predict each token of a book from those before it.
+
+    With ``trainer.recurrence`` each block follows on the one before it in its row, in training as in evaluation, and
+    the network remembers so many tokens of those before; a book begins with nothing remembered (Dai et al. 2019).
 
     Args:
         dataset: pg19 (folders in its layout, or a data set on the hub), wikitext103 or wikitext2 (their three files),
@@ -48,13 +54,16 @@ class LM(Task):
             overlap by so many: ``word_ppl_overlap``, as fairseq's ``--context-window``; 0 for none.
         evaluation_batch_size: blocks a batch in validation and test.
         context_lengths: block lengths at which the trained network is scored besides, shorter and longer than
-            ``block_len`` (the paper's Figure 3c).
+            ``block_len`` (the paper's Figure 3c). With recurrence, tokens of a block and of what is remembered
+            together: those beyond ``block_len`` are remembered.
         context_tokens: of the test part, scored at each of them; null: all.
         sample_tokens: tokens of each text that is generated to look at.
     """
 
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
     calls: ClassVar = (TokenLM,)
+    recurrent: ClassVar = RecurrentLM
+    recurrence = 0
 
     def __init__(
         self,
@@ -112,11 +121,33 @@ class LM(Task):
         if not 0 <= self.overlap < self.block_len:
             raise UserError(f"task.overlap must be from 0 to below task.block_len {self.block_len}, got {self.overlap}")
 
+    def join(self, cell: Mapping[str, Any]) -> None:
+        self.recurrence = cell["trainer"]["recurrence"]
+        if self.recurrence and self.overlap:
+            raise UserError("task.overlap repeats what trainer.recurrence remembers: set task.overlap=0")
+
+    def begin(self, backbone: Backbone) -> None:
+        if self.recurrence:
+            cast(RecurrentLM, backbone).no_past(1, self.recurrence)  # a network that cannot remember says so
+
+    @property
+    def variant(self) -> str:
+        return f"recurrence {self.recurrence}" if self.recurrence else ""
+
     def setup(self, data_root: Path | None) -> None:
         books = find_books(self.dataset, self.source, data_root, synthetic=SyntheticBooks(generate_book))
         self.corpus = read_corpus(books, tokenizer=self.tokenizer, vocab_size=self.vocab_size)
         self._facts = Facts.of(self.corpus) if self._asks else None
-        self._training = Blocks(self.corpus, "train", self.block_len, whole=True)
+        self._training: Blocks | BookBlocks
+        if self.recurrence:
+            self._training = BookBlocks(self.corpus, "train", self.block_len)
+        else:
+            self._training = Blocks(self.corpus, "train", self.block_len, whole=True)
+
+    @property
+    def _context(self) -> int:
+        """The tokens of a training block and those that are remembered before it."""
+        return self.block_len + self.recurrence
 
     def fingerprint(self) -> dict[str, Any]:
         return {**self.corpus.key, "dictionary": self.corpus.size, "unknown": self.corpus.unknown}
@@ -125,12 +156,19 @@ class LM(Task):
         return {"vocab_size": self.corpus.size}
 
     @property
-    def training_set(self) -> Blocks:
+    def training_set(self) -> Blocks | BookBlocks:
         return self._training
 
-    def loss(self, backbone: Backbone, batch: Tensor) -> Tensor:
+    def loss(self, backbone: Backbone, batch: Tensor | Stretch) -> Tensor:
         """Mean negative log-likelihood, in nats a token that is scored."""
+        if isinstance(batch, Stretch):
+            return self.recurrent_loss(backbone, batch, None)[0]
         return self.token_losses(backbone, batch)[self._is_scored(batch[:, 1:])].mean()
+
+    def recurrent_loss(self, backbone: Backbone, batch: Stretch, past: State | None) -> tuple[Tensor, State]:
+        losses, past = stretch_losses(backbone, self.corpus.size, batch, past, self.recurrence)
+        scored = self._is_scored(batch.tokens[:, 1:])
+        return losses[scored].sum() / scored.sum().clamp(min=1), past
 
     def token_losses(self, backbone: Backbone, batch: Tensor) -> Tensor:
         """Negative log-likelihood of each token but the first, [B, N]."""
@@ -138,7 +176,7 @@ class LM(Task):
 
     def _is_scored(self, tokens: Tensor) -> Tensor:
         if self._facts is None:
-            return torch.ones_like(tokens, dtype=torch.bool)
+            return tokens != PAD
         return self._facts.is_answer.to(tokens.device)[tokens]
 
     def mean_loss(
@@ -146,12 +184,26 @@ class LM(Task):
     ) -> tuple[float, int]:
         """Mean over every scored token of a part, in blocks of ``length`` that do not overlap; and how many tokens."""
         total, count = 0.0, 0
+        if self.recurrence:
+            for tokens, found in self._books(backbone, batches, part, length, limit):
+                losses = found[self._is_scored(tokens)]
+                total += losses.double().sum().item()
+                count += losses.numel()
+            return total / count, count
         for batch in batches(Blocks(self.corpus, part, length, whole=False, limit=limit), self.evaluation_batch_size):
             for rows in [batch] if isinstance(batch, Tensor) else [row.unsqueeze(0) for row in batch]:
                 losses = self.token_losses(backbone, rows)[self._is_scored(rows[:, 1:])]
                 total += losses.double().sum().item()
                 count += losses.numel()
         return total / count, count
+
+    def _books(
+        self, backbone: Backbone, batches: Batches, part: str, length: int, limit: int | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Tokens and losses of books: ``length`` are what a block has and what is remembered before it."""
+        blocks = BookBlocks(self.corpus, part, min(length, self.block_len), limit=limit)
+        rows, remembered = self.evaluation_batch_size, max(0, length - self.block_len)
+        return read_books(backbone, batches, self.corpus, blocks, rows=rows, remembered=remembered)
 
     def overlapping_loss(self, backbone: Backbone, batches: Batches, part: str) -> float:
         """Sum over every token of a part, each with ``overlap`` tokens or more before it, but for the first block."""
@@ -163,15 +215,15 @@ class LM(Task):
         return total
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
-        return self.mean_loss(backbone, batches, "validation", self.block_len)[0]
+        return self.mean_loss(backbone, batches, "validation", self._context)[0]
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        mean, count = self.mean_loss(backbone, batches, "test", self.block_len)
+        mean, count = self.mean_loss(backbone, batches, "test", self._context)
         scores = {"ppl": perplexity(mean)}
         if self._facts is None:
             scores["word_ppl"] = perplexity(mean * count / self.corpus.words["test"])
             if "word_ppl_validation" in self._word_perplexities:
-                mean, count = self.mean_loss(backbone, batches, "validation", self.block_len)
+                mean, count = self.mean_loss(backbone, batches, "validation", self._context)
                 scores["word_ppl_validation"] = perplexity(mean * count / self.corpus.words["validation"])
             if self.overlap:
                 total = self.overlapping_loss(backbone, batches, "test")
@@ -191,6 +243,10 @@ class LM(Task):
 
     def _level_scores(self, facts: Facts, backbone: Backbone, batches: Batches) -> dict[str, float]:
         scores = FactScores(facts, LEVELS)
+        if self.recurrence:
+            for tokens, losses in self._books(backbone, batches, "test", self._context):
+                scores.add(tokens[None], losses[None])
+            return scores.perplexities()
         for batch in batches(Blocks(self.corpus, "test", self.block_len, whole=True), self.evaluation_batch_size):
             scores.add(batch, F.pad(self.token_losses(backbone, batch), (1, 0)))
         return scores.perplexities()
@@ -198,7 +254,8 @@ class LM(Task):
     def baselines(self) -> dict[str, dict[str, float]]:
         """Each token by its share of the training part; of generated books, what a window of so many tokens tells."""
         if self._facts is not None:
-            return {f"look_up_{window}": self._looked_up(self._facts, window) for window in (0, 4, 16, self.block_len)}
+            windows = dict.fromkeys((0, 4, 16, self.block_len, self._context))
+            return {f"look_up_{window}": self._looked_up(self._facts, window) for window in windows}
         mean = unigram_loss(self.corpus, "test")
         words = perplexity(mean * len(self.corpus.files["test"]) / self.corpus.words["test"])
         return {"unigram": {"ppl": perplexity(mean), "word_ppl": words}}
@@ -206,12 +263,13 @@ class LM(Task):
     def _looked_up(self, facts: Facts, window: int) -> dict[str, float]:
         scores = FactScores(facts, LEVELS)
         blocks = Blocks(self.corpus, "test", self.block_len, whole=True)
-        for i in range(len(blocks)):
-            scores.add_look_up(blocks[i], window)
+        rows = books(self.corpus, "test") if self.recurrence else (blocks[i] for i in range(len(blocks)))
+        for tokens in rows:
+            scores.add_look_up(tokens, window)
         return {"ppl": perplexity(scores.mean), **scores.perplexities()}
 
     def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
-        draw_contexts(self._contexts, self.block_len, f"LM {self.dataset}", folder / "contexts.png")
+        draw_contexts(self._contexts, self._context, f"LM {self.dataset}", folder / "contexts.png")
         network = cast(TokenLM, backbone)
         prompts = next(batches(Blocks(self.corpus, "test", min(64, self.block_len), whole=True), 2))
         generator = torch.Generator(device=prompts.device).manual_seed(1)

@@ -42,7 +42,7 @@ OPTIONS = {  # small enough that windows, chunks and segments end inside the seq
 }
 
 
-def small(name: str, pattern: str, attention: str = "vanilla", **options: Any) -> Backbone:
+def small(name: str, pattern: str, attention: str | Mapping[str, Any] = "vanilla", **options: Any) -> Backbone:
     """In float64, without dropout, with biases and norms at random too."""
     backbone = build_backbone(
         name, attention=spec(attention, pattern), pattern=pattern, **{**SMALL[name], **options}
@@ -56,8 +56,10 @@ def small(name: str, pattern: str, attention: str = "vanilla", **options: Any) -
     return backbone.eval()
 
 
-def spec(attention: str, pattern: str) -> Mapping[str, Any]:
-    """The attention with options that suit short sequences."""
+def spec(attention: str | Mapping[str, Any], pattern: str) -> Mapping[str, Any]:
+    """The attention with options that suit short sequences, unless it has its own."""
+    if not isinstance(attention, str):
+        return attention
     return {"name": attention, **OPTIONS.get(attention, OPTIONS.get(f"{attention} {pattern}", {}))}
 
 

@@ -291,7 +291,7 @@ def test_masks_that_do_not_fit(name: str, pattern: str) -> None:
 
 
 def test_unknown_choices() -> None:
-    with pytest.raises(UserError, match="unknown positions 'sinusoid': choose sinusoidal or learned"):
+    with pytest.raises(UserError, match="unknown positions 'sinusoid': choose one of sinusoidal, learned, none"):
         small("gpt2", "CS", positions="sinusoid")
     with pytest.raises(UserError, match="unknown activation 'tanh': choose one of relu, gelu, gelu_tanh"):
         small("gpt2", "CS", activation="tanh")

@@ -112,3 +112,16 @@ def test_a_run_of_two_processes_goes_on_in_one(language_model: dict[str, Any], t
     losses = [[entry["loss"] for entry in run["history"]] for run in (language_model, resumed)]
     # Before the cut the first entry has the losses of the first process alone.
     assert losses[1][1:] == pytest.approx(losses[0][1:], abs=1e-4)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_reversible_layers_of_two_processes_are_those_of_one(strategy: str, tmp_path: Path) -> None:
+    runs = [
+        record(
+            tmp_path / str(count), f"trainer.strategy={strategy}", "backbone.reversible=true", processes=count, cell=LM
+        )
+        for count in (1, 2)
+    ]
+    one, two = ([entry["loss"] for entry in run["history"]] for run in runs)
+    assert two == pytest.approx(one, abs=1e-4)

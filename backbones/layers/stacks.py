@@ -1,0 +1,65 @@
+"""How the layers of a stack follow one another, by what a backbone's options say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backbones.layers.reversible import ReversibleStack
+from backbones.layers.tokens import LearnedPositions, SinusoidalPositions
+from backbones.layers.transformer import LayerStack
+from backbones.layers.universal import HaltingStack, UniversalStack
+from cab import UserError
+
+CHOICES = {
+    "depth": ("stacked", "universal"),
+    "halting": ("fixed", "act"),
+    "step_signal": ("coordinates", "none"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackOptions:
+    """Options that backbones have in common, whose docstrings say what each is."""
+
+    residual: str
+    reversible: bool
+    depth: str
+    halting: str
+    ponder_weight: float
+    step_signal: str
+    checkpoint_activations: bool
+
+    def make(self, num_layers: int, embed_dim: int, *, learned: bool) -> LayerStack:
+        """What runs the layers; ``learned`` vectors of the steps' numbers, or sinusoidal ones, as positions are.
+
+        Raises:
+            ValueError: an option that does not exist, or some that do not go together.
+        """
+        self._check()
+        if self.reversible:
+            return ReversibleStack()
+        if self.depth == "stacked":
+            return LayerStack()
+        numbers: LearnedPositions | SinusoidalPositions | None = None
+        if self.step_signal == "coordinates":
+            numbers = LearnedPositions(num_layers, embed_dim) if learned else SinusoidalPositions(embed_dim, offset=1)
+        if self.halting == "fixed":
+            return UniversalStack(num_layers, numbers)
+        return HaltingStack(num_layers, numbers, embed_dim=embed_dim, ponder_weight=self.ponder_weight)
+
+    def _check(self) -> None:
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise UserError(f"unknown {name} '{getattr(self, name)}': choose one of {', '.join(choices)}")
+        if not self.ponder_weight >= 0:
+            raise UserError(f"ponder_weight must be 0 or more, got {self.ponder_weight}")
+        if self.halting == "act" and self.depth == "stacked":
+            raise UserError("halting=act is of one layer that is repeated: set depth=universal")
+        if not self.reversible:
+            return
+        if self.checkpoint_activations:
+            raise UserError("reversible=true recomputes activations already: leave out checkpoint_activations=true")
+        if self.residual != "plain":
+            raise UserError("reversible=true takes sums apart again, and a gate is none: set residual=plain")
+        if self.depth != "stacked":
+            raise UserError("reversible=true is of layers with weights of their own: set depth=stacked")

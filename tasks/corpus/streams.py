@@ -1,0 +1,85 @@
+"""Books cut into blocks that follow each other, for networks that remember the blocks before."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from tasks.corpus.tokens import END, PAD, Corpus
+
+
+class Stretch(NamedTuple):
+    """The next block of each row.
+
+    Attributes:
+        tokens: [B, 1 + length], the token before the block (an END before a book) and the block, filled with PAD.
+        begins: [B] bool, whether a book begins with it. Else it follows what the row had before.
+    """
+
+    tokens: Tensor
+    begins: Tensor
+
+
+def books(corpus: Corpus, part: str) -> Iterator[Tensor]:
+    """The tokens of each book of a part, [n]."""
+    for begin, end in itertools.pairwise([0, *corpus.ends[part].tolist()]):
+        yield torch.from_numpy(corpus.read(part, begin, end))
+
+
+class BookBlocks(Dataset[Stretch]):
+    """Blocks of ``length`` tokens that end where their book ends: item i + 1 follows item i, or begins a book."""
+
+    def __init__(self, corpus: Corpus, part: str, length: int, *, limit: int | None = None) -> None:
+        self.corpus, self.part, self.length = corpus, part, length
+        num_tokens = min(len(corpus.files[part]), limit or len(corpus.files[part]))
+        ends = np.unique(np.minimum(corpus.ends[part], num_tokens))
+        begins = np.concatenate([[0], ends[:-1]])
+        self.counts = -(-(ends - begins) // length)
+        """Blocks of each book."""
+        self.firsts = np.cumsum(self.counts) - self.counts
+        """The first item of each book."""
+        place = np.arange(self.counts.sum()) - np.repeat(self.firsts, self.counts)
+        self._starts = np.repeat(begins, self.counts) + place * length
+        self._stops = np.minimum(self._starts + length, np.repeat(ends, self.counts))
+        self._begins = place == 0
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitems__(self, indices: list[int]) -> Stretch:
+        tokens = np.full((len(indices), 1 + self.length), PAD, dtype=np.int64)
+        for row, index in zip(tokens, indices, strict=True):
+            start, stop = int(self._starts[index]), int(self._stops[index])
+            row[0] = END if self._begins[index] else self.corpus.read(self.part, start - 1, start)[0]
+            row[1 : 1 + stop - start] = self.corpus.read(self.part, start, stop)
+        return Stretch(torch.from_numpy(tokens), torch.from_numpy(self._begins[indices]))
+
+
+class BooksAtOnce(Dataset[Stretch]):
+    """Every book from its beginning, ``rows`` of them at once: items are their first blocks, their second, ...
+
+    The longest are read first, each in a row of its own: a book that has ended is a last row that is there no more.
+    """
+
+    def __init__(self, blocks: BookBlocks, rows: int) -> None:
+        self.blocks = blocks
+        by_length = np.argsort(-blocks.counts, kind="stable")
+        groups = [by_length[start : start + rows] for start in range(0, len(by_length), rows)]
+        self._items = [
+            (blocks.firsts[group[blocks.counts[group] > k]] + k).tolist()
+            for group in groups
+            for k in range(blocks.counts[group[0]])
+        ]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitems__(self, indices: list[int]) -> Stretch:
+        (index,) = indices
+        return self.blocks.__getitems__(self._items[index])

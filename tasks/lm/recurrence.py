@@ -1,0 +1,52 @@
+"""LM with ``trainer.recurrence``: blocks that follow each other, whose network remembers those before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from cab import Backbone
+from cab.attention import State
+from cab.backbone_protocols import RecurrentLM
+from cab.task import Batches
+from tasks.corpus.losses import recurrent_token_losses
+from tasks.corpus.streams import BookBlocks, BooksAtOnce, Stretch
+from tasks.corpus.tokens import PAD, Corpus
+
+
+def stretch_losses(
+    backbone: Backbone, vocab_size: int, stretch: Stretch, past: State | None, remembered: int
+) -> tuple[Tensor, State]:
+    """How unlikely each token of a block is [B, N], after ``past`` or nothing; and what is remembered then."""
+    tokens, begins = stretch
+    network = cast(RecurrentLM, backbone)
+    past = network.no_past(len(tokens), remembered) if past is None else network.forget(past, begins)
+    targets = tokens[:, 1:]
+    return recurrent_token_losses(backbone, vocab_size, targets, tokens[:, :-1], targets == PAD, past=past)
+
+
+def read_books(
+    backbone: Backbone, batches: Batches, corpus: Corpus, blocks: BookBlocks, *, rows: int, remembered: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The tokens of each book [n] and how unlikely they are [n], filled up to whole blocks; ``rows`` books at once."""
+    past: State | None = None
+    read: list[list[Any]] = []
+    for stretch in batches(BooksAtOnce(blocks, rows), 1):
+        if stretch.begins.all():
+            yield from _joined(read)
+            past, read = None, [[] for _ in stretch.begins]
+        if past is not None:
+            past = {name: x[: len(stretch.tokens)] for name, x in past.items()}
+        losses, past = stretch_losses(backbone, corpus.size, stretch, past, remembered)
+        for book, *block in zip(read, stretch.tokens[:, 1:], losses, strict=False):  # fewer than began
+            book.append(block)
+    yield from _joined(read)
+
+
+def _joined(books: list[list[Any]]) -> Iterator[tuple[Tensor, Tensor]]:
+    for blocks in books:
+        tokens, losses = zip(*blocks, strict=True)
+        yield torch.cat(tokens), torch.cat(losses)

@@ -1,0 +1,103 @@
+"""Gates of GTrXL in place of sums: the paper's equations, the identity they start near, and what they refuse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from backbones.layers.gates import GRUGate
+from backbones.layers.transformer import Residual
+from cab import UserError, build_backbone
+from tests.backbones.language_models import padding, small, tokens
+from tests.backbones.learning import losses
+
+
+def written_out(gate: GRUGate, x: Sequence[float], y: Sequence[float]) -> list[float]:
+    """One token, number by number, as the paper has it."""
+    width = len(x)
+    w_r, w_z, w_g = (gate.from_branch.weight[i * width : (i + 1) * width].tolist() for i in range(3))
+    u_r, u_z = (gate.from_stream.weight[i * width : (i + 1) * width].tolist() for i in range(2))
+    u_g, bias = gate.candidate.weight.tolist(), gate.bias.tolist()
+
+    def dot(a: Sequence[float], b: Sequence[float]) -> float:
+        return math.fsum(p * q for p, q in zip(a, b, strict=True))
+
+    def sigmoid(number: float) -> float:
+        return 1 / (1 + math.exp(-number))
+
+    r = [sigmoid(dot(w_r[i], y) + dot(u_r[i], x)) for i in range(width)]
+    z = [sigmoid(dot(w_z[i], y) + dot(u_z[i], x) - bias[i]) for i in range(width)]
+    reset = [r[i] * x[i] for i in range(width)]
+    h = [math.tanh(dot(w_g[i], y) + dot(u_g[i], reset)) for i in range(width)]
+    return [(1 - z[i]) * x[i] + z[i] * h[i] for i in range(width)]
+
+
+def test_a_gate_is_the_papers() -> None:
+    gate = GRUGate(5, 2.0).double()
+    assert gate.bias.tolist() == [2.0] * 5
+    assert sum(p.numel() for p in gate.parameters()) == 6 * 25 + 5
+    torch.nn.init.normal_(gate.bias)
+    x, y = torch.randn(2, 3, 5, dtype=torch.double), torch.randn(2, 3, 5, dtype=torch.double)
+    expected = [[written_out(gate, x[b, i].tolist(), y[b, i].tolist()) for i in range(3)] for b in range(2)]
+    torch.testing.assert_close(gate(x, y), torch.tensor(expected, dtype=torch.double))
+
+
+def test_a_layer_is_norm_branch_relu_gate() -> None:
+    backbone, ids = small("gpt2", "CS", residual="gtrxl"), tokens(2, 11)
+    x = backbone.decoder_embedding(ids, torch.arange(11)[None])
+    for layer in backbone.decoder_layers:
+        x = layer.self_residual.gate(x, F.relu(layer.self_attention(layer.self_residual.norm(x))))
+        x = layer.feed_forward_residual.gate(x, F.relu(layer.feed_forward(layer.feed_forward_residual.norm(x))))
+    torch.testing.assert_close(backbone(ids), backbone.predict(backbone.final_norm(x)))
+
+
+@pytest.mark.parametrize(("gate_bias", "low", "high"), [(60.0, 0.0, 1e-9), (2.0, 0.05, 0.6), (0.0, 0.3, 3.0)])
+def test_the_bias_says_how_near_a_network_starts_to_the_identity(gate_bias: float, low: float, high: float) -> None:
+    backbone, ids = small("gpt2", "CS", residual="gtrxl", gate_bias=gate_bias), tokens(2, 11)
+    x = backbone.decoder_embedding(ids, torch.arange(11)[None])
+    y = backbone.decoder_layers[0](x)
+    assert low <= (y - x).norm() / x.norm() <= high
+
+
+def test_decoding_is_training() -> None:
+    backbone, ids, mask = small("gpt2", "CS", "linear", residual="gtrxl"), tokens(5, 19), padding(19)
+    logits, _ = backbone.prefill(ids, backbone.init_state(5), padding_mask=mask)
+    last = mask.shape[1] - 1 - (~mask).flip(1).int().argmax(dim=1)
+    torch.testing.assert_close(logits, backbone(ids, mask)[torch.arange(5), last])
+
+
+@pytest.mark.parametrize(("name", "pattern"), [("gpt2", "CS"), ("encoder", "NS")])
+def test_every_weight_learns(name: str, pattern: str) -> None:
+    sizes = {"vocab_size": 23, "embed_dim": 24, "num_heads": 3, "ffn_dim": 40, "num_layers": 2, "residual": "gtrxl"}
+    backbone, ids = build_backbone(name, pattern=pattern, **sizes).train(), tokens(4, 20)
+    start = {key: parameter.clone() for key, parameter in backbone.named_parameters()}
+
+    def loss(network: torch.nn.Module) -> Tensor:
+        output = network(ids).flatten(0, -2)
+        return F.cross_entropy(output, torch.arange(len(output)) * 7 % output.shape[1])
+
+    found = losses(backbone, loss, steps=30, rate=1e-2)
+    assert found[-1] < 0.8 * found[0]
+    assert [key for key, parameter in backbone.named_parameters() if torch.equal(parameter, start[key])] == []
+
+
+def test_half_precision_by_autocast() -> None:
+    backbone, ids = small("gpt2", "CS", residual="gtrxl").float(), tokens(2, 17)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = backbone(ids)
+    expected = backbone(ids)
+    assert (output.float() - expected).norm() < 0.03 * expected.norm()
+
+
+def test_mistakes() -> None:
+    with pytest.raises(UserError, match="unknown residual 'gru': choose one of plain, gtrxl"):
+        small("gpt2", "CS", residual="gru")
+    with pytest.raises(UserError, match=r"reversible=true takes sums apart again, .* set residual=plain"):
+        small("gpt2", "CS", residual="gtrxl", reversible=True)
+    with pytest.raises(UserError, match="build the layer with norm=pre"):
+        Residual(8, norm="post", dropout=0.0, kind="gtrxl")

@@ -1,0 +1,194 @@
+"""Reversible layers: what they compute, their gradients and memory, and what is counted once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from backbones.layers import reversible
+from cab import Backbone, UserError, build_backbone
+from cab.learning import auxiliary_loss, end_step, recompute
+from cab.memory import peak_bytes
+from tests.backbones.language_models import VOCABULARY, padding, small, tokens
+from tests.backbones.learning import losses
+
+ENCODER = {
+    "vocab_size": VOCABULARY,
+    "max_length": 37,
+    "num_classes": 5,
+    "init_std": 0.125,
+    "embed_dim": 24,
+    "num_heads": 3,
+    "ffn_dim": 40,
+}
+
+
+def network(name: str, attention: Any = "vanilla", **options: Any) -> Backbone:
+    if name == "gpt2":
+        return small("gpt2", "CS", attention, reversible=True, **options)
+    return build_backbone(name, attention=attention, pattern="NS", reversible=True, **{**ENCODER, **options}).eval()
+
+
+def objective(backbone: Backbone, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+    """A loss of the output, and what the network adds to it."""
+    torch.manual_seed(7)
+    output = backbone(ids, mask).flatten(0, -2)
+    own = auxiliary_loss(backbone)
+    loss = F.cross_entropy(output, torch.arange(len(output)) % output.shape[1])
+    return loss if own is None else loss + own
+
+
+def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave it to autograd to keep what it needs."""
+    monkeypatch.setattr(reversible, "couple_reversibly", reversible.couple)
+
+
+def test_two_streams_take_turns() -> None:
+    """y_1 = x_1 + attention(norm(x_2)), y_2 = x_2 + feed_forward(norm(y_1)); the mean of the two comes out."""
+    backbone, ids = network("gpt2"), tokens(2, 13)
+    first = second = backbone.decoder_embedding(ids, torch.arange(13)[None])
+    for layer in backbone.decoder_layers:
+        first = first + layer.self_attention(layer.self_residual.norm(second))
+        second = second + layer.feed_forward(layer.feed_forward_residual.norm(first))
+    expected = backbone.predict(backbone.final_norm((first + second) / 2))
+    torch.testing.assert_close(backbone(ids), expected)
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 9])
+@pytest.mark.parametrize("name", ["gpt2", "encoder"])
+def test_gradients_are_those_of_the_plain_network(name: str, num_layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32, with dropout of every kind and padding; the same random numbers are drawn, and as many."""
+    options = {"num_layers": num_layers, "dropout": 0.3, "attention_dropout": 0.2}
+    backbone, ids, mask = network(name, **options).float().train(), tokens(5, 19), padding(19)
+    found = []
+    for _ in range(2):
+        backbone.zero_grad()
+        loss = objective(backbone, ids, mask)
+        drawn = torch.rand(())
+        loss.backward()
+        found.append((loss.item(), drawn.item(), torch.cat([p.grad.flatten() for p in backbone.parameters()])))
+        plainly(monkeypatch)
+    assert found[0][:2] == found[1][:2]
+    assert (found[0][2] - found[1][2]).norm() <= 1e-5 * found[1][2].norm()
+
+
+def test_a_network_is_repeated_inside_another() -> None:
+    backbone, ids = network("gpt2").train(), tokens(2, 11)
+    parameters = list(backbone.parameters())
+    once = torch.autograd.grad(objective(backbone, ids), parameters)
+    nested = recompute(objective, backbone, ids)
+    torch.testing.assert_close(torch.autograd.grad(nested, parameters), once)
+
+
+def test_weights_that_are_frozen_need_nothing() -> None:
+    backbone, ids = network("gpt2", num_layers=3).train(), tokens(2, 11)
+    objective(backbone, ids).backward()
+    everything = {name: parameter.grad for name, parameter in backbone.named_parameters()}
+    for name, parameter in backbone.named_parameters():
+        parameter.requires_grad_(name.startswith(("decoder_layers.1.", "decoder_layers.2.feed_forward.")))
+        parameter.grad = None
+    objective(backbone, ids).backward()
+    for name, parameter in backbone.named_parameters():
+        expected = everything[name] if parameter.requires_grad else None
+        torch.testing.assert_close(parameter.grad, expected)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "encoder"])
+def test_memory_hardly_grows_with_depth(name: str) -> None:
+    """Peak of a forward and a backward pass; what is left of the growth is 5 kB of random state a branch."""
+
+    def peak(num_layers: int, **options: Any) -> int:
+        pattern = "CS" if name == "gpt2" else "NS"
+        sizes = {**ENCODER, "num_layers": num_layers, "max_length": 1024, "attention_dropout": 0.0, **options}
+        if name == "gpt2":
+            del sizes["num_classes"], sizes["init_std"]
+        backbone = build_backbone(name, attention="linear", pattern=pattern, **sizes).train()
+        ids = tokens(1, 1024)
+        for parameter in backbone.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        return peak_bytes(lambda: backbone(ids).sum().backward())
+
+    assert peak(12, reversible=True) <= 1.1 * peak(3, reversible=True)
+    assert peak(12) > 2 * peak(3)
+
+
+@pytest.mark.parametrize("attention", ["routing", "compressive"])
+def test_what_attentions_gather_is_counted_once(attention: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses of their own with their gradients, and buffers that learn at the end of a step."""
+    options = {"routing": {"num_clusters": 2, "window": 6}, "compressive": {"segment": 4, "memory": 4, "compressed": 3}}
+    spec = {"name": attention, **options[attention]}
+    found = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        backbone = network("gpt2", spec, num_layers=3).train()
+        loss = objective(backbone, tokens(3, 21))
+        loss.backward()
+        assert auxiliary_loss(backbone) is None
+        before = {name: x.clone() for name, x in backbone.named_buffers()}
+        end_step(backbone)
+        learnt = {name: x for name, x in backbone.named_buffers() if not torch.equal(x, before[name])}
+        found.append({"loss": loss, **learnt, **{n: p.grad for n, p in backbone.named_parameters()}})
+        plainly(monkeypatch)
+    assert any("centroids" in name or "mean" in name for name in found[0]) or attention != "routing"
+    torch.testing.assert_close(*found)
+
+
+def test_decoding_is_training() -> None:
+    backbone, ids, mask = network("gpt2", "linear"), tokens(5, 19), padding(19)
+    expected = backbone(ids, mask)
+    state = backbone.init_state(5)
+    logits, state = backbone.prefill(ids[:, :11], state)
+    torch.testing.assert_close(logits, backbone(ids[:, :11])[:, -1])
+    for place in range(11, 19):
+        logits, state = backbone.step(ids[:, place], state)
+    torch.testing.assert_close(logits, backbone(ids)[:, -1])
+    logits, _ = backbone.prefill(ids, backbone.init_state(5), padding_mask=mask)
+    last = mask.shape[1] - 1 - (~mask).flip(1).int().argmax(dim=1)
+    torch.testing.assert_close(logits, expected[torch.arange(5), last])
+
+
+def test_autocast_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values stay in float32, and what branches add is found again in the type that it had."""
+    backbone, ids = network("gpt2", num_layers=6).float().train(), tokens(3, 17)
+    found = []
+    for _ in range(2):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = objective(backbone, ids)
+        found.append(torch.autograd.grad(loss, list(backbone.parameters())))
+        plainly(monkeypatch)
+    for again, plain in zip(*found, strict=True):
+        assert (again - plain).norm() <= 1e-2 * plain.norm()
+
+
+@pytest.mark.thorough
+def test_compiles_to_one_graph() -> None:
+    backbone, ids = network("gpt2").train(), tokens(2, 13)
+    torch.compiler.reset()
+    compiled = torch.compile(backbone, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(ids), backbone(ids))
+
+
+def test_it_learns() -> None:
+    backbone, ids = network("gpt2").float().train(), tokens(4, 20)
+    found = losses(backbone, lambda network: objective(network, ids), steps=20)
+    assert found[-1] < 0.7 * found[0]
+
+
+def test_what_does_not_go_together() -> None:
+    with pytest.raises(UserError, match="reversible=true recomputes activations already: leave out checkpoint_act"):
+        network("gpt2", checkpoint_activations=True)
+
+
+def test_a_gradient_that_leaves_out_the_output_is_named() -> None:
+    backbone = network(
+        "gpt2", {"name": "compressive", "segment": 4, "memory": 4, "compressed": 3}, num_layers=3
+    ).train()
+    backbone(tokens(2, 21))
+    own = auxiliary_loss(backbone)
+    assert own is not None
+    with pytest.raises(RuntimeError, match="let the gradient come through the network's output"):
+        own.backward()

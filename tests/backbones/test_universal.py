@@ -1,0 +1,291 @@
+"""One layer for all steps: weights that are shared, halting by token, the ponder cost, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from backbones.layers.tokens import SinusoidalPositions
+from backbones.layers.universal import HaltingStack
+from cab import Backbone, UserError, build_backbone
+from cab.learning import auxiliary_loss
+from tests.backbones.language_models import padding, small, tokens
+from tests.backbones.learning import same_gradients
+
+ENCODER = {"vocab_size": 23, "max_length": 37, "num_classes": 5, "embed_dim": 24, "num_heads": 3, "ffn_dim": 40}
+STEPS = 4
+
+
+def universal(attention: str = "vanilla", **options: Any) -> Backbone:
+    return small("gpt2", "CS", attention, **{"num_layers": STEPS, "depth": "universal", **options})
+
+
+def halting(attention: str = "vanilla", **options: Any) -> Backbone:
+    """Tokens of which some halt early, and some never."""
+    backbone = universal(attention, halting="act", **options)
+    torch.nn.init.normal_(backbone.layer_stack.halting.weight, std=0.3)
+    torch.nn.init.constant_(backbone.layer_stack.halting.bias, -0.8)
+    return backbone
+
+
+def steps_of(backbone: Backbone, *inputs: Any) -> Tensor:
+    """The steps of each token, [B, N]."""
+    seen: list[Tensor] = []
+    hook = backbone.layer_stack.ponder.register_forward_hook(lambda _, given, __: seen.append(given[0]))
+    backbone(*inputs)
+    hook.remove()
+    return seen[0]
+
+
+def objective(backbone: Backbone, ids: Tensor) -> Tensor:
+    output = backbone(ids).flatten(0, -2)
+    loss = F.cross_entropy(output, torch.arange(len(output)) % output.shape[1])
+    own = auxiliary_loss(backbone)
+    return loss if own is None else loss + own
+
+
+@pytest.mark.parametrize("name", ["gpt2", "encoder"])
+def test_fixed_steps_are_a_network_of_layers_with_the_same_weights(name: str) -> None:
+    """To the bit, outputs and gradients; the layer's gradient is the sum of those of its copies."""
+    if name == "gpt2":
+        shared, stacked = universal("abc", step_signal="none"), small("gpt2", "CS", "abc", num_layers=STEPS)
+    else:
+        options: dict[str, Any] = {"attention": "abc", "pattern": "NS", "num_layers": STEPS, **ENCODER}
+        shared = build_backbone("encoder", **options, depth="universal", step_signal="none").double().eval()
+        stacked = build_backbone("encoder", **options).double().eval()
+    [layers, copies] = [b.decoder_layers if name == "gpt2" else b.layers for b in (shared, stacked)]
+    assert (len(layers), len(copies)) == (1, STEPS)
+    weights = {key: value for key, value in shared.state_dict().items() if "layers.0." not in key}
+    for number in range(STEPS):
+        copies[number].load_state_dict(layers[0].state_dict())
+    assert stacked.load_state_dict(weights, strict=False).unexpected_keys == []
+    ids, mask = tokens(5, 19), padding(19)
+    output, expected = shared(ids, mask), stacked(ids, mask)
+    assert torch.equal(output, expected)
+    output.square().sum().backward()
+    expected.square().sum().backward()
+    for key, parameter in layers[0].named_parameters():
+        summed = sum(dict(layer.named_parameters())[key].grad for layer in copies)
+        torch.testing.assert_close(parameter.grad, summed)
+
+
+def test_places_and_steps_are_added_before_each_step() -> None:
+    """P^t has the sines of the place and of t; the embedding has added those of the place before the first step."""
+    backbone, ids = universal(), tokens(2, 11)
+    layer, places = backbone.decoder_layers[0], SinusoidalPositions(24)(torch.arange(11)[None])
+    x = backbone.decoder_embedding(ids, torch.arange(11)[None])
+    for t in range(1, STEPS + 1):
+        step = SinusoidalPositions(24, offset=0)(torch.tensor([t]))
+        x = layer(x + (step + (places if t > 1 else 0.0)).double())
+    torch.testing.assert_close(backbone(ids), backbone.predict(backbone.final_norm(x)))
+
+
+def test_learned_positions_have_learned_steps() -> None:
+    backbone = universal(positions="learned", max_length=30).train()
+    assert backbone.layer_stack.numbers.table.weight.shape == (STEPS, 24)
+    objective(backbone, tokens(2, 11)).backward()
+    assert (backbone.layer_stack.numbers.table.weight.grad.abs().amax(dim=1) > 0).all()
+    encoder = build_backbone("encoder", pattern="NS", depth="universal", init_std=0.5, **{**ENCODER, "embed_dim": 96})
+    assert encoder.layer_stack.numbers.table.weight.std().item() == pytest.approx(0.5, rel=0.2)
+
+
+def one_by_one(backbone: Backbone, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Graves' equations of one row [1, n, D]: each token halts when its sum is full. Output, steps and remainders."""
+    stack, layer, n = backbone.layer_stack, backbone.decoder_layers[0], x.shape[1]
+    places = SinusoidalPositions(24)(torch.arange(n)[None])
+    states, ponder = [[] for _ in range(n)], [[] for _ in range(n)]
+    halted = [False] * n
+    for t in range(1, STEPS + 1):
+        step = SinusoidalPositions(24, offset=0)(torch.tensor([t]))
+        after = layer(x + (step + (places if t > 1 else 0.0)).double())
+        x = torch.stack([x[0, i] if halted[i] else after[0, i] for i in range(n)])[None]
+        for i in range(n):
+            if not halted[i]:
+                states[i].append(x[0, i])
+                ponder[i].append(torch.sigmoid(stack.halting.weight[0] @ x[0, i] + stack.halting.bias[0]))
+                halted[i] = bool(sum(ponder[i]) >= 0.99)
+    outputs, remainders = [], []
+    for own, p in zip(states, ponder, strict=True):
+        remainders.append(1 - sum(p[:-1], torch.zeros(()).double()))
+        weights = [*p[:-1], remainders[-1]]
+        outputs.append(sum(w * s for w, s in zip(weights, own, strict=True)))
+    return torch.stack(outputs)[None], torch.tensor([len(p) for p in ponder]), torch.stack(remainders)
+
+
+def test_halting_is_graves() -> None:
+    """Outputs, steps, the ponder cost and all gradients, of rows one by one."""
+    backbone, ids = halting(ponder_weight=0.3).train(), tokens(3, 11)
+    steps = steps_of(backbone, ids)
+    assert set(steps.unique().tolist()) >= {2.0, 3.0, float(STEPS)}
+    auxiliary_loss(backbone)
+    output = backbone(ids)
+    cost = auxiliary_loss(backbone)
+    rows = [one_by_one(backbone, backbone.decoder_embedding(row[None], torch.arange(11)[None])) for row in ids]
+    expected = torch.cat([backbone.predict(backbone.final_norm(row)) for row, _, _ in rows])
+    torch.testing.assert_close(output, expected)
+    assert torch.equal(steps, torch.stack([count for _, count, _ in rows]).double())
+    slow = 0.3 * torch.stack([count + remainder for _, count, remainder in rows]).mean()
+    torch.testing.assert_close(cost, slow)
+    parameters = dict(backbone.named_parameters())
+    gradients = [
+        torch.autograd.grad(found.square().sum() + loss, list(parameters.values()))
+        for found, loss in ((output, cost), (expected, slow))
+    ]
+    for name, again, plain in zip(parameters, *gradients, strict=True):
+        torch.testing.assert_close(again, plain, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("kind", [universal, halting])
+def test_rows_are_padded_decoded_and_causal(kind: Any) -> None:
+    backbone, ids, mask = kind("linear"), tokens(5, 19), padding(19)
+    together = backbone(ids, mask)
+    for row in range(5):
+        alone = backbone(ids[row : row + 1, ~mask[row]])
+        torch.testing.assert_close(together[row : row + 1, ~mask[row]], alone)
+    later = ids.clone()
+    later[:, 9:] = (later[:, 9:] + 1) % 23
+    torch.testing.assert_close(backbone(later)[:, :9], backbone(ids)[:, :9])
+    logits, state = backbone.prefill(ids[:, :7], backbone.init_state(5))
+    torch.testing.assert_close(logits, backbone(ids)[:, 6])
+    for place in range(7, 19):
+        logits, state = backbone.step(ids[:, place], state)
+        torch.testing.assert_close(logits, backbone(ids)[:, place])
+
+
+def test_padding_costs_nothing_and_evaluation_neither() -> None:
+    backbone, ids, mask = halting().train(), tokens(5, 19), padding(19)
+    backbone(ids, mask)
+    cost = auxiliary_loss(backbone)
+    costs = []
+    for row in range(5):
+        backbone(ids[row : row + 1, ~mask[row]])
+        costs += [auxiliary_loss(backbone)] * int((~mask[row]).sum())
+    torch.testing.assert_close(cost, torch.stack(costs).mean())
+    backbone.eval()(ids, mask)
+    assert auxiliary_loss(backbone) is None
+
+
+def test_the_first_step_is_enough_for_one_that_wants_no_more() -> None:
+    backbone, ids = halting(step_signal="none"), tokens(2, 9)
+    torch.nn.init.constant_(backbone.layer_stack.halting.bias, 60.0)
+    single = small("gpt2", "CS", num_layers=1)
+    single.load_state_dict({k: v for k, v in backbone.state_dict().items() if not k.startswith("layer_stack.")})
+    torch.testing.assert_close(backbone(ids), single(ids))
+
+
+def test_activations_are_recomputed_and_the_cost_counted_once() -> None:
+    backbone, ids = halting(dropout=0.2), tokens(3, 11)
+    assert same_gradients(backbone, lambda network: objective(network, ids)) < 1e-10
+    gated = halting(residual="gtrxl").train()
+    objective(gated, ids).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in gated.parameters())
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", [universal, halting])
+def test_compiles_to_one_graph(kind: Any) -> None:
+    backbone, ids = kind(), tokens(2, 13)
+    torch.compiler.reset()
+    compiled = torch.compile(backbone, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(ids), backbone(ids))
+
+
+def test_ponder_weight_is_felt_by_what_halts() -> None:
+    """More weight, fewer steps, from the cost alone."""
+    ids, means = tokens(4, 16), []
+    start = halting().float().train()
+    for weight in (0.0, 0.5):
+        backbone = copy.deepcopy(start)
+        backbone.layer_stack.ponder.weight = weight
+        optimizer = torch.optim.Adam(backbone.layer_stack.parameters(), lr=3e-2)
+        for _ in range(15):
+            optimizer.zero_grad()
+            objective(backbone, ids).backward()
+            optimizer.step()
+        means.append(steps_of(backbone, ids).mean().item())
+    assert means[1] < means[0] - 0.5
+
+
+def test_what_does_not_go_together() -> None:
+    assert isinstance(halting().layer_stack, HaltingStack)
+    with pytest.raises(UserError, match="halting=act is of one layer that is repeated: set depth=universal"):
+        small("gpt2", "CS", halting="act")
+    with pytest.raises(UserError, match="reversible=true is of layers with weights of their own: set depth=stacked"):
+        universal(reversible=True)
+    with pytest.raises(UserError, match=r"ponder_weight must be 0 or more, got -1\.0"):
+        halting(ponder_weight=-1.0)
+    for option in ("depth", "halting", "step_signal"):
+        with pytest.raises(UserError, match=f"unknown {option} 'both': choose one of"):
+            universal(**{option: "both"})
+
+
+@pytest.mark.thorough
+def test_steps_rise_with_what_is_asked_and_fall_with_their_weight() -> None:
+    """Follow a permutation of eight symbols that the row tells, 0, 1 or 2 times: each time takes another look.
+
+    A permutation is eight places, each a symbol and what follows it; a question is a symbol and a number of times.
+    """
+    torch.manual_seed(1)
+    symbols, times, asked = 8, 3, 8
+    backbone = build_backbone(
+        "gpt2",
+        pattern="CS",
+        vocab_size=symbols * (symbols + times),
+        embed_dim=64,
+        num_heads=4,
+        ffn_dim=128,
+        num_layers=5,
+        attention_dropout=0.0,
+        depth="universal",
+        halting="act",
+        ponder_weight=0.003,
+        step_signal="none",
+    )
+
+    def questions(rows: int) -> tuple[Tensor, Tensor, Tensor]:
+        follows, order = torch.rand(rows, symbols).argsort(1), torch.rand(rows, symbols).argsort(1)
+        told = order * symbols + follows.gather(1, order)
+        start, k = torch.randint(symbols, (rows, asked)), torch.randint(times, (rows, asked))
+        answer = start
+        for time in range(times - 1):
+            answer = torch.where(k > time, follows.gather(1, answer), answer)
+        return torch.cat([told, symbols**2 + start * times + k], dim=1), answer, k
+
+    def train(network: Backbone, steps: int, rate: float) -> None:
+        optimizer = torch.optim.AdamW(network.train().parameters(), lr=rate, betas=(0.9, 0.98))
+        for step in range(steps):
+            optimizer.param_groups[0]["lr"] = rate * min(1.0, (step + 1) / 100) * (1 - step / steps)
+            ids, answer, _ = questions(96)
+            loss = F.cross_entropy(network(ids)[:, symbols:, :symbols].flatten(0, 1), answer.flatten())
+            own = auxiliary_loss(network)
+            assert own is not None
+            optimizer.zero_grad()
+            (loss + own).backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimizer.step()
+
+    def means(network: Backbone) -> tuple[list[float], list[float]]:
+        """Accuracy and steps of the questions, by the number of times."""
+        ids, answer, k = questions(500)
+        with torch.no_grad():
+            right = (network.eval()(ids)[:, symbols:, :symbols].argmax(-1) == answer).float()
+            steps = steps_of(network, ids)[:, symbols:]
+        return [right[k == i].mean().item() for i in range(times)], [steps[k == i].mean().item() for i in range(times)]
+
+    train(backbone, 700, 3e-3)
+    accuracy, steps = means(backbone)
+    assert min(accuracy) > 0.9, accuracy
+    assert steps[2] > max(steps[:2]) + 0.5, steps
+    found = []
+    for weight in (0.0003, 0.03):
+        again = copy.deepcopy(backbone)
+        again.layer_stack.ponder.weight = weight
+        train(again, 150, 1e-3)
+        found.append(means(again)[1])
+    assert all(more > less for more, less in zip(*found, strict=True)), found
+    assert sum(found[0]) > sum(found[1]) + 1.0, found

@@ -1,0 +1,49 @@
+"""Options of backbones that came after records were committed make no other cell of those records."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from cab.registry import BACKBONES
+from cab.results import load_results
+from cab.runner.backbone_options import ADDED
+from cab.runner.cell import Cell
+from cab.runner.launch import composed
+from cab.scoring.selection import comparable
+from tests.cab.made_records import make_record
+
+CELL = ["task=lm", "dataset=synthetic", "attention=vanilla", "pattern=CS", "preset=smoke", "device=cpu"]
+
+
+def test_what_is_added_is_the_default_of_every_backbone_that_has_it() -> None:
+    options = {entry.name: entry.options for entry in BACKBONES}
+    for name, usual in ADDED.items():
+        defaults = [own[name] for own in options.values() if name in own]
+        assert defaults
+        assert defaults == [usual] * len(defaults), name
+
+
+def test_another_value_is_another_cell_and_the_usual_one_the_same_as_ever() -> None:
+    config = composed(CELL)
+    usual = Cell.from_config(config)
+    assert set(ADDED) <= set(usual.backbone_options)
+    older = {name: value for name, value in config["backbone"].items() if name not in ADDED}
+    assert Cell.from_config({**config, "backbone": older}).hash == usual.hash
+    assert not set(ADDED) & set(usual.identity["backbone"])
+    other = Cell.from_config(composed([*CELL, "backbone.reversible=true"]))
+    assert other.hash != usual.hash
+
+
+@pytest.mark.parametrize(("changes", "is_told"), [({}, False), ({"reversible": True}, True)])
+def test_records_from_before_are_compared_with_those_from_after(
+    changes: dict[str, bool], is_told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = {"name": "gpt2", "num_layers": 2}
+    for attention, options in (("vanilla", before), ("abc", {**before, **ADDED, **changes})):
+        make_record({"mse": 1.0}, attention=attention, config={"backbone": options}).write(tmp_path)
+    with caplog.at_level(logging.WARNING, "cab"):
+        comparable(load_results(tmp_path))
+    assert ("compared under different settings" in caplog.text) == is_told

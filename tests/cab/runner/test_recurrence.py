@@ -1,0 +1,145 @@
+"""``trainer.recurrence``: what it refuses, what a cell without it is, and a run that is cut and goes on to the bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from cab import UserError
+from cab.backbone_protocols import RecurrentLM
+from cab.config import check_overrides
+from cab.runner.cell import Cell
+from cab.runner.launch import composed
+from cab.runner.processes import Processes
+from cab.runner.trainer_config import measured
+from engines.fairseq.command import check_trainer, network_arguments
+from engines.torch import check, checkpoints, make_order
+from engines.torch.memories import Memories
+from tasks.lm.task import LM
+from tests.cab.runner.processes import records, run_cab, the_record
+from tests.documents import ROOT, commands_of
+from tests.tasks.lm.test_lm import write_books
+
+CELL = ["task=lm", "dataset=pg19", "backbone=gpt2", "pattern=CS", "preset=smoke", "device=cpu"]
+RECURRENT = [
+    *CELL,
+    "attention=transformer_xl",
+    "attention.segment=32",
+    "attention.memory=64",
+    "backbone.positions=none",
+    "backbone.dropout=0.2",
+    "task.block_len=32",
+    "task.context_lengths=[64]",
+    "trainer.recurrence=32",
+    "trainer.validate_every=null",
+    "trainer.keep=last",
+]
+
+
+def test_the_commands_of_its_page_are_cells() -> None:
+    commands = commands_of((ROOT / "docs" / "recurrence.md").read_text())
+    assert commands
+    for command in commands:
+        overrides = [word for word in shlex.split(command)[2:] if not word.startswith("-")]
+        check_overrides(overrides, sweep="-m" in command.split())
+
+
+def test_a_cell_without_it_is_what_it_was() -> None:
+    usual = Cell.from_config(composed([*CELL, "attention=vanilla"]))
+    assert "recurrence" not in usual.identity["trainer"]
+    assert usual.key["variant"] == ""
+    cell = Cell.from_config(composed(RECURRENT))
+    assert measured(cell.config["trainer"])["recurrence"] == 32
+    assert cell.key["variant"] == "recurrence 32"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["trainer.recurrence=-1"], "trainer.recurrence must be a whole number from 0, got -1"),
+        (["task.overlap=8"], "set task.overlap=0"),
+        (
+            ["task=mlm", "backbone=roberta", "pattern=NS", "attention=vanilla", "trainer.recurrence=8"],
+            "trainer.recurrence=8: the examples of task 'mlm' do not follow each other; set trainer.recurrence=0",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(overrides: list[str], message: str) -> None:
+    asked = [*CELL, *overrides] if "attention=vanilla" in overrides else [*RECURRENT, *overrides]
+    chosen = {override.split("=")[0]: override for override in asked}
+    with pytest.raises(UserError, match=message) as error:
+        Cell.from_config(composed(list(chosen.values())))
+    assert "\n" not in str(error.value)
+
+
+def test_a_network_that_remembers_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("backbones.gpt2.GPT2.no_past")
+    assert LM.recurrent is RecurrentLM
+    with pytest.raises(UserError, match=r"backbone 'gpt2' does not take no_past\(batch_size, num_tokens\)"):
+        Cell.from_config(composed(RECURRENT))
+
+
+def test_fairseq_has_none() -> None:
+    cell = Cell.from_config(composed(RECURRENT))
+    with pytest.raises(UserError, match=r"engine=fairseq has no trainer\.recurrence=32; change it"):
+        check_trainer(cell.trainer)
+    with pytest.raises(UserError, match=r"engine=fairseq has no backbone\.positions=none"):
+        network_arguments(dataclasses.replace(cell, task=SimpleNamespace(backbone_options=lambda _: {})))  # type: ignore[arg-type]
+
+
+def test_several_processes_are_refused() -> None:
+    with pytest.raises(UserError, match="without torchrun or srun"):
+        check(Cell.from_config(composed(RECURRENT)), Processes(rank=0, local_rank=0, count=2))
+
+
+def test_more_rows_than_blocks_are_refused() -> None:
+    run = SimpleNamespace(
+        cell=Cell.from_config(composed(RECURRENT)), processes=Processes(rank=0, local_rank=0, count=1)
+    )
+    assert make_order(9, run).in_rows  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"the 3 blocks .* fewer than the rows of trainer\.batch_size=4; lower it"):
+        make_order(3, run)  # type: ignore[arg-type]
+
+
+def test_memories_are_those_of_the_rows_however_they_are_cut() -> None:
+    rows = torch.arange(12.0).view(4, 3)
+    two = Memories(2)
+    assert two.state() is None
+    two[0], two[1] = {"x": rows[:2]}, {"x": rows[2:]}
+    state = two.state()
+    assert state is not None
+    assert torch.equal(state["x"], rows)
+    four = Memories(4)
+    four.load(state, torch.device("cpu"))
+    assert [four[piece]["x"].tolist() for piece in range(4)] == [[row] for row in rows.tolist()]  # type: ignore[index]
+    four.forget()
+    assert four.state() is None
+
+
+def test_a_run_that_is_cut_goes_on_with_what_it_remembered(tmp_path: Path) -> None:
+    cell = [*RECURRENT, "trainer.micro_batch_size=2", f"data_root={write_books(tmp_path / 'data')}"]
+
+    def finished(folder: str) -> dict[str, Any]:
+        process = run_cab(*cell, f"results_dir={tmp_path / folder}")
+        assert process.returncode == 0, process.stderr
+        return the_record(tmp_path / folder)
+
+    expected = finished("uncut")
+    cut = tmp_path / "cut"
+    process = run_cab(*cell, f"results_dir={cut}", stop=f"kill step-00000006.ckpt {tmp_path / 'killed'}")
+    assert process.returncode == -9, process.stderr
+    assert not records(cut)
+    [folder] = [path for path in cut.iterdir() if path.is_dir()]
+    saved = checkpoints.Checkpoints(folder).newest()
+    assert saved is not None
+    assert saved["step"] == 4
+    assert saved["memories"]["count"].tolist() == [32] * 4
+    resumed = finished("cut")
+    for same in ("metrics", "history", "hash"):
+        assert resumed[same] == expected[same]
