@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cab import UserError
+from tasks.tts.compiled import compiled_librosa
 
 RATE = 22050
 N_FFT = WINDOW = 1024
@@ -39,8 +40,7 @@ def read_wave(path: Path) -> np.ndarray:
 @functools.cache
 def mel_filters() -> Tensor:
     """[80, 513]."""
-    from librosa.filters import mel
-
+    mel = compiled_librosa().filters.mel
     return torch.from_numpy(mel(sr=RATE, n_fft=N_FFT, n_mels=NUM_MELS, fmin=MEL_RANGE[0], fmax=MEL_RANGE[1]))
 
 
@@ -57,13 +57,13 @@ def features(wave: np.ndarray, *, as_fairseq: bool = False) -> tuple[np.ndarray,
     Pitch is YIN's, in logarithms; where the frame is quiet or YIN finds nothing inside its range it is interpolated
     between its neighbours, as FastSpeech 2 does for unvoiced frames. fairseq's energy is of frames without a window.
     """
-    import librosa
-
     spectrum = magnitudes(wave)
     mel = (mel_filters() @ spectrum).clamp(min=FLOOR).log().T.contiguous().numpy()
     energy = spectrum.norm(dim=0).numpy()
     low, high = PITCH_RANGE
-    pitch = librosa.yin(wave, fmin=low, fmax=high, sr=RATE, frame_length=N_FFT, hop_length=HOP)[: len(energy)]
+    pitch = compiled_librosa().yin(wave, fmin=low, fmax=high, sr=RATE, frame_length=N_FFT, hop_length=HOP)[
+        : len(energy)
+    ]
     voiced = (pitch > low * 1.02) & (pitch < high * 0.98) & (energy > 0.05 * energy.max())
     frames = np.arange(len(pitch))
     known = pitch[voiced] if voiced.any() else np.array([low])
@@ -90,10 +90,8 @@ def _inverse_filters() -> np.ndarray:
 
 def griffin_lim(mel: np.ndarray, *, iterations: int) -> np.ndarray:
     """A wave for log-mel frames [F, 80]: pseudo-inverse filters, then phases by Griffin and Lim (1984)."""
-    import librosa
-
     spectrum = np.maximum(_inverse_filters() @ np.exp(mel.T.astype(np.float64)), 0.0).astype(np.float32)
-    wave = librosa.griffinlim(
+    wave = compiled_librosa().griffinlim(
         spectrum, n_iter=iterations, hop_length=HOP, win_length=WINDOW, n_fft=N_FFT, momentum=0.0, random_state=0
     )
     return np.asarray(wave, dtype=np.float32)

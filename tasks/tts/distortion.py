@@ -15,6 +15,7 @@ from scipy.fft import dct
 from torch import Tensor
 
 from tasks.tts.audio import RATE
+from tasks.tts.compiled import compiled_librosa
 
 WINDOW, HOP = int(0.05 * RATE), int(0.0125 * RATE)
 NUM_CEPSTRA, NUM_MELS, LEAST_FREQUENCY, OFFSET = 13, 80, 20.0, 1e-6
@@ -22,9 +23,9 @@ NUM_CEPSTRA, NUM_MELS, LEAST_FREQUENCY, OFFSET = 13, 80, 20.0, 1e-6
 
 @functools.cache
 def _filters() -> Tensor:
-    from librosa.filters import mel
-
-    filters = mel(sr=RATE, n_fft=WINDOW, n_mels=NUM_MELS, fmin=LEAST_FREQUENCY, fmax=RATE / 2, htk=True, norm=None)
+    filters = compiled_librosa().filters.mel(
+        sr=RATE, n_fft=WINDOW, n_mels=NUM_MELS, fmin=LEAST_FREQUENCY, fmax=RATE / 2, htk=True, norm=None
+    )
     return torch.from_numpy(filters)
 
 
@@ -48,10 +49,9 @@ def warped_distance(a: np.ndarray, b: np.ndarray) -> float:
     A step goes on in one sequence or in both, all at the same weight; the cost of a pair of frames is the root mean
     square of their difference.
     """
-    from librosa.sequence import dtw
     from scipy.spatial.distance import cdist
 
-    return float(dtw(C=cdist(a, b) / np.sqrt(a.shape[1]), backtrack=False)[-1, -1])
+    return float(compiled_librosa().sequence.dtw(C=cdist(a, b) / np.sqrt(a.shape[1]), backtrack=False)[-1, -1])
 
 
 def distortions(
