@@ -1,14 +1,13 @@
 """News whose summary needs every document, one fact at a time: what is kept, by whom, and what it is changed into.
 
-Each word of a document is one token that says one thing of another. The first document tells of sixteen people what
-they keep (``annalamp``), or only its colour (``annared``), in random order; the second says what has each colour
-(``redlamp``); the third into what each thing is changed (``lampring``).
+Each word of a document is one token that says one thing of another. The first document tells of sixteen people which
+colour they keep (``annared``), in random order; the second says what has each colour (``redlamp``), of two, three or
+four; the third into what each thing is changed (``lampring``).
 
 The summary tells first what each of the people keeps, in the order of their names:
 
-* ``direct``, 4 words: the thing is in the fact itself. One look-up in the source (CC).
-* ``colour``, 12 words: the fact has the colour only, one of two, three or four. The decoder, of one layer, reads the
-  source once, so the encoder must have joined the two facts (NS). With two colours the joining is found first.
+* ``kept``, 16 words. The decoder, of one layer, reads the source once (CC), so the encoder must have joined the two
+  facts (NS). With two colours the joining is found first.
 
 and then follows six of twelve things through five changes, all six once before any of them again:
 
@@ -18,8 +17,8 @@ and then follows six of twelve things through five changes, all six once before 
   were one back.)
 
 What bounded readers can reach: without a look at the source every thing is as likely as any other, 1 in 8 or 12, and
-the summary of other documents is as good an answer; without an encoder, or with a window of a few words of it, the
-twelve colours are guesses among the things that have one; without the summary's own words, or with a window of fewer
+the summary of other documents is as good an answer; without an encoder, or with a window of a few words of it, what is
+kept is a guess among the things that have a colour; without the summary's own words, or with a window of fewer
 than six of them, the last two of the five changes are guesses, and of the two before them what the encoder does not
 join.
 """
@@ -32,7 +31,7 @@ from tasks.corpus.synthetic import NAMES, THINGS
 
 COLOURS = ("red", "green", "blue", "white")
 OBJECTS, KEPT, FOLLOWED = THINGS[:12], THINGS[:8], THINGS[:6]
-BY_COLOUR, COLOURED, CHANGES = 12, 8, 5
+COLOURED, CHANGES = 8, 5
 SUMMARY_WORDS = 48
 LEVELS = {"kept": slice(1, 17), "changed_once": slice(18, 24), "changed_more": slice(24, 36), "changed": slice(36, 48)}
 """Words of a summary."""
@@ -45,14 +44,13 @@ def generate_pair(number: int) -> tuple[str, str]:
     of_colour = {colour: rng.choice(KEPT) for colour in colours}
     circle = shuffled(OBJECTS, rng)
     becomes = dict(zip(circle, circle[1:] + circle[:1], strict=True))
-    by_colour = shuffled(NAMES, rng)[:BY_COLOUR]
-    told = {name: rng.choice(colours if name in by_colour else KEPT) for name in shuffled(NAMES, rng)}
+    told = {name: rng.choice(colours) for name in shuffled(NAMES, rng)}
     documents = (
         ["Kept", *(name + what for name, what in told.items())],
         ["Coloured", *(colour + of_colour[colour] for colour in (COLOURED * colours)[:COLOURED])],
         ["Changed", *(thing + becomes[thing] for thing in shuffled(OBJECTS, rng))],
     )
-    kept = [of_colour.get(told[name], told[name]) for name in NAMES]
+    kept = [of_colour[told[name]] for name in NAMES]
     forms, said = list(FOLLOWED), []
     for _ in range(CHANGES):
         forms = [becomes[form] for form in forms]
