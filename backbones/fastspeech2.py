@@ -36,6 +36,7 @@ class FastSpeech2(Backbone):
         pitch_range, energy_range: [least, largest] value of the training data, the outer bounds of the buckets.
         max_frames: most frames of an utterance.
         postnet: five convolutions that refine the frames.
+        scale_embedding: multiply embedded phonemes by sqrt(embed_dim), to the size of the sinusoids.
         checkpoint_activations: recompute blocks in the backward pass instead of keeping their activations.
     """
 
@@ -59,6 +60,7 @@ class FastSpeech2(Backbone):
         energy_range: tuple[float, float] = (-4.0, 4.0),
         max_frames: int = 1200,
         postnet: bool = False,
+        scale_embedding: bool = False,
         checkpoint_activations: bool = False,
     ) -> None:
         super().__init__()
@@ -66,6 +68,7 @@ class FastSpeech2(Backbone):
         self.checkpoint_activations = checkpoint_activations
         self.embedding = nn.Embedding(num_tokens, embed_dim)
         nn.init.normal_(self.embedding.weight, std=embed_dim**-0.5)
+        self.embedding_scale = math.sqrt(embed_dim) if scale_embedding else 1.0
         self.encoder_positions = ScaledPositions(embed_dim)
         self.decoder_positions = ScaledPositions(embed_dim)
         self.dropout = nn.Dropout(dropout)
@@ -120,7 +123,9 @@ class FastSpeech2(Backbone):
                 raise UserError(f"{name} must be {list(tokens.shape)} like tokens, got {list(x.shape)}")
         if durations is not None and durations.dtype not in (torch.int64, torch.int32):
             raise UserError(f"durations must be whole numbers of frames, int64 or int32, got {durations.dtype}")
-        x = self.encoder_positions(self.embedding(tokens), number_positions(tokens, padding_mask))
+        x = self.encoder_positions(
+            self.embedding_scale * self.embedding(tokens), number_positions(tokens, padding_mask)
+        )
         x = self._run(self.encoder, self.dropout(x), padding_mask)
         x, durations, predicted = self.adaptor(x, padding_mask, durations, pitch, energy)
         frames, mel_padding = regulate_length(x, durations, most_frames(durations, self.adaptor.max_frames))

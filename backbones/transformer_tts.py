@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import torch
@@ -33,9 +34,10 @@ class TransformerTTS(Decoder):
         attention_dropout: of attention weights.
         prenet_dim: width of the decoder's prenet.
         prenet_dropout: of the prenet, on in evaluation as well.
-        postnet_dim: width of the postnet.
+        postnet_dim, postnet_kernel_size: width of the postnet, and decoder steps that each of its convolutions reads.
         encoder_convs: convolutions before the encoder.
-        position_scale: what the encoder's sinusoids are weighted with at first; the weight is learnt.
+        scale_embedding: multiply embedded phonemes by sqrt(embed_dim), to the size of the sinusoids; where there
+            are ``encoder_convs``, their batch norms do so.
         checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
     """
 
@@ -56,8 +58,9 @@ class TransformerTTS(Decoder):
         prenet_dim: int = 256,
         prenet_dropout: float = 0.5,
         postnet_dim: int = 512,
+        postnet_kernel_size: int = 5,
         encoder_convs: int = 3,
-        position_scale: float = 1.0,
+        scale_embedding: bool = False,
         checkpoint_activations: bool = False,
     ) -> None:
         super().__init__()
@@ -80,11 +83,12 @@ class TransformerTTS(Decoder):
 
         self.embedding = nn.Embedding(num_tokens, embed_dim)
         nn.init.normal_(self.embedding.weight, std=embed_dim**-0.5)
+        self.embedding_scale = math.sqrt(embed_dim) if scale_embedding else 1.0
         self.encoder_convs = nn.ModuleList(
             ConvNorm(embed_dim, embed_dim, 5, activation="relu", dropout=0.5) for _ in range(encoder_convs)
         )
         self.encoder_projection = nn.Linear(embed_dim, embed_dim)
-        self.encoder_positions = ScaledPositions(embed_dim, position_scale)
+        self.encoder_positions = ScaledPositions(embed_dim)
         self.encoder_layers = stack(encoder_layers, partial(layer, Pattern.NS))
         self.encoder_norm = nn.LayerNorm(embed_dim)
         self.prenet = Prenet(width, prenet_dim, embed_dim, prenet_dropout)
@@ -94,7 +98,7 @@ class TransformerTTS(Decoder):
         self.dropout = nn.Dropout(dropout)
         self.output = nn.Linear(embed_dim, width)
         self.stop = nn.Linear(embed_dim, 1)
-        self.postnet = Postnet(width, hidden=postnet_dim)
+        self.postnet = Postnet(width, hidden=postnet_dim, kernel_size=postnet_kernel_size)
 
     def forward(
         self,
@@ -138,7 +142,7 @@ class TransformerTTS(Decoder):
     def encode(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """What the decoder reads of the phonemes: [B, T] ids to [B, T, D]."""
         check_tokens("tokens", tokens, padding_mask, vocab_size=self.num_tokens, max_length=None)
-        x = self.embedding(tokens)
+        x = self.embedding_scale * self.embedding(tokens)
         for conv in self.encoder_convs:
             x = conv(x, padding_mask)
         x = self.encoder_positions(self.encoder_projection(x), number_positions(tokens, padding_mask))
@@ -170,14 +174,21 @@ class TransformerTTS(Decoder):
         *,
         max_steps: int = 1200,
         threshold: float = 0.5,
+        beginning: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Frames of the phonemes; a row ends with the first step whose stop probability exceeds ``threshold``.
+
+        Args:
+            tokens, padding_mask: as in :meth:`encode`.
+            max_steps: most groups of frames, those of the beginning among them.
+            threshold: stop probability that ends a row.
+            beginning: [B, S0, r * bins] groups of frames that are heard as said, before the first of its own.
 
         Returns:
             Frames [B, S * r, bins], zeros after a row's end, and the number of frames of each row [B].
 
         Raises:
-            ValueError: tokens or a mask that do not fit, no step, a threshold that is no probability.
+            ValueError: tokens, a mask or a beginning that do not fit, no step, a threshold that is no probability.
         """
         if max_steps < 1 or not 0.0 <= threshold <= 1.0:
             raise UserError(
@@ -187,10 +198,13 @@ class TransformerTTS(Decoder):
         batch_size, width = len(tokens), self.num_mels * self.frames_per_step
         previous = self.output.weight.new_zeros(batch_size, width)
         output = previous.new_zeros(batch_size, max_steps, width)
+        given = 0 if beginning is None else self._check_beginning(batch_size, beginning, max_steps)
         num_steps = torch.full((batch_size,), max_steps, device=tokens.device)
         rows = torch.arange(batch_size, device=tokens.device)  # those that have not ended; the others are let go
         for step in range(max_steps):
             previous, stop, state = self.step(previous, state)
+            if beginning is not None and step < given:
+                previous, stop = beginning[:, step].to(previous.dtype), torch.full_like(stop, -torch.inf)
             output[rows, step] = previous.to(output.dtype)
             ends = stop.float().sigmoid() > threshold
             if bool(ends.any()):
@@ -204,6 +218,12 @@ class TransformerTTS(Decoder):
         frames = hide(self.postnet(output[:, :length], padding), padding)
         frames = frames.unflatten(-1, (self.frames_per_step, self.num_mels)).flatten(1, 2)
         return frames, num_steps * self.frames_per_step
+
+    def _check_beginning(self, batch_size: int, beginning: Tensor, max_steps: int) -> int:
+        self._check_frames(batch_size, beginning, None)
+        if beginning.shape[1] >= max_steps:
+            raise UserError(f"a beginning of {beginning.shape[1]} steps leaves nothing to say of max_steps={max_steps}")
+        return beginning.shape[1]
 
 
 class Prenet(nn.Module):

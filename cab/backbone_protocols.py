@@ -174,9 +174,15 @@ class StepSynthesiser(Protocol):
         """Each group of frames [B, S, r * bins] from the tokens [B, T] and the groups before it."""
 
     def synthesize(
-        self, tokens: Tensor, padding_mask: Tensor | None = None, *, max_steps: int, threshold: float
+        self,
+        tokens: Tensor,
+        padding_mask: Tensor | None = None,
+        *,
+        max_steps: int,
+        threshold: float,
+        beginning: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Frames [B, S * r, bins], and how many each row has [B]."""
+        """Frames [B, S * r, bins], and how many each row has [B]; ``beginning`` [B, S0, r * bins] is said already."""
 
 
 class Prober(Protocol):

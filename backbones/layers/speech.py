@@ -77,12 +77,12 @@ class Postnet(nn.Module):
 
 
 class ScaledPositions(nn.Module):
-    """x + alpha * sinusoid of the position, alpha learnt (Li et al. 2019, section 3.2), ``scale`` at first."""
+    """x + alpha * sinusoid of the position, alpha learnt (Li et al. 2019, section 3.2)."""
 
-    def __init__(self, embed_dim: int, scale: float = 1.0) -> None:
+    def __init__(self, embed_dim: int) -> None:
         super().__init__()
         self.positions = SinusoidalPositions(embed_dim)
-        self.alpha = nn.Parameter(torch.full((1,), scale))
+        self.alpha = nn.Parameter(torch.ones(1))
 
     def forward(self, x: Tensor, index: Tensor) -> Tensor:
         return x + (self.alpha * self.positions(index)).to(x.dtype)

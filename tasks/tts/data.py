@@ -20,7 +20,7 @@ from cab.cache import checksums, prepared, progress
 from cab.data.sources import how_to_get
 from tasks.tts.audio import HOP, NUM_MELS, RATE, features, read_wave
 from tasks.tts.phonemes import ALIGNED, END, PAD, WRITTEN, written_tokens
-from tasks.tts.synthetic import generate_utterance
+from tasks.tts.synthetic import generate_utterance, written_form
 from tasks.tts.textgrid import read_phones
 
 VERSION = 1  # of the features; raised when they change
@@ -137,11 +137,11 @@ def synthetic_utterances(count: int, *, as_fairseq: bool = False) -> tuple[list[
             phonemes, durations, wave = generate_utterance(number)
             mel, pitch, energy = features(wave, as_fairseq=as_fairseq)
             aligned = [ALIGNED[phoneme] for phoneme in phonemes]
-            written = [WRITTEN[phoneme] for phoneme in phonemes] + [END]
-            yield Utterance(f"{number:04d}", written, aligned, durations, 0, mel, pitch, energy)
+            text = [WRITTEN[phoneme] for phoneme in written_form(phonemes)] + [END]
+            yield Utterance(f"{number:04d}", text, aligned, durations, 0, mel, pitch, energy)
 
     said = " ".join(generate_utterance(1)[0])
-    key = {"generator": 8, "second": said, "count": count, **_made(as_fairseq=as_fairseq)}
+    key = {"generator": 22, "second": said, "count": count, **_made(as_fairseq=as_fairseq)}
     return _cached(key, utterances()), key
 
 

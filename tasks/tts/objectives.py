@@ -81,6 +81,7 @@ class Steps:
 
     max_steps: int
     threshold: float
+    given_steps: int = 0
 
     def backbone_options(self, parts: Mapping[str, Utterances]) -> dict[str, Any]:  # noqa: ARG002
         return {"frames_per_step": FRAMES_PER_STEP}
@@ -89,11 +90,12 @@ class Steps:
         frames, padding = batch["frames"], batch["frames_padding"]
         output = cast(StepSynthesiser, backbone)(batch["written"], batch["written_padding"], frames, padding)
         real = ~padding
+        steps = torch.arange(frames.shape[1], device=frames.device)
+        own = real & (steps >= self.given_steps)
         loss = frames.new_zeros(())
         for predicted in (output.before, output.after):
-            loss = loss + F.l1_loss(predicted[real].float(), frames[real])
-            loss = loss + F.mse_loss(predicted[real].float(), frames[real])
-        steps = torch.arange(frames.shape[1], device=frames.device)
+            loss = loss + F.l1_loss(predicted[own].float(), frames[own])
+            loss = loss + F.mse_loss(predicted[own].float(), frames[own])
         last = (steps == real.sum(dim=1, keepdim=True) - 1).float()
         weight = torch.full((), STOP_WEIGHT, device=frames.device)
         stop = F.binary_cross_entropy_with_logits(output.stop_logits[real].float(), last[real], pos_weight=weight)
@@ -101,7 +103,11 @@ class Steps:
 
     def speak(self, backbone: Backbone, batch: Batch) -> tuple[Tensor, Tensor]:
         return cast(StepSynthesiser, backbone).synthesize(
-            batch["written"], batch["written_padding"], max_steps=self.max_steps, threshold=self.threshold
+            batch["written"],
+            batch["written_padding"],
+            max_steps=self.max_steps,
+            threshold=self.threshold,
+            beginning=batch["frames"][:, : self.given_steps] if self.given_steps else None,
         )
 
     def target(self, utterances: Utterances, utterance: Utterance) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +17,9 @@ from cab.backbone_protocols import DurationSynthesiser, StepSynthesiser
 from cab.registry import BACKBONES
 from cab.task import Batches, Metric
 from tasks.tts.audio import griffin_lim, in_16_bits
+from tasks.tts.baselines import mean_phonemes, spoken_by_phoneme
 from tasks.tts.data import (
+    FRAMES_PER_STEP,
     Scale,
     Utterance,
     Utterances,
@@ -30,8 +32,6 @@ from tasks.tts.distortion import distortions
 from tasks.tts.durations import aligned_tokens, attended_durations, fingerprint, focus, load_teacher
 from tasks.tts.objectives import Batch, Durations, Objective, Steps
 from tasks.tts.pictures import draw_spectrograms, write_waves
-
-HELD_OUT = 32  # generated utterances of dev and test each
 
 
 @register_task(
@@ -47,7 +47,7 @@ class TTS(Task):
         dataset: ljspeech, or synthetic.
         held_out: of ljspeech, test on the last so many clips and validate on as many before them; 0 is the official
             split by chapters.
-        generated: utterances of synthetic in all.
+        generated, generated_held_out: utterances of synthetic in all, and of its dev and test each.
         teacher: the record of a trained transformer_tts whose cross attention gives the durations of FastSpeech 2,
             where there are no alignments.
         chosen_by: what chooses the checkpoint: ``loss`` of the dev part, or its ``mcd``, as published.
@@ -56,6 +56,8 @@ class TTS(Task):
         validation_iterations, iterations: of Griffin-Lim, in validation and in the test.
         max_steps: most decoder steps of Transformer-TTS.
         threshold: stop probability that ends an utterance.
+        given_steps: decoder steps (four frames each) at the beginning of every utterance that Transformer-TTS hears
+            as they are, and that nobody is scored by: it goes on in a voice that only they tell.
         evaluation_batch_size: utterances a batch in validation and test.
     """
 
@@ -68,6 +70,7 @@ class TTS(Task):
         dataset: str,
         held_out: int = 0,
         generated: int = 240,
+        generated_held_out: int = 32,
         teacher: str | None = None,
         chosen_by: str = "loss",
         as_fairseq: bool = False,
@@ -75,18 +78,24 @@ class TTS(Task):
         iterations: int = 32,
         max_steps: int = 1200,
         threshold: float = 0.5,
+        given_steps: int = 0,
         evaluation_batch_size: int = 8,
     ) -> None:
-        self.dataset, self.held_out, self.generated, self.chosen_by = dataset, held_out, generated, chosen_by
+        self.dataset, self.held_out, self.chosen_by = dataset, held_out, chosen_by
+        self.generated, self.generated_held_out = generated, generated_held_out
         self.as_fairseq = as_fairseq
         self.teacher = None if teacher is None else Path(teacher)
         self.validation_iterations, self.iterations = validation_iterations, iterations
-        self.max_steps, self.threshold = max_steps, threshold
+        self.max_steps, self.threshold, self.given_steps = max_steps, threshold, given_steps
         self.evaluation_batch_size = evaluation_batch_size
 
     @property
     def variant(self) -> str:
         return f"held out {self.held_out}" if self.held_out else ""
+
+    @property
+    def _given_frames(self) -> int:
+        return FRAMES_PER_STEP * self.given_steps
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -99,15 +108,24 @@ class TTS(Task):
             raise UserError(
                 "task.iterations, validation_iterations, max_steps and evaluation_batch_size must be at least 1"
             )
-        if self.generated < 3 * HELD_OUT:
-            raise UserError(f"task.generated must be at least {3 * HELD_OUT}, got {self.generated}")
+        if self.generated_held_out < 1:
+            raise UserError(f"task.generated_held_out must be at least 1, got {self.generated_held_out}")
+        if self.generated < 3 * self.generated_held_out:
+            raise UserError(
+                f"task.generated must be at least {3 * self.generated_held_out}, three times "
+                f"task.generated_held_out, got {self.generated}"
+            )
+        if not 0 <= self.given_steps < self.max_steps:
+            raise UserError(
+                f"task.given_steps must be at least 0 and less than max_steps={self.max_steps}, got {self.given_steps}"
+            )
         if self.held_out < 0 or (self.held_out and self.dataset == "synthetic"):
             raise UserError(f"task.held_out is for ljspeech and at least 0, got {self.held_out}")
 
     def setup(self, data_root: Path | None) -> None:
         if self.dataset == "synthetic":
             utterances, self._about = synthetic_utterances(self.generated, as_fairseq=self.as_fairseq)
-            parts = split_at_end(utterances, HELD_OUT)
+            parts = split_at_end(utterances, self.generated_held_out)
         else:
             utterances, self._about = read_ljspeech(data_root, as_fairseq=self.as_fairseq)
             parts = split_at_end(utterances, self.held_out) if self.held_out else split_by_chapter(utterances)
@@ -116,6 +134,12 @@ class TTS(Task):
                 raise UserError(
                     f"the {name} part of {self.dataset} has no clips: chapters LJ001 and LJ002 are test, LJ003 is dev, "
                     "the rest train; of a sample hold some out with task.held_out=N"
+                )
+            short = min(part, key=lambda utterance: len(utterance.mel))
+            if len(short.mel) <= self._given_frames:
+                raise UserError(
+                    f"{short.name} has {len(short.mel)} frames, of which task.given_steps={self.given_steps} leaves "
+                    "nothing to say; give fewer"
                 )
         self.scale = Scale.of(parts["train"])
         if self.teacher is not None:
@@ -138,7 +162,7 @@ class TTS(Task):
         """What a network of the class is trained for."""
         if self.protocol_of(backbone) is DurationSynthesiser:
             return Durations()
-        return Steps(self.max_steps, self.threshold)
+        return Steps(self.max_steps, self.threshold, self.given_steps)
 
     def backbone_options(self, backbone: str) -> dict[str, Any]:
         return self.objective(BACKBONES.get(backbone).cls).backbone_options(self.parts)
@@ -173,12 +197,15 @@ class TTS(Task):
     def _waves(
         self, backbone: Backbone, batches: Batches, part: str, iterations: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(synthesised, target) of each utterance, both through Griffin-Lim."""
+        """(synthesised, target) of each utterance, both through Griffin-Lim, without what was given."""
         utterances = self.parts[part]
         for batch in batches(utterances, self.evaluation_batch_size):
             for index, mel in zip(batch["index"].tolist(), self.speak(backbone, batch), strict=True):
-                target = self.target(utterances.utterances[index], backbone)
-                yield tuple(griffin_lim(frames, iterations=iterations) for frames in (mel, target))  # type: ignore[misc]
+                yield self._pair(mel, self.target(utterances.utterances[index], backbone), iterations)
+
+    def _pair(self, mel: np.ndarray, target: np.ndarray, iterations: int) -> tuple[np.ndarray, np.ndarray]:
+        spoken, real = (frames[min(self._given_frames, len(frames) - 1) :] for frames in (mel, target))
+        return griffin_lim(spoken, iterations=iterations), griffin_lim(real, iterations=iterations)
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         waves = self._waves(backbone, batches, "test", self.iterations)
@@ -187,15 +214,21 @@ class TTS(Task):
         return distortions(waves)
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """The mean frame of the training part, for as long as the utterance lasts."""
-        pairs = (
-            tuple(
-                griffin_lim(mel, iterations=self.iterations)
-                for mel in (np.repeat(self.scale.mel[0][None], len(utterance.mel), axis=0), np.asarray(utterance.mel))
-            )
-            for utterance in self.parts["test"].utterances
-        )
-        return {"mean_frame": distortions(pairs)}  # type: ignore[arg-type]
+        """The mean frame for as long as the utterance lasts, and the mean sound of each phoneme, where it is aligned.
+
+        Means are those of the training part.
+        """
+        mean = self.scale.mel[0]
+        said = {"mean_frame": lambda utterance: np.repeat(mean[None], len(utterance.mel), axis=0)}
+        if all(utterance.aligned for utterance in self.parts["test"].utterances):
+            means = mean_phonemes(self.training_set.utterances)
+            said["mean_phoneme"] = lambda utterance: spoken_by_phoneme(utterance, means, mean)
+        return {name: self._scored(frames_of) for name, frames_of in said.items()}
+
+    def _scored(self, frames_of: Callable[[Utterance], np.ndarray]) -> dict[str, float]:
+        """Distortions of the test part, spoken in these frames."""
+        utterances = self.parts["test"].utterances
+        return distortions(self._pair(frames_of(u), np.asarray(u.mel), self.iterations) for u in utterances)
 
     def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         test = self.parts["test"]

@@ -222,6 +222,28 @@ def test_mistakes_are_named(index: int, value: Tensor, message: str) -> None:
         tts()(*inputs)
 
 
+@pytest.mark.usefixtures("_no_dropout_in_the_prenet")
+def test_a_beginning_is_heard_as_it_was_said() -> None:
+    """And no row ends in it."""
+    backbone = tts().double().eval()
+    torch.nn.init.constant_(backbone.stop.bias, 100.0)
+    tokens, mask, frames, _ = batch()
+    beginning = frames[:, :4].double()
+    spoken, num_frames = backbone.synthesize(tokens, mask, max_steps=9, beginning=beginning)
+    assert num_frames.tolist() == [10, 10, 10]
+    own = backbone(tokens, mask, torch.cat([beginning, torch.zeros(3, 1, 6)], dim=1).double()).before[:, 4:]
+    expected = backbone.postnet(torch.cat([beginning, own], dim=1), None)
+    torch.testing.assert_close(spoken, expected.reshape(3, 10, 3), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"), [((3, 2, 5), r"\[3, steps, 6\]"), ((3, 5, 6), "nothing to say of max_steps=5")]
+)
+def test_a_beginning_that_does_not_fit(shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        tts().eval().synthesize(batch()[0], max_steps=5, beginning=torch.zeros(shape))
+
+
 @pytest.mark.parametrize(("max_steps", "threshold"), [(0, 0.5), (3, 1.5), (3, -0.1), (3, float("nan"))])
 def test_synthesis_needs_a_step_and_a_probability(max_steps: int, threshold: float) -> None:
     with pytest.raises(UserError, match="max_steps of at least 1 and a threshold from 0 to 1"):

@@ -1,0 +1,60 @@
+"""Generated speech: what is asked for stands in the key or was heard, and nothing says it before."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tasks.tts.audio import HOP, features
+from tasks.tts.synthetic import VOICES, generate_utterance, written_form
+
+
+def test_generated_sounds_are_as_their_key_says_or_as_was_heard_before() -> None:
+    kinds = []
+    for number in range(15):
+        phonemes, durations, wave = generate_utterance(number)
+        assert np.array_equal(wave, generate_utterance(number)[2])
+        assert len(phonemes) == len(durations) == 28
+        assert len(wave) == sum(durations) * HOP
+        voices = {token[:-1]: token[-1] for token in phonemes[:8]}
+        assert len(voices) in (2, 4, 8)
+        assert all(phonemes[:8].count(v + s) == 8 / len(voices) for v, s in voices.items())
+        expected: list[str] = []
+        assert number % 5 not in (0, 2) or all(token.endswith("0") for token in phonemes[8:])
+        for token in phonemes[8:]:
+            before = {"S": 3, "SH": 6, "Z": 9}.get(token)
+            asked = token.endswith("0")
+            expected.append(voices[token[:-1]] if asked else expected[-before] if before else token[-1])
+        if number % 5 == 1:
+            assert phonemes[14:] == ["SH"] * 14
+        kinds += [token for token in phonemes[8:] if not token.endswith("0")]
+        _, pitch, _ = features(wave)
+        for place, stress in enumerate([token[-1] for token in phonemes[:8]] + expected):
+            assert np.exp(pitch[4 * place + 2]) == pytest.approx(VOICES[stress][0], rel=0.15), (number, place)
+        pairs = [{expected[step], expected[step + 3]} for step in range(17) if step % 6 < 3]
+        assert number % 5 in (0, 2) or pairs == [{"1", "2"}] * 9
+        text = [token for token in written_form(phonemes) if token[:2] == "ER"]
+        assert text == ([] if number % 5 in (0, 2) else ["ER0"] * 6)
+    assert all(kinds.count(token) >= 10 for token in ("S", "SH", "Z"))
+    assert {token for token in kinds if token not in ("S", "SH", "Z")} == {"ER1", "ER2"}
+
+
+def test_a_sound_is_as_loud_in_every_utterance() -> None:
+    """A decoder that hears its own beginning has nothing else that tells it."""
+    loudest: dict[str, list[float]] = {}
+    for number in range(6):
+        phonemes, _, wave = generate_utterance(number)
+        for place, token in enumerate(phonemes[:8]):
+            loudest.setdefault(token, []).append(float(np.abs(wave[4 * HOP * place : 4 * HOP * (place + 1)]).max()))
+    assert all(max(values) == pytest.approx(min(values), rel=1e-5) for values in loudest.values())
+    assert max(max(values) for values in loudest.values()) == pytest.approx(0.5, rel=1e-5)
+
+
+def test_nothing_of_a_generated_step_is_heard_before_it() -> None:
+    """One utterance up to a step, and another from there: the frames before are those of the first."""
+    wave, other = (generate_utterance(number)[2] for number in (1, 2))
+    for step in range(1, 26, 3):
+        edge = 4 * HOP * step
+        mixed = np.concatenate([wave[:edge], other[edge:]])
+        assert np.allclose(features(mixed)[0][: 4 * step], features(wave)[0][: 4 * step], atol=1e-4), step
+        assert not np.allclose(features(mixed)[0], features(wave)[0], atol=0.1), step
