@@ -1,13 +1,14 @@
 """News whose summary needs every document, one fact at a time: what is kept, by whom, and what it is changed into.
 
-Each word of a document is one token that says one thing of another. The first document tells of sixteen people which
+Each word of a document is one token that says one thing of another. The first document tells of twelve people which
 colour they keep (``annared``), in random order; the second says what has each colour (``redlamp``), of two, three or
 four; the third into what each thing is changed (``lampring``).
 
-The summary tells first what each of the people keeps, in the order of their names:
+The summary tells first what each of the people keeps, by name, in the order of their names:
 
-* ``kept``, 16 words. The decoder, of one layer, reads the source once (CC), so the encoder must have joined the two
-  facts (NS). With two colours the joining is found first.
+* ``kept``, 12 words. The decoder, of one layer, reads the source once (CC), so the encoder must have joined the two
+  facts (NS). With two colours the joining is found first. (Without the names two things in a row are in both
+  summaries by chance: with 47% of these words right, ROUGE-2 was 78.)
 
 and then follows six of twelve things through five changes, all six once before any of them again:
 
@@ -31,9 +32,15 @@ from tasks.corpus.synthetic import NAMES, THINGS
 
 COLOURS = ("red", "green", "blue", "white")
 OBJECTS, KEPT, FOLLOWED = THINGS[:12], THINGS[:8], THINGS[:6]
+PEOPLE = NAMES[:12]
 COLOURED, CHANGES = 8, 5
-SUMMARY_WORDS = 48
-LEVELS = {"kept": slice(1, 17), "changed_once": slice(18, 24), "changed_more": slice(24, 36), "changed": slice(36, 48)}
+SUMMARY_WORDS = 56
+LEVELS = {
+    "kept": slice(2, 25, 2),
+    "changed_once": slice(26, 32),
+    "changed_more": slice(32, 44),
+    "changed": slice(44, 56),
+}
 """Words of a summary."""
 
 
@@ -44,13 +51,13 @@ def generate_pair(number: int) -> tuple[str, str]:
     of_colour = {colour: rng.choice(KEPT) for colour in colours}
     circle = shuffled(OBJECTS, rng)
     becomes = dict(zip(circle, circle[1:] + circle[:1], strict=True))
-    told = {name: rng.choice(colours) for name in shuffled(NAMES, rng)}
+    told = {name: rng.choice(colours) for name in shuffled(PEOPLE, rng)}
     documents = (
         ["Kept", *(name + what for name, what in told.items())],
         ["Coloured", *(colour + of_colour[colour] for colour in (COLOURED * colours)[:COLOURED])],
         ["Changed", *(thing + becomes[thing] for thing in shuffled(OBJECTS, rng))],
     )
-    kept = [of_colour[told[name]] for name in NAMES]
+    kept = [word for name in PEOPLE for word in (name, of_colour[told[name]])]
     forms, said = list(FOLLOWED), []
     for _ in range(CHANGES):
         forms = [becomes[form] for form in forms]
