@@ -141,7 +141,7 @@ def synthetic_utterances(count: int, *, as_fairseq: bool = False) -> tuple[list[
             yield Utterance(f"{number:04d}", text, aligned, durations, 0, mel, pitch, energy)
 
     said = " ".join(generate_utterance(1)[0])
-    key = {"generator": 22, "second": said, "count": count, **_made(as_fairseq=as_fairseq)}
+    key = {"generator": 23, "second": said, "count": count, **_made(as_fairseq=as_fairseq)}
     return _cached(key, utterances()), key
 
 

@@ -1,16 +1,17 @@
 """Sounds that are told by a key, or by what was spoken before: what each step sounds like stands elsewhere.
 
 An utterance begins with a key: eight vowels of two, four or eight kinds, in random order, as one token each that says
-the vowel and, by its stress, the voice in which it is spoken here (``AA1`` low, ``AA2`` high), higher and louder by
+the vowel and, by its stress, the voice in which it is spoken here (``AA1`` dark, ``AA2`` bright), higher and louder by
 vowel. Then 20 steps are spoken, in one of the two voices, of which only the voice is heard and not the vowel:
 
 * ``asked``, all 20 of two utterances in five: a vowel without a stress (``AA0``), in the voice that the key has for it:
   one to four tokens of 8, 1 to 27 tokens before.
-* ``new``, the first six of the rest: of the first and fourth, the second and fifth, the third and sixth one low and one
-  high. The alignment says which (``ER1``, ``ER2``), the written text does not (``ER0``): see :func:`written_form`.
+* ``new``, the first six of the rest: of the first and fourth, the second and fifth, the third and sixth one is dark
+  and one bright. The alignment says which (``ER1``, ``ER2``), the written text does not (``ER0``): see
+  :func:`written_form`.
 * ``again``, the other 14 of those: the voice of three (``S``), six (``SH``) or nine steps before (``Z``). Two steps of
-  which one is three after the other are spoken again in their order or the other, so that of the two always one is low;
-  in one utterance of five always in their order.
+  which one is three after the other are spoken again in their order or the other, so that of the two always one is
+  dark; in one utterance of five always in their order.
 
 So without attention over the phonemes (NS: one layer in each network), or where a window does not reach the key, an
 asked voice is a guess between two. A decoder of one layer that reads the phonemes once (CC) finds an asked voice only
@@ -29,11 +30,13 @@ import numpy as np
 from tasks.tts.audio import HOP, RATE
 
 VOWELS = ("AA", "AE", "AH", "AO", "EH", "IH", "IY", "UW")
-VOICES = {"1": (110.0, (664.0, 1160.0, 3102.0)), "2": (240.0, (591.0, 1003.0, 2725.0))}
-"""Stress of a vowel and the voice that it means: pitch and formants in Hz."""
+PITCH = 170.0
+VOICES = {"1": (730.0, 1090.0, 2440.0), "2": (270.0, 2290.0, 3010.0)}
+"""Stress of a vowel and the voice that it means: its formants in Hz. Neither is higher or louder: FastSpeech
+2 is given pitch and energy while it is trained, and if they said the voice, nothing would have to be looked up."""
 MANNERS = [(0.86 + 0.04 * vowel, 0.6 + 0.1 * (3 * vowel % len(VOWELS))) for vowel in range(len(VOWELS))]
-"""How much higher and louder than the voice each vowel of the key is. FastSpeech 2 knows pitch and energy by bins from
-the least to the largest of its training: what is asked for is in the middle, where it has met every bin."""
+"""How much higher and louder than what is asked for each vowel of the key is. FastSpeech 2 knows pitch and energy by
+bins from the least to the largest of its training: what is asked for is in the middle, where it has met every bin."""
 VARIETY = (2, 4, 8)
 """Different vowels of a key of eight. With two of them half of the keys have one voice only, and looking there begins
 to pay before the vowel is found."""
@@ -69,7 +72,7 @@ def generate_utterance(number: int) -> tuple[list[str], list[int], np.ndarray]:
     phonemes = [VOWELS[vowel] + stresses[voices[vowel]] for vowel in key] + said
     manners = [*(MANNERS[vowel] for vowel in key), *[(1.0, 1.0)] * STEPS]
     sounds = zip([*voices[key], *spoken], manners, strict=True)
-    wave = np.concatenate([_sound(*VOICES[stresses[voice]], *manner) for voice, manner in sounds])
+    wave = np.concatenate([_sound(VOICES[stresses[voice]], *manner) for voice, manner in sounds])
     return phonemes, [FRAMES] * len(phonemes), (0.5 * wave / _loudest()).astype(np.float32)
 
 
@@ -82,19 +85,20 @@ def written_form(phonemes: list[str]) -> list[str]:
 def _loudest() -> float:
     """Of all sounds. If each utterance were as loud as it can be, nothing would tell a decoder how loud that is."""
     manners = [*MANNERS, (1.0, 1.0)]
-    return max(float(np.abs(_sound(*voice, *manner)).max()) for voice in VOICES.values() for manner in manners)
+    return max(float(np.abs(_sound(voice, *manner)).max()) for voice in VOICES.values() for manner in manners)
 
 
 @cache
-def _sound(pitch: float, formants: tuple[float, ...], raised: float, loudness: float) -> np.ndarray:
+def _sound(formants: tuple[float, ...], raised: float, loudness: float) -> np.ndarray:
     """The frames of a phoneme: silence for one, then a tone with the formants' envelope.
 
     The window of a step's last frame ends with that silence: without it a decoder that is given the step before would
     hear in it which voice comes next, and would look nothing up.
     """
     time = np.arange((FRAMES - 1) * HOP) / RATE
-    pitch *= raised
+    pitch = raised * PITCH
     frequencies = np.arange(1, int(8000 / pitch)) * pitch
     envelope = sum(np.exp(-0.5 * ((frequencies - formant) / 150.0) ** 2) for formant in formants) + 0.01
     fade = np.minimum(1.0, np.minimum(np.arange(len(time)), np.arange(len(time))[::-1]) / 64.0)
-    return np.pad(loudness * fade * (envelope @ np.sin(2 * np.pi * frequencies[:, None] * time)), (HOP, 0))
+    tone = envelope @ np.sin(2 * np.pi * frequencies[:, None] * time)
+    return np.pad(loudness * fade * tone / np.sqrt(np.mean(tone**2)), (HOP, 0))
