@@ -5,16 +5,17 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from backbones.layers.funnel import FunnelStack, PoolingLayer, check_blocks, pooling_layers
 from backbones.layers.token_losses import token_losses
 from backbones.layers.tokens import LearnedPositions, TokenEmbedding, check_tokens, number_positions
-from backbones.layers.transformer import TransformerLayer, stack
-from cab import Attention, Backbone, Pattern, register_backbone
+from backbones.layers.transformer import LayerStack, TransformerLayer, stack
+from cab import Attention, Backbone, Depth, Pattern, register_backbone
 from cab.backbone import SlotFiller
 
 BERT_STD = 0.02
@@ -41,10 +42,14 @@ class RoBERTaEncoder(Backbone):
         activation: str,
         norm: str,
         feed_forward: str,
+        funnel_blocks: Sequence[int] | None,
+        funnel_decoder_layers: int | None,
         checkpoint_activations: bool,
     ) -> None:
         super().__init__()
         self.checkpoint_activations = checkpoint_activations
+        blocks = check_blocks(funnel_blocks, num_layers, max_length)
+        self.layer_stack = LayerStack() if len(blocks) == 1 else FunnelStack(blocks, funnel_decoder_layers)
         self.embedding = TokenEmbedding(
             vocab_size,
             embed_dim,
@@ -52,24 +57,31 @@ class RoBERTaEncoder(Backbone):
             norm="layer",
             dropout=dropout,
         )
-        layer = partial(
-            TransformerLayer,
-            slots,
-            Pattern.NS,
-            embed_dim=embed_dim,
-            num_heads=num_heads,
-            ffn_dim=ffn_dim,
-            norm="post",
-            norm_kind=norm,
-            feed_forward=feed_forward,
-            activation=activation,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
-        )
-        self.layers = stack(num_layers, layer)
+
+        def layer(*, depth: Depth) -> TransformerLayer:
+            pools = depth.index in pooling_layers(blocks)
+            return (PoolingLayer if pools else TransformerLayer)(
+                slots,
+                Pattern.NC if pools else Pattern.NS,
+                embed_dim=embed_dim,
+                num_heads=num_heads,
+                ffn_dim=ffn_dim,
+                norm="post",
+                norm_kind=norm,
+                feed_forward=feed_forward,
+                activation=activation,
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+                depth=depth,
+            )
+
+        self.layers = stack(self.layer_stack.count(num_layers), layer)
 
     def encode(self, tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """Vectors [B, N, D] of tokens [B, N]; :meth:`RoBERTa.forward` says what is refused."""
+        """Vectors [B, N, D] of tokens [B, N]; without a decoder after funnel blocks, [B, P, D] of pooled ones.
+
+        :meth:`RoBERTa.forward` says what is refused.
+        """
         embedding = self.embedding
         check_tokens(
             "tokens",
@@ -79,9 +91,7 @@ class RoBERTaEncoder(Backbone):
             max_length=embedding.positions.max_length,
         )
         x = embedding(tokens, number_positions(tokens, padding_mask))
-        for layer in self.layers:
-            x = self.run_layer(layer, x, padding_mask)
-        return x
+        return self.layer_stack(self.run_layer, self.layers, x, padding_mask)
 
 
 @register_backbone("roberta", paper="Liu et al. 2019")
@@ -96,7 +106,7 @@ class RoBERTa(RoBERTaEncoder):
     max_length=512``.
 
     Args:
-        slots: fills the attention slots, one NS a layer.
+        slots: fills the attention slots, one a layer: NS, or NC in a layer that pools.
         vocab_size: tokens of the dictionary, the mask included.
         max_length: number of learned positions. The table has two rows more, as in fairseq.
         embed_dim, num_heads, ffn_dim, num_layers: as usual.
@@ -108,6 +118,9 @@ class RoBERTa(RoBERTaEncoder):
         init_std: the weights of tables and of all linear maps, the attentions' too, are drawn from N(0, 0.02^2), as in
             fairseq, and biases are zero. That suits its width: a network of width 64 does not learn to look anything
             up from it. A number is used in place of 0.02, outside the attentions alone; 1/8 suits width 64.
+        funnel_blocks: the layers of each block, as [4,4,4] of 12, between which the sequence is halved
+            (:mod:`backbones.layers.funnel`); not given, it never is.
+        funnel_decoder_layers: of funnel blocks, how many layers come after them, at full length again.
         checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
     """
 
@@ -129,6 +142,8 @@ class RoBERTa(RoBERTaEncoder):
         norm: str = "layer",
         feed_forward: str = "plain",
         init_std: float | None = None,
+        funnel_blocks: Sequence[int] | None = None,
+        funnel_decoder_layers: int = 2,
         checkpoint_activations: bool = False,
     ) -> None:
         super().__init__(
@@ -144,6 +159,8 @@ class RoBERTa(RoBERTaEncoder):
             activation=activation,
             norm=norm,
             feed_forward=feed_forward,
+            funnel_blocks=funnel_blocks,
+            funnel_decoder_layers=funnel_decoder_layers,
             checkpoint_activations=checkpoint_activations,
         )
         self.head = nn.Linear(embed_dim, embed_dim)

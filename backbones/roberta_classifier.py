@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,7 @@ class RoBERTaClassifier(RoBERTaEncoder):
     Args:
         slots, vocab_size, max_length, embed_dim, num_heads, ffn_dim, num_layers, dropout, attention_dropout,
             activation, norm, feed_forward, init_std, checkpoint_activations: as of ``roberta``.
+        funnel_blocks: as of ``roberta``; without a decoder, which is for vectors of all tokens (Dai et al. 2020).
         num_classes: how many logits; 1 for a number.
         head_dropout: in the head, 0 as fairseq's pooler.
     """
@@ -56,6 +57,7 @@ class RoBERTaClassifier(RoBERTaEncoder):
         norm: str = "layer",
         feed_forward: str = "plain",
         init_std: float | None = None,
+        funnel_blocks: Sequence[int] | None = None,
         checkpoint_activations: bool = False,
         num_classes: int = 2,
         head_dropout: float = 0.0,
@@ -73,6 +75,8 @@ class RoBERTaClassifier(RoBERTaEncoder):
             activation=activation,
             norm=norm,
             feed_forward=feed_forward,
+            funnel_blocks=funnel_blocks,
+            funnel_decoder_layers=None,
             checkpoint_activations=checkpoint_activations,
         )
         self.classifier = ClassifierHead(embed_dim, num_classes, head_dropout)

@@ -13,6 +13,8 @@ ADDED = {
     "halting": "fixed",
     "ponder_weight": 0.01,
     "step_signal": "coordinates",
+    "funnel_blocks": None,
+    "funnel_decoder_layers": 2,
 }
 """What those runs had: a cell that has it too is the same cell."""
 

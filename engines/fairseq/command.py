@@ -16,7 +16,7 @@ from tasks.mlm.task import MLM
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_accurate"}
 """Ours, and fairseq's names for them."""
-LACKING = ("residual", "reversible", "depth")
+LACKING = ("residual", "reversible", "depth", "funnel_blocks")
 """Options of backbones that fairseq's have only as they are by default."""
 
 

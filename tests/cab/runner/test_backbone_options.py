@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from cab import UserError
 from cab.registry import BACKBONES
 from cab.results import load_results
 from cab.runner.backbone_options import ADDED
 from cab.runner.cell import Cell
 from cab.runner.launch import composed
 from cab.scoring.selection import comparable
+from engines.fairseq.command import network_arguments
 from tests.cab.made_records import make_record
 
-CELL = ["task=lm", "dataset=synthetic", "attention=vanilla", "pattern=CS", "preset=smoke", "device=cpu"]
+CELL = ["dataset=synthetic", "attention=vanilla", "preset=smoke", "device=cpu"]
+LM, MLM = [*CELL, "task=lm", "pattern=CS"], [*CELL, "task=mlm", "pattern=NS"]
 
 
 def test_what_is_added_is_the_default_of_every_backbone_that_has_it() -> None:
@@ -26,15 +32,26 @@ def test_what_is_added_is_the_default_of_every_backbone_that_has_it() -> None:
         assert defaults == [usual] * len(defaults), name
 
 
-def test_another_value_is_another_cell_and_the_usual_one_the_same_as_ever() -> None:
-    config = composed(CELL)
+@pytest.mark.parametrize(("cell", "change"), [(LM, "backbone.reversible=true"), (MLM, "backbone.funnel_blocks=[1,1]")])
+def test_another_value_is_another_cell_and_the_usual_one_the_same_as_ever(cell: list[str], change: str) -> None:
+    config = composed(cell)
     usual = Cell.from_config(config)
-    assert set(ADDED) <= set(usual.backbone_options)
     older = {name: value for name, value in config["backbone"].items() if name not in ADDED}
+    assert len(older) < len(config["backbone"])
     assert Cell.from_config({**config, "backbone": older}).hash == usual.hash
     assert not set(ADDED) & set(usual.identity["backbone"])
-    other = Cell.from_config(composed([*CELL, "backbone.reversible=true"]))
+    other = Cell.from_config(composed([*cell, change]))
     assert other.hash != usual.hash
+
+
+@pytest.mark.parametrize(("cell", "change"), [(LM, "backbone.depth=universal"), (MLM, "backbone.funnel_blocks=[1,1]")])
+def test_fairseqs_networks_have_the_usual_one_alone(cell: list[str], change: str) -> None:
+    task = SimpleNamespace(backbone_options=lambda _: {})
+    other = dataclasses.replace(Cell.from_config(composed([*cell, change])), task=task)  # type: ignore[arg-type]
+    with pytest.raises(
+        UserError, match=f"engine=fairseq has no {re.escape(change.partition('=')[0])}=.*; use engine=torch"
+    ):
+        network_arguments(other)
 
 
 @pytest.mark.parametrize(("changes", "is_told"), [({}, False), ({"reversible": True}, True)])

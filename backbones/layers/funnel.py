@@ -1,0 +1,156 @@
+"""Layers in blocks between which the sequence is halved, and a way back to all tokens (Dai et al. 2020, Funnel).
+
+Tokens are pooled in pairs; the first one stays alone, for it stands for the whole row where a row is classified. So N
+tokens become 1 + ceil((N - 1) / 2), of which the last is a single one where there is no pair: no token is left out.
+Rows are handed over with their padding at the right end, and what is pooled are their tokens alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, islice
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from backbones.layers.transformer import LayerStack, Positions, TransformerLayer
+from cab import UserError
+from cab.decoding import clean_rows
+from cab.padding import restore_rows
+
+STRIDE = 2
+"""Tokens of a pair."""
+
+
+class PoolingLayer(TransformerLayer):
+    """The first layer of a block after the first: the means of pairs ask, and read the tokens themselves.
+
+    ``pool query only`` (section 2.2): h <- norm(h' + attention(h', h, h)) with h' the pooled h. Targets and keys are of
+    different lengths, so that its slot, ``self_attention``, is of pattern NC.
+    """
+
+    def forward(
+        self,
+        x: Tensor,
+        padding_mask: Tensor | None = None,
+        memory: Tensor | None = None,  # noqa: ARG002
+        memory_padding_mask: Tensor | None = None,  # noqa: ARG002
+        past: Tensor | None = None,  # noqa: ARG002
+    ) -> Tensor:
+        """[B, N, D] to [B, P, D], P = 1 + ceil((N - 1) / 2); there is no ``memory`` and no ``past``."""
+        pooled, read = pool(x, padding_mask), self.self_residual.enter(x)
+        y = self.self_attention(
+            self.self_residual.enter(pooled),
+            read,
+            read,
+            query_padding_mask=pool_padding(padding_mask),
+            key_padding_mask=padding_mask,
+        )
+        x = self.self_residual.leave(pooled, y)
+        return self.feed_forward_residual.leave(x, self.feed_forward(self.feed_forward_residual.enter(x)))
+
+
+class FunnelStack(LayerStack):
+    """Blocks of layers, each of which after the first halves the sequence; then, where there is one, the decoder.
+
+    The decoder's layers are the last ones, at full length: they read what the first block says of a token plus what the
+    last one says of the tokens that it was pooled with (section 2.3).
+
+    Args:
+        blocks: layers of each.
+        decoder_layers: how many; None leaves the sequence as short as the last block has it.
+    """
+
+    remembers = False
+
+    def __init__(self, blocks: Sequence[int], decoder_layers: int | None) -> None:
+        super().__init__()
+        self.blocks, self.decoder_layers = blocks, decoder_layers
+
+    def count(self, num_layers: int) -> int:
+        return num_layers + (self.decoder_layers or 0)
+
+    def forward(
+        self,
+        run_layer: Callable[..., Tensor],
+        layers: nn.ModuleList,
+        x: Tensor,
+        padding_mask: Tensor | None,
+        positions: Positions | None = None,  # noqa: ARG002
+    ) -> Tensor:
+        """[B, N, D] to [B, N, D]; without a decoder to [B, P, D], tokens first, of P pooled ones."""
+        x, padding_mask, order = clean_rows(x, padding_mask, compacts=True)
+        remaining, hidden = iter(layers), padding_mask
+        for layer in islice(remaining, self.blocks[0]):
+            x = run_layer(layer, x, padding_mask)
+        first = x
+        for count in self.blocks[1:]:
+            x, hidden = run_layer(next(remaining), x, hidden), pool_padding(hidden)
+            for layer in islice(remaining, count - 1):
+                x = run_layer(layer, x, hidden)
+        if self.decoder_layers is None:
+            return x
+        x = first + repeat(x, STRIDE ** (len(self.blocks) - 1), first.shape[1])
+        for layer in remaining:
+            x = run_layer(layer, x, padding_mask)
+        return restore_rows(x, order)
+
+
+def check_blocks(blocks: Sequence[int] | None, num_layers: int, max_length: int) -> tuple[int, ...]:
+    """The layers of each block, one block where none are named.
+
+    Raises:
+        ValueError: blocks that are not the layers, or that pool more tokens into one than a row has.
+    """
+    if blocks is None:
+        return (num_layers,)
+    named = f"funnel_blocks=[{','.join(map(str, blocks))}]"
+    if not blocks or min(blocks) < 1 or sum(blocks) != num_layers:
+        raise UserError(
+            f"{named} must be the layers of each block, at least one each, and their sum num_layers={num_layers}: "
+            "change one of them"
+        )
+    pooled = STRIDE ** (len(blocks) - 1)
+    if pooled >= max_length:
+        raise UserError(
+            f"{named} pools {pooled} tokens into one beside the first, and rows have {max_length} at most: "
+            "name fewer blocks, or make rows longer"
+        )
+    return tuple(blocks)
+
+
+def pooling_layers(blocks: Sequence[int]) -> tuple[int, ...]:
+    """The numbers of the layers that pool, the first of each block after the first.
+
+    >>> pooling_layers((4, 4, 4))
+    (4, 8)
+    """
+    return tuple(accumulate(blocks[:-1]))
+
+
+def pool(x: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """The first token and the means of the pairs after it, [B, N, D] to [B, P, D]; zero where all are padding."""
+    real = x.new_ones(x.shape[:2], dtype=torch.bool) if padding_mask is None else ~padding_mask
+    real = _pairs(real[:, 1:, None], False)
+    tokens = _pairs(x[:, 1:], 0.0).where(real, 0.0)
+    return torch.cat([x[:, :1], tokens.sum(dim=2) / real.sum(dim=2).clamp(min=1)], dim=1)
+
+
+def pool_padding(padding_mask: Tensor | None) -> Tensor | None:
+    """[B, N] to [B, P]: padding are the pairs that have no token."""
+    if padding_mask is None:
+        return None
+    rest = _pairs(padding_mask[:, 1:, None], True).all(dim=2).squeeze(2)
+    return torch.cat([padding_mask[:, :1], rest], dim=1)
+
+
+def repeat(x: Tensor, times: int, length: int) -> Tensor:
+    """The first vector once, each other one for the ``times`` tokens that it stands for: [B, P, D] to [B, N, D]."""
+    return torch.cat([x[:, :1], x[:, 1:].repeat_interleave(times, dim=1)], dim=1)[:, :length]
+
+
+def _pairs(x: Tensor, filling: float) -> Tensor:
+    """[B, N, D] to [B, ceil(N / 2), 2, D]."""
+    count = -(-x.shape[1] // STRIDE)
+    return F.pad(x, (0, 0, 0, STRIDE * count - x.shape[1]), value=filling).unflatten(1, (count, STRIDE))

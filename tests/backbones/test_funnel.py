@@ -1,0 +1,242 @@
+"""RoBERTa in blocks between which the sequence is halved: the paper's equations, padding, the way back to tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from backbones.layers.funnel import pool, pool_padding, repeat
+from cab import Attention, Backbone, UserError, build_backbone
+from tests.backbones.language_models import VOCABULARY, WIDTH, padding, small, tokens
+from tests.backbones.learning import losses, same_gradients
+from tests.backbones.test_language_models import compare_gradients
+
+BLOCKS = [2, 1, 2]
+
+
+def funnel(attention: str = "vanilla", blocks: list[int] | None = BLOCKS, **options: Any) -> Backbone:
+    return small("roberta", "NS", attention, **{"num_layers": 5, "funnel_blocks": blocks, **options})
+
+
+def classifier(blocks: list[int] | None = BLOCKS) -> Backbone:
+    sizes = {**WIDTH, "max_length": 37, "num_layers": 5, "num_classes": 3, "funnel_blocks": blocks}
+    return build_backbone("roberta_classifier", pattern="NS", **sizes).double().eval()
+
+
+def groups(length: int) -> list[list[int]]:
+    """The first token alone, then pairs, the last of which may be one."""
+    return [[0], *(list(range(i, min(i + 2, length))) for i in range(1, length, 2))]
+
+
+def written_out(backbone: Backbone, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """The last block's vectors [P, D] and the tokens' [n, D] of one row [n] without padding, as the paper has it."""
+
+    def attend(slot: Attention, target: Tensor, sources: Tensor) -> Tensor:
+        q, k, v = (
+            heads.unflatten(-1, (slot.num_heads, slot.head_dim))
+            for heads in (slot.q_proj(target), slot.k_proj(sources), slot.v_proj(sources))
+        )
+        weights = (torch.einsum("he,mhe->hm", q, k) / slot.head_dim**0.5).softmax(dim=-1)
+        return slot.out_proj(torch.einsum("hm,mhe->he", weights, v).flatten())
+
+    def run(layer: nn.Module, targets: Tensor, sources: Tensor) -> Tensor:
+        attended = torch.stack([attend(layer.self_attention, target, sources) for target in targets])
+        x = layer.self_residual.norm(targets + attended)
+        return layer.feed_forward_residual.norm(x + layer.feed_forward(x))
+
+    h, layers, outputs = backbone.embedding(ids[None], torch.arange(len(ids))[None])[0], iter(backbone.layers), []
+    held = [[i] for i in range(len(ids))]  # the tokens that each vector stands for
+    for block, count in enumerate(BLOCKS):
+        for number in range(count):
+            sources = h
+            if block > 0 and number == 0:
+                h = torch.stack([sources[group].mean(dim=0) for group in groups(len(sources))])
+                held = [[token for i in group for token in held[i]] for group in groups(len(sources))]
+            h = run(next(layers), h, sources)
+        outputs.append(h)
+    h = torch.stack([outputs[0][i] + outputs[-1][p] for p, members in enumerate(held) for i in members])
+    for layer in layers:
+        h = run(layer, h, h)
+    return outputs[-1], h
+
+
+@pytest.mark.parametrize(
+    ("length", "decoder_layers"), [(1, 2), (2, 2), (3, 2), (4, 2), (5, 2), (8, 2), (9, 2), (10, 0)]
+)
+def test_it_is_the_papers_equations(length: int, decoder_layers: int) -> None:
+    """Outputs and all gradients, at lengths that pairs fill and that they do not."""
+    backbone, ids = funnel(funnel_decoder_layers=decoder_layers), tokens(2, length)
+    found = backbone.encode(ids, None)
+    expected = torch.stack([written_out(backbone, row)[1] for row in ids])
+    torch.testing.assert_close(found, expected)
+    head = backbone.head_norm(F.gelu(backbone.head(expected)))
+    logits = head @ backbone.embedding.tokens.weight.t() + backbone.output_bias
+    compare_gradients(backbone, backbone(ids), logits)
+
+
+def test_a_sequence_is_read_unpooled_by_the_layer_that_pools_it() -> None:
+    backbone, seen = funnel(), []
+    for _, slot in slots(backbone):
+        slot.register_forward_hook(lambda _, given, out: seen.append([given[-1].shape[1], out.shape[1]]))
+    backbone(tokens(2, 19))
+    assert seen == [[19, 19], [19, 19], [19, 10], [10, 6], [6, 6], [19, 19], [19, 19]]
+
+
+def slots(backbone: Backbone) -> list[tuple[str, Attention]]:
+    return [(path, backbone.get_submodule(path)) for path, _ in backbone.attention_slots()]  # type: ignore[misc]
+
+
+def test_slots_and_their_depths() -> None:
+    """The attention under test everywhere but where lengths differ; each layer is told its place among all."""
+    backbone = build_backbone(
+        "roberta", attention="abc", pattern="NS", elsewhere={"NC": "performer"}, num_layers=5, funnel_blocks=BLOCKS
+    )
+    kinds = [(str(slot.pattern), type(slot).__name__) for _, slot in slots(backbone)]
+    own, other = ("NS", "ABCAttention"), ("NC", "PerformerAttention")
+    assert kinds == [own, own, other, other, own, own, own]
+    depths = small("roberta", "NS", "differential", num_layers=5, funnel_blocks=[3, 2])
+    assert [slot.initial for _, slot in slots(depths) if hasattr(slot, "initial")] == pytest.approx(
+        [0.8 - 0.6 * 2.718281828459045 ** (-0.3 * index) for index in (0, 1, 2, 4, 5, 6)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("attention", "elsewhere"),
+    [("vanilla", "vanilla"), ("local", "vanilla"), ("abc", "abc"), ("vanilla", "funnel")],
+)
+def test_a_padded_row_gives_what_it_gives_alone(attention: str, elsewhere: str) -> None:
+    """Padding on the right, on the left and inside: logits and all gradients."""
+    backbone, ids, mask = funnel(attention, elsewhere={"NC": elsewhere}), tokens(5, 19), padding(19)
+    together = backbone(ids, mask)[~mask]
+    alone = torch.cat([backbone(ids[row : row + 1, ~mask[row]])[0] for row in range(5)])
+    torch.testing.assert_close(together, alone)
+    compare_gradients(backbone, together, alone)
+
+
+def test_what_stands_in_the_padding_reaches_nothing() -> None:
+    backbone, mask = funnel(), padding(19)
+    clean = torch.randn(5, 19, 24, dtype=torch.double)
+    found = []
+    for filling in (0.0, torch.nan):
+        x = clean.masked_fill(mask[..., None], filling).requires_grad_()
+        output = backbone.layer_stack(backbone.run_layer, backbone.layers, x, mask)[~mask]
+        used = [x, *backbone.layers.parameters()]
+        found.append([output, *torch.autograd.grad(output.square().sum(), used)])
+    for zeros, poisoned in zip(*found, strict=True):
+        assert poisoned.isfinite().all()
+        torch.testing.assert_close(poisoned, zeros, rtol=0, atol=0)
+    assert not found[1][1][mask].any()
+
+
+def test_pairs_are_of_tokens_alone() -> None:
+    x = torch.tensor([[10.0, 1, 3, 5, torch.nan, torch.nan], [10, 1, 3, 5, 7, 9]])[..., None].requires_grad_()
+    mask = torch.tensor([[False] * 4 + [True] * 2, [False] * 6])
+    pooled = pool(x, mask)
+    assert pooled[..., 0].tolist() == [[10, 2, 5, 0], [10, 2, 6, 9]]
+    assert pool_padding(mask).tolist() == [[False, False, False, True], [False] * 4]  # type: ignore[union-attr]
+    pooled.sum().backward()
+    assert x.grad[..., 0].tolist() == [[1, 0.5, 0.5, 1, 0, 0], [1, 0.5, 0.5, 0.5, 0.5, 1]]  # type: ignore[index]
+    for length in range(1, 8):
+        alone = torch.arange(float(length))[None, :, None]
+        means = [sum(group) / len(group) for group in groups(length)]
+        assert pool(alone, None).flatten().tolist() == means
+        back = repeat(pool(alone, None), 2, length).flatten().tolist()
+        assert back == [mean for mean, group in zip(means, groups(length), strict=True) for _ in group]
+
+
+@pytest.mark.parametrize("blocks", [None, [5]])
+def test_one_block_is_the_plain_network_to_the_bit(blocks: list[int] | None) -> None:
+    """Weights as they are drawn, outputs and gradients, with dropout."""
+    found, ids, mask = [], tokens(5, 19), padding(19)
+    for options in ({}, {"funnel_blocks": blocks, "funnel_decoder_layers": 1}):
+        torch.manual_seed(3)
+        backbone = build_backbone("roberta", pattern="NS", **{**WIDTH, "dropout": 0.2, "num_layers": 5}, **options)
+        names = list(backbone.state_dict())
+        output = backbone(ids, mask)
+        grads = torch.autograd.grad(output[~mask].square().sum(), list(backbone.parameters()))
+        found.append((names, [*backbone.state_dict().values(), output, *grads]))
+    (names, plain), (other, one_block) = found
+    assert names == other
+    assert all(torch.equal(a, b) for a, b in zip(plain, one_block, strict=True))
+
+
+def test_a_classifier_reads_the_first_vector_of_the_last_block() -> None:
+    """Without a decoder, as the paper fine-tunes; it goes on from the weights of a masked language model."""
+    backbone, pretrained, ids, mask = classifier(), funnel(), tokens(5, 19), padding(19)
+    assert len(backbone.layers) == 5
+    backbone.take_pretrained(pretrained.state_dict())
+    for row in range(5):
+        last, _ = written_out(pretrained, ids[row, ~mask[row]])
+        expected = backbone.classifier(last[0])
+        torch.testing.assert_close(backbone(ids, mask)[row], expected)
+
+
+@pytest.mark.parametrize("attention", ["vanilla", pytest.param("abc", marks=pytest.mark.thorough)])
+def test_it_learns_with_every_weight(attention: str) -> None:
+    backbone, ids = funnel(attention, dropout=0.1).float().train(), tokens(4, 29)
+    start = {key: parameter.clone() for key, parameter in backbone.named_parameters()}
+    labels = tokens(4, 29)
+
+    def loss(network: Backbone) -> Tensor:
+        return F.cross_entropy(network(ids).flatten(0, 1), labels.flatten())
+
+    found = losses(backbone, loss, steps=10, rate=1e-2)
+    assert found[-1] < 0.8 * found[0]
+    assert [key for key, parameter in backbone.named_parameters() if torch.equal(parameter, start[key])] == []
+
+
+def test_losses_of_selected_places_and_recomputed_activations() -> None:
+    backbone, ids, mask = funnel(dropout=0.2, attention_dropout=0.2), tokens(5, 19), padding(19)
+    selected = (~mask).flatten().nonzero().squeeze(1)
+
+    def loss(network: Backbone) -> Tensor:
+        return network(ids, mask, selected=selected, targets=ids.flatten()[selected]).mean()
+
+    expected = F.cross_entropy(backbone(ids, mask)[~mask], ids[~mask])
+    torch.testing.assert_close(loss(backbone), expected)
+    assert same_gradients(backbone, loss) < 1e-10
+
+
+def test_half_precision_by_autocast() -> None:
+    backbone, ids, mask = funnel().float(), tokens(5, 19), padding(19)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = backbone(ids, mask)[~mask]
+    expected = backbone(ids, mask)[~mask]
+    assert (output.float() - expected).norm() < 0.03 * expected.norm()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("checkpoint_activations", [False, True])
+def test_compiles_to_one_graph(checkpoint_activations: bool) -> None:
+    backbone, ids, mask = funnel(checkpoint_activations=checkpoint_activations).train(), tokens(5, 19), padding(19)
+    torch.compiler.reset()
+    compiled: Callable[..., Tensor] = torch.compile(backbone, backend="aot_eager", fullgraph=True)
+    output, expected = compiled(ids, mask), backbone(ids, mask)
+    torch.testing.assert_close(output, expected)
+    compare_gradients(backbone, output, expected)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        ([2, 2], r"funnel_blocks=\[2,2\] must be the layers of each block, .* their sum num_layers=5: change one"),
+        ([5, 0], r"funnel_blocks=\[5,0\] must be the layers of each block, at least one each"),
+        ([], r"funnel_blocks=\[\] must be the layers"),
+        ("4,1", "backbone.funnel_blocks must be a list, each a whole number or null, got '4,1'"),
+        ([-1, 6], "backbone.funnel_blocks must be .* from 0"),
+    ],
+)
+def test_blocks_that_are_none(blocks: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        funnel(blocks=blocks)
+
+
+def test_more_blocks_than_rows_can_be_halved() -> None:
+    assert funnel(max_length=5)(tokens(2, 5)).shape == (2, 5, VOCABULARY)
+    with pytest.raises(UserError, match=r"\[2,1,2\] pools 4 tokens into one beside the first, and rows have 4 at most"):
+        funnel(max_length=4)
