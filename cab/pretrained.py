@@ -14,6 +14,7 @@ from cab.backbone import Backbone
 from cab.errors import UserError
 from cab.record import Record, Status, weights_path
 from cab.results import whole_records
+from cab.runner.backbone_options import ADDED
 
 WHILE_LEARNING = ("name", "dropout", "attention_dropout", "checkpoint_activations", "init_std")
 """Options of a backbone that may change from one training to the next."""
@@ -119,6 +120,6 @@ def _differences(group: str, record: Record, cell: Mapping[str, Any]) -> Iterato
     """
     shaping = [name for name in cell[group] if name not in (*WHILE_LEARNING, "vocab_size", "max_length")]
     for name in shaping:
-        given = record.config[group].get(name, cell[group][name])
+        given = record.config[group].get(name, ADDED.get(name, cell[group][name]))
         if given != cell[group][name]:
-            yield f"{group}.{name}={'null' if given is None else given}"
+            yield f"{group}.{name}={'null' if given is None else str(given).replace(' ', '')}"

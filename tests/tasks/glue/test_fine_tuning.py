@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import pytest
 import torch
 
 from cab.cli.main import main
+from cab.pretrained import Pretrained
+from cab.record import Record
+from cab.runner.backbone_options import ADDED
 from tasks.glue import synthetic
 from tests.cab.cli.command import cab
 from tests.tasks.glue.test_tables import table
@@ -92,6 +96,7 @@ def test_a_cell_is_of_the_weights_that_it_starts_from(
         (["attention=abc"], "has no finished run of task=mlm attention=abc"),
         (["backbone.embed_dim=64"], "was trained with other options: add backbone.embed_dim=32"),
         (["backbone.activation=relu", "backbone.num_heads=2"], "add backbone.num_heads=4 backbone.activation=gelu"),
+        (["backbone.funnel_blocks=[1,1]"], "was trained with other options: add backbone.funnel_blocks=null"),
     ],
 )
 @pytest.mark.usefixtures("_few_pairs")
@@ -105,6 +110,51 @@ def test_another_network_is_refused_in_one_line(
     assert message in said
     assert "Traceback" not in said
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_from_before_an_option_has_its_default(results: Path) -> None:
+    [run] = (Pretrained(path, Record.read(path)) for path in results.glob("*.json"))
+    backbone = {name: value for name, value in run.record.config["backbone"].items() if name not in ADDED}
+    older = Pretrained(run.path, dataclasses.replace(run.record, config={**run.record.config, "backbone": backbone}))
+    assert older._misfit(dict(run.record.config), "mlm") == ""
+    changed = {**run.record.config, "backbone": {**backbone, "funnel_blocks": [1, 1]}}
+    assert older._misfit(changed, "mlm").endswith("add backbone.funnel_blocks=null")
+
+
+@pytest.mark.usefixtures("_few_pairs")
+def test_a_network_in_blocks_is_fine_tuned_without_its_decoder(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a run that is cut, the same as of one that is not, and its record says which blocks."""
+    cell, blocks = ["task=mlm", "dataset=synthetic", *SMOKE], "backbone.funnel_blocks=[1,1]"
+    found = []
+    for name in ("whole", "cut"):
+        arguments = ["run", *cell, blocks, f"results_dir={tmp_path / name}"]
+        if name == "cut":
+            killed = cab(*arguments, cwd=tmp_path, stop=f"kill step-00000006.ckpt {tmp_path / 'killed'}")
+            assert killed.returncode == -9
+        process = cab(*arguments, cwd=tmp_path)
+        assert process.returncode == 0, process.stderr
+        assert ("resuming from step 4" in process.stderr) == (name == "cut")
+        [path] = (tmp_path / name).glob("*.json")
+        found.append(json.loads(path.read_text()))
+    whole, cut = found
+    assert (cut["metrics"], cut["history"], cut["hash"]) == (whole["metrics"], whole["history"], whole["hash"])
+    assert whole["status"] == "finished"
+    assert whole["config"]["backbone"]["funnel_blocks"] == [1, 1]
+    assert whole["hash"] != next(results.glob("*.json")).stem
+    assert fine_tune(tmp_path / "cut", tmp_path / "own", "trainer.max_steps=1") == 2
+    assert f"was trained with other options: add {blocks}" in capsys.readouterr().err
+    assert fine_tune(tmp_path / "cut", tmp_path / "own", "trainer.max_steps=0", blocks) == 0
+    [path] = (tmp_path / "own").glob("*.json")
+    given, own = (
+        torch.load(each.with_suffix("") / "weights.pt", weights_only=True)
+        for each in (next((tmp_path / "cut").glob("*.json")), path)
+    )
+    assert {name.split(".")[1] for name in own if name.startswith("layers.")} == {"0", "1"}
+    assert {name.split(".")[1] for name in given if name.startswith("layers.")} == {"0", "1", "2", "3"}
+    for name in own.keys() & given.keys():
+        torch.testing.assert_close(own[name], given[name], atol=0, rtol=0)
 
 
 def test_a_record_that_is_none_or_has_no_weights(
