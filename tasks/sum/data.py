@@ -124,7 +124,7 @@ class SyntheticPairs(Pairs):
     counts: ClassVar[dict[str, int]] = {"train": 8000, "val": 64, "test": 128}
 
     def __init__(self) -> None:
-        self.key = {"generator": 9, "first": list(generate_pair(0)), "counts": self.counts}
+        self.key = {"generator": 10, "first": list(generate_pair(0)), "counts": self.counts}
 
     def read(self, part: str) -> Iterator[tuple[str, str]]:
         first = sum(self.counts[before] for before in PARTS[: PARTS.index(part)])
