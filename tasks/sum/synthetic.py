@@ -8,7 +8,7 @@ has each of ten colours (``redlamp``), any thing as likely as another; the third
 The summary tells first what each of the people keeps, by name, in the order of their names:
 
 * ``kept``, 12 words. What is told of a person is found by the name; that pays from the first steps on. Where it is a
-  colour, the encoder must have joined the two facts (NS), for the decoder, of one layer, reads the source once (CC), and
+  colour, the encoder must have joined the two facts (NS): the decoder, of one layer, reads the source once (CC), and
   its four heads cannot read ten colours beside the one. (Without the names two things in a row would be in both
   summaries by chance: with 47% of these words right, ROUGE-2 was 78.)
 
