@@ -33,7 +33,7 @@ class Terms(NamedTuple):
 
     query, key: [B, H or 1, N, K]; value [B, H, N, V].
     log_decay: [B or 1, H, N] of a head, [B, H, N, K] of each feature, or None for a state that forgets nothing.
-    strength: [B, H, N] of a delta rule.
+    strength: [B, H, N] of a delta rule, or [B, H, N, K] of each feature.
     """
 
     query: Tensor

@@ -8,13 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.blocks import tokens_at_once
 from attentions.kernels.recurrence import recurrence
-from attentions.kernels.spans import formed_anew
-from attentions.recurrent import Extras, Recurrent, Terms, check_positive, xavier_linear
-from cab import Depth, Padding, Pattern, register_attention
-from cab.attention import ALONE, State
-from cab.padding import lengths
+from attentions.recurrent import Extras, Terms, check_positive, xavier_linear
+from attentions.token_shift import TokenShift
+from cab import Depth, Pattern, register_attention
+from cab.attention import ALONE
 
 MIXED = 5
 """Inputs that are mixed, each in its own way, of a token and the one before it: of decay, k, v, r and gate."""
@@ -24,7 +22,7 @@ LARGEST = 7.0
 
 
 @register_attention("rwkv6", patterns="CS", complexity="n", paper="Peng et al. 2024")
-class RWKV6Attention(Recurrent):
+class RWKV6Attention(TokenShift):
     """o_t = r_t (S_{t-1} + u k_t (x) v_t), S_t = diag(w_t) S_{t-1} + k_t (x) v_t  (Eagle and Finch, Eq. 14 to 19).
 
     The input of each of w, k, v, r and the gate g is x_t + (x_{t-1} - x_t) (mu + tanh(y W_1) W_2), with
@@ -76,25 +74,9 @@ class RWKV6Attention(Recurrent):
 
     # --- the token before ---------------------------------------------------------------------------------
 
-    def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: Padding) -> Tensor:
-        return self.advance(query, padding.query, self.start(len(query), query))[0]
-
-    def advance(self, tokens: Tensor, mask: Tensor | None, state: State) -> tuple[Tensor, State]:
-        seen = torch.cat([state["token"].to(tokens.dtype), tokens], dim=1)
-        (query, key, value), extras = self.inputs(tokens, seen[:, :-1])
-        output, after = self.decode(query, key, value, state, Padding(mask, mask), **extras)
-        last = lengths(tokens, mask)[:, None, None].expand(-1, 1, tokens.shape[2])
-        return self.out_proj(self.merge_heads(output)), {**after, "token": seen.gather(1, last)}
-
-    def start(self, batch_size: int, like: Tensor) -> State:
-        return {**super().start(batch_size, like), "token": like.new_zeros(batch_size, 1, self.embed_dim)}
-
     def inputs(self, x: Tensor, before: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Tensor]]:
         """r, k, v [B, H, N, E], and gate and decay [B, N, D], of tokens [B, N, D] and those before them."""
-        size = tokens_at_once(len(x) * self.num_heads, x.device)
-        spans = zip(x.split(size, dim=1), before.split(size, dim=1), strict=True)
-        mixed = zip(*(formed_anew(self.mixed, *span) for span in spans), strict=True)
-        for_query, for_key, for_value, for_gate, decay = (torch.cat(parts, dim=1) for parts in mixed)
+        for_query, for_key, for_value, for_gate, decay = self.mixed_by_spans(x, before)
         return self.project(for_query, for_key, for_value), {"gate": self.gate_proj(for_gate), "decay": decay}
 
     def mixed(self, x: Tensor, before: Tensor) -> tuple[Tensor, ...]:

@@ -29,6 +29,7 @@ XL = "kimiyoung/transformer-xl 44781ed, mem_transformer.RelPartialLearnableMulti
 FUNNEL = "transformers 5.23.0, FunnelRelMultiheadAttention of a pooling block, its output repeated"
 REFORMER = "reformer-pytorch 1.4.4, LSHAttention without duplicates or other buckets, two chunks a round"
 ROUTING = "routing-transformer 1.6.1, KmeansAttention on queries and keys of mean 0 and variance 1"
+RWKV = "RWKV-LM 2148350, RWKV-v7/rwkv_v7_numpy.py, time_mixing of a first layer, token by token"
 
 ROUGH = {
     "longformer": 1e-6,
@@ -37,9 +38,10 @@ ROUGH = {
     "adaptive_span": 1e-5,
     "reformer": 1e-8,
     "routing": 2e-5,
+    "rwkv7_layer": 1e-6,
 }
 """Softmax in float32; 1e-8 added to every sum of weights, 1e-9 to every count of rounds, 1e-5 to every
-count of clusters."""
+count of clusters; 1e-6 under the root of a norm."""
 
 CASES: list[tuple[str, str, str, dict[str, Any], slice]] = [
     ("luong_dot", LUONG, "NC", {"score": "dot"}, slice(None)),
@@ -58,6 +60,7 @@ CASES: list[tuple[str, str, str, dict[str, Any], slice]] = [
     ("funnel", FUNNEL, "NS", {}, slice(None)),
     ("reformer", REFORMER, "CS", {"num_buckets": 2, "chunk_size": 36, "rounds": 3}, slice(None)),
     ("routing", ROUTING, "NS", {"num_clusters": 4, "window": 11, "local_heads": False}, slice(None)),
+    ("rwkv7_layer", RWKV, "CS", {"decay_rank": 3, "rate_rank": 4, "gate_rank": 5}, slice(None)),
     ("logsparse", LOGSPARSE, "CS", {"local": 3, "restart": 8, "kernel_size": 3}, slice(34, 40)),
 ]
 

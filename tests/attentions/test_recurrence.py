@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from attentions.kernels.delta_rule import delta_rule
+from attentions.kernels.generalized_delta_rule import generalized_delta_rule
 from attentions.kernels.recurrence import BLOCK, recurrence
 from attentions.kernels.short_conv import ShortConvolution
 
@@ -36,6 +37,16 @@ def corrected(q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor | None, stat
             state = state * g[:, :, t].exp()[..., None, None]
         missing = v[:, :, t] - (k[:, :, t].unsqueeze(-1) * state).sum(dim=-2)
         state = state + (b[:, :, t].unsqueeze(-1) * k[:, :, t]).unsqueeze(-1) * missing.unsqueeze(-2)
+        outputs.append((q[:, :, t].unsqueeze(-1) * state).sum(dim=-2))
+    return torch.stack(outputs, dim=2), state
+
+
+def removed(q: Tensor, k: Tensor, v: Tensor, r: Tensor, e: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Token by token."""
+    outputs = []
+    for t in range(q.shape[2]):
+        transition = g[:, :, t].exp().diag_embed() - e[:, :, t].unsqueeze(-1) * r[:, :, t].unsqueeze(-2)
+        state = transition @ state + k[:, :, t].unsqueeze(-1) * v[:, :, t].unsqueeze(-2)
         outputs.append((q[:, :, t].unsqueeze(-1) * state).sum(dim=-2))
     return torch.stack(outputs, dim=2), state
 
@@ -92,6 +103,50 @@ def test_the_delta_rule_adds_where_keys_are_orthogonal() -> None:
     torch.testing.assert_close(
         delta_rule(query, key, value, ones, None, nothing), recurrence(query, key, value, None, nothing)
     )
+
+
+def removals(length: int) -> tuple[Tensor, Tensor]:
+    """Directions of length one, and a share in 0 to 1 of each of their features."""
+    removal = drawn(ROWS, HEADS, length, KEYS)
+    removal = removal / removal.norm(dim=-1, keepdim=True)
+    return removal, removal * torch.rand_like(removal)
+
+
+@pytest.mark.parametrize("largest", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("length", [1, 2, 15, 16, 37])
+def test_blocks_of_the_generalized_delta_rule_are_its_steps(length: int, largest: float) -> None:
+    heads = [drawn(ROWS, HEADS, length, width) for width in (KEYS, KEYS, VALUES)]
+    log_decay = -largest * torch.rand(ROWS, HEADS, length, KEYS, dtype=torch.float64)
+    state = drawn(ROWS, HEADS, KEYS, VALUES)
+    assert_same(generalized_delta_rule, removed, [*heads, *removals(length), log_decay, state])
+
+
+def test_a_generalized_delta_rule_that_removes_nothing_is_additive() -> None:
+    query, key, value = (drawn(ROWS, HEADS, 70, width) for width in (KEYS, KEYS, VALUES))
+    log_decay, state = -torch.rand(ROWS, HEADS, 70, KEYS, dtype=torch.float64), drawn(ROWS, HEADS, KEYS, VALUES)
+    removal = removals(70)[0]
+    found = generalized_delta_rule(query, key, value, removal, torch.zeros_like(removal), log_decay, state)
+    torch.testing.assert_close(found, recurrence(query, key, value, log_decay, state))
+
+
+def test_a_generalized_delta_rule_that_forgets_nothing_and_writes_where_it_removes_is_the_delta_rule() -> None:
+    query, value, state = (drawn(ROWS, HEADS, *shape) for shape in ((70, KEYS), (70, VALUES), (KEYS, VALUES)))
+    key, strength = removals(70)[0], torch.rand(ROWS, HEADS, 70, dtype=torch.float64)
+    written = strength.unsqueeze(-1) * key
+    found = generalized_delta_rule(query, written, value, key, written, torch.zeros_like(key), state)
+    torch.testing.assert_close(found, delta_rule(query, key, value, strength, None, state))
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.6, -1.0])
+def test_dividing_decays_keeps_digits(rate: float) -> None:
+    """float32 against float64 over many blocks, at both ends of the decays' range."""
+    length = 301
+    heads = [drawn(ROWS, HEADS, length, width) for width in (KEYS, KEYS, VALUES)]
+    log_decay = torch.full_like(heads[0], rate)
+    inputs = [*heads, *removals(length), log_decay, drawn(ROWS, HEADS, KEYS, VALUES)]
+    exact = generalized_delta_rule(*inputs)
+    for got, wanted in zip(generalized_delta_rule(*(x.float() for x in inputs)), exact, strict=True):
+        assert (got - wanted).norm() < 2e-6 * wanted.norm()
 
 
 @pytest.mark.parametrize("kind", ["head", "feature"])

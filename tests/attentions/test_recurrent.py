@@ -11,8 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from attentions.kernels.recurrence import recurrence
 from attentions.recurrent import Recurrent
 from attentions.rwkv6 import RWKV6Attention
+from attentions.rwkv7 import RWKV7Attention
+from attentions.token_shift import TokenShift
 from cab import Attention, Depth, Padding, UserError, build_attention
 from cab.learning import parameter_groups
 from tests.attentions.agreement import (
@@ -25,10 +28,12 @@ from tests.attentions.agreement import (
 )
 
 CONVOLVED = ["retention", "lightning", "gla", "hgrn2", "ssd", "deltanet", "gated_deltanet"]
-METHODS = [*CONVOLVED, "rwkv6"]
+METHODS = [*CONVOLVED, "rwkv6", "rwkv7"]
 CASES = [(name, {"conv_size": size}) for name in CONVOLVED for size in (0, 3)] + [
     ("rwkv6", {}),
     ("rwkv6", {"depth": Depth(1, 3), "mix_rank": 2, "decay_rank": 3}),
+    ("rwkv7", {}),
+    ("rwkv7", {"depth": Depth(1, 3), "decay_rank": 2, "rate_rank": 3, "gate_rank": 30}),
     ("retention", {"value_expansion": 0.7}),
     ("gla", {"key_expansion": 1.3, "gate_rank": 2, "gate_temperature": 0.5}),
     ("ssd", {"state_size": 3, "value_expansion": 1.0}),
@@ -81,28 +86,34 @@ PUBLIC = {  # name: options and parameters of the module whose terms are compare
     "deltanet": {},
     "gated_deltanet": {"value_expansion": 2 / 3},
     "rwkv6": {},
+    "rwkv7": {},
 }
 WIDTHS = {"gla": 24, "hgrn2": 12, "ssd": 24, "gated_deltanet": 16}
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_public_code(name: str) -> None:
+def test_public_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """fla/ops/*/naive.py on the same heads: naive_retention, naive_recurrent_gla (GLA and HGRN2, whose parameters
     are formed as in fla/layers/hgrn2.py), naive_recurrent_simple_gla (Mamba-2), delta_rule_recurrence,
-    naive_recurrent_gated_delta_rule, naive_recurrent_rwkv6 (with scale 1, as its layer has it). Queries of HGRN2 are
-    multiplied by sqrt(K), which that function divides by.
+    naive_recurrent_gated_delta_rule, naive_recurrent_rwkv6 (with scale 1, as its layer has it), and dplr_recurrence
+    for RWKV-7, whose terms are formed as in fla/layers/rwkv7.py. Queries of HGRN2 and RWKV-7 are multiplied by
+    sqrt(K), which those functions divide by.
     """
     module = build_attention(name, pattern="CS", embed_dim=WIDTHS.get(name, 12), num_heads=2, **PUBLIC[name])
     assert isinstance(module, Recurrent)
     given = {key: torch.from_numpy(x) for key, x in public(name).items()}
     inputs = {key: x.requires_grad_() for key, x in given.items() if f"d_{key}" in given}
-    own = {"bound", "log_rate", "bonus"} & set(inputs)
+    own = {"bound", "log_rate", "bonus", "removed", "replaced"} & set(inputs)
     for parameter in own:
         delattr(module, parameter)
-        setattr(module, parameter, inputs[parameter].unsqueeze(1) if parameter == "bonus" else inputs[parameter])
+        of_heads = parameter in ("bonus", "removed", "replaced")
+        setattr(module, parameter, inputs[parameter].unsqueeze(1) if of_heads else inputs[parameter])
     extras = {key: x for key, x in inputs.items() if key not in own | {"query", "key", "value"}}
     if name == "rwkv6":
         extras["decay"] = module.merge_heads(extras["decay"])
+    if isinstance(module, RWKV7Attention):  # the function has neither its norm nor its bonus
+        monkeypatch.setattr(module, "normalise", lambda x: x)
+        module.bonus.data.zero_()
     still = torch.zeros(1, 1)  # retention's rotation, which the function does not have
     terms = module.terms(inputs["query"], inputs["key"], inputs["value"], extras, still)
     memory = torch.zeros(1, 2, terms.key.shape[-1], terms.value.shape[-1])
@@ -131,6 +142,7 @@ EXTREMES: dict[str, tuple[str, float, float]] = {  # a parameter, and its values
     "gated_deltanet": ("log_rate", -20.0, 9.0),
     "hgrn2": ("k_proj.bias", 8.0, -80.0),
     "rwkv6": ("decay", -20.0, 100.0),
+    "rwkv7": ("decay", -100.0, 100.0),
 }
 
 
@@ -145,7 +157,7 @@ def test_both_ends_of_the_decays_in_low_precision(name: str, end: int, dtype: to
         x = torch.randn(1, 4096, 8)
         heads: Sequence[Tensor] = module.project(x, x, x)
         extras = {**module.query_extras(x), **module.key_extras(x)}
-        if isinstance(module, RWKV6Attention):
+        if isinstance(module, TokenShift):
             heads, extras = module.inputs(x, x.roll(1, dims=1))
         extras = {key: y.to(dtype) for key, y in extras.items()}
         heads = [y.to(dtype) for y in heads]
@@ -241,6 +253,52 @@ def test_rwkv6_begins_as_released() -> None:
     torch.testing.assert_close(module.bonus.flatten()[[0, 12]], torch.tensor([0.5, 0.5 * 11 / 23]), atol=1e-6, rtol=0)
 
 
+def test_rwkv7_begins_as_released() -> None:
+    """RWKV-LM's RWKV-v7/train_temp/src/model.py, RWKV_Tmix_x070: the second of three layers, some of 24 channels."""
+    module = build_attention("rwkv7", pattern="CS", embed_dim=24, num_heads=3, depth=Depth(1, 3))
+    assert isinstance(module, RWKV7Attention)
+    mixed = [1 - 0.5 ** (power * 2 / 3) for power in (0.2, 0.9, 0.7, 0.7, 0.9, 0.2)]  # channel 12 of 24
+    torch.testing.assert_close(module.mix[:, 12], torch.tensor(mixed))
+    zigzag = torch.tensor([-1.0, (1 / 7) ** 2, 1.0])  # channels 0, 4 and 7 of heads of 8
+    place, channels = torch.tensor([0.0, 12.0, 23.0]) / 23, [0, 12, 23]
+    torch.testing.assert_close(module.decay[channels], -6 + 6 * place ** (1 + 0.5**0.3) + 0.5 + 2.5 * zigzag)
+    torch.testing.assert_close(module.rate[channels], -0.19 + 0.3 * zigzag + 0.4 * (place - 0.5))
+    torch.testing.assert_close(module.removed.flatten()[channels], 0.71 - 0.1 * (place - 0.5))
+    torch.testing.assert_close(module.replaced, torch.full_like(module.replaced, 1.02))
+    torch.testing.assert_close(module.bonus, torch.full_like(module.bonus, -0.04))
+    torch.testing.assert_close(module.norm_weight, torch.full_like(module.norm_weight, (2 / 3) ** 0.7))
+    assert not any(x.any() for x in (module.decay_in, module.rate_in, module.gate_in))
+    for second, rank in ((module.decay_out, 64), (module.rate_out, 64), (module.gate_out, 128)):
+        torch.testing.assert_close(second.mT @ second, 0.01 * rank / 24 * torch.eye(24), atol=1e-6, rtol=1e-5)
+
+
+def test_rwkv7_has_gradients_in_a_backward_pass_under_autocast() -> None:
+    """Its blocks divide decays by each other: factors that float16 has no room for would be infinite there."""
+    module = build_attention("rwkv7", pattern="CS", embed_dim=24, num_heads=3)
+    with torch.no_grad():
+        module.decay.fill_(100.0)
+    x = torch.randn(2, 70, 24, requires_grad=True)
+    with torch.autocast("cpu", torch.float16):
+        gradients = torch.autograd.grad(module(x).sum(), [x, *module.parameters()])
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+def test_rwkv7_without_learning_rates_forgets_and_adds() -> None:
+    """It removes nothing, and writes k (1 - alpha): sums that forget by feature."""
+    module = make("rwkv7", "CS")
+    assert isinstance(module, RWKV7Attention)
+    x = torch.randn(1, 40, 24, dtype=torch.float64)
+    heads, extras = module.inputs(x, x.roll(1, dims=1))
+    extras["rate"] = torch.full_like(extras["rate"], -1e3)
+    terms = module.terms(*heads, extras, torch.zeros(1, 1))
+    with torch.no_grad():
+        module.bonus.zero_()
+    memory = torch.zeros(1, 3, 8, 8, dtype=torch.float64)
+    key = terms.key * (1 - module.replaced)
+    expected, last = recurrence(terms.query, key, terms.value, terms.log_decay, memory)
+    torch.testing.assert_close(module.update(terms, memory), (module.normalise(expected), last))
+
+
 @pytest.mark.parametrize(("name", "own"), [("ssd", 3), ("gated_deltanet", 2)])
 def test_rates_and_steps_have_no_weight_decay(name: str, own: int) -> None:
     module = build_attention(name, pattern="CS", embed_dim=24, num_heads=3)
@@ -258,7 +316,7 @@ def test_the_state_is_what_it_is_said_to_be(name: str) -> None:
         module = build_attention(name, pattern="CS", embed_dim=24, num_heads=3, **options)
         tokens = 2 * module.key_heads * module.key_width + 3 * module.value_width
         expected = 4 * (3 * module.memory_width * module.value_width + max(size - 1, 0) * tokens) + 8
-        expected += 4 * 24 if name == "rwkv6" else 0  # the token before
+        expected += 4 * 24 if isinstance(module, TokenShift) else 0  # the token before
         assert module.state_bytes(7) == module.state_bytes(300) == expected
 
 
@@ -273,6 +331,9 @@ def test_the_state_is_what_it_is_said_to_be(name: str) -> None:
         ("ssd", {"state_size": 0}),
         ("rwkv6", {"mix_rank": 0}),
         ("rwkv6", {"decay_rank": 0}),
+        ("rwkv7", {"decay_rank": 0}),
+        ("rwkv7", {"rate_rank": 0}),
+        ("rwkv7", {"gate_rank": 0}),
         ("gated_deltanet", {"value_expansion": 0.0}),
     ],
 )
