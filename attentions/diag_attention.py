@@ -84,29 +84,36 @@ class DiagAttention(SparseAttention):
         width = min(self.block_size, length)
         if self.is_softmax:
             return along_rows(query, key, value, width, is_causal=causal, dropout=self.weight_dropout)
-        query, key, value = (in_rows(x, width) for x in (query * self.scale, key, value))
-        weights = (query @ key.mT).relu()  # none of the keys that fill the last block up
-        weights = F.dropout(weights.tril() if causal else weights, self.weight_dropout)
-        return (weights @ value).flatten(2, 3)[:, :, :length]
+        with torch.autocast(query.device.type, enabled=False):  # what no sum divides outgrows float16 before its norm
+            query, key, value = (in_rows(wide(x), width) for x in (query, key, value))
+            weights = (query * self.scale @ key.mT).relu()  # none of the keys that fill the last block up
+            weights = F.dropout(weights.tril() if causal else weights, self.weight_dropout)
+            return (weights @ value).flatten(2, 3)[:, :, :length]
+
+    def read(self, query: Tensor, key: Tensor, value: Tensor, asked: Tensor, position: Tensor) -> Tensor:
+        if self.is_softmax:
+            return super().read(query, key, value, asked, position)
+        with torch.autocast(query.device.type, enabled=False):
+            return super().read(wide(query), wide(key), wide(value), asked, position)
 
     # --- positions and norm, around it ---------------------------------------------------------------------
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
         query, key = (turned(self.turns, x, period=self.block_size) for x in (query, key))
-        return self.normalised(super().attend(query, key, value, padding))
+        return self.normalised(super().attend(query, key, value, padding), query.dtype)
 
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding, **_: Tensor
     ) -> tuple[Tensor, State]:
         query, key = (turned(self.turns, x, state["length"], self.block_size) for x in (query, key))
         output, state = super().decode(query, key, value, state, padding)
-        return self.normalised(output), state
+        return self.normalised(output, query.dtype), state
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if self.turns is not None:
             query, key = (turned_by_matrices(self.turns, x) for x in (query, key))
         return self.norm(super().reference(query, key, value)[None])[0]
 
-    def normalised(self, x: Tensor) -> Tensor:
+    def normalised(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            return self.norm(wide(x)).to(x.dtype)
+            return self.norm(wide(x)).to(dtype)

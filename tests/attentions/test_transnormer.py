@@ -103,6 +103,38 @@ def test_a_block_of_the_whole_sequence_is_softmax_attention(pattern: str) -> Non
     torch.testing.assert_close(module(x), vanilla(x))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("pattern", ["NS", "CS"])
+@pytest.mark.parametrize("form", ["diag rela", "norm"])
+def test_sums_that_nothing_divides_do_not_overflow(form: str, pattern: str, dtype: torch.dtype) -> None:
+    """Heads of 100 have weights of 1e4 and sums of 1e6: outputs and gradients are float32's of the same heads."""
+    name, options = FORMS[form]
+    module = build_attention(name, pattern=pattern, embed_dim=64, num_heads=2, **options)
+    heads = [(100 * torch.randn(2, 2, 30, 32)).to(dtype).requires_grad_() for _ in range(3)]
+    exact = [x.detach().float().requires_grad_() for x in heads]
+    results = []
+    for given, low in ((exact, False), (heads, True)):
+        with torch.autocast("cpu", dtype, enabled=low):
+            output = module.attend(*given, Padding())
+        assert output.dtype is given[0].dtype
+        results.append([output, *torch.autograd.grad(output.float().cos().sum(), given)])
+    for wanted, got in zip(*results, strict=True):
+        assert (got - wanted).abs().max() <= 3 * torch.finfo(dtype).eps * wanted.abs().max()
+
+
+@pytest.mark.parametrize("form", ["diag rela", "T1 early"])
+def test_steps_of_decoding_do_not_overflow(form: str) -> None:
+    name, options = FORMS[form]
+    module = build_attention(name, pattern="CS", embed_dim=64, num_heads=2, **options).eval()
+    x = 60 * torch.randn(2, 11, 64)
+    with torch.autocast("cpu", torch.float16), torch.no_grad():
+        state, steps = module.init_state(2), []
+        for token in x.unbind(dim=1):
+            step, state = module.step(token, state)
+            steps.append(step)
+        torch.testing.assert_close(torch.stack(steps, dim=1), module(x), atol=0.01, rtol=0.01)
+
+
 def test_one_head_is_the_norm_of_linear_attention() -> None:
     """The denominator is one number a row and head: a norm over the head takes it out."""
     options: dict[str, Any] = {"embed_dim": 8, "num_heads": 1, "pattern": "CS"}
