@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.kernels.precision import wide
 from attentions.linearized import hide
 from cab import Attention, Pattern, register_attention
 from cab.attention import Padding, State
@@ -77,9 +78,12 @@ class LinformerAttention(Attention):
             raise UserError(
                 f"linformer has maps of {self.max_length} positions and got {length} keys; raise attention.max_length"
             )
-        key, value = hide(key, padding.key), hide(value, padding.key)
-        return {"keys": self.mix_k[:, :length] @ key, "values": self.mix_v[:, :length] @ value}
+        with torch.autocast(key.device.type, enabled=False):  # sums grow with the length, and so would their rounding
+            key, value = hide(wide(key), padding.key), hide(wide(value), padding.key)
+            return {"keys": wide(self.mix_k[:, :length]) @ key, "values": wide(self.mix_v[:, :length]) @ value}
 
     def decode_cross(self, query: Tensor, state: State, _padding: Padding) -> tuple[Tensor, State]:
         keys, values = state["keys"], state["values"]
-        return F.scaled_dot_product_attention(query, keys, values, dropout_p=self.weight_dropout), state
+        with torch.autocast(query.device.type, enabled=False):
+            output = F.scaled_dot_product_attention(wide(query), keys, values, dropout_p=self.weight_dropout)
+        return output.to(query.dtype), state

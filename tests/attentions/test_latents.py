@@ -11,7 +11,7 @@ from attentions.kernels import running_means
 from attentions.kernels.precision import no_weight
 from attentions.kernels.running_means import BLOCK, read_running_means
 from attentions.linformer import LinformerAttention
-from cab import UserError, build_attention
+from cab import Padding, UserError, build_attention
 from cab.registry import ATTENTIONS
 from tests.attentions.agreement import (
     assert_causal,
@@ -55,6 +55,32 @@ def test_causal_forms(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_causal(module, 9)
     assert_decodes(module, 14, 0, (6, 3, 1))
     assert_forms_agree(module, 2 * BLOCK + 5, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("name", "pattern"), [*CASES, ("skyformer", "NS"), ("skyformer", "NC")])
+def test_long_sequences_in_low_precision(name: str, pattern: str, dtype: torch.dtype) -> None:
+    """4,096 tokens: outputs within 3, gradients within 6 units of rounding of float32's of the same heads.
+
+    Slots of Luna are projected once more, which rounds them once more.
+    """
+    options = {**OPTIONS.get(name, {}), **({"max_length": 4096} if name == "linformer" else {})}
+    module = build_attention(name, pattern=pattern, embed_dim=16, num_heads=2, **options)
+    x, source = torch.randn(2, 1, 4096, 16)
+    source = source if module.pattern.is_cross else x
+    with torch.no_grad():
+        exact = [y.to(dtype).float() for y in module.project(x, source, source)]
+        extras = module.key_extras(source)
+    results = []
+    for kind in (torch.float32, dtype):
+        heads = [y.to(kind).requires_grad_() for y in exact]
+        with torch.autocast("cpu", dtype, enabled=kind is dtype):
+            output = module.attend(*heads, Padding(), **extras)
+        weights = torch.linspace(-1, 1, output.numel()).view_as(output).cos()
+        results.append([output, *torch.autograd.grad((output.float() * weights).sum(), heads)])
+    assert results[1][0].dtype is dtype
+    for units, wanted, got in zip((3, 6, 6, 6), *results, strict=True):
+        assert (got - wanted).abs().max() <= units * torch.finfo(dtype).eps * wanted.abs().max()
 
 
 @pytest.mark.parametrize("name", OPTIONS)
