@@ -37,6 +37,7 @@ OPTIONS: list[tuple[str, str, dict[str, object]]] = [
     ("nystromformer", "NS", {"num_landmarks": 3, "logit_scale": "linear"}),
     ("performer", "CC", {"num_features": 5}),
     ("probsparse", "NS", {"factor": 2, "mean_over": "length", "sampled": "per_query"}),
+    ("s4", "CS", {"state_size": 4}),
     ("s4d", "NS", {"state_size": 6, "bidirectional": False}),
     ("s4d", "CS", {"state_size": 4, "channels": 1}),
     ("gla", "CS", {"conv_size": 4, "key_expansion": 1.5}),

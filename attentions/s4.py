@@ -1,0 +1,213 @@
+"""S4: a state space with a full HiPPO matrix for each feature, in the place of attention (Gu et al. 2022a).
+
+Shapes: B batch, L length, D width, N state_size, M = N / 2 modes, two of which are conjugate, S directions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attentions.kernels.pieces import at_once, formed_anew
+from attentions.kernels.precision import wide, wide_dtype
+from cab import Attention, Pattern, register_attention
+from cab.attention import Padding, State
+from cab.errors import UserError
+from cab.learning import ParameterRule
+
+DT_MIN, DT_MAX = 1e-3, 1e-1
+"""Range of the initial step sizes."""
+
+FOLDED = 1e-12
+"""What K_{l + 3 L} counts in K_l, with which a transform of 3 L points adds it up; rounding leaves about as little."""
+
+NUMBERS_OF_A_POINT = 8
+"""That a point of the generating function forms for each feature and state, about."""
+
+
+@register_attention("s4", patterns="NS CS", complexity="n log n", paper="Gu et al. 2022a")
+class S4Attention(Attention):
+    """y = K * u + D u with K_l = C Abar^l Bbar, of x' = A x + B u made discrete by the bilinear rule  (Eq. 3 to 5).
+
+    Abar = (1 - dt A / 2)^-1 (1 + dt A / 2), Bbar = (1 - dt A / 2)^-1 dt B. A = diag(lambda) - P P*, diagonal and low
+    rank, starts as the HiPPO matrix LegS (their Eq. 2 and theorem 1). A, B, C, D and dt are a feature's own. The D
+    results pass GELU, dropout and a linear map (as released lately, a gated one). There is no query, key or value. In
+    NS a second C reads what comes after a token.
+
+    K is read off its generating function sum_l K_l z^l = 2 / (1 + z) C (w - A)^-1 B, w = 2 / dt (1 - z) / (1 + z), by
+    the Woodbury identity four sums over the modes (their section 3.2), then a Fourier transform. The points z lie on a
+    circle inside the unit circle, on which tokens beyond 3 L count for nothing (Abate and Whitt 1992). The paper's lie
+    on the unit circle, which takes C (1 - Abar^L) for C; its released code trains that product, tied to a length.
+
+    The state of CS is of constant size, M complex numbers a feature; a token takes time N, and a prompt is read token
+    by token. K is formed in float64, all else in float32 at least.
+
+    Args:
+        state_size: N, two for each pair of modes; even.
+
+    Raises:
+        ValueError: for a ``state_size`` that is not even and positive.
+    """
+
+    compacts_padding = True
+    constant_state = True
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        state_size: int = 64,
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if state_size < 2 or state_size % 2:
+            raise UserError(f"state_size must be even and at least 2, got {state_size}")
+        self.state_size = state_size
+        self.make_state_space()
+
+    def make_projections(self) -> None:
+        """The last alone."""
+        self.out_proj = nn.Linear(self.embed_dim, self.embed_dim)
+
+    def make_state_space(self) -> None:
+        """LegS with B = (sqrt(2n + 1))_n and P = B / sqrt(2) in the basis of modes, whose phase makes B real."""
+        directions = 1 if self.pattern is Pattern.CS else 2
+        shape = (self.embed_dim, self.state_size // 2)
+        number = torch.arange(self.state_size, dtype=torch.float64)
+        inputs = (2 * number + 1).sqrt()
+        skew = torch.outer(inputs, inputs) / 2 * (number - number[:, None]).sign()
+        frequency, basis = torch.linalg.eigh(-1j * skew)  # A + P P* = skew - 1/2
+        frequency, basis = frequency[shape[1] :], basis[:, shape[1] :]
+        inputs = (basis.mH @ inputs.to(basis.dtype)).abs().float()
+        pairs = torch.stack([inputs, torch.zeros_like(inputs)], dim=-1).expand(*shape, 2)
+        self.log_decay = nn.Parameter(torch.full(shape, math.log(0.5)))
+        self.frequency = nn.Parameter(frequency.float().expand(shape).clone())
+        self.low_rank = nn.Parameter(pairs * math.sqrt(0.5))
+        self.input = nn.Parameter(pairs.clone())
+        self.readout = nn.Parameter(torch.view_as_real(torch.randn(directions, *shape, dtype=torch.complex64)).clone())
+        self.skip = nn.Parameter(torch.randn(self.embed_dim))
+        self.log_dt = nn.Parameter(torch.empty(self.embed_dim).uniform_(math.log(DT_MIN), math.log(DT_MAX)))
+
+    def parameter_rules(self) -> dict[str, ParameterRule]:
+        """As released, but for its own learning rate of at most 0.001."""
+        names = ("log_decay", "frequency", "low_rank", "input", "log_dt")
+        return {name: ParameterRule(weight_decay=0.0) for name in names}
+
+    def modes(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """lambda, P and B [D, M], C [S, D, M], and dt [D, 1], in float64; of conjugate pairs one."""
+        modes = torch.complex(-self.log_decay.double().exp(), self.frequency.double())
+        low_rank, inputs, readout = (
+            torch.view_as_complex(x.double()) for x in (self.low_rank, self.input, self.readout)
+        )
+        return modes, low_rank, inputs, readout, self.log_dt.double().exp().unsqueeze(1)
+
+    def both_of_each_pair(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The same of all N: [D, N], C [S, D, N]."""
+        *of_modes, dt = self.modes()
+        modes, low_rank, inputs, readout = (torch.cat([x, x.conj()], dim=-1) for x in of_modes)
+        return modes, low_rank, inputs, readout, dt
+
+    # --- all tokens: a convolution -------------------------------------------------------------------------
+
+    def compute(self, query: Tensor, *_: Tensor | Padding) -> Tensor:
+        """Padding is zero and on the right: it adds nothing to any sum."""
+        length = query.shape[1]
+        with torch.autocast(query.device.type, enabled=False):
+            u = wide(query)
+            kernel = self.kernel(length).to(u.dtype)
+            # A lag of -1 stands at the end of the circle.
+            circle = F.pad(kernel[0], (0, length)) if len(kernel) == 1 else torch.cat([kernel[0], kernel[1].flip(1)], 1)
+            spectrum = torch.fft.rfft(u, n=2 * length, dim=1) * torch.fft.rfft(circle).T
+            y = torch.fft.irfft(spectrum, n=2 * length, dim=1)[:, :length]
+            y = self.activate(torch.addcmul(y, self.skip.to(u.dtype), u))
+        return self.out_proj(y.to(query.dtype))
+
+    def activate(self, y: Tensor) -> Tensor:
+        return F.dropout(F.gelu(y), self.dropout, self.training)
+
+    def kernel(self, length: int) -> Tensor:
+        """K_0 .. K_{length - 1}, [S, D, length] in float64."""
+        points = 3 * length
+        number = torch.arange(points // 2 + 1, device=self.log_dt.device, dtype=torch.float64)
+        radius = FOLDED ** (1 / points)
+        z = torch.polar(torch.full_like(number, radius), -2 * math.pi / points * number)
+        size = at_once(NUMBERS_OF_A_POINT * self.embed_dim * self.state_size, z.device)
+        space = self.both_of_each_pair()
+        values = [formed_anew(self.generating_function, (piece, *space)) for piece in z.split(size)]
+        return torch.fft.irfft(torch.cat(values, dim=-1), n=points)[..., :length] / radius ** number[:length]
+
+    @staticmethod
+    def generating_function(
+        z: Tensor, modes: Tensor, low_rank: Tensor, inputs: Tensor, readout: Tensor, dt: Tensor
+    ) -> Tensor:
+        """sum_l K_l z^l at the points z [F]: [S, D, F]."""
+        cauchy = (2 / dt * (1 - z) / (1 + z)).unsqueeze(1).sub(modes.unsqueeze(2)).reciprocal()  # [D, N, F]
+        left = torch.cat([readout, low_rank.conj().unsqueeze(0)])
+        pairs = torch.cat([left * inputs, left * low_rank]).transpose(0, 1)
+        sums = (pairs @ cauchy).transpose(0, 1)
+        to_input, to_low_rank = sums.chunk(2)
+        return 2 / (1 + z) * (to_input[:-1] - to_low_rank[:-1] * to_input[-1] / (1 + to_low_rank[-1]))
+
+    def compute_row(self, query: Tensor, *_: Any) -> Tensor:
+        """x_l = Abar x_{l-1} + Bbar u_l, y_l = C x_l + D u_l: [L, D] to [L, D]; the second C reads what comes after."""
+        forwards, inwards, readout = (x.to(torch.complex128) for x in self.dense())
+
+        def run(tokens: Tensor, weights: Tensor) -> Tensor:
+            state, outputs = torch.zeros_like(inwards), []
+            for u in tokens:
+                state = (forwards @ state.unsqueeze(2)).squeeze(2) + inwards * u.unsqueeze(1)
+                outputs.append((weights * state).sum(1).real)
+            return torch.stack(outputs)
+
+        y = run(query, readout[0]) + self.skip * query
+        if len(readout) == 2:
+            later = torch.cat([torch.zeros_like(query[:1]), query.flip(0)[:-1]])
+            y = y + run(later, readout[1]).flip(0)
+        return self.out_proj(F.gelu(y).to(query.dtype))
+
+    def dense(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Abar [D, N, N], Bbar [D, N] and C [S, D, N], written out."""
+        modes, low_rank, inputs, readout, dt = self.both_of_each_pair()
+        matrix = torch.diag_embed(modes) - low_rank.unsqueeze(2) * low_rank.conj().unsqueeze(1)
+        half, one = dt.unsqueeze(2) / 2 * matrix, torch.eye(self.state_size, device=dt.device)
+        return torch.linalg.solve(one - half, one + half), torch.linalg.solve(one - half, dt * inputs), readout
+
+    # --- decoding: the recurrence ----------------------------------------------------------------------------
+
+    def start(self, batch_size: int, like: Tensor) -> State:
+        """One complex number a feature and mode, as pairs [B, D, M, 2]."""
+        shape = (batch_size, self.embed_dim, self.state_size // 2, 2)
+        return {"modes": like.new_zeros(shape, dtype=wide_dtype(like.dtype))}
+
+    def advance(self, tokens: Tensor, mask: Tensor | None, state: State) -> tuple[Tensor, State]:
+        """Token by token: both factors of Abar are diagonal and low rank, the inverse by the Woodbury identity."""
+        with torch.autocast(tokens.device.type, enabled=False):
+            u = wide(tokens)
+            x = torch.view_as_complex(state["modes"].to(u.dtype))
+            modes, low_rank, inputs, readout, dt = self.modes()
+            half, inverse = dt / 2, 1 / (1 - dt / 2 * modes)
+            spread = inverse * low_rank
+            strength = half / (1 + half * _paired(low_rank.conj(), spread))
+            factors = inverse * (1 + half * modes), half * spread, strength * spread, inverse * dt * inputs
+            diagonal, back, correction, inwards, gather, weights = (
+                y.to(x.dtype) for y in (*factors, low_rank.conj(), readout[0])
+            )
+            outputs = []
+            for number, token in enumerate(u.unbind(dim=1)):
+                moved = diagonal * x - back * _paired(gather, x) + inwards * token.unsqueeze(2)
+                after = moved - correction * _paired(gather, moved)
+                x = after if mask is None else torch.where(mask[:, number, None, None], x, after)
+                outputs.append(_paired(weights, x).squeeze(2))
+            y = self.activate(torch.addcmul(torch.stack(outputs, dim=1), self.skip.to(u.dtype), u))
+        return self.out_proj(y.to(tokens.dtype)), {"modes": torch.view_as_real(x)}
+
+
+def _paired(left: Tensor, right: Tensor) -> Tensor:
+    """Sum of products over all N states, of conjugate pairs of which one is given: [..., M] to a real [..., 1]."""
+    return 2 * (left * right).real.sum(-1, keepdim=True)

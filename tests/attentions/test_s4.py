@@ -1,0 +1,153 @@
+"""S4: the kernel from its generating function, two directions, the recurrence of decoding."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from attentions import s4
+from attentions.s4 import S4Attention
+from cab import UserError, build_attention
+from tests.attentions import agreement
+
+LENGTHS = (1, 2, 7, 64, 129)
+
+
+def make(pattern: str, **options: object) -> S4Attention:
+    """In float64, every parameter moved from where it starts, all features alike no longer."""
+    module = build_attention("s4", pattern=pattern, embed_dim=agreement.WIDTH, num_heads=3, state_size=6, **options)
+    assert isinstance(module, S4Attention)
+    with torch.no_grad():
+        for parameter in module.double().parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return module
+
+
+@pytest.mark.parametrize("pattern", ["NS", "CS"])
+class TestForms:
+    @pytest.mark.parametrize("length", LENGTHS)
+    @pytest.mark.parametrize("masked", [True, False])
+    def test_convolution_is_the_recurrence(self, pattern: str, length: int, masked: bool) -> None:
+        agreement.assert_forms_agree(make(pattern), length, length, masked)
+
+    def test_padding_is_nothing(self, pattern: str) -> None:
+        agreement.assert_padding_is_nothing(make(pattern), 23, 23)
+
+    def test_dropout_in_both_passes(self, pattern: str) -> None:
+        agreement.assert_dropout(make(pattern, dropout=0.4), 31)
+
+    def test_in_many_pieces(self, pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        module = make(pattern)
+        whole = kernel_and_gradients(module, 60)
+        monkeypatch.setattr(s4, "NUMBERS_OF_A_POINT", 2**14)
+        for piece, one in zip(kernel_and_gradients(module, 60), whole, strict=True):
+            torch.testing.assert_close(piece, one)
+
+
+def kernel_and_gradients(module: S4Attention, length: int) -> list[Tensor]:
+    kernel = module.kernel(length)
+    used = [module.log_decay, module.frequency, module.low_rank, module.input, module.readout, module.log_dt]
+    return [kernel, *torch.autograd.grad(kernel.cos().sum(), used)]
+
+
+@pytest.mark.parametrize(("length", "state_size"), [(3, 2), (1000, 64)])
+def test_kernel_is_made_of_powers(length: int, state_size: int) -> None:
+    """C Abar^l Bbar, at the published size and at times at which large powers still count."""
+    module = S4Attention(pattern="CS", embed_dim=4, num_heads=1, state_size=state_size).double()
+    forwards, inwards, readout = module.dense()
+    state, expected = inwards.unsqueeze(-1), []
+    for _ in range(length):
+        expected.append((readout[0].unsqueeze(1) @ state).real.flatten())
+        state = forwards @ state
+    reached = torch.stack(expected, dim=1)
+    torch.testing.assert_close(module.kernel(length)[0], reached, rtol=0.0, atol=1e-10 * reached.abs().max().item())
+
+
+def test_state_matrix_is_hippo_legs() -> None:
+    """As the paper's Eq. 2 has it, up to a change of basis: powers of A from B, seen by B."""
+    size = 10
+    n = torch.arange(size, dtype=torch.float64)
+    below = ((2 * n[:, None] + 1) * (2 * n + 1)).sqrt()
+    hippo, inwards = -(below.tril(-1) + torch.diag(n + 1)), (2 * n + 1).sqrt()
+    module = S4Attention(pattern="CS", embed_dim=1, num_heads=1, state_size=size).double()
+    with torch.no_grad():
+        module.low_rank.copy_(torch.view_as_real(torch.view_as_complex(module.input) * math.sqrt(0.5)))
+    modes, low_rank, own = (x[0] for x in module.both_of_each_pair()[:3])
+    matrix = torch.diag(modes) - torch.outer(low_rank, low_rank.conj())
+    seen, expected = own, inwards
+    for power in range(5):
+        moment = (inwards @ expected).item()
+        assert (own.conj() @ seen).real.item() == pytest.approx(moment, rel=1e-4), power  # stored in float32
+        seen, expected = matrix @ seen, hippo @ expected
+
+
+def test_causal() -> None:
+    """Up to what a Fourier transform rounds: nothing of later tokens comes through."""
+    module, x = make("CS"), torch.randn(1, 40, agreement.WIDTH, dtype=torch.float64, requires_grad=True)
+    output = module(x)
+    for i in range(40):
+        (gradient,) = torch.autograd.grad(output[0, i].sum(), x, retain_graph=True)
+        assert gradient[0, i + 1 :].abs().sum() < 1e-10 * gradient.abs().max()
+        assert gradient[0, : i + 1].abs().sum(dim=1).gt(1e-6).all()
+
+
+def test_decodes() -> None:
+    agreement.assert_decodes(make("CS"), 41, 41, (5, 1, 17, 1))
+
+
+def test_gradient_through_a_state() -> None:
+    """Tokens that are read in two pieces have the gradients of the whole."""
+    module, x = make("CS"), torch.randn(2, 19, agreement.WIDTH, dtype=torch.float64, requires_grad=True)
+    first, state = module.prefill(x[:, :8], module.init_state(2))
+    pieces = torch.cat([first, module.prefill(x[:, 8:], state)[0]], dim=1)
+    wanted = [x, *module.parameters()]
+    for one, other in zip(*(torch.autograd.grad(y.sin().sum(), wanted) for y in (pieces, module(x))), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_two_directions_are_a_run_each_way() -> None:
+    """Before the GELU, what comes after a token is a causal run over the reversed sequence, one token late."""
+    both, x = make("NS"), torch.randn(2, 30, agreement.WIDTH, dtype=torch.float64)
+    past, future = both.kernel(30)
+    later = torch.cat([torch.zeros_like(x[:, :1]), x.flip(1)[:, :-1]], dim=1)
+    expected = causal(past, x) + causal(future, later).flip(1) + both.skip * x
+    torch.testing.assert_close(both(x), both.out_proj(torch.nn.functional.gelu(expected)))
+
+
+def causal(kernel: Tensor, x: Tensor) -> Tensor:
+    """sum_{j <= i} kernel_{i - j} x_j, [D, L] and [B, L, D], pair by pair."""
+    lag = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])
+    return torch.einsum("dij,bjd->bid", kernel[:, lag.clamp(min=0)] * (lag >= 0), x)
+
+
+def test_without_low_rank_every_mode_is_alone() -> None:
+    """P = 0: a diagonal state space by the bilinear rule."""
+    module = make("CS")
+    with torch.no_grad():
+        module.low_rank.zero_()
+    modes, _, inwards, readout, dt = module.both_of_each_pair()
+    half = dt / 2 * modes
+    factor = (1 + half) / (1 - half)
+    powers = factor.unsqueeze(-1) ** torch.arange(50)
+    expected = torch.einsum("dn,dnl->dl", readout[0] * dt * inwards / (1 - half), powers).real
+    torch.testing.assert_close(module.kernel(50)[0], expected)
+
+
+def test_state_spaces_are_trained_without_weight_decay() -> None:
+    module = make("CS")
+    assert {name for name, rule in module.parameter_rules().items() if rule.weight_decay == 0.0} == {
+        "log_decay",
+        "frequency",
+        "low_rank",
+        "input",
+        "log_dt",
+    }
+
+
+@pytest.mark.parametrize("state_size", [0, 7])
+def test_wrong_state_size(state_size: int) -> None:
+    with pytest.raises(UserError, match=f"even and at least 2, got {state_size}"):
+        build_attention("s4", pattern="NS", embed_dim=8, num_heads=2, state_size=state_size)
