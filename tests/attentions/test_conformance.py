@@ -40,6 +40,8 @@ OPTIONS: list[tuple[str, str, dict[str, object]]] = [
     ("s4", "CS", {"state_size": 4}),
     ("s4d", "NS", {"state_size": 6, "bidirectional": False}),
     ("s4d", "CS", {"state_size": 4, "channels": 1}),
+    ("scatterbrain", "NS", {"window": 3}),
+    ("scatterbrain", "CS", {"window": 0, "num_features": 6}),
     ("gla", "CS", {"conv_size": 4, "key_expansion": 1.5}),
     ("ssd", "CS", {"conv_size": 3, "state_size": 5}),
     ("gated_deltanet", "CS", {"conv_size": 4, "negative_eigenvalues": True}),

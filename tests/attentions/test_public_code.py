@@ -29,6 +29,7 @@ XL = "kimiyoung/transformer-xl 44781ed, mem_transformer.RelPartialLearnableMulti
 FUNNEL = "transformers 5.23.0, FunnelRelMultiheadAttention of a pooling block, its output repeated"
 REFORMER = "reformer-pytorch 1.4.4, LSHAttention without duplicates or other buckets, two chunks a round"
 S4 = "state-spaces/s4 e757cef, models.s4.s4.S4Block with the DPLR kernel of the length, bilinear, no gate at the end"
+SCATTERBRAIN = "HazyResearch/fly 6b73449, SBLocalAttention, the local products of fast_transformers in plain torch"
 ROUTING = "routing-transformer 1.6.1, KmeansAttention on queries and keys of mean 0 and variance 1"
 RWKV = "RWKV-LM 2148350, RWKV-v7/rwkv_v7_numpy.py, time_mixing of a first layer, token by token"
 
@@ -64,6 +65,7 @@ CASES: list[tuple[str, str, str, dict[str, Any], slice]] = [
     ("rwkv7_layer", RWKV, "CS", {"decay_rank": 3, "rate_rank": 4, "gate_rank": 5}, slice(None)),
     ("s4_ns", S4, "NS", {"state_size": 16}, slice(None)),
     ("s4_cs", S4, "CS", {"state_size": 16}, slice(None)),
+    ("scatterbrain", SCATTERBRAIN, "NS", {"window": 5, "num_features": 12}, slice(None)),
     ("logsparse", LOGSPARSE, "CS", {"local": 3, "restart": 8, "kernel_size": 3}, slice(34, 40)),
 ]
 
@@ -87,6 +89,7 @@ def test_outputs_are_those_of_public_code(
       and pairs that meet twice count twice, unless it is told otherwise. transformers cannot be told.
     * routing-transformer draws its centres anew at its first call, unless it is told that they are there.
     * state-spaces' S4 divides by zero, but for rounding, at even lengths: rows of 37 tokens.
+    * fly's causal Scatterbrain takes its window on both sides; its heads share one matrix of features.
     * transformers' Funnel drops the last token before it pools, unless truncate_seq is off, as here.
     """
     with np.load(FILES / f"{name}.npz") as file:

@@ -1,0 +1,222 @@
+"""Scatterbrain (Chen et al. 2021a): softmax attention on a sparse support, Performer's features on all the rest.
+
+Shapes: B batch, H heads, N tokens, M keys, E width of a head, r features, w window.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attentions.kernels.blocks import dropout_factor, dropout_seed
+from attentions.kernels.exponential_features import KeyMeans
+from attentions.kernels.precision import no_weight, wide
+from attentions.kernels.spans import formed_anew
+from attentions.performer import orthogonal_gaussians
+from cab import Attention, Pattern, register_attention
+from cab.attention import Padding, SoftmaxLimit, State
+from cab.errors import UserError
+from cab.padding import lengths
+
+BLOCK, ELSEWHERE = 64, 512
+"""Queries of one block on a CPU; elsewhere a launch costs more than keys that are computed in vain."""
+
+Far = tuple[Tensor, Tensor]
+"""Of keys that are far from a block, by features: mean values [B, H, r, E] and logarithms of the sums [B, H, r]."""
+
+
+@register_attention("scatterbrain", patterns="NS CS", complexity="n", paper="Chen et al. 2021a")
+class ScatterbrainAttention(Attention):
+    """A v / A 1 with A = phi(q) phi(k) + S, S_ij = exp(q_i k_j / sqrt(E)) - phi(q_i) phi(k_j) on a support, else zero
+    (their section 4).
+
+    The support is a window, as in the released code's local form: w keys on either side of a token, in CS w before it.
+    phi(x) = exp(W x - |x|^2 / 2) / sqrt(r) of x / E^(1/4) are Performer's features, with a row -w in W for each row w
+    (released), drawn once and kept in the state_dict. In NC and CC a window has no meaning; buckets of a hash, the
+    paper's other support, would have one.
+
+    Nothing is subtracted: a token's weights are exp(q k) in the window and phi(q) phi(k) outside of it, one softmax
+    over the keys of a block and, for the others before and after, over features (``kernels.exponential_features``).
+    Weights are in float32 at least. ``dropout`` drops weights of the window alone (released).
+
+    The state of CS is of constant size: keys and values of the window, and by features those before.
+
+    Args:
+        window: w. Released runs have 16 to 64.
+        num_features: r, with both signs counted; even. Released runs have 16 to 64.
+
+    Raises:
+        ValueError: for a negative window, or ``num_features`` that is not even and positive.
+    """
+
+    compacts_padding = True
+    constant_state = True
+    weights: Tensor
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern | str,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        window: int = 16,
+        num_features: int = 16,
+    ) -> None:
+        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        if window < 0:
+            raise UserError(f"window must not be negative, got {window}")
+        if num_features < 2 or num_features % 2:
+            raise UserError(f"num_features must be even and at least 2, got {num_features}")
+        self.window, self.num_features = window, num_features
+        self.window_after = 0 if self.pattern is Pattern.CS else window
+        half = orthogonal_gaussians(num_heads, num_features // 2, self.head_dim)
+        self.register_buffer("weights", torch.cat([half, -half], dim=1))
+
+    @classmethod
+    def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
+        """A window over the whole sequence."""
+        return SoftmaxLimit(({"window": num_tokens},))
+
+    def logarithms(self, x: Tensor) -> Tensor:
+        """log phi of x that is divided by E^(1/4) already, [..., H, N, E] to [..., H, N, r]."""
+        norms = x.square().sum(dim=-1, keepdim=True) + math.log(self.num_features)
+        return x @ self.weights.to(x.dtype).mT - norms / 2
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        return self.read(query, key, value, padding.key, self.nothing(len(query), wide(query)), 0)
+
+    def read(self, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None, past: Far, lead: int) -> Tensor:
+        """Block by block: the first query stands at key number ``lead``, and before all keys is the ``past``."""
+        with torch.autocast(query.device.type, enabled=False):
+            q, k, v = wide(query) * self.head_dim**-0.25, wide(key) * self.head_dim**-0.25, wide(value)
+            count, num_keys = q.shape[2], k.shape[2]
+            size = BLOCK if q.device.type == "cpu" else ELSEWHERE
+            blocks = [slice(begin, min(begin + size, count)) for begin in range(0, count, size)]
+            lows = [max(0, lead + block.start - self.window) for block in blocks]
+            highs = [min(num_keys, lead + block.stop + self.window_after) for block in blocks]
+            far = [self.accumulated(past, k, v, hidden, [slice(*pair) for pair in pairwise([0, *lows])])]
+            if self.pattern is Pattern.NS:
+                rests = [slice(*pair) for pair in pairwise([*highs, num_keys])]
+                far.append(self.accumulated(self.nothing(len(q), q), k, v, hidden, rests[::-1])[::-1])
+            seed, outputs = dropout_seed(self.weight_dropout), []
+            for block, low, high, *summaries in zip(blocks, lows, highs, *far, strict=True):
+                mask = None if hidden is None else hidden[:, low:high]
+                given = q[:, :, block], k[:, :, low:high], v[:, :, low:high], mask, lead + block.start, low, seed
+                outputs.append(formed_anew(self.block, *given, *summaries))
+            return torch.cat(outputs, dim=2).to(query.dtype)
+
+    def block(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        hidden: Tensor | None,
+        first: int,
+        low: int,
+        seed: Tensor | None,
+        *far: Far,
+    ) -> Tensor:
+        """One softmax over keys from number ``low`` on and over features of far ones, for queries from ``first`` on."""
+        distance = torch.arange(first, first + q.shape[2], device=q.device)[:, None]
+        distance = distance - torch.arange(low, low + k.shape[2], device=q.device)
+        support = self.supports(distance)
+        of_query, of_key = self.logarithms(q), self.logarithms(k)
+        logits = torch.where(support, q @ k.mT, _log_products(of_query, of_key))
+        unseen = distance < 0 if self.pattern is Pattern.CS else torch.zeros_like(support)
+        if hidden is not None:
+            unseen = unseen | hidden[:, None, None]
+        by_features = [of_query + log_mass.unsqueeze(2) for _, log_mass in far]
+        weights = torch.cat([logits.masked_fill(unseen, no_weight(q.dtype)), *by_features], dim=3).softmax(dim=3)
+        factor = dropout_factor(logits, self.dropout, seed, first)
+        if factor is not None:
+            weights = weights * F.pad(factor.masked_fill(~support, 1.0), (0, weights.shape[3] - k.shape[2]), value=1.0)
+        return weights @ torch.cat([v, *(means for means, _ in far)], dim=2)
+
+    def supports(self, distance: Tensor) -> Tensor:
+        """Whether a key so many tokens before the query is in its window."""
+        return (distance <= self.window) & (distance >= -self.window_after)
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        queries, keys = (self.logarithms(x * self.head_dim**-0.25) for x in (query, key))
+        logs = (queries.unsqueeze(2) + keys.unsqueeze(1)).logsumexp(dim=-1)  # of phi(q) phi(k)
+        position = torch.arange(query.shape[1], device=query.device)
+        distance = position[:, None] - position
+        logs = torch.where(self.supports(distance), query @ key.mT * self.scale, logs)
+        if self.pattern is Pattern.CS:
+            logs = logs.masked_fill(distance < 0, -torch.inf)
+        return logs.softmax(dim=-1) @ value
+
+    # --- keys that are far, by features ----------------------------------------------------------------------
+
+    def nothing(self, batch_size: int, like: Tensor) -> Far:
+        """Of no keys."""
+        means = like.new_zeros(batch_size, self.num_heads, self.num_features, self.head_dim)
+        return means, torch.full_like(means[..., 0], no_weight(like.dtype))
+
+    def accumulated(self, far: Far, k: Tensor, v: Tensor, hidden: Tensor | None, parts: list[slice]) -> list[Far]:
+        """``far`` and the keys of all parts up to each."""
+        found = []
+        for part in parts:
+            if part.start < part.stop:
+                mask = None if hidden is None else hidden[:, part]
+                far = _joined(far, self.summary(k[:, :, part], v[:, :, part], mask))
+            found.append(far)
+        return found
+
+    def summary(self, k: Tensor, v: Tensor, hidden: Tensor | None) -> Far:
+        """Of each feature the mean value and the logarithm of its sum over keys [B, H, m, E]."""
+        added = None
+        if hidden is not None:
+            added = torch.zeros_like(hidden, dtype=k.dtype).masked_fill_(hidden, no_weight(k.dtype))
+            added = added[:, None, None].expand(-1, self.num_heads, -1, -1).flatten(0, 1)
+        weights = self.weights.to(k.dtype).expand(len(k), -1, -1, -1).flatten(0, 1)
+        means, log_mass = KeyMeans.apply(k.flatten(0, 1), v.flatten(0, 1), weights, added)
+        means, log_mass = (x.unflatten(0, k.shape[:2]) for x in (means, log_mass))
+        return means, log_mass - math.log(self.num_features) / 2
+
+    # --- decoding ----------------------------------------------------------------------------------------
+
+    def start(self, batch_size: int, like: Tensor) -> State:
+        """A window of padding, and nothing before it."""
+        means, log_mass = self.nothing(batch_size, wide(like))
+        window = means.new_zeros(batch_size, self.num_heads, self.window, self.head_dim)
+        hidden = torch.ones(batch_size, self.window, dtype=torch.bool, device=like.device)
+        return {"means": means, "log_mass": log_mass, "key": window, "value": window, "hidden": hidden}
+
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+        far = state["means"], state["log_mass"]
+        new = torch.zeros(len(query), query.shape[2], dtype=torch.bool, device=query.device)
+        hidden = torch.cat([state["hidden"], new if padding.key is None else padding.key], dim=1)
+        keys, values = (torch.cat([state[name], wide(x)], dim=2) for name, x in (("key", key), ("value", value)))
+        output = self.read(query, keys, values, hidden, far, self.window)
+        # As many as came leave the window.
+        count = lengths(query, padding.key).unsqueeze(1)
+        stays = torch.arange(hidden.shape[1], device=query.device) >= count
+        kept = count + torch.arange(self.window, device=query.device)
+        with torch.autocast(query.device.type, enabled=False):
+            left = self.summary(keys * self.head_dim**-0.25, values, hidden | stays)
+            means, log_mass = _joined(far, left)
+        index = kept[:, None, :, None].expand(-1, self.num_heads, -1, self.head_dim)
+        window = {"key": keys.gather(2, index), "value": values.gather(2, index), "hidden": hidden.gather(1, kept)}
+        return output, {"means": means, "log_mass": log_mass, **window}
+
+
+def _joined(one: Far, other: Far) -> Far:
+    """Of the keys of both."""
+    log_mass = torch.logaddexp(one[1], other[1])
+    first, second = ((mass - log_mass).exp().unsqueeze(-1) * means for means, mass in (one, other))
+    return first + second, log_mass
+
+
+def _log_products(left: Tensor, right: Tensor) -> Tensor:
+    """log sum_r exp(left_ir + right_jr), [..., N, r] and [..., M, r] to [..., N, M]; of what underflows no weight."""
+    highest, others = left.amax(dim=-1, keepdim=True), right.amax(dim=-1, keepdim=True)
+    products = (left - highest).exp() @ (right - others).exp().mT
+    smallest = torch.finfo(products.dtype).tiny
+    logs = products.clamp(min=smallest).log() + highest + others.mT
+    return logs.masked_fill(products < smallest, no_weight(products.dtype))

@@ -1,0 +1,106 @@
+"""Scatterbrain: softmax attention in a window, random features beyond it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from attentions import scatterbrain
+from attentions.scatterbrain import ScatterbrainAttention
+from cab import Padding, UserError, build_attention
+from tests.attentions import agreement
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("NS", {"window": 3, "num_features": 6}),
+    ("NS", {"window": 0, "num_features": 2}),
+    ("NS", {"window": 70}),
+    ("CS", {"window": 3, "num_features": 6}),
+    ("CS", {"window": 0, "num_features": 2}),
+    ("CS", {"window": 70}),
+]
+
+
+@pytest.mark.parametrize(("pattern", "options"), CASES)
+class TestForms:
+    @pytest.mark.parametrize("length", [1, 2, 64, 151])
+    @pytest.mark.parametrize("masked", [True, False])
+    def test_forms_agree(self, pattern: str, options: dict[str, Any], length: int, masked: bool) -> None:
+        agreement.assert_forms_agree(agreement.make("scatterbrain", pattern, **options), length, length, masked)
+
+    def test_padding_is_nothing(self, pattern: str, options: dict[str, Any]) -> None:
+        agreement.assert_padding_is_nothing(agreement.make("scatterbrain", pattern, **options), 29, 29)
+
+    def test_dropout_in_both_passes(self, pattern: str, options: dict[str, Any]) -> None:
+        agreement.assert_dropout(agreement.make("scatterbrain", pattern, dropout=0.4, **options), 90)
+
+    def test_blocks_of_few_tokens(self, pattern: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(scatterbrain, "BLOCK", 4)
+        agreement.assert_forms_agree(agreement.make("scatterbrain", pattern, **options), 37, 37)
+
+
+@pytest.mark.parametrize("options", [options for pattern, options in CASES if pattern == "CS"])
+class TestCausal:
+    def test_causal(self, options: dict[str, Any]) -> None:
+        agreement.assert_causal(agreement.make("scatterbrain", "CS", **options), 30)
+
+    def test_decodes(self, options: dict[str, Any]) -> None:
+        agreement.assert_decodes(agreement.make("scatterbrain", "CS", **options), 41, 41, (5, 1, 17, 1))
+
+
+@pytest.mark.parametrize("pattern", ["NS", "CS"])
+def test_weights_are_the_sum_of_both_parts(pattern: str) -> None:
+    """phi(q) phi(k) everywhere, and exp(q k) - phi(q) phi(k) in the window: the paper's way to write it."""
+    module = agreement.make("scatterbrain", pattern, window=2, num_features=8)
+    assert isinstance(module, ScatterbrainAttention)
+    query, key, value = (torch.randn(2, agreement.HEADS, 9, 8, dtype=torch.float64) for _ in range(3))
+    phi_query, phi_key = (module.logarithms(x / 8**0.25).exp() for x in (query, key))
+    low_rank = phi_query @ phi_key.mT
+    distance = torch.arange(9)[:, None] - torch.arange(9)
+    support = (distance.abs() <= 2) & ((distance >= 0) | (pattern == "NS"))
+    weights = low_rank + support * ((query @ key.mT / 8**0.5).exp() - low_rank)
+    if pattern == "CS":
+        weights = weights.tril()
+    expected = weights @ value / weights.sum(dim=-1, keepdim=True)
+    found = module.attend(query, key, value, Padding())
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("pattern", ["NS", "CS"])
+def test_large_products_stay_numbers(pattern: str) -> None:
+    """Features of which the largest is e^1000 times the next, as exp(q k) beside them."""
+    module = agreement.make("scatterbrain", pattern, window=2)
+    x = 100.0 * torch.randn(2, 50, agreement.WIDTH, dtype=torch.float64, requires_grad=True)
+    output = module(x)
+    gradients = torch.autograd.grad(output.sum(), [x, *module.parameters()])
+    assert all(tensor.isfinite().all() for tensor in (output, *gradients))
+
+
+def test_dropout_leaves_what_is_far() -> None:
+    """Of values that are zero in the window, nothing is dropped."""
+    module = agreement.make("scatterbrain", "NS", window=0, dropout=0.5)
+    query, key = torch.randn(2, 1, agreement.HEADS, 20, 8, dtype=torch.float64)
+    value = torch.zeros_like(key)
+    value[:, :, :10] = 1.0
+    dropped, whole = module.attend(query, key, value, Padding()), module.eval().attend(query, key, value, Padding())
+    torch.testing.assert_close(dropped[:, :, 10:], whole[:, :, 10:])
+    assert not torch.equal(dropped[:, :, :10], whole[:, :, :10])
+
+
+def test_state_is_of_constant_size() -> None:
+    module = build_attention("scatterbrain", pattern="CS", embed_dim=8, num_heads=2, window=4, num_features=6)
+    assert module.state_bytes(3) == module.state_bytes(300)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": -1}, "window must not be negative, got -1"),
+        ({"num_features": 0}, "num_features must be even and at least 2, got 0"),
+        ({"num_features": 5}, "num_features must be even and at least 2, got 5"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        ScatterbrainAttention(pattern="NS", embed_dim=8, num_heads=2, **options)
