@@ -42,6 +42,7 @@ EACH_INPUT = {
     "native_group_norm": 7,
     "native_layer_norm": 7,
     "nonzero": 1,
+    "polar": 4,
     "prod": 1,
     "scatter_add": 1,
     "scatter_add_": 1,
