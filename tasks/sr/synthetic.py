@@ -1,26 +1,43 @@
-"""Images with a legend: fine textures that a low resolution cannot show, told by colours far away."""
+"""Images with a legend: fine textures that a low resolution cannot show, told by a colour elsewhere."""
 
 from __future__ import annotations
 
 import numpy as np
 
-LEGEND = np.array([[205, 60, 60], [60, 90, 205], [60, 170, 80], [205, 180, 60]], dtype=np.float64)
-"""Colours that stand for stripes across, stripes down, chequers, and nothing."""
-CONTRAST = 55.0
+COLOURS = np.array([(red, green) for red in (50, 125, 200) for green in (50, 125, 200)], dtype=np.float64)
+"""Red and green of a cell: six of these nine colours are in an image."""
+NUM_COLOURS = 6
+SAID = np.array([20, 90, 160, 230], dtype=np.float64)
+"""Blue of a legend's cell: stripes across, stripes down, chequers, nothing."""
+UNSAID = 125.0
+CONTRAST = 50.0
+"""So that no channel is cut off at 0 or 255: that would tell a texture by the mean of its cell."""
 
 
 def paint(number: int, low: int, high: int) -> np.ndarray:
     """Image ``number`` [high, high, 3] uint8, always the same.
 
-    Four rows of plain colours, all with one texture, and in the upper left corner a patch of the legend: its colour
-    says which. The period of a texture is one pixel of the low resolution: there it is all but invisible, so the
-    texture of any place follows only from the corner.
+    A pixel of the low resolution is a cell of one colour, by its red and green. The first row of cells is the legend:
+    each colour of the image at least once, in random order, and its blue says a texture. All other cells have the
+    texture of their colour, whose period is one cell: at low resolution it is invisible there, and faint in the cells
+    beside it. It follows from the cell of the same colour in the first row, which may be at any distance.
+
+    Without attention the best guess is one of four textures. Convolutions reach the whole image, but would have to
+    bring six colours and what each means to every cell; a window of three cells reaches the legend from the second row.
     """
-    rng = np.random.default_rng([7, number])
-    row, cell = high // 4, high // low // 2
-    kind = rng.integers(0, len(LEGEND))
-    y, x = np.mgrid[0:high, 0:high] // max(cell, 1) % 2 * 2.0 - 1.0
-    colours = np.repeat(rng.uniform(70, 185, size=(4, 3)), row, axis=0)
-    image = colours[:, None] + CONTRAST * [y, x, x * y, np.zeros_like(x)][kind][:, :, None]
-    image[:row, :row] = LEGEND[kind]
-    return image.clip(0, 255).round().astype(np.uint8)
+    rng = np.random.default_rng([8, number])
+    cell = high // low
+    count = min(NUM_COLOURS, low)
+    colours = COLOURS[rng.permutation(len(COLOURS))[:count]]
+    meant = rng.integers(len(SAID), size=count)
+    legend = rng.permutation(np.concatenate([np.arange(count), rng.integers(count, size=low - count)]))
+    which = np.concatenate([legend[None], rng.integers(count, size=(low - 1, low))])
+    blue = np.full((low, low), UNSAID)
+    blue[0] = SAID[meant[legend]]
+    y, x = np.mgrid[0:high, 0:high] // max(cell // 2, 1) % 2 * 2.0 - 1.0
+    textures = CONTRAST * np.stack([y, x, x * y, np.zeros_like(x)])
+    plain = np.concatenate([colours[which], blue[:, :, None]], axis=2).repeat(cell, axis=0).repeat(cell, axis=1)
+    kind = meant[which].repeat(cell, axis=0).repeat(cell, axis=1)
+    texture = np.take_along_axis(textures, kind[None], axis=0)[0]
+    texture[:cell] = 0.0
+    return (plain + texture[:, :, None]).clip(0, 255).round().astype(np.uint8)

@@ -94,7 +94,7 @@ class SR(Task):
             self._training = pairs.part(0, SYNTHETIC["train"], mirror=False)
             self._validation = pairs.part(SYNTHETIC["train"], end, mirror=False)
             self._test = pairs.part(end, len(pairs), mirror=False)
-            self._about: dict[str, Any] = {"generator": 1, "images": SYNTHETIC, **sizes}
+            self._about: dict[str, Any] = {"generator": 2, "images": SYNTHETIC, **sizes}
             return
         pairs, about = read_pairs("ffhq", data_root, **sizes)
         rest = len(pairs) - self.held_out

@@ -16,7 +16,7 @@ from torch import Tensor
 from cab import UserError
 from tasks.sr.data import centre_crop, degrade, read_pairs
 from tasks.sr.diffusion import BETAS, Diffusion
-from tasks.sr.synthetic import LEGEND, paint
+from tasks.sr.synthetic import NUM_COLOURS, SAID, UNSAID, paint
 from tasks.sr.task import SR, similarity, to_bytes
 from tests.tasks.in_order import in_order
 
@@ -92,17 +92,22 @@ def test_bytes_are_rounded() -> None:
     assert to_bytes(x)[0, 0, :, 0].tolist() == [0, 0, 128, 191, 255]
 
 
-def test_textures_follow_from_the_corner_and_vanish_at_low_resolution() -> None:
-    for number in range(12):
-        image = paint(number, 4, 16)
-        assert np.array_equal(image, paint(number, 4, 16))
-        kind = int(np.abs(LEGEND - image[0, 0]).sum(axis=1).argmin())
-        rows = image[8:12].astype(int)
-        changes_down = np.abs(np.diff(rows, axis=0)).max() > 50
-        changes_across = np.abs(np.diff(rows, axis=1)).max() > 50
-        assert (changes_down, changes_across) == [(True, False), (False, True), (True, True), (False, False)][kind]
-        blurred = degrade(image, 4).astype(int)[8:12, 4:]
-        assert np.abs(np.diff(blurred, axis=1)).max() < 30
+@pytest.mark.parametrize(("low", "high"), [(6, 12), (4, 16), (8, 16)])
+def test_textures_follow_from_the_legend(low: int, high: int) -> None:
+    for number in range(6):
+        image = paint(number, low, high)
+        assert np.array_equal(image, paint(number, low, high))
+        cells = image.reshape(low, high // low, low, high // low, 3).swapaxes(1, 2).astype(float)
+        means, deviations = cells.mean(axis=(2, 3)), np.abs(cells - cells.mean(axis=(2, 3), keepdims=True))
+        legend = {tuple(colour): int(np.abs(SAID - blue).argmin()) for *colour, blue in means[0]}
+        assert len(legend) == min(NUM_COLOURS, low)
+        assert deviations[0].max() == 0.0  # the legend is plain
+        assert set(means[1:, :, 2].flat) == {UNSAID}  # and nothing else says a texture by its mean
+        for row, column in np.ndindex(low - 1, low):
+            cell = cells[row + 1, column, :, :, 0]
+            changes = bool(np.ptp(cell, axis=0).max()), bool(np.ptp(cell, axis=1).max())
+            expected = [(True, False), (False, True), (True, True), (False, False)]
+            assert changes == expected[legend[tuple(means[row + 1, column, :2])]]
 
 
 def write_images(folder: Path, count: int = 5) -> Path:
