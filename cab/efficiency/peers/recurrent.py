@@ -1,0 +1,227 @@
+"""Peers of causal methods with gates, decays and strengths.
+
+Kernels of flash-linear-attention and, in their place in our layer, all that it computes besides: projections, gates,
+decays, norms. Its readable forms run everywhere; on a GPU they are not what a user of the package would run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cab.backbone import AttentionSpec
+from cab.build import make_attention
+from cab.efficiency.peers.peer import Make, Options, Peer, Whole, require_multiple
+from cab.errors import UserError
+from cab.patterns import Pattern
+
+NS, CS, NC, CC = Pattern
+
+Layer = Any
+"""Ours, of which the kernel alone is left out."""
+
+FLA = "flash-linear-attention"
+CHUNK, LINEAR_CHUNK, BASED_CHUNK = 32, 64, 256
+"""Tokens of a block by the package's defaults, where it asks for whole ones."""
+
+
+class InOurLayer(nn.Module):
+    """``kernel(layer, q, k, v, extras)`` on heads [B, H, N, E], in our layer for what it does by ``attend``."""
+
+    q_proj = k_proj = v_proj = True
+
+    def __init__(self, layer: Layer, kernel: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.layer = layer
+        self.kernel = kernel
+
+    def forward(self, query: Tensor) -> Tensor:
+        heads, extras = self.inputs(query)
+        with torch.autocast(query.device.type, enabled=False):
+            heads = [x.float() for x in heads]
+            output = self.kernel(self.layer, *heads, {name: x.float() for name, x in extras.items()})
+        return self.layer.out_proj(self.layer.merge_heads(output.to(query.dtype)))
+
+    def inputs(self, x: Tensor) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """q, k and v, and what else is computed of the layer's input."""
+        layer = self.layer
+        if hasattr(layer, "mixed"):  # of a token and the one before it
+            heads, extras = layer.inputs(x, F.pad(x[:, :-1], (0, 0, 1, 0)))
+            return list(heads), extras
+        return list(layer.project(x, x, x)), {**layer.query_extras(x), **layer.key_extras(x)}
+
+
+def in_our_layer(name: str, kernel: Callable[..., Tensor]) -> Make:
+    def make(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:
+        spec = AttentionSpec(name, dict(options))
+        layer: Layer = make_attention(spec, pattern, embed_dim=embed_dim, num_heads=num_heads)
+        if hasattr(layer, "mixed"):
+            layer.mixed_by_spans = layer.mixed  # what saves memory in ours takes time
+        return InOurLayer(layer, kernel)
+
+    return make
+
+
+def recurrence(kernel: Callable[[Layer, Any], Tensor]) -> Callable[..., Tensor]:
+    """What a recurrent layer of ours does around ``kernel(layer, terms)``, of all tokens at once."""
+
+    def whole(layer: Layer, query: Tensor, key: Tensor, value: Tensor, extras: dict[str, Tensor]) -> Tensor:
+        heads, start = {"query": query, "key": key, "value": value}, layer.start(len(query), query)
+        for name, convolve in layer.convolutions.items():
+            heads[name], _ = convolve(heads[name], start[name], None)
+        position = torch.arange(query.shape[2], device=query.device).unsqueeze(0)
+        terms = layer.terms(*heads.values(), extras, position)
+        output = kernel(layer, terms)
+        return layer.finish(output, heads["value"], extras)
+
+    return whole
+
+
+def fla(path: str) -> Any:
+    """A function of the package, by module and name."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(f"fla.ops.{module}"), name)
+
+
+def tokens_first(*tensors: Tensor) -> list[Tensor]:
+    """[B, H, N, ...] to [B, N, H, ...]."""
+    return [x.transpose(1, 2) for x in tensors]
+
+
+# --- memories that forget, at a rate of the head or of each feature ------------------------------------------
+
+
+def decay_of_heads(form: str, _layer: Layer, terms: Any) -> Tensor:
+    """One query and key for all heads are repeated; theirs divide by sqrt(K) unless they are told."""
+    batch, heads, length, _ = terms.value.shape
+    query, key = (x.expand(batch, heads, -1, -1) for x in (terms.query, terms.key))
+    decay = terms.log_decay.expand(batch, heads, length)
+    output, _ = fla(f"simple_gla.naive.naive_{form}_simple_gla")(
+        *tokens_first(query, key, terms.value, decay), scale=1.0
+    )
+    return output.transpose(1, 2)
+
+
+def retention(_layer: Layer, terms: Any) -> Tensor:
+    return fla("retention.naive.naive_retention")(terms.query * terms.query.shape[-1] ** 0.5, terms.key, terms.value)
+
+
+def decay_of_features(_layer: Layer, terms: Any) -> Tensor:
+    query = terms.query * terms.query.shape[-1] ** 0.5
+    inputs = tokens_first(query, terms.key, terms.value, terms.log_decay)
+    return fla("gla.naive.naive_recurrent_gla")(*inputs)[0].transpose(1, 2)
+
+
+def rwkv6(form: str, layer: Layer, terms: Any) -> Tensor:
+    inputs = terms.query, terms.key, terms.value, terms.log_decay, layer.bonus[:, 0]
+    if form == "chunk":
+        require_multiple(terms.query.shape[2], CHUNK)
+        if torch.is_grad_enabled():
+            raise UserError("it changes in place what its gradient needs")
+        return fla("rwkv6.chunk_naive.naive_chunk_rwkv6")(*inputs)
+    return fla("rwkv6.recurrent_naive.naive_recurrent_rwkv6")(*inputs, scale=1.0)[0]
+
+
+# --- memories that correct what they hold ---------------------------------------------------------------------
+
+
+def delta_rule(form: str, _layer: Layer, terms: Any) -> Tensor:
+    if form == "chunkwise":
+        require_multiple(terms.query.shape[2], CHUNK)
+    query = terms.query * terms.query.shape[-1] ** 0.5
+    return fla(f"delta_rule.naive.delta_rule_{form}")(query, terms.key, terms.value, terms.strength)[0]
+
+
+def gated_delta_rule(form: str, _layer: Layer, terms: Any) -> Tensor:
+    inputs = tokens_first(terms.query, terms.key, terms.value)
+    extras = {"beta": terms.strength.transpose(1, 2), "g": terms.log_decay.transpose(1, 2)}
+    return fla(f"gated_delta_rule.naive.naive_{form}_gated_delta_rule")(*inputs, **extras, scale=1.0)[0].transpose(1, 2)
+
+
+def rwkv7(form: str, layer: Layer, terms: Any) -> Tensor:
+    """A decay and a correction of rank one, which is what is removed times what is read."""
+    if form == "chunkwise":
+        require_multiple(terms.query.shape[2], CHUNK)
+    query, key, value, decay, rate = terms
+    removal = F.normalize(key * layer.removed, dim=-1)
+    key = key * (1 + (rate - 1) * layer.replaced)
+    scaled = query * query.shape[-1] ** 0.5
+    kernel = fla(f"generalized_delta_rule.dplr.naive.dplr_{form}")
+    output = kernel(scaled, key, value, -removal, rate * removal, decay)[0]
+    return layer.normalise(output) + (query * layer.bonus * key).sum(dim=-1, keepdim=True) * value
+
+
+# --- others ---------------------------------------------------------------------------------------------------
+
+
+def based(form: str, _layer: Layer, query: Tensor, key: Tensor, value: Tensor, _extras: dict[str, Tensor]) -> Tensor:
+    if form == "chunk":
+        require_multiple(query.shape[2], BASED_CHUNK)
+    return fla(f"based.naive.naive_{form}_based")(query, key, value)
+
+
+def linear(layer: Layer, query: Tensor, key: Tensor, value: Tensor, _extras: dict[str, Tensor]) -> Tensor:
+    require_multiple(query.shape[2], LINEAR_CHUNK)
+    if layer.kernel != "elu1":
+        raise UserError(f"with the kernel {layer.kernel} it has no sound denominator")
+    inputs = tokens_first(F.elu(query) + 1, F.elu(key) + 1, value)
+    return fla("linear_attn.naive.naive_chunk_linear_attn")(*inputs, normalize=True).transpose(1, 2)
+
+
+def forgetting(_layer: Layer, query: Tensor, key: Tensor, value: Tensor, extras: dict[str, Tensor]) -> Tensor:
+    inputs = tokens_first(query, key, value, extras["kept"])
+    return fla("forgetting_attn.naive.naive_forgetting_attn")(*inputs).transpose(1, 2)
+
+
+def mamba2(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:  # noqa: ARG001
+    """Its plain form, in blocks of 64: a quarter of the time and the memory of its usual 256."""
+    package = import_module("transformers.models.mamba2")
+    width = max(1, round(options["value_expansion"] * (embed_dim // num_heads)))
+    if width * num_heads % embed_dim:
+        raise UserError(f"it has no value_expansion {options['value_expansion']}, which is no whole number")
+    config = package.Mamba2Config(
+        hidden_size=embed_dim,
+        num_heads=num_heads,
+        head_dim=width,
+        expand=width * num_heads // embed_dim,
+        state_size=options["state_size"],
+        n_groups=1,
+        conv_kernel=options["conv_size"] or 1,
+        chunk_size=64,
+        num_hidden_layers=1,
+    )
+    return Whole(package.modeling_mamba2.Mamba2Mixer(config, layer_idx=0), lambda module, x, *_: module(x))
+
+
+def of_package(attention: str, form: str, kernel: Callable[..., Tensor]) -> Peer:
+    return Peer(attention, FLA, "fla", (CS,), in_our_layer(attention, kernel), form=f"fla-naive-{form}")
+
+
+def forms(attention: str, kernel: Callable[..., Tensor], **names: str) -> list[Peer]:
+    """A peer for each form of a kernel of terms: what the table calls it, and what the kernel does."""
+    return [of_package(attention, form, recurrence(partial(kernel, name))) for form, name in names.items()]
+
+
+PEERS = (
+    of_package("retention", "parallel", recurrence(retention)),
+    *forms("retention", decay_of_heads, chunk="chunk", recurrent="recurrent"),
+    *forms("lightning", decay_of_heads, chunk="chunk", recurrent="recurrent"),
+    *forms("ssd", decay_of_heads, chunk="chunk", recurrent="recurrent"),
+    Peer("ssd", "transformers", "transformers", (CS,), mamba2),
+    of_package("gla", "recurrent", recurrence(decay_of_features)),
+    of_package("hgrn2", "recurrent", recurrence(decay_of_features)),
+    *forms("rwkv6", rwkv6, chunk="chunk", recurrent="recurrent"),
+    *forms("deltanet", delta_rule, chunk="chunkwise", recurrent="recurrence"),
+    *forms("gated_deltanet", gated_delta_rule, chunk="chunk", recurrent="recurrent"),
+    *forms("rwkv7", rwkv7, chunk="chunkwise", recurrent="recurrence"),
+    of_package("based", "parallel", partial(based, "parallel")),
+    of_package("based", "chunk", partial(based, "chunk")),
+    of_package("linear", "chunk", linear),
+    of_package("forgetting", "parallel", forgetting),
+)
