@@ -74,6 +74,7 @@ def reformer_transformers(
     num_heads: int,
     options: Options,
 ) -> nn.Module:
+    """Tokens see other buckets of their chunks too, and twice what they meet in two rounds: less work than ours."""
     package = import_module("transformers.models.reformer")
     config = package.ReformerConfig(
         hidden_size=embed_dim,
@@ -95,10 +96,16 @@ def reformer_transformers(
 
 
 def reformer_pytorch(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:  # noqa: ARG001
-    """It has as many buckets as chunks, whatever their number is here."""
+    """Told to see its own bucket alone, and what it meets in two rounds once. It has as many buckets as chunks."""
     size = options["chunk_size"]
     module = import_module("reformer_pytorch").LSHSelfAttention(
-        embed_dim, heads=num_heads, bucket_size=size, n_hashes=options["rounds"], full_attn_thres=0
+        embed_dim,
+        heads=num_heads,
+        bucket_size=size,
+        n_hashes=options["rounds"],
+        full_attn_thres=0,
+        attend_across_buckets=False,
+        allow_duplicate_attention=False,
     )
 
     def call(module: Any, x: Tensor) -> Tensor:
