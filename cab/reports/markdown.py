@@ -28,6 +28,7 @@ def escape(text: str) -> str:
 def _suite(board: Board) -> list[str]:
     suite = board.suite
     parts = [f"### {escape(suite.heading)}", f"Data sets: {escape(', '.join(suite.datasets))}."]
+    parts += [escape(f"{line}.") for line in suite.uncounted]
     for pattern in suite.patterns:
         parts += [_table(index_table(board, pattern)), _table(metrics_table(board, pattern))]
     return parts

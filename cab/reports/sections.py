@@ -85,7 +85,8 @@ def suite_section(board: Board) -> Section:
     blocks = [*_pattern_correlation(board), *_benefit(board)]
     if blocks:
         tabs.append(Tab(element_id(suite.key, "patterns"), "Compare", "across patterns", blocks))
-    return Section(element_id("preset", suite.key), suite.heading, badge, data + about, tabs)
+    text = " ".join([data + about, *(f"{line}." for line in suite.uncounted)])
+    return Section(element_id("preset", suite.key), suite.heading, badge, text, tabs)
 
 
 def _pattern_tab(board: Board, pattern: str) -> Tab:

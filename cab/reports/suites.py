@@ -10,6 +10,8 @@ from cab.printable import printable
 from cab.record import PLACE
 from cab.results import PUBLISHED
 from cab.scoring.selection import data_ranks, indexed, is_synthetic, other_data
+from cab.suite.cells import PRESET
+from cab.suite.check import cells_that_fail
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +25,7 @@ class Suite:
 
     Nothing is ever averaged or ranked over two suites: a small preset and a full one, generated and real data, or
     different data under one name, measure different things. ``data_rank`` is 0 for the data of most runs, and where
-    it is not, ``apart`` says what differs.
+    it is not, ``apart`` says what differs. ``uncounted`` says which cells are in no index, and why.
     """
 
     preset: str
@@ -31,6 +33,7 @@ class Suite:
     results: pd.DataFrame
     data_rank: int = 0
     apart: str = ""
+    uncounted: tuple[str, ...] = ()
 
     @property
     def heading(self) -> str:
@@ -70,9 +73,27 @@ def split_suites(results: pd.DataFrame) -> list[Suite]:
         for number, rows in part.groupby(ranks):
             rank = int(str(number))
             apart = printable(other_data(part, ranks, rank)) if rank else ""
-            suites.append(Suite(str(preset), bool(synthetic), rows, rank, apart))
+            uncounted: tuple[str, ...] = ()
+            if synthetic and preset == PRESET:
+                rows, uncounted = without_cells_that_fail(rows)
+            suites.append(Suite(str(preset), bool(synthetic), rows, rank, apart, uncounted))
     order = {preset: place for place, preset in enumerate(("paper", "mini", "smoke"))}
     return sorted(suites, key=lambda s: (s.synthetic, order.get(s.preset, len(order)), s.preset, s.data_rank))
+
+
+def without_cells_that_fail(results: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """``results`` with no primary metric in cells that do not measure attention, and a line for each of these.
+
+    A cell with no other one in its pattern stays as it is: it is averaged with nothing.
+    """
+    lines = []
+    for (task, backbone, pattern), reason in cells_that_fail().items():
+        of_pattern = results["pattern"] == pattern
+        of_cell = of_pattern & (results["task"] == task) & (results["backbone"] == backbone)
+        if of_cell.any() and (of_pattern & ~of_cell).any():
+            results = results.assign(primary=results["primary"].astype(bool) & ~of_cell)
+            lines.append(f"{task} {backbone} {pattern} is in no index: {reason}")
+    return results, tuple(lines)
 
 
 def printable_results(results: pd.DataFrame) -> pd.DataFrame:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from cab.suite.cells import CellScores
+from cab.results import MINI_DIR, whole_records
+from cab.suite.cells import CellScores, collect
 
 LEAST_DEVIATIONS = 10.0
 """Between no attention and vanilla, in pooled standard deviations of their seeds."""
@@ -80,6 +83,14 @@ def check_cell(scores: CellScores) -> Verdict:
     if scores.cell.long_memory and behind.get(WINDOWED, WINDOW_DEVIATIONS) < WINDOW_DEVIATIONS:
         failures.append(f"{WINDOWED} is {behind[WINDOWED]:.1f} deviations behind vanilla, not {WINDOW_DEVIATIONS:g}")
     return Verdict(str(scores.cell), len(known), seeds, deviations, way, resolved, spread, behind, tuple(failures))
+
+
+@functools.cache
+def cells_that_fail(field: Path = MINI_DIR) -> dict[tuple[str, str, str], str]:
+    """Task, backbone and pattern of the cells that the records in ``field`` judge and that fail, and why they do."""
+    checked = {cell.cell.key: check_cell(cell) for cell in collect(record for _, record in whole_records(field, []))}
+    judged = {key: verdict for key, verdict in checked.items() if verdict.deviations is not None}
+    return {key: "; ".join(verdict.failures) for key, verdict in judged.items() if verdict.failures}
 
 
 def check_suite(verdicts: Sequence[Verdict]) -> list[str]:

@@ -11,8 +11,8 @@ import pytest
 from cab.cli.main import main
 from cab.registry import TASKS
 from cab.results import MINI_DIR
-from cab.suite.cells import CellScores, collect, suite_cells
-from cab.suite.check import check_cell, check_suite, distance, resolved_pairs, seed_spread
+from cab.suite.cells import CellScores, collect, read_scores, suite_cells
+from cab.suite.check import cells_that_fail, check_cell, check_suite, distance, resolved_pairs, seed_spread
 from cab.suite.lessons import lessons
 
 GOOD = {
@@ -93,6 +93,16 @@ def test_every_cell_is_judged_by_a_primary_metric_of_its_task() -> None:
 def test_committed_records_name_no_folder() -> None:
     folders = {json.loads(path.read_text())["config"]["data_root"] for path in MINI_DIR.glob("*.json")}
     assert folders == {None}
+
+
+def test_cells_are_judged_where_both_ends_are_known(tmp_path: Path) -> None:
+    """A cell without three seeds of none and of vanilla is not judged, so it does not fail."""
+    failing = cells_that_fail(MINI_DIR)
+    for scores in read_scores(MINI_DIR):
+        verdict = check_cell(scores)
+        judged = all(len(scores.scores[name]) >= 3 for name in ("none", "vanilla"))
+        assert (scores.cell.key in failing) == (judged and bool(verdict.failures)), verdict
+    assert cells_that_fail(tmp_path) == {}
 
 
 def test_no_records_are_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

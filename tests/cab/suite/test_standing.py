@@ -9,6 +9,9 @@ import pytest
 from cab.cli.main import main
 from cab.errors import UserError
 from cab.record import About, Record, Status
+from cab.reports.leaderboard import score_boards
+from cab.reports.markdown import markdown
+from cab.reports.sections import suite_section
 from cab.results import MINI_DIR, beside_the_field, load_results
 from cab.suite.cells import collect, suite_cells
 from cab.suite.overrides import suite_overrides
@@ -139,6 +142,21 @@ def test_the_leaderboard_shows_them_alone_where_nothing_was_run(
     assert main(["leaderboard", "--field", "--format", "markdown"]) == 0
     assert "| none" in capsys.readouterr().out
     assert main(["leaderboard", "--format", "markdown"]) == 2
+
+
+def test_cells_that_fail_are_shown_and_counted_in_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = {("sum", "transformer", "CS"): "its seeds differ", ("lstf", "informer", "NC"): "its seeds differ"}
+    monkeypatch.setattr("cab.reports.suites.cells_that_fail", lambda: failing)
+    [board] = score_boards(load_results(MINI_DIR), normalization="own")
+    assert board.suite.uncounted == ("sum transformer CS is in no index: its seeds differ",)
+    assert "sum" not in board.tasks("CS")
+    assert {"sum", "lstf", "mlm"} <= set(board.tasks("NS"))
+    assert "lstf" in board.tasks("NC"), "the only cell of its pattern: it is averaged with nothing"
+    of_cell = board.measured.query("pattern == 'CS' and task == 'sum' and metric == 'rouge2'")
+    assert of_cell["value"].notna().all()
+    assert {"none", "vanilla"} <= set(of_cell["attention"])
+    assert "in no index: its seeds differ" in markdown([board])
+    assert "in no index: its seeds differ" in suite_section(board).summary
 
 
 def test_the_records_that_come_along_are_of_the_suite() -> None:
