@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import logging
 import os
 import sys
 import traceback
 from pathlib import Path
+from typing import NoReturn
 
 from cab.cli.terminal import log_to_terminal
 from cab.errors import UserError, unknown_name
 from cab.printable import printable
 from cab.results import EXAMPLE_COMMAND
 from cab.runner.faults import Preempted
+from cab.runner.processes import find_processes
 
 COMMANDS = {
     "run": "train and evaluate one cell, or a sweep of cells with -m",
@@ -71,6 +74,21 @@ def main(argv: list[str] | None = None) -> int:
         words = str(error).splitlines()[0] if str(error) else ""
         _print_error(f"internal error: {type(error).__name__}: {words} (add --debug for the traceback)")
         return 1
+
+
+def program() -> NoReturn:
+    """``cab`` as a process. One of several leaves without the interpreter's own end.
+
+    Threads of gloo live on there (what torch caches for ddp and fsdp holds their group), and one that then asks for the
+    interpreter aborts the process: torchrun would stop the others, of which the first may still be evaluating.
+    """
+    status = main()
+    with contextlib.suppress(UserError):  # of a launch that main has refused
+        if find_processes().count > 1:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    sys.exit(status)
 
 
 def _print_error(text: str) -> None:
@@ -131,4 +149,4 @@ if __name__ == "__main__":
     # `python -m` puts the working folder first, as torchrun starts us: a tasks.py there must not replace ours.
     if not sys.flags.safe_path and Path(sys.path[0]).resolve() != Path(__file__).resolve().parents[2]:
         del sys.path[0]
-    sys.exit(main())
+    program()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -98,3 +99,26 @@ def test_an_unknown_command_suggests_one(tmp_path: Path) -> None:
     process = cab("scor", cwd=tmp_path)
     assert process.returncode == 2
     assert "did you mean 'score'" in process.stderr
+
+
+ENDING = "import atexit; from cab.cli.main import program; atexit.register(print, 'the end'); program()"
+
+
+@pytest.mark.parametrize(
+    ("processes", "arguments", "status"), [(1, ["--version"], 0), (2, ["--version"], 0), (2, ["dance"], 2)]
+)
+def test_one_of_several_processes_leaves_without_the_end_of_python(
+    processes: int, arguments: list[str], status: int
+) -> None:
+    launched = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": str(processes), "LOCAL_RANK": "0"}
+    process = subprocess.run(
+        [sys.executable, "-c", ENDING, *arguments],
+        env=os.environ | launched,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == status
+    assert process.stdout.startswith("cab ") == (status == 0)
+    assert process.stderr.startswith("cab: ") == (status == 2)
+    assert ("the end" in process.stdout) == (processes == 1)
