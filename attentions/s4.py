@@ -5,6 +5,7 @@ Shapes: B batch, L length, D width, N state_size, M = N / 2 modes, two of which 
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.kernels.pieces import at_once, formed_anew
+from attentions.kernels.pole_pairs import sums_over_pole_pairs
 from attentions.kernels.precision import wide, wide_dtype
 from cab import Attention, Pattern, register_attention
 from cab.attention import Padding, State
@@ -22,11 +24,11 @@ from cab.learning import ParameterRule
 DT_MIN, DT_MAX = 1e-3, 1e-1
 """Range of the initial step sizes."""
 
-FOLDED = 1e-12
-"""What K_{l + 3 L} counts in K_l, with which a transform of 3 L points adds it up; rounding leaves about as little."""
+FOLDED = 1e-11
+"""What K_{l + 2 L} counts in K_l, with which a transform of 2 L points adds it up; rounding leaves about as little."""
 
-NUMBERS_OF_A_POINT = 8
-"""That a point of the generating function forms for each feature and state, about."""
+NUMBERS_OF_A_PAIR, NUMBERS_OF_A_TOKEN = 2, 8
+"""What a pair of modes forms for a lag, and the convolution for a token, about."""
 
 
 @register_attention("s4", patterns="NS CS", complexity="n log n", paper="Gu et al. 2022a")
@@ -40,7 +42,7 @@ class S4Attention(Attention):
 
     K is read off its generating function sum_l K_l z^l = 2 / (1 + z) C (w - A)^-1 B, w = 2 / dt (1 - z) / (1 + z), by
     the Woodbury identity four sums over the modes (their section 3.2), then a Fourier transform. The points z lie on a
-    circle inside the unit circle, on which tokens beyond 3 L count for nothing (Abate and Whitt 1992). The paper's lie
+    circle inside the unit circle, on which tokens beyond 2 L count for nothing (Abate and Whitt 1992). The paper's lie
     on the unit circle, which takes C (1 - Abar^L) for C; its released code trains that product, tied to a length.
 
     The state of CS is of constant size, M complex numbers a feature; a token takes time N, and a prompt is read token
@@ -100,59 +102,71 @@ class S4Attention(Attention):
         return {name: ParameterRule(weight_decay=0.0) for name in names}
 
     def modes(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """lambda, P and B [D, M], C [S, D, M], and dt [D, 1], in float64; of conjugate pairs one."""
+        """dt [D, 1], lambda, P and B [D, M], and C [D, S, M], in float64; of conjugate pairs one."""
         modes = torch.complex(-self.log_decay.double().exp(), self.frequency.double())
         low_rank, inputs, readout = (
             torch.view_as_complex(x.double()) for x in (self.low_rank, self.input, self.readout)
         )
-        return modes, low_rank, inputs, readout, self.log_dt.double().exp().unsqueeze(1)
+        return self.log_dt.double().exp().unsqueeze(1), modes, low_rank, inputs, readout.transpose(0, 1)
 
     def both_of_each_pair(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """The same of all N: [D, N], C [S, D, N]."""
-        *of_modes, dt = self.modes()
+        """The same of all N: [D, N], C [D, S, N]."""
+        dt, *of_modes = self.modes()
         modes, low_rank, inputs, readout = (torch.cat([x, x.conj()], dim=-1) for x in of_modes)
-        return modes, low_rank, inputs, readout, dt
+        return dt, modes, low_rank, inputs, readout
 
     # --- all tokens: a convolution -------------------------------------------------------------------------
 
     def compute(self, query: Tensor, *_: Tensor | Padding) -> Tensor:
-        """Padding is zero and on the right: it adds nothing to any sum."""
-        length = query.shape[1]
+        """A few features at a time, formed anew in the backward pass. Padding is zero and on the right: it adds
+        nothing to any sum."""
+        batch, length = query.shape[:2]
+        size = at_once(length * (NUMBERS_OF_A_PAIR * self.state_size + NUMBERS_OF_A_TOKEN * batch), query.device)
         with torch.autocast(query.device.type, enabled=False):
             u = wide(query)
-            kernel = self.kernel(length).to(u.dtype)
-            # A lag of -1 stands at the end of the circle.
-            circle = F.pad(kernel[0], (0, length)) if len(kernel) == 1 else torch.cat([kernel[0], kernel[1].flip(1)], 1)
-            spectrum = torch.fft.rfft(u, n=2 * length, dim=1) * torch.fft.rfft(circle).T
-            y = torch.fft.irfft(spectrum, n=2 * length, dim=1)[:, :length]
+            convolve = functools.partial(self.convolve, self.circle(length))
+            pieces = zip(u.split(size, dim=2), *(x.split(size) for x in self.modes()), strict=True)
+            y = torch.cat([formed_anew(convolve, piece) for piece in pieces], dim=2)
             y = self.activate(torch.addcmul(y, self.skip.to(u.dtype), u))
         return self.out_proj(y.to(query.dtype))
+
+    def convolve(self, circle: tuple[Tensor, Tensor], u: Tensor, *space: Tensor) -> Tensor:
+        """K * u: [B, L, D] to [B, L, D]. A lag of -1 stands at the end of 2 L lags."""
+        length = u.shape[1]
+        kernel = self.kernel(circle, *space).to(u.dtype)
+        lags = F.pad(kernel[:, 0], (0, length))
+        if kernel.shape[1] == 2:
+            lags = torch.cat([kernel[:, 0], kernel[:, 1].flip(1)], dim=1)
+        spectrum = torch.fft.rfft(u.transpose(1, 2), n=2 * length) * torch.fft.rfft(lags)
+        return torch.fft.irfft(spectrum, n=2 * length)[..., :length].transpose(1, 2)
 
     def activate(self, y: Tensor) -> Tensor:
         return F.dropout(F.gelu(y), self.dropout, self.training)
 
-    def kernel(self, length: int) -> Tensor:
-        """K_0 .. K_{length - 1}, [S, D, length] in float64."""
-        points = 3 * length
+    def circle(self, length: int) -> tuple[Tensor, Tensor]:
+        """The points z of the upper half, and r^-l of its radius r for l below ``length``, in float64."""
+        points = 2 * length
         number = torch.arange(points // 2 + 1, device=self.log_dt.device, dtype=torch.float64)
         radius = FOLDED ** (1 / points)
         z = torch.polar(torch.full_like(number, radius), -2 * math.pi / points * number)
-        size = at_once(NUMBERS_OF_A_POINT * self.embed_dim * self.state_size, z.device)
-        space = self.both_of_each_pair()
-        values = [formed_anew(self.generating_function, (piece, *space)) for piece in z.split(size)]
-        return torch.fft.irfft(torch.cat(values, dim=-1), n=points)[..., :length] / radius ** number[:length]
+        return z, radius ** -number[:length]
+
+    def kernel(self, circle: tuple[Tensor, Tensor], *space: Tensor) -> Tensor:
+        """K_0 .. K_{L - 1} of the features of ``modes``, [D, S, L] in float64."""
+        z, growth = circle
+        length = len(growth)
+        return torch.fft.irfft(self.generating_function(z, *space), n=2 * length)[..., :length] * growth
 
     @staticmethod
     def generating_function(
-        z: Tensor, modes: Tensor, low_rank: Tensor, inputs: Tensor, readout: Tensor, dt: Tensor
+        z: Tensor, dt: Tensor, modes: Tensor, low_rank: Tensor, inputs: Tensor, readout: Tensor
     ) -> Tensor:
-        """sum_l K_l z^l at the points z [F]: [S, D, F]."""
-        cauchy = (2 / dt * (1 - z) / (1 + z)).unsqueeze(1).sub(modes.unsqueeze(2)).reciprocal()  # [D, N, F]
-        left = torch.cat([readout, low_rank.conj().unsqueeze(0)])
-        pairs = torch.cat([left * inputs, left * low_rank]).transpose(0, 1)
-        sums = (pairs @ cauchy).transpose(0, 1)
-        to_input, to_low_rank = sums.chunk(2)
-        return 2 / (1 + z) * (to_input[:-1] - to_low_rank[:-1] * to_input[-1] / (1 + to_low_rank[-1]))
+        """sum_l K_l z^l at the points z [F]: [D, S, F]."""
+        w = 2 / dt * ((1 - z) / (1 + z))
+        left = torch.cat([readout, low_rank.conj().unsqueeze(1)], dim=1)
+        pairs = torch.cat([left * inputs.unsqueeze(1), left * low_rank.unsqueeze(1)], dim=1)
+        to_input, to_low_rank = sums_over_pole_pairs(w, modes, pairs).chunk(2, dim=1)
+        return 2 / (1 + z) * (to_input[:, :-1] - to_low_rank[:, :-1] * to_input[:, -1:] / (1 + to_low_rank[:, -1:]))
 
     def compute_row(self, query: Tensor, *_: Any) -> Tensor:
         """x_l = Abar x_{l-1} + Bbar u_l, y_l = C x_l + D u_l: [L, D] to [L, D]; the second C reads what comes after."""
@@ -165,15 +179,15 @@ class S4Attention(Attention):
                 outputs.append((weights * state).sum(1).real)
             return torch.stack(outputs)
 
-        y = run(query, readout[0]) + self.skip * query
-        if len(readout) == 2:
+        y = run(query, readout[:, 0]) + self.skip * query
+        if readout.shape[1] == 2:
             later = torch.cat([torch.zeros_like(query[:1]), query.flip(0)[:-1]])
-            y = y + run(later, readout[1]).flip(0)
+            y = y + run(later, readout[:, 1]).flip(0)
         return self.out_proj(F.gelu(y).to(query.dtype))
 
     def dense(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Abar [D, N, N], Bbar [D, N] and C [S, D, N], written out."""
-        modes, low_rank, inputs, readout, dt = self.both_of_each_pair()
+        """Abar [D, N, N], Bbar [D, N] and C [D, S, N], written out."""
+        dt, modes, low_rank, inputs, readout = self.both_of_each_pair()
         matrix = torch.diag_embed(modes) - low_rank.unsqueeze(2) * low_rank.conj().unsqueeze(1)
         half, one = dt.unsqueeze(2) / 2 * matrix, torch.eye(self.state_size, device=dt.device)
         return torch.linalg.solve(one - half, one + half), torch.linalg.solve(one - half, dt * inputs), readout
@@ -190,13 +204,13 @@ class S4Attention(Attention):
         with torch.autocast(tokens.device.type, enabled=False):
             u = wide(tokens)
             x = torch.view_as_complex(state["modes"].to(u.dtype))
-            modes, low_rank, inputs, readout, dt = self.modes()
+            dt, modes, low_rank, inputs, readout = self.modes()
             half, inverse = dt / 2, 1 / (1 - dt / 2 * modes)
             spread = inverse * low_rank
             strength = half / (1 + half * _paired(low_rank.conj(), spread))
             factors = inverse * (1 + half * modes), half * spread, strength * spread, inverse * dt * inputs
             diagonal, back, correction, inwards, gather, weights = (
-                y.to(x.dtype) for y in (*factors, low_rank.conj(), readout[0])
+                y.to(x.dtype) for y in (*factors, low_rank.conj(), readout[:, 0])
             )
             outputs = []
             for number, token in enumerate(u.unbind(dim=1)):
