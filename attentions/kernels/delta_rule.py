@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attentions.kernels.corrected_states import corrected_states
 from attentions.kernels.recurrence import block_size, head_decays, in_blocks
 
 BLOCK = 32
@@ -43,14 +44,9 @@ def delta_rule(
         between, prefix, suffix, whole = head_decays(in_blocks(log_decay, size), query.dtype)
         products, scores = products * between, scores * between
         q, read, late = q * prefix, k * prefix, k * suffix
-    sides = torch.cat([b * v, b * read], dim=-1)
+    sides = torch.cat([b * v, -b * read], dim=-1)
     solved = torch.linalg.solve_triangular(products.tril(-1), sides, upper=False, unitriangular=True)
     own, erased = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
-    written, states = [], [state]
-    decays = [None] * own.shape[2] if whole is None else whole.unbind(dim=2)
-    for u, w, k_late, decay in zip(own.unbind(2), erased.unbind(2), late.unbind(2), decays, strict=True):
-        before = states[-1]
-        written.append(u - w @ before)
-        states.append((before if decay is None else decay * before) + k_late.mT @ written[-1])
-    output = scores @ torch.stack(written, dim=2) + q @ torch.stack(states[:-1], dim=2)
-    return output.flatten(2, 3)[:, :, :length], states[-1]
+    written, before, state = corrected_states(state, own, erased, late, whole)
+    output = scores @ written + q @ before
+    return output.flatten(2, 3)[:, :, :length], state

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attentions.kernels.corrected_states import corrected_states, is_fused
 from attentions.kernels.recurrence import block_size, in_blocks
 
 BLOCK = 16
@@ -50,9 +51,20 @@ def generalized_delta_rule(
     own, seen = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
     late = (last - after).exp()
     kept = torch.cat([k * late, -e * late], dim=-2).mT
+    written, states, state = _written(state, v, own, seen, kept, last.exp().mT)
+    output = scores @ written + (q * after.exp()) @ states
+    return output.flatten(2, 3)[:, :, :length], state
+
+
+def _written(
+    state: Tensor, value: Tensor, own: Tensor, seen: Tensor, kept: Tensor, decay: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Values above what is found, [B, H, J, 2 C, V]; the states before blocks [B, H, J, K, V], and after the last."""
+    if is_fused(seen):  # values are rows that find what they are, whatever the state is
+        own, seen = torch.cat([value, own], dim=-2), F.pad(seen, (0, 0, value.shape[-2], 0))
+        return corrected_states(state, own, seen, kept.mT, decay)
     written, states = [], [state]
-    for values, x, w, rows, decay in zip(*(y.unbind(2) for y in (v, own, seen, kept, last.exp().mT)), strict=True):
-        written.append(torch.cat([values, x + w @ states[-1]], dim=-2))
-        states.append(decay * states[-1] + rows @ written[-1])
-    output = scores @ torch.stack(written, dim=2) + (q * after.exp()) @ torch.stack(states[:-1], dim=2)
-    return output.flatten(2, 3)[:, :, :length], states[-1]
+    for v, x, w, rows, factor in zip(*(y.unbind(2) for y in (value, own, seen, kept, decay)), strict=True):
+        written.append(torch.cat([v, x + w @ states[-1]], dim=-2))
+        states.append(factor * states[-1] + rows @ written[-1])
+    return torch.stack(written, dim=2), torch.stack(states[:-1], dim=2), states[-1]

@@ -150,7 +150,7 @@ def test_the_kernel_compiles_for_a_gpu(pointer: str, tmp_path: Path, monkeypatch
         constants = {"BACKWARDS": backwards, "FORGETS": forgets, "TYPE": kind, "TILE": TILE}
         constants |= dict.fromkeys(ones, 1)  # a number that is 1 is a constant to Triton: one factor a head
         numbers = {name: "i32" for name in every if name not in ones}
-        ptx = compiled(decayed_sums_kernel, tensors, numbers, constants, WARPS)
+        ptx = compiled(decayed_sums_kernel, tensors, numbers, constants, WARPS).asm["ptx"]
         assert ".target sm_90" in ptx
         if pointer != "*bf16":  # of two bytes no copy is
             assert "cp.async" in ptx  # the blocks to come are fetched while one is added
