@@ -21,8 +21,8 @@ from attentions.kernels.operator import differentiable_operator
 from attentions.kernels.precision import no_weight, wide_dtype
 from attentions.kernels.softmax import softmax_gradient
 
-BLOCK = 64
-"""Queries of one block, at most."""
+BLOCK, BLOCK_ELSEWHERE = 64, 256
+"""Queries of one block, at most: on a CPU in one chunk, elsewhere, where launches cost more, of several."""
 
 
 class Chunks(NamedTuple):
@@ -47,6 +47,10 @@ class _Block(NamedTuple):
     slots: int
     mask: Tensor | None
     """[queries, keys], zero or hidden; None where the distances alone decide."""
+    slot_mask: Tensor | None
+    """[queries, slots], zero or hidden; None where all queries are in one chunk."""
+    slot_columns: Tensor | None
+    """[queries, slots], where among the slots' distances each stands; None as well."""
 
 
 def causal_longshort(
@@ -90,23 +94,35 @@ def causal_longshort(
     return _attend(*rows, *slots, *shared, *biases, *masks, list(chunks), dropout, seed)
 
 
-def _blocks(query: Tensor, num_distances: int, chunks: Chunks) -> Iterator[_Block]:
+def _extents(query: Tensor, size: int) -> tuple[int, int]:
+    """Queries of one block at most, and of the stretch in which each lies: on a CPU a chunk, elsewhere all queries."""
+    return (BLOCK, size) if query.device.type == "cpu" else (BLOCK_ELSEWHERE, query.shape[2])
+
+
+def _blocks(query: Tensor, num_distances: int, num_slots: int, chunks: Chunks) -> Iterator[_Block]:
     window, size, rank, offset, slots = chunks
-    length = query.shape[2]
-    begins = (begin for chunk in range(0, length, size) for begin in range(chunk, min(chunk + size, length), BLOCK))
+    length, (most, stretch) = query.shape[2], _extents(query, size)
+    begins = (i for start in range(0, length, stretch) for i in range(start, min(start + stretch, length), most))
     for number, begin in enumerate(begins):
-        chunk = begin // size * size
-        end = min(begin + BLOCK, chunk + size, length)
-        low = max(0, min(begin + offset - window + 1, chunk + offset))
-        mask = None
+        end = min(begin + most, begin // stretch * stretch + stretch, length)
+        first_chunk, last_chunk = begin // size, (end - 1) // size
+        low = max(0, min(begin + offset - window + 1, first_chunk * size + offset))
+        seen = slots + last_chunk * rank
+        i = torch.arange(begin, end, device=query.device).unsqueeze(1)
+        mask = slot_mask = slot_columns = None
         if size > window:
-            i = torch.arange(begin + offset, end + offset, device=query.device).unsqueeze(1)
-            j = torch.arange(low, end + offset, device=query.device)
-            outside = (i - j >= window) & (j < chunk + offset)
-            mask = torch.zeros_like(outside, dtype=query.dtype).masked_fill_(outside, no_weight(query.dtype))
+            j = torch.arange(low - offset, end, device=query.device)
+            mask = _hidden((i - j >= window) & (j < i // size * size), query.dtype)
+        if first_chunk < last_chunk:
+            finished, slot = slots + i // size * rank, torch.arange(seen, device=query.device)
+            slot_mask, slot_columns = _hidden(slot >= finished, query.dtype), (slot - finished) % num_slots
         first_column = low - (begin + offset - num_distances + 1)
-        seen = slots + chunk // size * rank
-        yield _Block(number, slice(begin, end), slice(low, end + offset), first_column, seen, mask)
+        places = slice(begin, end), slice(low, end + offset)
+        yield _Block(number, *places, first_column, seen, mask, slot_mask, slot_columns)
+
+
+def _hidden(where: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros_like(where, dtype=dtype).masked_fill_(where, no_weight(dtype))
 
 
 def _by_key(logits: Tensor) -> Tensor:
@@ -134,14 +150,17 @@ class _Parts(NamedTuple):
     key: Tensor
     key_position: Tensor
     slot_key: Tensor
+    slot_position: Tensor
 
 
 def _parts(
     block: _Block, query: Tensor, key: Tensor, slot_key: Tensor, positions: tuple[Tensor, Tensor], biases: list[Tensor]
 ) -> _Parts:
     q, (key_position, slot_position) = of_block(query, block.queries), positions
-    slots = slot_key[:, : block.slots] + slot_position[:, slot_position.shape[1] - block.slots :]
-    return _Parts(q + biases[0], q + biases[1], q, of_block(key, block.keys), key_position, slots)
+    slots = slot_key[:, : block.slots]
+    if block.slot_columns is None:
+        slots = slots + slot_position[:, slot_position.shape[1] - block.slots :]
+    return _Parts(q + biases[0], q + biases[1], q, of_block(key, block.keys), key_position, slots, slot_position)
 
 
 def _weights(parts: _Parts, block: _Block, key_mask: Tensor | None, slot_mask: Tensor | None) -> Tensor:
@@ -156,6 +175,11 @@ def _weights(parts: _Parts, block: _Block, key_mask: Tensor | None, slot_mask: T
     slots.copy_(torch.bmm(parts.query, parts.slot_key.transpose(1, 2)))
     if block.mask is not None:
         window += block.mask
+    if block.slot_columns is not None:
+        by_distance = torch.bmm(parts.query, parts.slot_position.transpose(1, 2))
+        slots += by_distance.gather(2, block.slot_columns.expand(num_groups, -1, -1))
+    if block.slot_mask is not None:
+        slots += block.slot_mask
     if key_mask is not None:
         window.unflatten(0, (key_mask.shape[0], -1)).add_(key_mask[:, None, None, block.keys])
     if slot_mask is not None:
@@ -182,7 +206,7 @@ def _forward(
     output = torch.empty_like(query)
     biases, positions = [content_bias, position_bias], (key_position, slot_position)
     with torch.autocast(query.device.type, enabled=False):
-        for block in _blocks(query, key_position.shape[1], Chunks(*chunks)):
+        for block in _blocks(query, key_position.shape[1], slot_key.shape[1], Chunks(*chunks)):
             parts = _parts(block, query, key, slot_key, positions, biases)
             weights = _weights(parts, block, key_mask, slot_mask)
             factor = dropout_factor(weights, dropout, seed, block.number)
@@ -218,7 +242,7 @@ def _backward(
     sums = [torch.zeros_like(x, dtype=wide_dtype(x.dtype)) for x in shared]
     d_slot_key, d_slot_value, d_key_position, d_slot_position, d_content_bias, d_position_bias = sums
     num_distances = key_position.shape[1]
-    for block in _blocks(query, num_distances, Chunks(*chunks)):
+    for block in _blocks(query, num_distances, slot_key.shape[1], Chunks(*chunks)):
         parts = _parts(block, query, key, slot_key, positions, biases)
         weights = _weights(parts, block, key_mask, slot_mask)
         g, width, slots = of_block(grad, block.queries), parts.key.shape[1], slice(0, block.slots)
@@ -237,14 +261,20 @@ def _backward(
         d_content = torch.bmm(d_window, parts.key)
         d_position = torch.bmm(d_distance, key_position)
         d_block = (d_content + d_position).baddbmm_(d_slots, parts.slot_key)
-        d_query[:, :, block.queries] = d_block.unflatten(0, query.shape[:2])
         d_content_bias += d_content.sum(dim=1, keepdim=True)
         d_position_bias += d_position.sum(dim=1, keepdim=True)
         d_key.add(block.keys, torch.bmm(d_window.transpose(1, 2), parts.content_query))
         d_key_position += torch.bmm(d_distance.transpose(1, 2), parts.position_query)
         d_slot = torch.bmm(d_slots.transpose(1, 2), parts.query)
         d_slot_key[:, slots] += d_slot
-        d_slot_position[:, slot_position.shape[1] - block.slots :] += d_slot
+        if block.slot_columns is None:
+            d_slot_position[:, slot_position.shape[1] - block.slots :] += d_slot
+        else:
+            d_by_distance = d_slots.new_zeros(*d_slots.shape[:2], slot_position.shape[1])
+            d_by_distance.scatter_(2, block.slot_columns.expand_as(d_slots), d_slots)
+            d_block.baddbmm_(d_by_distance, slot_position)
+            d_slot_position += torch.bmm(d_by_distance.transpose(1, 2), parts.query)
+        d_query[:, :, block.queries] = d_block.unflatten(0, query.shape[:2])
     dtype = query.dtype
     return [d_query, d_key.result(dtype), d_value.result(dtype), *(x.to(dtype) for x in sums)]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentions.kernels import decayed_sums, running_memory
+from attentions.kernels import decayed_sums, running_means, running_memory
 from attentions.kernels.recurrence import BLOCK, recurrence
 from cab import build_attention
 from tests.attentions.agreement import assert_compiles, assert_forms_agree, make
@@ -18,8 +18,8 @@ from tests.attentions.test_recurrence import additive
 pytestmark = needs_triton
 
 ADDITIVE = (
-    "abc", "based", "cosformer", "flowformer", "gla", "hgrn2", "lightning", "linear", "luna", "norm_attention",
-    "performer", "retention", "rfa", "rwkv6", "ssd",
+    "abc", "based", "cosformer", "efficient", "flowformer", "gla", "hgrn2", "lightning", "linear", "luna",
+    "norm_attention", "performer", "retention", "rfa", "rwkv6", "ssd",
 )  # fmt: skip
 """Attentions whose causal form has such sums."""
 
@@ -102,13 +102,15 @@ def test_a_recurrence_is_its_steps(kind: str, length: int, width: int) -> None:
     ("name", "length"),
     [
         ("abc", 70),
+        ("efficient", 70),
         ("linear", 2 * BLOCK + 3),
         ("gla", 37),
         *(pytest.param(name, length, marks=pytest.mark.thorough) for name in ADDITIVE for length in (1, BLOCK + 3)),
     ],
 )
 def test_attentions_equal_their_readable_forms(name: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running_memory, "SPAN", 64)
+    for kernel in (running_means, running_memory):
+        monkeypatch.setattr(kernel, "SPAN", 64)
     module = make(name, "CS")
     with torch.no_grad():
         for parameter in module.parameters():
