@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cab.efficiency.subjects import AttentionSubject
     from cab.patterns import Pattern
 
-PHASES = ("forward", "forward+backward", "decode")
+PHASES = ("forward", "forward+backward", "decode", "decode-graph")
 REPEATS = {"cpu": 5, "cuda": 20}
 
 EPILOG = """\
@@ -28,7 +28,9 @@ round: on a busy machine compare these, not milliseconds. Memory is the most tha
 above inputs and weights: on CUDA the allocator's peak, reset for each length; on a CPU the events of torch's
 allocator, summed in time order (the scratch of BLAS and FFT libraries is not seen). Forward is evaluation without
 gradients; forward+backward is training with dropout 0; decode is seconds for a token after a prefix of the length,
-the mean of 64 tokens, and the bytes of the state. Low precision is autocast.
+the mean of 64 tokens, and the bytes of the state; decode-graph the same where a token is one CUDA graph, for states of
+constant size: without the time in which Python starts kernels, and with that of putting each state where the next token
+finds it. Low precision is autocast; it casts the weights once for 64 tokens of decode, and for every graph.
 
 The roof: operations are counted as a forward pass executes them (three times as many with backward, whatever is
 computed again), a window's tiles whole, fused causal attention without the future. The least bytes are inputs, outputs,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from cab.efficiency.cost import Cost
+from cab.efficiency.cost import DECODING, Cost
 from cab.efficiency.failures import within_free_memory
 from cab.efficiency.gpu_state import clock_facts
 from cab.efficiency.network import PATTERN as NETWORK_PATTERN
@@ -39,7 +39,7 @@ class Plan:
     """Everything that one `cab efficiency` measures.
 
     Raises:
-        ValueError: an unknown phase or protocol, a length below 1, or nothing to measure.
+        ValueError: an unknown phase or protocol, a length below 1, nothing to measure, or CUDA graphs elsewhere.
     """
 
     attentions: Sequence[AttentionSubject]
@@ -69,6 +69,8 @@ class Plan:
                 f"phase {' '.join(self.phases)} is not defined for {' '.join(map(str, self.patterns))}: "
                 "only CS and CC decode"
             )
+        if "decode-graph" in self.phases and self.setting.device != "cuda":
+            raise UserError(f"phase decode-graph repeats a CUDA graph, and the device is {self.setting.device}")
 
 
 def silent(line: str) -> None:
@@ -119,7 +121,7 @@ def _measure(
     if plan.protocol == "lra":
         yield from _measure_networks(plan, pattern, phase, subjects, report)
         return
-    if phase == "decode":
+    if phase in DECODING:
         subjects = [subject for subject in subjects if subject.kind == "attention"]
     else:
         subjects = [ProjectionsSubject(), *subjects]

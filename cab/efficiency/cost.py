@@ -10,14 +10,17 @@ from typing import TextIO
 
 from cab.printable import csv_cell
 
+DECODING = ("decode", "decode-graph")
+"""Phases of tokens one by one."""
+
 
 @dataclass(frozen=True)
 class Cost:
     """Time and memory of one attention, pattern, phase and length.
 
     Args:
-        seconds: of one call; phase decode: of one token. None where nothing was measured, see ``status``.
-        bytes: most bytes that tensors held at once during a call, above inputs and weights; phase decode:
+        seconds: of one call; where it decodes, of one token. None where nothing was measured, see ``status``.
+        bytes: most bytes that tensors held at once during a call, above inputs and weights; of decoding,
             bytes of the state.
         p10, p90: percentiles of the seconds over rounds.
         status: ``ok``, ``oom`` (out of memory), ``unsupported`` (the attention refuses this length or
@@ -29,7 +32,7 @@ class Cost:
         part_relative: the same for the attention part, the seconds less those of the projections.
         best_peer, faster, part_faster, bytes_ratio: the fastest peer, how many times faster than it the whole
             module and the attention part are (medians over rounds), and the bytes relative to its.
-        flops, product_flops: floating-point operations that the algorithm takes (of a token in phase decode), and
+        flops, product_flops: floating-point operations that the algorithm takes (of a token where it decodes), and
             those of them in matrix products; None where an operator is not counted (:mod:`cab.efficiency.operations`).
         least_bytes, moved_bytes: inputs, outputs, weights and state, each once; and what the operators of the forward
             pass read and wrote.

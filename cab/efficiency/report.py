@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from cab.efficiency.cost import Cost
+from cab.efficiency.cost import DECODING, Cost
 
 MEMORY_IS = {
     "cpu": "most bytes that torch's allocator held during a call, above inputs and weights (its events, summed in "
@@ -41,7 +41,7 @@ def phase_tables(costs: Sequence[Cost]) -> Iterator[str]:
         how = f"median of {first.repeats} interleaved rounds"
         memory = MEMORY_IS.get(first.device, "")
     head = f"{first.pattern} {first.phase}: {{}}\n{size}; {where}; {{}}"
-    if first.phase == "decode":
+    if first.phase in DECODING:
         yield grid(costs, head.format("ms a token after a prefix", how), time_cell)
         yield grid(
             costs, head.format("KiB of state", "all rows of the batch"), lambda c: f"{(c.bytes or 0) / 2**10:.1f}"
@@ -133,7 +133,7 @@ def plot(costs: Iterable[Cost], folder: Path) -> list[Path]:
     paths = []
     for group in by_phase(costs):
         pattern, phase = group[0].pattern, group[0].phase
-        decodes = phase == "decode"
+        decodes = phase in DECODING
         resources = {
             "time": ("ms a token" if decodes else "ms a call", lambda cost: cost.seconds * 1e3),
             "memory": ("MiB of state" if decodes else "MiB", lambda cost: cost.bytes / 2**20),

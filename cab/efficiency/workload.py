@@ -9,6 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from cab.attention import Attention
+from cab.decoding import State
+from cab.efficiency.cost import DECODING
+from cab.efficiency.graphed import StandingStep, captured
 from cab.efficiency.setting import Setting
 from cab.errors import UserError
 from cab.patterns import Pattern
@@ -100,39 +103,77 @@ def forward_backward(module: nn.Module, pattern: Pattern, length: int, setting: 
     return Workload(call, counted=counted, passes=BACKWARD, least_bytes=2 * least_bytes(module, inputs))
 
 
-@torch.no_grad()
 def decode(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:
     """``DECODED`` tokens one by one after a prefix of ``length``; in CC the source has that length too."""
+    module, tokens, state = after_prefix(module, pattern, length, setting)
+    return decoding(module, tokens, state, setting)
+
+
+def decode_graph(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:
+    """The same, a token being one CUDA graph."""
+    if not getattr(module, "constant_state", False):
+        raise UserError("keeps a state that grows: no CUDA graph repeats its step")
+    module, tokens, state = after_prefix(module, pattern, length, setting)
+    step = StandingStep(module, state, tokens[0])
+
+    @torch.no_grad()
+    def one_token() -> None:
+        with setting.autocast():
+            step()
+
+    replay = captured(one_token)
+
+    def call() -> None:
+        for name, x in state.items():
+            step.state[name].copy_(x)
+        for token in tokens:
+            step.token.copy_(token)
+            replay()
+
+    return decoding(module, tokens, state, setting, call)
+
+
+@torch.no_grad()
+def after_prefix(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> tuple[Attention, Tensor, State]:
+    """The module, tokens [DECODED, B, D] that are to be decoded, and the state before them."""
     if not isinstance(module, Attention):
         raise UserError("does not decode token by token")
     inputs = make_inputs(pattern, length, setting)
     tokens = torch.randn(DECODED, setting.batch_size, setting.embed_dim, device=setting.device)
-    tokens = tokens.to(setting.torch_dtype)
     module.eval()
     with setting.autocast():
         source = {name: inputs[name] for name in ("key", "value") if name in inputs}
         state = module.init_state(setting.batch_size, device=setting.device, dtype=setting.torch_dtype, **source)
         for part in inputs["query"].split(PROMPT, dim=1):
             _, state = module.prefill(part, state)
+    return module, tokens.to(setting.torch_dtype), state
 
-    def call() -> None:
+
+def decoding(
+    module: Attention, tokens: Tensor, state: State, setting: Setting, call: Callable[[], object] | None = None
+) -> Workload:
+    """What reads ``tokens`` after ``state``: ``call``, or one step after the other."""
+
+    @torch.no_grad()
+    def steps() -> None:
         after = state
-        with torch.no_grad(), setting.autocast():
+        with setting.autocast():
             for token in tokens:
                 _, after = module.step(token, after)
 
     state_bytes = held_bytes(state.values())
     least = state_bytes + held_bytes(module.parameters()) + 2 * held_bytes([tokens]) // DECODED
-    return Workload(call, DECODED, state_bytes, counted=call, least_bytes=least)
+    return Workload(call or steps, DECODED, state_bytes, counted=steps, least_bytes=least)
 
 
 PHASES: dict[str, Callable[[nn.Module, Pattern, int, Setting], Workload]] = {
     "forward": forward,
     "forward+backward": forward_backward,
     "decode": decode,
+    "decode-graph": decode_graph,
 }
 
 
 def is_defined(phase: str, pattern: Pattern) -> bool:
     """Only causal patterns decode."""
-    return phase != "decode" or pattern.is_causal
+    return phase not in DECODING or pattern.is_causal

@@ -37,6 +37,7 @@ BLOCKS = (
     (Pattern.CS, "forward+backward"),
     (Pattern.NS, "forward+backward"),
     (Pattern.CS, "decode"),
+    (Pattern.CS, "decode-graph"),
     (Pattern.CS, "forward"),
     (Pattern.NS, "forward"),
 )
@@ -60,7 +61,8 @@ def costs(visit: Visit) -> Iterator[Cost]:
     peers, notes = find_peers(subjects)
     for note in notes:
         log.info(note)
-    for length, (pattern, phase) in itertools.product((64,) if short else LENGTHS, BLOCKS):
+    blocks = [block for block in BLOCKS if visit.device == "cuda" or block[1] != "decode-graph"]
+    for length, (pattern, phase) in itertools.product((64,) if short else LENGTHS, blocks):
         chosen = [subject for subject in subjects if pattern in subject.patterns]
         plan = Plan(chosen, [] if short else peers, [pattern], [phase], [length], setting)
         yield from measure(plan, report=log.info)

@@ -120,6 +120,7 @@ def test_what_fails_verification_is_not_timed(
         (["local", "--pattern", "CC"], "does not support pattern CC"),
         (["--pattern", "XX"], "unknown pattern 'XX'"),
         (["--phase", "decode"], "only CS and CC decode"),
+        (["--phase", "decode-graph", "--pattern", "CS", "--device", "cpu"], "a CUDA graph, and the device is cpu"),
         (["--phase", "forward+backward", "--protocol", "paper"], "measures phase forward only"),
         (["--lengths", "0"], "lengths must be at least 1"),
         (["--embed-dim", "10", "--num-heads", "4"], "not divisible"),

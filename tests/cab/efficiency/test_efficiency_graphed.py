@@ -1,0 +1,91 @@
+"""Steps that a CUDA graph can repeat: in place they are what they are, without a break, and what refuses them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from cab import Attention, Pattern, build_attention
+from cab.attention import State
+from cab.efficiency import workload
+from cab.efficiency.graphed import StandingStep
+from cab.efficiency.own import measure_length
+from cab.efficiency.setting import Setting
+from cab.efficiency.subjects import AttentionSubject
+from cab.registry import ATTENTIONS
+
+CONSTANT = [
+    (entry.name, pattern)
+    for entry in ATTENTIONS
+    for pattern in (Pattern.CS, Pattern.CC)
+    if pattern in entry.patterns and getattr(entry.cls, "constant_state", False)
+]
+SEEN_AT_ONCE = [("linear", Pattern.CS), ("s4d", Pattern.CS)]
+SMALL = Setting(batch_size=2, embed_dim=16, num_heads=2, repeats=2)
+
+
+@torch.no_grad()
+def after_a_prefix(name: str, pattern: Pattern) -> tuple[Attention, Tensor, State]:
+    """The attention, tokens [5, B, D], and the state after 40 others."""
+    module = build_attention(name, pattern=pattern, embed_dim=16, num_heads=2).double().eval()
+    source = torch.randn(3, 20, 16).double() if pattern.is_cross else None
+    _, state = module.prefill(torch.randn(3, 40, 16).double(), module.init_state(3, key=source, value=source))
+    return module, torch.randn(5, 3, 16).double(), state
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("name", "pattern"), CONSTANT)
+def test_a_state_that_stands_is_the_one_that_is_handed_on(name: str, pattern: Pattern) -> None:
+    module, tokens, state = after_a_prefix(name, pattern)
+    step = StandingStep(module, state, tokens[0])
+    places = {place: x.data_ptr() for place, x in step.state.items()}
+    for token in tokens:
+        expected, state = module.step(token, state)
+        step.token.copy_(token)
+        step()
+        torch.testing.assert_close(step.output, expected)
+    assert places == {place: x.data_ptr() for place, x in step.state.items()}
+    for place, x in state.items():
+        torch.testing.assert_close(step.state[place], x)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [pytest.param(*case, marks=() if case in SEEN_AT_ONCE else pytest.mark.thorough) for case in CONSTANT],
+)
+def test_a_step_is_one_graph(name: str, pattern: Pattern) -> None:
+    """The compiler finds no number that Python would have to wait for."""
+    module, (token, *_), state = after_a_prefix(name, pattern)
+    torch._dynamo.reset()
+    found, after = torch.compile(module.step, fullgraph=True, backend="eager")(token, state)
+    expected, wanted = module.step(token, state)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(after, wanted)
+
+
+def test_the_phase_reads_the_same_tokens_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The capture is left out: the call of a graph is then that of its step."""
+    made: list[StandingStep] = []
+
+    class Kept(StandingStep):
+        def __init__(self, module: Attention, state: State, token: Tensor) -> None:
+            super().__init__(module, state, token)
+            made.append(self)
+
+    monkeypatch.setattr(workload, "StandingStep", Kept)
+    monkeypatch.setattr(workload, "captured", lambda call: call)
+    module = AttentionSubject.parse("linear").build(Pattern.CS, SMALL)
+    graphed = workload.PHASES["decode-graph"](module, Pattern.CS, 9, SMALL)
+    graphed.call()
+    first = made[0].output.clone()
+    graphed.call()
+    assert torch.equal(made[0].output, first)
+    assert graphed.tokens == workload.DECODED
+    assert graphed.state_bytes == workload.PHASES["decode"](module, Pattern.CS, 9, SMALL).state_bytes
+
+
+def test_a_state_that_grows_is_no_graph() -> None:
+    (cost,) = measure_length([AttentionSubject.parse("vanilla")], Pattern.CS, "decode-graph", 5, SMALL)
+    assert (cost.status, cost.detail) == ("unsupported", "keeps a state that grows: no CUDA graph repeats its step")
