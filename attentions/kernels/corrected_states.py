@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from attentions.kernels import decayed_sums
 from attentions.kernels.operator import differentiable_operator
@@ -44,8 +45,11 @@ def corrected_states(
 
 
 def is_fused(read: Tensor) -> bool:
-    """Whether states that ``read`` [B, H, J, C, K] reads are formed by the kernel."""
-    return decayed_sums.is_fused(read) and read.shape[-1] <= WIDEST
+    """Whether states that ``read`` [B, H, J, C, K] reads are formed by the kernel.
+
+    Not where operators are looked at one by one, as where they are counted: its products are none.
+    """
+    return decayed_sums.is_fused(read) and read.shape[-1] <= WIDEST and not is_in_torch_dispatch_mode(False)
 
 
 def _states(

@@ -15,6 +15,7 @@ from attentions.kernels.corrected_states import WIDEST, corrected_states
 from attentions.kernels.delta_rule import BLOCK, delta_rule
 from attentions.kernels.generalized_delta_rule import generalized_delta_rule
 from cab import build_attention
+from cab.efficiency.operations import count_operations
 from tests.attentions.agreement import assert_compiles, assert_forms_agree, make
 from tests.attentions.interpreter import compiled, interpreted, needs_triton
 from tests.attentions.test_decayed_sums import assert_near
@@ -113,6 +114,15 @@ def test_states_too_wide_for_the_kernel_go_a_step_a_block(monkeypatch: pytest.Mo
     query, key, value = (torch.randn(1, 1, 3, width) for width in (WIDEST + 1, WIDEST + 1, 2))
     output, _ = delta_rule(query, key, value, torch.rand(1, 1, 3), None, torch.zeros(1, 1, WIDEST + 1, 2))
     assert output.isfinite().all()
+
+
+@pytest.mark.usefixtures("_fused")
+def test_what_the_kernel_computes_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = build_attention("deltanet", pattern="CS", embed_dim=24, num_heads=3), torch.randn(2, BLOCK + 5, 24)
+    found = count_operations(lambda: module(x))
+    monkeypatch.setattr(decayed_sums, "is_fused", lambda _: False)
+    assert found == count_operations(lambda: module(x))
+    assert not found.unknown
 
 
 NAMES = ("deltanet", "gated_deltanet", "rwkv7", "dpfp")
