@@ -6,8 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.kernels import fla_kernels
 from attentions.kernels.delta_rule import delta_rule
 from attentions.kernels.feature_maps import unit
+from attentions.kernels.fla_kernels import Form
 from attentions.recurrent import Extras, Recurrent, Terms, xavier_linear
 from attentions.ssd import step_map
 from cab import ParameterRule, Pattern, register_attention
@@ -16,9 +18,11 @@ from cab import ParameterRule, Pattern, register_attention
 class DeltaRule(Recurrent):
     """S_t = a_t S_{t-1} + b_t k_t (x) (v_t - a_t k_t S_{t-1}): the terms have a strength b."""
 
-    def update(self, terms: Terms, memory: Tensor) -> tuple[Tensor, Tensor]:
+    forms = (delta_rule, fla_kernels.delta_rule)
+
+    def update(self, terms: Terms, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
         assert terms.strength is not None
-        return delta_rule(terms.query, terms.key, terms.value, terms.strength, terms.log_decay, memory)
+        return form(terms.query, terms.key, terms.value, terms.strength, terms.log_decay, memory)
 
     def write(self, now: Terms, memory: Tensor) -> Tensor:
         assert now.strength is not None

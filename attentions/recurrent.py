@@ -6,12 +6,14 @@ Shapes: B batch, H heads, N tokens, K and V widths of a head's keys and values.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.kernels import fla_kernels
+from attentions.kernels.fla_kernels import Form
 from attentions.kernels.precision import wide
 from attentions.kernels.recurrence import recurrence
 from attentions.kernels.short_conv import ShortConvolution
@@ -70,6 +72,8 @@ class Recurrent(Attention):
     constant_state = True
     normalised_together = False
     """Whether the norm is over all heads at once."""
+    forms: ClassVar[tuple[Form, Form]] = (recurrence, fla_kernels.recurrence)
+    """What computes the recurrence of all tokens: ours, and flash-linear-attention's."""
 
     def __init__(
         self,
@@ -161,28 +165,30 @@ class Recurrent(Attention):
         self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding, **extras: Tensor
     ) -> tuple[Tensor, State]:
         with torch.autocast(query.device.type, enabled=False):
-            heads = [wide(x) for x in (query, key, value)]
             extras = {name: wide(x) for name, x in extras.items()}
-            output, state = over_spans(self.span, heads, padding.key, state, extras)
+            output, state = over_spans(self.span, [query, key, value], padding.key, state, extras)
             return output.to(query.dtype), state
 
     def span(
         self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, state: State, extras: Extras
     ) -> tuple[Tensor, State]:
         """The same for tokens all of whose terms are in memory at once."""
-        heads, after = {"query": query, "key": key, "value": value}, {}
+        given, after = query.dtype, {}
+        heads = {"query": wide(query), "key": wide(key), "value": wide(value)}
         for name, convolve in self.convolutions.items():
             heads[name], after[name] = convolve(heads[name], state[name], padding)
         query, key, value = heads.values()
         position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
         terms = self.hidden(self.terms(query, key, value, extras, position), padding)
-        output, memory = self.update(terms, state["memory"])
+        ours, theirs = self.forms
+        form = theirs if fla_kernels.are_taken(terms.value, state["memory"], given) else ours
+        output, memory = self.update(terms, state["memory"], form)
         length = state["length"] + lengths(query, padding)
         return self.finish(output, value, extras), {"memory": memory, "length": length, **after}
 
-    def update(self, terms: Terms, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """o of all tokens and S after the last."""
-        return recurrence(terms.query, terms.key, terms.value, terms.log_decay, memory)
+    def update(self, terms: Terms, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
+        """o of all tokens and S after the last, by one of ``forms``."""
+        return form(terms.query, terms.key, terms.value, terms.log_decay, memory)
 
     def hidden(self, terms: Terms, padding: Tensor | None) -> Terms:
         """Padded tokens [B, N] have no key and no decay."""

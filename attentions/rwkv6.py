@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.recurrence import recurrence
+from attentions.kernels.fla_kernels import Form
 from attentions.recurrent import Extras, Terms, check_positive, xavier_linear
 from attentions.token_shift import TokenShift
 from cab import Depth, Pattern, register_attention
@@ -96,11 +96,11 @@ class RWKV6Attention(TokenShift):
         log_decay = -self.split_heads(extras["decay"]).clamp(max=LARGEST).exp()
         return Terms(query, key, value, log_decay)
 
-    def update(self, terms: Terms, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def update(self, terms: Terms, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
         """A query reads before its token writes: it is the query of the token before, and the first reads alone."""
         query, key, value, log_decay, _ = terms
         first = query[:, :, :1] @ memory
-        later, memory = recurrence(F.pad(query[:, :, 1:], (0, 0, 0, 1)), key, value, log_decay, memory)
+        later, memory = form(F.pad(query[:, :, 1:], (0, 0, 0, 1)), key, value, log_decay, memory)
         own = (query * self.bonus.to(query.dtype) * key).sum(dim=-1, keepdim=True) * value
         return torch.cat([first, later[:, :, :-1]], dim=2) + own, memory
 

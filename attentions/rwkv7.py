@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.kernels import fla_kernels
 from attentions.kernels.feature_maps import unit
+from attentions.kernels.fla_kernels import Form
 from attentions.kernels.generalized_delta_rule import generalized_delta_rule
 from attentions.recurrent import Extras, Terms, check_positive
 from attentions.token_shift import TokenShift
@@ -41,6 +43,8 @@ class RWKV7Attention(TokenShift):
     Raises:
         ValueError: for ranks below 1.
     """
+
+    forms = (generalized_delta_rule, fla_kernels.generalized_delta_rule)
 
     def __init__(
         self,
@@ -97,7 +101,7 @@ class RWKV7Attention(TokenShift):
         log_decay = -FASTEST * self.split_heads(extras["decay"]).sigmoid()
         return Terms(query, key, value, log_decay, strength=self.split_heads(extras["rate"]).sigmoid())
 
-    def update(self, terms: Terms, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def update(self, terms: Terms, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
         """The norm of what is read, plus the bonus of the token itself, and S after the last."""
         query, key, value, log_decay, rate = terms
         assert log_decay is not None
@@ -105,7 +109,7 @@ class RWKV7Attention(TokenShift):
         removed, replaced, bonus = (x.to(key.dtype) for x in (self.removed, self.replaced, self.bonus))
         removal = unit(key * removed)
         key = key * (1 + (rate - 1) * replaced)
-        output, memory = generalized_delta_rule(query, key, value, removal, rate * removal, log_decay, memory)
+        output, memory = form(query, key, value, removal, rate * removal, log_decay, memory)
         return self.normalise(output) + (query * bonus * key).sum(dim=-1, keepdim=True) * value, memory
 
     def normalise(self, x: Tensor) -> Tensor:

@@ -40,6 +40,7 @@ class Cost:
         matmul_rate, bandwidth: the machine's own, in operations and bytes a second (:mod:`cab.efficiency.roof`).
         clock, clock_most, temperature, throttled: of a GPU, right after the rounds of this length: MHz, the most that
             it can have, degrees, and why it is slower than it could be (:mod:`cab.efficiency.gpu_state`).
+        kernels: the package whose kernels an attention took in place of its own, which are timed without a roof.
     """
 
     attention: str
@@ -72,6 +73,7 @@ class Cost:
     clock_most: int | None = None
     temperature: int | None = None
     throttled: str = ""
+    kernels: str = ""
     protocol: str = "own"
     repeats: int = 0
     batch_size: int = 0

@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from cab.foreign import PREFIX
+
 EACH_INPUT = {
     "_log_softmax": 5,
     "_safe_softmax": 5,
@@ -71,8 +73,8 @@ COPIES = frozenset((
 
 # fmt: off
 NOTHING = frozenset((
-    "_linalg_check_errors", "_local_scalar_dense", "_unsafe_view", "empty", "empty_like", "new_empty",
-    "promote_types",
+    "_linalg_check_errors", "_local_scalar_dense", "_record_function_exit", "_unsafe_view", "empty", "empty_like",
+    "new_empty", "promote_types",
 ))
 # fmt: on
 """Operators that neither compute nor move."""
@@ -88,12 +90,14 @@ class Operations:
         moved: bytes that the operators read and wrote, each its inputs and outputs: what goes through the memory
             where nothing is fused and no cache helps.
         unknown: operators that are not counted, by name.
+        foreign: packages whose kernels were called, which are not counted either.
     """
 
     products: int = 0
     others: int = 0
     moved: int = 0
     unknown: set[str] = field(default_factory=set)
+    foreign: set[str] = field(default_factory=set)
 
     @property
     def flops(self) -> int:
@@ -127,6 +131,9 @@ class Counter(TorchDispatchMode):
 
     def _compute(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
         found = self.found
+        if name == "_record_function_enter_new":
+            found.foreign |= {args[0].removeprefix(PREFIX)} if args[0].startswith(PREFIX) else set()
+            return
         packet = IN_PLACE.get(name, func._overloadpacket)
         if name.startswith("_scaled_dot_product"):
             pairs, products = fused_attention(func, args, kwargs)

@@ -141,6 +141,7 @@ def compare(cases: Sequence[Case], pattern: Pattern, phase: str, length: int) ->
                 "p90": p90,
                 "relative": ratio(case.samples, baseline.samples if baseline else None),
                 "part_relative": part_ratio(case, baseline, projections),
+                "kernels": " ".join(sorted(case.operations.foreign)) if case.operations else "",
                 **work(case.workload, case.operations),
             }
             if peer is not None:
@@ -156,8 +157,8 @@ def compare(cases: Sequence[Case], pattern: Pattern, phase: str, length: int) ->
 
 
 def work(workload: Workload, operations: Operations | None) -> dict[str, int]:
-    """What a call computes and must move, of a token where it decodes; nothing where an operator is unknown."""
-    if operations is None or operations.unknown:
+    """What a call computes and must move, of a token where it decodes; nothing where some of it is not counted."""
+    if operations is None or operations.unknown or operations.foreign:
         return {}
     return {
         "flops": workload.passes * operations.flops // workload.tokens,

@@ -22,7 +22,7 @@ from cab.verified import code_of, is_verified
 if TYPE_CHECKING:
     from cab.runner.cell import Cell
 
-PACKAGES = ("cab-benchmark", "torch", "hydra-core", "numpy", "pandas")
+PACKAGES = ("cab-benchmark", "torch", "fla-core", "hydra-core", "numpy", "pandas")
 
 
 def about_run(cell: Cell, command: str, device: torch.device | None) -> About:

@@ -117,7 +117,7 @@ def test_public_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     still = torch.zeros(1, 1)  # retention's rotation, which the function does not have
     terms = module.terms(inputs["query"], inputs["key"], inputs["value"], extras, still)
     memory = torch.zeros(1, 2, terms.key.shape[-1], terms.value.shape[-1])
-    assert_near_public(module.update(terms, memory)[0], inputs, given)
+    assert_near_public(module.update(terms, memory, module.forms[0])[0], inputs, given)
 
 
 def public(name: str) -> dict[str, np.ndarray]:
@@ -296,7 +296,7 @@ def test_rwkv7_without_learning_rates_forgets_and_adds() -> None:
     memory = torch.zeros(1, 3, 8, 8, dtype=torch.float64)
     key = terms.key * (1 - module.replaced)
     expected, last = recurrence(terms.query, key, terms.value, terms.log_decay, memory)
-    torch.testing.assert_close(module.update(terms, memory), (module.normalise(expected), last))
+    torch.testing.assert_close(module.update(terms, memory, module.forms[0]), (module.normalise(expected), last))
 
 
 @pytest.mark.parametrize(("name", "own"), [("ssd", 3), ("gated_deltanet", 2)])

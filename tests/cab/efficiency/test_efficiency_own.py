@@ -14,6 +14,7 @@ from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject, ProjectionsSubject
 from cab.efficiency.workload import DECODED, Workload
 from cab.errors import UserError
+from cab.foreign import kernels_of
 from cab.patterns import Pattern
 from tests.cab.efficiency.fake_subjects import Broken, Fake, Scores
 
@@ -172,3 +173,21 @@ def test_a_busy_machine_is_reported() -> None:
     assert lines == []
     report_noise([Cost("vanilla", "NS", "forward", 5, 0.01, 1, 0.010, 0.016)], lines.append)
     assert "noisy: vanilla took 10 to 16 ms" in lines[0]
+
+
+def test_a_row_names_the_kernels_that_ran() -> None:
+    """Of another package nothing is counted, whatever other regions of a profile there are."""
+
+    class Borrowing(Scores):
+        def forward(self, query: Tensor) -> Tensor:
+            with kernels_of("some-package"):
+                return super().forward(query)
+
+    class Profiled(Scores):
+        def forward(self, query: Tensor) -> Tensor:
+            with torch.profiler.record_function("scores"):
+                return super().forward(query)
+
+    subjects = [Fake("vanilla", Scores()), Fake("profiled", Profiled()), Fake("borrowing", Borrowing())]
+    costs = measure_length(subjects, Pattern.NS, "forward", 9, SMALL)
+    assert [(cost.kernels, cost.flops is None) for cost in costs] == [("", False), ("", False), ("some-package", True)]
