@@ -76,3 +76,15 @@ def test_the_defaults_are_another_form(name: str, pattern: str, sizes: dict[str,
     changed = {"logit_scale": "sqrt", "mean_over": "sample", "sampled": "shared", "extent": "total"}
     options |= {option: value for option, value in changed.items() if option in options} | sizes
     assert difference(name, pattern, options) > least
+
+
+@pytest.mark.parametrize(("task", "backbone"), [("sum", "transformer"), ("sr", "sr3"), ("mlm", "roberta")])
+@pytest.mark.parametrize(
+    ("name", "sizes", "tolerance"),
+    [("nystromformer", {"num_landmarks": 5, "conv_kernel_size": 3}, 1e-3), ("probsparse", {"factor": 2}, EXACT)],
+    ids=["nystromformer", "probsparse"],
+)
+def test_every_task_runs_the_released_form(
+    task: str, backbone: str, name: str, sizes: dict[str, Any], tolerance: float
+) -> None:
+    assert difference(name, "NS", tuned_options(task, backbone, "NS", name) | sizes) < tolerance
