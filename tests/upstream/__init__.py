@@ -7,6 +7,7 @@ Repositories and commits, which the tests name by these words:
 * fairseq: facebookresearch/fairseq 3d262bb
 * informer: zhouhaoyi/Informer2020 29f2a73
 * cab: Shark-NLP/CAB 0e49696
+* paragen: bytedance/ParaGen 4e33a90, skyformer: pkuzengqi/Skyformer 1a677cb
 
 Inputs come from seeds, by functions here that use NumPy's generator; outputs are in the files beside the tests.
 """
