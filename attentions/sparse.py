@@ -102,7 +102,8 @@ class SparseAttention(Attention):
         """Queries [B, H, T, E] at ``asked`` [B, T], keys at ``position`` [B, S], which is -1 where there is none."""
         at = position[:, None, None]
         seen = self.sees(asked[:, None, :, None], at, 0) & (at >= 0)
-        weights = self.seen_weights(self.pair_logits(query, key, asked[:, None, :, None] - at), seen)
+        distance = (asked[:, None, :, None] - at).where(at >= 0, 0)  # a place without a key is not the farthest one
+        weights = self.seen_weights(self.pair_logits(query, key, distance), seen)
         return F.dropout(weights, self.dropout, self.training) @ value
 
     def keep(self, key: Tensor, value: Tensor, position: Tensor, kept: Tensor) -> State:
