@@ -11,14 +11,17 @@ from torch.nn import functional as F
 
 from attentions.kernels.pieces import in_pieces, weighted
 from attentions.kernels.relative import segment_attention
+from attentions.mca import packed
+from attentions.sparse import SparseDecoding
 from attentions.transformer_xl import RelativeAttention
 from cab import Pattern, register_attention
-from cab.attention import Padding, SoftmaxLimit
+from cab.attention import Padding, SoftmaxLimit, State
 from cab.errors import UserError
+from cab.padding import take_rows
 
 
 @register_attention("compressive", patterns="CS", complexity="n", paper="Rae et al. 2020")
-class CompressiveAttention(RelativeAttention):
+class CompressiveAttention(RelativeAttention, SparseDecoding):
     """One softmax over [compressed memory | memory | segment up to the token]  (section 3).
 
     The memory is at least the M tokens before the segment of L. Older ones are compressed in groups of c, counted from
@@ -30,7 +33,8 @@ class CompressiveAttention(RelativeAttention):
     queries over the newly compressed groups differs from that over their tokens, where queries, keys and values are
     detached (section 3.2, attention-reconstruction).
 
-    Time is N (L + M + c + C). Decoding recomputes the prefix.
+    Time is N (L + M + c + C). Decoding keeps keys and values of the tokens that are not compressed yet and of the last
+    groups, and the inputs of an incomplete group: a state of constant size.
 
     Args:
         segment: L.
@@ -45,6 +49,7 @@ class CompressiveAttention(RelativeAttention):
 
     parameter_budget = 0.4  # the convolution, c D^2, and W_R, as published
     exact_gradient = False
+    constant_state = True
 
     def __init__(
         self,
@@ -68,6 +73,8 @@ class CompressiveAttention(RelativeAttention):
         if position == "none":
             self.remove_positions()
         self.segment, self.memory, self.slots, self.factor = segment, memory, compressed, factor
+        tokens = segment + memory + factor - 2
+        self.most_kept = tokens + compressed + tokens // factor
         self.compress = nn.Conv1d(embed_dim, embed_dim, factor, stride=factor)
 
     @classmethod
@@ -172,3 +179,41 @@ class CompressiveAttention(RelativeAttention):
             logits = self.pair_logits(query[:, i : i + 1], keys, distance)
             outputs.append(logits.softmax(dim=-1) @ values)
         return torch.cat(outputs, dim=1)
+
+    # --- decoding: group g stands among the positions of tokens as -2 - g ----------------------------------
+
+    def start(self, batch_size: int, like: Tensor) -> State:
+        """Beside keys and values of tokens and groups, the inputs of the incomplete group."""
+        return super().start(batch_size, like) | {"open": like.new_zeros(batch_size, self.factor - 1, self.embed_dim)}
+
+    def decode_piece(
+        self, query: Tensor, key: Tensor, value: Tensor, state: State, count: Tensor, **more: Tensor
+    ) -> tuple[Tensor, State]:
+        past = more["past"]
+        c, length, new = self.factor, state["length"], torch.arange(key.shape[2], device=key.device)
+        total, asked = length + count, length[:, None] + new
+        inputs = packed(state["open"][:, None], length % c, past[:, None])[:, 0]
+        groups = self.groups(inputs, inputs.shape[1] // c)
+        number = (length // c)[:, None] + torch.arange(groups.shape[1], device=key.device)
+        formed = self.split_heads(self.k_proj(groups)), self.split_heads(self.v_proj(groups))
+        key = torch.cat([state["key"].to(key.dtype), key, formed[0]], dim=2)
+        value = torch.cat([state["value"].to(value.dtype), value, formed[1]], dim=2)
+        tokens, slots = asked.where(new < count[:, None], -1), (-2 - number).where(number < (total // c)[:, None], -1)
+        position = torch.cat([state["position"], tokens, slots], dim=1)
+        output = self.read(query, key, value, asked, position)
+        kept = self.keep(key, value, position, self.needs(position, total[:, None]))
+        open_at = ((length % c + count) // c * c)[:, None] + torch.arange(c - 1, device=key.device)
+        return output, kept | {"length": total, "open": take_rows(inputs, open_at.clamp(max=inputs.shape[1] - 1))}
+
+    def needs(self, key: Tensor, length: Tensor) -> Tensor:
+        ended = self.groups_before(length // self.segment * self.segment)
+        return (key >= ended * self.factor) | (key <= -2) & (-2 - key >= ended - self.slots)
+
+    def read(self, query: Tensor, key: Tensor, value: Tensor, asked: Tensor, position: Tensor) -> Tensor:
+        asked, position = asked[:, None, :, None], position[:, None, None]
+        ended, group = self.groups_before(asked // self.segment * self.segment), -2 - position
+        token = (position >= ended * self.factor) & (position <= asked)
+        seen = token | (group >= (ended - self.slots).clamp(min=0)) & (group < ended)
+        distance = torch.where(token, asked - position, asked - ended * self.factor + ended - group)
+        weights = self.seen_weights(self.pair_logits(query, key, distance.where(seen, 0)), seen)
+        return F.dropout(weights, self.dropout, self.training) @ value

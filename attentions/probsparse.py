@@ -18,7 +18,10 @@ from cab.errors import UserError
 from cab.padding import lengths
 
 QUERIES = 128
-"""That have sampled keys of their own gathered at once."""
+"""That have sampled keys of their own at once."""
+
+PRODUCTS_PER_KEY = 64
+"""Products of whole rows of keys that take as long as gathering one of the sampled keys for a query."""
 
 
 @register_attention("probsparse", patterns="NS", unsound="CS", complexity="n log n", paper="Zhou et al. 2021")
@@ -173,6 +176,9 @@ def sampled_logits(query: Tensor, key: Tensor, sample: Tensor) -> Tensor:
         return query @ key.gather(2, index).transpose(-2, -1)
     logits = []
     for q, chosen in zip(query.split(QUERIES, dim=2), sample.split(QUERIES, dim=1), strict=True):
+        if key.shape[2] <= PRODUCTS_PER_KEY * sample.shape[2]:
+            logits.append((q @ key.mT).gather(3, chosen[:, None].expand(-1, heads, -1, -1)))
+            continue
         index = chosen.flatten(1)[:, None, :, None].expand(-1, heads, -1, width)
         keys = key.gather(2, index).unflatten(2, chosen.shape[1:])
         logits.append((keys @ q.unsqueeze(-1)).squeeze(-1))

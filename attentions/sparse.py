@@ -24,14 +24,10 @@ TOGETHER = 256
 """Tokens that are read at once in decoding."""
 
 
-class SparseAttention(Attention):
-    """softmax(q_i k_j / sqrt(E)) v_j over the set of keys j that token i sees.
+class SparseDecoding(Attention):
+    """Decoding that keeps keys and values that a later token may see (``needs``): all, until a subclass knows better.
 
-    A subclass says which these are (``sees``), and computes the same fast (``spread``), on rows without padding: in CS
-    padding stands on the right, where no real token looks; in NS rows of one length are computed together.
-
-    Decoding keeps the keys and values that a later token may see (``needs``): all, until a subclass knows better. One
-    that says how many there can be (``most_kept``) has a state of constant size.
+    One that says how many there can be (``most_kept``) has a state of constant size.
     """
 
     compacts_padding = True
@@ -42,10 +38,6 @@ class SparseAttention(Attention):
 
         The two have shapes [..., N, 1] and [..., 1, N]; the result may have a dimension of heads before these.
         """
-        raise NotImplementedError
-
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """The fast form, of [B, H, N, E] to the same."""
         raise NotImplementedError
 
     def needs(self, key: Tensor, length: Tensor) -> Tensor:
@@ -60,22 +52,10 @@ class SparseAttention(Attention):
         """[..., N, E] and [..., M, E], which stand so far apart [..., N, M], to [..., N, M]."""
         return query @ key.mT * self.scale
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
-        mask = None if self.pattern is Pattern.CS else padding.key
-        return each_length(self.spread, (query, key, value), mask)
-
-    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        position = torch.arange(query.shape[1], device=query.device)
-        seen = self.sees(position[:, None], position[None], len(position))
-        logits = self.pair_logits(query, key, position[:, None] - position)
-        return self.seen_weights(logits, seen) @ value
-
     def seen_weights(self, logits: Tensor, seen: Tensor) -> Tensor:
         """Softmax over what is seen; none where that is nothing."""
         weights = logits.masked_fill(~seen, no_weight(logits.dtype)).softmax(dim=-1)
         return weights.masked_fill(~seen.any(dim=-1, keepdim=True), 0.0)
-
-    # --- decoding ---------------------------------------------------------------------------------------
 
     def start(self, batch_size: int, like: Tensor) -> State:
         """Keys, values and positions (-1: none) of what is kept, and tokens read."""
@@ -85,17 +65,30 @@ class SparseAttention(Attention):
         return {"key": empty, "value": empty, "position": position, "length": read}
 
     def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding, **_: Tensor
+        self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding, **more: Tensor
     ) -> tuple[Tensor, State]:
-        length, count = state["length"], lengths(key, padding.key)
-        new = torch.arange(key.shape[2], device=key.device)
+        """In pieces, each from the state that those before it leave."""
+        outputs = []
+        for begin in range(0, max(query.shape[2], 1), TOGETHER):
+            piece = slice(begin, begin + TOGETHER)
+            q, k, v = (x[:, :, piece] for x in (query, key, value))
+            count = lengths(k, None if padding.key is None else padding.key[:, piece])
+            extras = {name: x[:, piece] for name, x in more.items()}
+            output, state = self.decode_piece(q, k, v, state, count, **extras)
+            outputs.append(output)
+        return torch.cat(outputs, dim=2), state
+
+    def decode_piece(
+        self, query: Tensor, key: Tensor, value: Tensor, state: State, count: Tensor, **_: Tensor
+    ) -> tuple[Tensor, State]:
+        """:meth:`decode` of T tokens, the first ``count`` [B] of which are real."""
+        length, new = state["length"], torch.arange(key.shape[2], device=key.device)
         asked = length[:, None] + new
         position = torch.cat([state["position"], asked.where(new < count[:, None], -1)], dim=1)
         key = torch.cat([state["key"].to(key.dtype), key], dim=2)
         value = torch.cat([state["value"].to(value.dtype), value], dim=2)
-        pieces = zip(query.split(TOGETHER, dim=2), asked.split(TOGETHER, dim=1), strict=True)
-        output = torch.cat([self.read(q, key, value, at, position) for q, at in pieces], dim=2)
         kept = (position >= 0) & self.needs(position, (length + count)[:, None])
+        output = self.read(query, key, value, asked, position)
         return output, self.keep(key, value, position, kept) | {"length": length + count}
 
     def read(self, query: Tensor, key: Tensor, value: Tensor, asked: Tensor, position: Tensor) -> Tensor:
@@ -117,6 +110,28 @@ class SparseAttention(Attention):
             "value": value.gather(2, index),
             "position": position.where(kept, -1).gather(1, order),
         }
+
+
+class SparseAttention(SparseDecoding):
+    """softmax(q_i k_j / sqrt(E)) v_j over the set of keys j that token i sees.
+
+    A subclass says which these are (``sees``), and computes the same fast (``spread``), on rows without padding: in CS
+    padding stands on the right, where no real token looks; in NS rows of one length are computed together.
+    """
+
+    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """The fast form, of [B, H, N, E] to the same."""
+        raise NotImplementedError
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+        mask = None if self.pattern is Pattern.CS else padding.key
+        return each_length(self.spread, (query, key, value), mask)
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        position = torch.arange(query.shape[1], device=query.device)
+        seen = self.sees(position[:, None], position[None], len(position))
+        logits = self.pair_logits(query, key, position[:, None] - position)
+        return self.seen_weights(logits, seen) @ value
 
 
 def first_heads(num_heads: int, like: Tensor) -> Tensor:

@@ -51,6 +51,11 @@ class TestCausal:
         agreement.assert_decodes(agreement.make(name, pattern, **options), 41, 41, (5, 1, 17, 1))
 
 
+@pytest.mark.parametrize("name", ["transformer_xl", "compressive", "longformer"])
+def test_a_prompt_in_several_pieces(name: str) -> None:
+    agreement.assert_decodes(agreement.make(name, "CS"), 600, 600, (3, 590, 1))
+
+
 def test_no_gradient_to_the_memory() -> None:
     """A token reads the memory, by replacement; by gradient, nothing before its segment."""
     module = agreement.make("transformer_xl", "CS", segment=5, memory=3)

@@ -47,8 +47,9 @@ def test_precision_is_the_commands(task: str, dataset: str, backbone: str, preci
 
 
 @pytest.mark.parametrize("room", [-1, 0, 1])
-def test_ends_are_paragens(room: int, tmp_path: Path) -> None:
+def test_ends_are_paragens(room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ParaGen 4e33a90, ``Seq2SeqTask._collate``: an end behind every source and target, then both are cut."""
+    monkeypatch.setenv("CAB_CACHE", str(tmp_path / "cache"))  # nothing that other code has encoded
     ends = composed("sum", "multi_news", "transformer", "paper")["task"]["ends"]
     folder = write_pairs(tmp_path)
     whole = ready_sum(folder, source_len=500, target_len=500)
