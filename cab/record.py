@@ -75,6 +75,7 @@ class Cost:
             the seconds.
         peak_memory_bytes: as ``peak_memory_kind`` measures it.
         peak_memory_kind: the device's allocator, or the resident set of the process.
+        expected_gpu_hours: of one GPU, by configs/costs.csv: beside what was measured, Table 15's in preset `paper`.
     """
 
     params: int | None = None
@@ -87,6 +88,7 @@ class Cost:
     load: float | None = None
     peak_memory_bytes: int | None = None
     peak_memory_kind: str | None = None
+    expected_gpu_hours: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any
 from cab.backbone import AttentionSpec
 from cab.backbone_protocols import missing_call
 from cab.build import backbone_patterns, check_attention, check_slot, parse_elsewhere
-from cab.config import tuned_options
+from cab.config import read_rows, tuned_options
 from cab.errors import Unsupported, UserError
 from cab.patterns import Pattern
 from cab.record import Record, cell_hash, record_path
@@ -138,6 +138,14 @@ class Cell:
     def title(self) -> str:
         return " ".join(str(value) for value in self.key.values() if value != "")
 
+    def gpu_hours(self) -> float | None:
+        """What configs/costs.csv expects of one GPU: Table 15's hours in preset `paper`, but not for generated data."""
+        wanted = {key: str(self.key[key]) for key in ("preset", "task", "dataset", "backbone")}
+        if wanted["preset"] == "paper" and wanted["dataset"] == "synthetic":
+            return None
+        found = (row for row in _costs() if all(row[key] in ("", wanted[key]) for key in wanted))
+        return next((float(row["gpu_hours"]) for row in found), None)
+
 
 def check_dataset(task: str, dataset: str, pattern: Pattern | None = None) -> None:
     """UserError when the task has no such data, or not in this pattern."""
@@ -215,3 +223,8 @@ def _split(group: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 def _check_seed(seed: Any) -> None:
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**31:
         raise UserError(f"seed must be a whole number from 0 to {2**31 - 1}, got {seed!r}")
+
+
+@functools.cache
+def _costs() -> tuple[dict[str, str], ...]:
+    return read_rows("costs.csv")

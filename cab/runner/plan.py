@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 
-from cab.config import read_rows
 from cab.runner.cell import Cell
 from cab.runner.report import Job, Report
 
@@ -28,27 +26,8 @@ def plan(jobs: Iterable[Job], report: Report) -> list[list[str]]:
         except ValueError as error:
             report.add_error(error, job.command)
             continue
-        hours = gpu_hours(cell)
+        hours = cell.gpu_hours()
         if record is None:
             total += hours or 0.0
         rows.append(["-" if hours is None else f"{hours:g}", "" if record is None else str(record.status), job.command])
     return [*rows, [f"{total:g}", "", f"in all, of {sum(not row[1] for row in rows)} cells to be run"]]
-
-
-def gpu_hours(cell: Cell) -> float | None:
-    """Estimated hours of one GPU for the cell; None without a figure."""
-    wanted = {key: str(cell.key[key]) for key in ("preset", "task", "dataset", "backbone")}
-    for row in _costs():
-        if all(row[key] in ("", value) for key, value in wanted.items()) and _is_real(row, wanted):
-            return float(row["gpu_hours"])
-    return None
-
-
-def _is_real(row: dict[str, str], wanted: dict[str, str]) -> bool:
-    """The paper's hours are not those of generated data."""
-    return row["preset"] != "paper" or wanted["dataset"] != "synthetic"
-
-
-@functools.cache
-def _costs() -> tuple[dict[str, str], ...]:
-    return read_rows("costs.csv")

@@ -144,6 +144,7 @@ def _train_and_evaluate(run: Run, about: About, effort: Effort) -> Record | None
         wall_seconds=training.earlier_seconds + time.perf_counter() - started,
         peak_memory_bytes=memory.read(),
         peak_memory_kind=memory.kind,
+        expected_gpu_hours=cell.gpu_hours(),
     )
     spent = effort.read() | ({"cpu_seconds": None} if training.earlier_seconds else {})
     return Record.finished(

@@ -110,6 +110,14 @@ def test_a_cost_has_processor_seconds_and_the_load(measured: Path) -> None:
     assert cost.load >= 0
 
 
+def test_a_cost_stands_beside_the_expected_hours(troubled: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"preset": "smoke", "task": "troubled", "dataset": "", "backbone": "gpt2", "gpu_hours": "0.5"}
+    monkeypatch.setattr("cab.runner.cell._costs", lambda: (row | {"preset": "mini", "gpu_hours": "7"}, row))
+    record = run_cell(troubled("trainer.max_steps=1")).record
+    assert record is not None
+    assert record.cost.expected_gpu_hours == 0.5
+
+
 @pytest.mark.parametrize("force", ["true", "false"])
 def test_a_folder_that_is_a_link_is_not_followed(
     force: str, measured: Path, troubled: Cell, tmp_path_factory: pytest.TempPathFactory
