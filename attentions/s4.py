@@ -5,7 +5,6 @@ Shapes: B batch, L length, D width, N state_size, M = N / 2 modes, two of which 
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -13,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.kernels.matrix_powers import answers_of_powers
 from attentions.kernels.pieces import at_once, formed_anew
-from attentions.kernels.pole_pairs import sums_over_pole_pairs
 from attentions.kernels.precision import wide, wide_dtype
 from cab import Attention, Pattern, register_attention
 from cab.attention import Padding, State
@@ -24,11 +23,8 @@ from cab.learning import ParameterRule
 DT_MIN, DT_MAX = 1e-3, 1e-1
 """Range of the initial step sizes."""
 
-FOLDED = 1e-11
-"""What K_{l + 2 L} counts in K_l, with which a transform of 2 L points adds it up; rounding leaves about as little."""
-
-NUMBERS_OF_A_PAIR, NUMBERS_OF_A_TOKEN = 2, 8
-"""What a pair of modes forms for a lag, and the convolution for a token, about."""
+NUMBERS = 8
+"""That a feature forms for each token, in the convolution, or for each number of its matrix, in the powers; about."""
 
 
 @register_attention("s4", patterns="NS CS", complexity="n log n", paper="Gu et al. 2022a")
@@ -40,10 +36,9 @@ class S4Attention(Attention):
     results pass GELU, dropout and a linear map (as released lately, a gated one). There is no query, key or value. In
     NS a second C reads what comes after a token.
 
-    K is read off its generating function sum_l K_l z^l = 2 / (1 + z) C (w - A)^-1 B, w = 2 / dt (1 - z) / (1 + z), by
-    the Woodbury identity four sums over the modes (their section 3.2), then a Fourier transform. The points z lie on a
-    circle inside the unit circle, on which tokens beyond 2 L count for nothing (Abate and Whitt 1992). The paper's lie
-    on the unit circle, which takes C (1 - Abar^L) for C; its released code trains that product, tied to a length.
+    K is one product of C Abar^j and Abar^(T k) Bbar, about the root of L powers each, formed by squaring: N^3 log L and
+    N L operations. The paper's way (section 3.2), a generating function on the unit circle, takes N L divisions, and
+    C (1 - Abar^L) for C; its released code trains that product, tied to a length.
 
     The state of CS is of constant size, M complex numbers a feature; a token takes time N, and a prompt is read token
     by token. K is formed in float64, all else in float32 at least.
@@ -121,19 +116,18 @@ class S4Attention(Attention):
         """A few features at a time, formed anew in the backward pass. Padding is zero and on the right: it adds
         nothing to any sum."""
         batch, length = query.shape[:2]
-        size = at_once(length * (NUMBERS_OF_A_PAIR * self.state_size + NUMBERS_OF_A_TOKEN * batch), query.device)
+        size = at_once(NUMBERS * max(batch * length, self.state_size**2), query.device)
         with torch.autocast(query.device.type, enabled=False):
             u = wide(query)
-            convolve = functools.partial(self.convolve, self.circle(length))
             pieces = zip(u.split(size, dim=2), *(x.split(size) for x in self.modes()), strict=True)
-            y = torch.cat([formed_anew(convolve, piece) for piece in pieces], dim=2)
+            y = torch.cat([formed_anew(self.convolve, piece) for piece in pieces], dim=2)
             y = self.activate(torch.addcmul(y, self.skip.to(u.dtype), u))
         return self.out_proj(y.to(query.dtype))
 
-    def convolve(self, circle: tuple[Tensor, Tensor], u: Tensor, *space: Tensor) -> Tensor:
+    def convolve(self, u: Tensor, *space: Tensor) -> Tensor:
         """K * u: [B, L, D] to [B, L, D]. A lag of -1 stands at the end of 2 L lags."""
         length = u.shape[1]
-        kernel = self.kernel(circle, *space).to(u.dtype)
+        kernel = self.kernel(length, *space).to(u.dtype)
         lags = F.pad(kernel[:, 0], (0, length))
         if kernel.shape[1] == 2:
             lags = torch.cat([kernel[:, 0], kernel[:, 1].flip(1)], dim=1)
@@ -143,30 +137,17 @@ class S4Attention(Attention):
     def activate(self, y: Tensor) -> Tensor:
         return F.dropout(F.gelu(y), self.dropout, self.training)
 
-    def circle(self, length: int) -> tuple[Tensor, Tensor]:
-        """The points z of the upper half, and r^-l of its radius r for l below ``length``, in float64."""
-        points = 2 * length
-        number = torch.arange(points // 2 + 1, device=self.log_dt.device, dtype=torch.float64)
-        radius = FOLDED ** (1 / points)
-        z = torch.polar(torch.full_like(number, radius), -2 * math.pi / points * number)
-        return z, radius ** -number[:length]
-
-    def kernel(self, circle: tuple[Tensor, Tensor], *space: Tensor) -> Tensor:
-        """K_0 .. K_{L - 1} of the features of ``modes``, [D, S, L] in float64."""
-        z, growth = circle
-        length = len(growth)
-        return torch.fft.irfft(self.generating_function(z, *space), n=2 * length)[..., :length] * growth
-
     @staticmethod
-    def generating_function(
-        z: Tensor, dt: Tensor, modes: Tensor, low_rank: Tensor, inputs: Tensor, readout: Tensor
-    ) -> Tensor:
-        """sum_l K_l z^l at the points z [F]: [D, S, F]."""
-        w = 2 / dt * ((1 - z) / (1 + z))
-        left = torch.cat([readout, low_rank.conj().unsqueeze(1)], dim=1)
-        pairs = torch.cat([left * inputs.unsqueeze(1), left * low_rank.unsqueeze(1)], dim=1)
-        to_input, to_low_rank = sums_over_pole_pairs(w, modes, pairs).chunk(2, dim=1)
-        return 2 / (1 + z) * (to_input[:, :-1] - to_low_rank[:, :-1] * to_input[:, -1:] / (1 + to_low_rank[:, -1:]))
+    def kernel(length: int, dt: Tensor, modes: Tensor, low_rank: Tensor, inputs: Tensor, readout: Tensor) -> Tensor:
+        """K_0 .. K_{L - 1} of the features of ``modes``, [D, S, L] in float64."""
+        factors = _discrete(dt, modes, low_rank, inputs)
+        real, imaginary = (torch.diag_embed(x) for x in (factors[0].real, factors[0].imag))
+        matrix = torch.cat([torch.cat([real, -imaginary], dim=2), torch.cat([imaginary, real], dim=2)], dim=1)
+        gather = _row(low_rank.conj()).unsqueeze(1)
+        back, correction, inwards = (torch.cat([x.real, x.imag], dim=1).unsqueeze(2) for x in factors[1:])
+        matrix = matrix - back @ gather
+        matrix, column = (x - correction @ (gather @ x) for x in (matrix, inwards))
+        return answers_of_powers(_row(readout), matrix, column.squeeze(2), length)
 
     def compute_row(self, query: Tensor, *_: Any) -> Tensor:
         """x_l = Abar x_{l-1} + Bbar u_l, y_l = C x_l + D u_l: [L, D] to [L, D]; the second C reads what comes after."""
@@ -205,10 +186,7 @@ class S4Attention(Attention):
             u = wide(tokens)
             x = torch.view_as_complex(state["modes"].to(u.dtype))
             dt, modes, low_rank, inputs, readout = self.modes()
-            half, inverse = dt / 2, 1 / (1 - dt / 2 * modes)
-            spread = inverse * low_rank
-            strength = half / (1 + half * _paired(low_rank.conj(), spread))
-            factors = inverse * (1 + half * modes), half * spread, strength * spread, inverse * dt * inputs
+            factors = _discrete(dt, modes, low_rank, inputs)
             diagonal, back, correction, inwards, gather, weights = (
                 y.to(x.dtype) for y in (*factors, low_rank.conj(), readout[:, 0])
             )
@@ -220,6 +198,19 @@ class S4Attention(Attention):
                 outputs.append(_paired(weights, x).squeeze(2))
             y = self.activate(torch.addcmul(torch.stack(outputs, dim=1), self.skip.to(u.dtype), u))
         return self.out_proj(y.to(tokens.dtype)), {"modes": torch.view_as_real(x)}
+
+
+def _discrete(dt: Tensor, modes: Tensor, low_rank: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """a, b, c, d of x' = (1 - c P*) (a x - b P* x + d u), the bilinear rule by the Woodbury identity: [D, M] each."""
+    half, inverse = dt / 2, 1 / (1 - dt / 2 * modes)
+    spread = inverse * low_rank
+    strength = half / (1 + half * _paired(low_rank.conj(), spread))
+    return inverse * (1 + half * modes), half * spread, strength * spread, inverse * dt * inputs
+
+
+def _row(weights: Tensor) -> Tensor:
+    """What :func:`_paired` multiplies real parts with, then imaginary parts: [..., M] to a real [..., N]."""
+    return torch.cat([2 * weights.real, -2 * weights.imag], dim=-1)
 
 
 def _paired(left: Tensor, right: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions import linear, linearized, performer, s4d
-from attentions.kernels import block_readout, exponential_features, pole_pairs, running_memory
+from attentions.kernels import block_readout, exponential_features, running_memory
 from attentions.kernels.linear_sums import MeanOfQueries, SumOfKeys
 from attentions.kernels.precision import no_weight
 from attentions.kernels.weighted_means import WeightedMeans
@@ -76,14 +76,6 @@ def scan(inputs: Tensor, factor: Tensor, first: Tensor, backwards: bool) -> Tens
     for one in inputs.unbind(dim=2)[:-1]:
         states.append(torch.addcmul(one, factor[:, None], states[-1]))
     return torch.stack(states, dim=2)
-
-
-def fractions(points: Tensor, traces: Tensor, squares: Tensor, numerators: Tensor) -> Tensor:
-    w = points.unsqueeze(1)
-    inverse = (w * w + squares.unsqueeze(2) + w * traces.unsqueeze(2)).reciprocal()
-    sums = numerators @ torch.view_as_real(inverse).flatten(2)
-    linear, constant = torch.view_as_complex(sums.unflatten(2, (-1, 2))).chunk(2, dim=1)
-    return linear * w + constant
 
 
 def sum_of_keys(length: int) -> Forms:
@@ -180,7 +172,6 @@ KERNELS: dict[str, Callable[[int], Forms]] = {
     "WeightedMeans": weighted_means,
     "Scan (s4d NS)": in_attention("s4d", "NS", s4d, "Scan", scan),
     "Scan (s4d CS)": in_attention("s4d", "CS", s4d, "Scan", scan),
-    "PolePairs (s4 NS)": in_attention("s4", "NS", pole_pairs, "PolePairs", fractions),
     "s4d_read": readout,
     "causal_abc": causal_abc,
 }

@@ -1,4 +1,4 @@
-"""S4: the kernel from its generating function, two directions, the recurrence of decoding."""
+"""S4: the kernel from powers of its matrix, two directions, the recurrence of decoding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from attentions import s4
-from attentions.kernels.pole_pairs import sums_over_pole_pairs
 from attentions.s4 import S4Attention
 from cab import UserError, build_attention
 from tests.attentions import agreement
@@ -43,7 +42,7 @@ class TestForms:
     def test_in_many_pieces(self, pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
         module, x = make(pattern), torch.randn(2, 60, agreement.WIDTH, dtype=torch.float64, requires_grad=True)
         whole = output_and_gradients(module, x)
-        monkeypatch.setattr(s4, "NUMBERS_OF_A_PAIR", 2**12)
+        monkeypatch.setattr(s4, "NUMBERS", 2**14)
         for piece, one in zip(output_and_gradients(module, x), whole, strict=True):
             torch.testing.assert_close(piece, one)
 
@@ -64,7 +63,7 @@ def test_kernel_is_made_of_powers(length: int, state_size: int) -> None:
         state = forwards @ state
     reached = torch.stack(expected, dim=1)
     torch.testing.assert_close(
-        module.kernel(module.circle(length), *module.modes())[:, 0],
+        module.kernel(length, *module.modes())[:, 0],
         reached,
         rtol=0.0,
         atol=1e-10 * reached.abs().max().item(),
@@ -116,7 +115,7 @@ def test_gradient_through_a_state() -> None:
 def test_two_directions_are_a_run_each_way() -> None:
     """Before the GELU, what comes after a token is a causal run over the reversed sequence, one token late."""
     both, x = make("NS"), torch.randn(2, 30, agreement.WIDTH, dtype=torch.float64)
-    past, future = both.kernel(both.circle(30), *both.modes()).unbind(1)
+    past, future = both.kernel(30, *both.modes()).unbind(1)
     later = torch.cat([torch.zeros_like(x[:, :1]), x.flip(1)[:, :-1]], dim=1)
     expected = causal(past, x) + causal(future, later).flip(1) + both.skip * x
     torch.testing.assert_close(both(x), both.out_proj(torch.nn.functional.gelu(expected)))
@@ -138,7 +137,7 @@ def test_without_low_rank_every_mode_is_alone() -> None:
     factor = (1 + half) / (1 - half)
     powers = factor.unsqueeze(-1) ** torch.arange(50)
     expected = torch.einsum("dn,dnl->dl", readout[:, 0] * dt * inwards / (1 - half), powers).real
-    torch.testing.assert_close(module.kernel(module.circle(50), *module.modes())[:, 0], expected)
+    torch.testing.assert_close(module.kernel(50, *module.modes())[:, 0], expected)
 
 
 def test_state_spaces_are_trained_without_weight_decay() -> None:
@@ -156,22 +155,3 @@ def test_state_spaces_are_trained_without_weight_decay() -> None:
 def test_wrong_state_size(state_size: int) -> None:
     with pytest.raises(UserError, match=f"even and at least 2, got {state_size}"):
         build_attention("s4", pattern="NS", embed_dim=8, num_heads=2, state_size=state_size)
-
-
-def test_pole_pairs_are_both_fractions_of_each() -> None:
-    """Points among the poles, and gradients of everything."""
-    points, poles, weights = (
-        torch.randn(shape, dtype=torch.complex128, requires_grad=True) for shape in ((3, 11), (3, 4), (3, 2, 4))
-    )
-
-    def fractions(points: Tensor, poles: Tensor, weights: Tensor) -> Tensor:
-        first, second = (points.unsqueeze(1) - p.unsqueeze(2) for p in (poles, poles.conj()))
-        return weights @ first.reciprocal() + weights.conj() @ second.reciprocal()
-
-    direct = torch.randn(3, 2, 11, dtype=torch.complex128)
-    found, expected = (
-        (y := form(points, poles, weights), *torch.autograd.grad(y, (points, poles, weights), direct))
-        for form in (sums_over_pole_pairs, fractions)
-    )
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other)
