@@ -64,7 +64,7 @@ CREATES = frozenset((
 
 # fmt: off
 COPIES = frozenset((
-    "_to_copy", "cat", "clone", "complex", "constant_pad_nd", "copy_", "flip", "gather", "index",
+    "_to_copy", "cat", "clone", "complex", "constant_pad_nd", "copy_", "diag_embed", "flip", "gather", "index",
     "index_put_", "index_select", "masked_fill_", "repeat", "roll", "scatter", "scatter_", "stack", "tril",
     "tril_", "triu", "triu_",
 ))
