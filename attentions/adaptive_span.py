@@ -5,8 +5,6 @@ Shapes: B batch, H heads, N tokens, E width of a head, S max_span, R ramp.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -86,7 +84,11 @@ class AdaptiveSpanAttention(SparseAttention):
 
     def longest(self) -> int:
         """Tokens to one side that some head may see, itself among them."""
-        return max(1, min(math.ceil(float(self.spans().detach().max())) + self.ramp, self.max_span))
+        return int(self.reached())
+
+    def reached(self) -> Tensor:
+        """:meth:`longest`, where the spans are."""
+        return (self.spans().detach().max().ceil() + self.ramp).clamp(1, self.max_span).long()
 
     def mask(self, distance: Tensor) -> Tensor:
         """m of distances [..., T, S], [..., H, T, S]."""
@@ -132,8 +134,8 @@ class AdaptiveSpanAttention(SparseAttention):
             inside = inside & (distance >= 0)
         logits = query @ key.mT
         if self.position is not None:
-            near = self.position[: min(int(x.max()) + 1, self.max_span)]
-            logits = logits + (query @ near.mT).gather(-1, x.clamp(max=len(near) - 1).expand(logits.shape))
+            by_distance = query @ self.position.mT
+            logits = logits + by_distance.gather(-1, x.clamp(max=self.max_span - 1).expand(logits.shape))
         mask = self.mask(x) * inside
         logits = (logits * self.scale).masked_fill(mask == 0.0, no_weight(logits.dtype))
         weights = mask * (logits - logits.amax(dim=-1, keepdim=True).detach()).exp()
@@ -149,7 +151,7 @@ class AdaptiveSpanAttention(SparseAttention):
         return self.longest()
 
     def needs(self, key: Tensor, length: Tensor) -> Tensor:
-        return key >= length - self.longest()
+        return key >= length - self.reached()
 
     def read(self, query: Tensor, key: Tensor, value: Tensor, asked: Tensor, position: Tensor) -> Tensor:
         distance = (asked[:, None, :, None] - position[:, None, None]).masked_fill(position[:, None, None] < 0, -1)

@@ -201,7 +201,7 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         tokens, slots = asked.where(new < count[:, None], -1), (-2 - number).where(number < (total // c)[:, None], -1)
         position = torch.cat([state["position"], tokens, slots], dim=1)
         output = self.read(query, key, value, asked, position)
-        kept = self.keep(key, value, position, self.needs(position, total[:, None]))
+        kept = self.keep(key, value, position, self.needs(position, total[:, None]), self.most_kept)
         open_at = ((length % c + count) // c * c)[:, None] + torch.arange(c - 1, device=key.device)
         return output, kept | {"length": total, "open": take_rows(inputs, open_at.clamp(max=inputs.shape[1] - 1))}
 
@@ -215,5 +215,5 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         token = (position >= ended * self.factor) & (position <= asked)
         seen = token | (group >= (ended - self.slots).clamp(min=0)) & (group < ended)
         distance = torch.where(token, asked - position, asked - ended * self.factor + ended - group)
-        weights = self.seen_weights(self.pair_logits(query, key, distance.where(seen, 0)), seen)
+        weights = self.seen_weights(self.pair_logits(query, key, distance.where(seen, 0), self.most_kept), seen)
         return F.dropout(weights, self.dropout, self.training) @ value

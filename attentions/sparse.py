@@ -48,8 +48,8 @@ class SparseDecoding(Attention):
         """Of a state of constant size, how many keys it has room for."""
         return self.most_kept
 
-    def pair_logits(self, query: Tensor, key: Tensor, _distance: Tensor) -> Tensor:
-        """[..., N, E] and [..., M, E], which stand so far apart [..., N, M], to [..., N, M]."""
+    def pair_logits(self, query: Tensor, key: Tensor, _distance: Tensor, _farthest: int | None = None) -> Tensor:
+        """[..., N, E] and [..., M, E], so far apart [..., N, M] (from 0 to ``farthest``, if given), to [..., N, M]."""
         return query @ key.mT * self.scale
 
     def seen_weights(self, logits: Tensor, seen: Tensor) -> Tensor:
@@ -89,19 +89,19 @@ class SparseDecoding(Attention):
         value = torch.cat([state["value"].to(value.dtype), value], dim=2)
         kept = (position >= 0) & self.needs(position, (length + count)[:, None])
         output = self.read(query, key, value, asked, position)
-        return output, self.keep(key, value, position, kept) | {"length": length + count}
+        width = state["position"].shape[1] if self.constant_state else None
+        return output, self.keep(key, value, position, kept, width) | {"length": length + count}
 
     def read(self, query: Tensor, key: Tensor, value: Tensor, asked: Tensor, position: Tensor) -> Tensor:
         """Queries [B, H, T, E] at ``asked`` [B, T], keys at ``position`` [B, S], which is -1 where there is none."""
         at = position[:, None, None]
         seen = self.sees(asked[:, None, :, None], at, 0) & (at >= 0)
-        distance = (asked[:, None, :, None] - at).where(at >= 0, 0)  # a place without a key is not the farthest one
-        weights = self.seen_weights(self.pair_logits(query, key, distance), seen)
+        distance = (asked[:, None, :, None] - at).where(seen, 0)
+        weights = self.seen_weights(self.pair_logits(query, key, distance, self.most_kept), seen)
         return F.dropout(weights, self.dropout, self.training) @ value
 
-    def keep(self, key: Tensor, value: Tensor, position: Tensor, kept: Tensor) -> State:
-        """The marked keys, at the right end in their order."""
-        width = self.kept_width()
+    def keep(self, key: Tensor, value: Tensor, position: Tensor, kept: Tensor, width: int | None) -> State:
+        """The marked keys, at the right end in their order; None: as many places as it takes."""
         width = int(kept.sum(dim=1).max()) if width is None else width
         order = kept.to(torch.uint8).argsort(dim=1, stable=True)[:, position.shape[1] - width :]
         index = order[:, None, :, None].expand(-1, self.num_heads, -1, self.head_dim)

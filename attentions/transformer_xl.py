@@ -63,12 +63,12 @@ class RelativeAttention(Attention):
             return embedded[..., 0]
         return torch.einsum("hwe,he->hw", embedded, self.position_bias - self.content_bias) * self.scale
 
-    def pair_logits(self, query: Tensor, key: Tensor, distance: Tensor) -> Tensor:
+    def pair_logits(self, query: Tensor, key: Tensor, distance: Tensor, farthest: int | None = None) -> Tensor:
         """Logits of [..., T, E] and [..., S, E] that are so far apart [..., T, S], written out."""
         if not self.has_positions:
             return query @ key.mT * self.scale
-        least = int(distance.min())
-        embedded = self.embed(torch.arange(least, int(distance.max()) + 1, device=query.device))
+        least, most = (int(distance.min()), int(distance.max())) if farthest is None else (0, farthest)
+        embedded = self.embed(torch.arange(least, most + 1, device=query.device))
         by_distance = (query + self.position_bias.unsqueeze(-2)) @ embedded.mT
         content = self.with_content(query) @ key.mT
         return (content + by_distance.gather(-1, (distance - least).expand(content.shape))) * self.scale
