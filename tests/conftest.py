@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from cab.cache import cache_root
+from cab.files.cache import cache_root
 
 DATA = Path(os.environ.get("CAB_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 SAMPLES = "samples of the real data sets; CAB_DATA=FOLDER make test, with lm, sum, tts, pcc, sr and lstf in FOLDER"

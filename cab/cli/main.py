@@ -14,8 +14,8 @@ from typing import NoReturn
 
 from cab.cli.terminal import log_to_terminal
 from cab.errors import UserError, unknown_name
-from cab.printable import printable
-from cab.results import EXAMPLE_COMMAND
+from cab.files.sanitize import printable
+from cab.records.results import EXAMPLE_COMMAND
 from cab.runner.faults import Preempted
 from cab.runner.processes import find_processes
 

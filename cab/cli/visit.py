@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from cab.errors import UserError
-from cab.folders import check_writable
+from cab.files.folders import check_writable
 
 PARTS = ("verify", "agreement", "training", "efficiency", "throughput", "suite")
 

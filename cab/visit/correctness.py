@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from cab.attention import Attention
-from cab.build import build_attention
 from cab.errors import first_line
 from cab.patterns import Pattern
-from cab.registry import ATTENTIONS
+from cab.registry.build import build_attention
+from cab.registry.registries import ATTENTIONS
 from cab.visit.visit import Visit
 
 WIDTH, HEADS = 64, 4

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cab.build import build_backbone
 from cab.efficiency.benchmark import Plan, measure
 from cab.efficiency.cost import Cost
 from cab.efficiency.failures import status_of
@@ -24,6 +23,7 @@ from cab.efficiency.subjects import BASELINES, AttentionSubject
 from cab.efficiency.timing import seconds
 from cab.efficiency.workload import BACKWARD
 from cab.patterns import Pattern
+from cab.registry.build import build_backbone
 from cab.visit.visit import Visit
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ def throughput(visit: Visit) -> None:
 
 def train(attention: str, form: str, size: Size, visit: Visit) -> dict[str, Any]:
     """Seconds of a step and of its parts, and the operations of the algorithm in it (forward and backward)."""
-    from cab.memory import peak_bytes
+    from cab.verification.memory import peak_bytes
 
     device = visit.device
     torch.manual_seed(0)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cab.errors import UserError, first_line
-from cab.record import Record, Status
+from cab.records.record import Record, Status
 from cab.runner.faults import Preempted
 from cab.visit.visit import Visit
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cab.efficiency.cost import COLUMNS as COSTS
-from cab.printable import csv_cell
+from cab.files.sanitize import csv_cell
 
 TABLES: dict[str, tuple[str, ...]] = {
     "parts": ("part", "status", "seconds", "limit", "detail"),

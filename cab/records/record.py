@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from cab.errors import UserError, first_line
-from cab.record_schema import LATER, SCHEMA, check_content, check_hash, sealed
+from cab.metric import Metric
+from cab.records.schema import LATER, SCHEMA, check_content, check_hash, sealed
 
 CELL = ("task", "dataset", "variant", "backbone", "pattern", "attention", "preset", "seed")
 """What one run measures; ``variant`` tells apart runs of one data set, as univariate and multivariate."""
@@ -35,27 +36,6 @@ class Status(StrEnum):
     OOM = "oom"
     DIVERGED = "diverged"
     FAILED = "failed"
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A number that a task reports: declared without a ``value``, recorded with one (None: there is none).
-
-    Only ``primary`` metrics enter the compositional index. One that is measured ``at_length`` is a point of a curve
-    against sequence length.
-    """
-
-    name: str
-    value: float | None = field(default=None, kw_only=True)
-    unit: str
-    higher_is_better: bool
-    primary: bool = True
-    at_length: int | None = field(default=None, kw_only=True)
-
-    def measured(self, value: float | None) -> Metric:
-        """The metric with its value; what is no finite number, or was not scored, is None."""
-        known = value is not None and math.isfinite(value)
-        return dataclasses.replace(self, value=float(value) if known else None)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)

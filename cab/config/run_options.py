@@ -7,11 +7,11 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from cab.config_sources import REGISTRIES
+from cab.config.sources import REGISTRIES
+from cab.config.trainer_config import ADDED, TrainerConfig
 from cab.errors import UserError
-from cab.record import Status
-from cab.runner.trainer_config import ADDED, TrainerConfig
-from cab.typed_options import annotations_of, check_names, check_types, with_words
+from cab.records.record import Status
+from cab.registry.options import annotations_of, check_names, check_types, with_words
 
 
 class RunOptions(TypedDict):

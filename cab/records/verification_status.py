@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cab.results import PUBLISHED
+from cab.files.sanitize import listed
+from cab.records.results import PUBLISHED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,8 +29,6 @@ def verdicts(results: pd.DataFrame) -> dict[tuple[str, str], str]:
 
 def legend(results: pd.DataFrame) -> list[str]:
     """What a reader must know of the names in a table of ``results``; of published numbers nothing is known."""
-    from cab.scoring.notes import listed
-
     found = verdicts(results[results["preset"] != PUBLISHED])
     unknown = _names(found, "unknown")
     lines = [LEGEND] if _names(found, "no") else []

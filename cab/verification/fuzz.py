@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cab.errors import UserError
-from cab.registry import ATTENTIONS
+from cab.registry.registries import ATTENTIONS
 from cab.verification import subject_of
 from cab.verification.compare import difference, distance, gradient_floor
 from cab.verification.inputs import Inputs, Module, outputs_and_gradients

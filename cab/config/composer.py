@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from hydra import compose
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from cab.config import resolve, tuned_options
-from cab.config_sources import usual_options
+from cab.config.compose import resolve, tuned_options
+from cab.config.sources import usual_options
 
 GROUP = "attention"
 SOME = "vanilla"
@@ -36,7 +36,7 @@ class Composer:
         self._places: dict[tuple[str, ...], Place | None] = {}
 
     def compose(self, overrides: Sequence[str]) -> dict[str, Any]:
-        """The configuration of a cell, as :func:`cab.config.resolve` gives it."""
+        """The configuration of a cell, as :func:`cab.config.compose.resolve` gives it."""
         names = [override for override in overrides if override.startswith(f"{GROUP}=")]
         place = tuple(override for override in overrides if override not in names)
         has_options = any(override.startswith(f"{GROUP}.") for override in place)

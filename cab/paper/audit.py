@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cab.results import PAPER_DIR, load_results
-from cab.scoring import published
+from cab.paper import published
+from cab.paper.published import SCRIPT_DIGITS, Scale, Term
+from cab.paper.rounding import CONTRADICTS, UNKNOWN, Interval, deviation_of, normalized, range_of, unit, verdict
+from cab.records.results import PAPER_DIR, load_results
 from cab.scoring.efficiency_length import published_length
 from cab.scoring.index import AVERAGE, score_table
 from cab.scoring.normalization import ABLATION, EXACT, corrections, population
-from cab.scoring.published import SCRIPT_DIGITS, Scale, Term
-from cab.scoring.rounding import CONTRADICTS, UNKNOWN, Interval, deviation_of, normalized, range_of, unit, verdict
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attentions.bases.recurrent import Recurrent
 from attentions.kernels.blocks import tokens_at_once
 from attentions.kernels.spans import formed_anew
-from attentions.recurrent import Recurrent
 from cab import Padding
 from cab.attention import State
 from cab.padding import lengths

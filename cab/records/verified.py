@@ -19,13 +19,13 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from cab.attention_files import STANDALONE
-from cab.cache import cache_root
-from cab.code_hash import attention_hash, checks_hash
+from cab.files.cache import cache_root
+from cab.files.sanitize import csv_cell
 from cab.patterns import pattern_rank
-from cab.printable import csv_cell
+from cab.records.code_hash import attention_hash, checks_hash
+from cab.registry.files import STANDALONE
 
-COMMITTED = Path(__file__).resolve().parent.parent / "results" / "verified.csv"
+COMMITTED = Path(__file__).resolve().parents[2] / "results" / "verified.csv"
 
 QUICK, WHOLE = "quick", "whole"
 
@@ -35,7 +35,7 @@ class Row:
     """An attention that passed in a pattern.
 
     Attributes:
-        code: hash of the attention's code, :func:`cab.code_hash.attention_hash`.
+        code: hash of the attention's code, :func:`cab.records.code_hash.attention_hash`.
         checks: hash of the checks that it passed.
         torch: version, as ``2.13``.
         form: ``quick`` or ``whole``; neither measures time, which depends on the machine.

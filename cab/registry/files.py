@@ -14,8 +14,8 @@ from torch import nn
 from cab.attention import Attention
 from cab.errors import UserError
 from cab.patterns import Pattern
-from cab.registry import ATTENTIONS, AttentionEntry
-from cab.registry_index import Place
+from cab.registry.index import Place
+from cab.registry.registries import ATTENTIONS, AttentionEntry
 
 STANDALONE: dict[str, Path] = {}
 """Modules that were imported from a file alone, and belong to no package."""

@@ -2,7 +2,7 @@
 
 A package makes its classes known by decorating them and naming its module in an entry point of the group
 ``cab.attentions``, ``cab.backbones`` or ``cab.tasks``, as this repository does. Names and what decorators say of them
-are read from the text (:mod:`cab.registry_index`); a module is imported when its class is used.
+are read from the text (:mod:`cab.registry.index`); a module is imported when its class is used.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from cab.errors import Unsupported, UserError, first_line, unknown_name
 from cab.patterns import Pattern
-from cab.registry_index import Place, decorator_calls, module_specs
-from cab.typed_options import annotations_of, check_types
+from cab.registry.index import Place, decorator_calls, module_specs
+from cab.registry.options import annotations_of, check_types
 
 if TYPE_CHECKING:  # named in strings alone, since cab.attention imports torch
     from cab.attention import Attention  # noqa: F401
@@ -279,7 +279,7 @@ class AttentionRegistry(Registry[AttentionEntry]):
 
     def get(self, name: str) -> AttentionEntry:
         if is_file(name) and name not in self:
-            from cab.attention_files import entry_of_file  # imports torch
+            from cab.registry.files import entry_of_file  # imports torch
 
             self._entries[name] = entry_of_file(name)
         return super().get(name)

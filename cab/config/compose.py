@@ -13,13 +13,13 @@ from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from cab.config_folders import config_folders
-from cab.config_sources import REGISTRIES, register_sources
+from cab.config.folders import config_folders
+from cab.config.run_options import KEYS, TRAINER_KEYS
+from cab.config.sources import REGISTRIES, register_sources
 from cab.errors import Unsupported, UserError, first_line, unknown_name
 from cab.patterns import Pattern
-from cab.registry import ATTENTIONS, BACKBONES, TASKS, is_file
-from cab.run_options import KEYS, TRAINER_KEYS
-from cab.typed_options import check_names
+from cab.registry.options import check_names
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, is_file
 
 PRESETS = ("paper", "mini", "smoke")
 CLUSTERS = ("none", "local", "slurm")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cab.errors import UserError
 
-CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
 @functools.cache

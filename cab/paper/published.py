@@ -6,9 +6,9 @@ import csv
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cab.results import PAPER_DIR
+from cab.paper.rounding import Interval, deviation_of
+from cab.records.results import PAPER_DIR
 from cab.scoring.normalization import constants, population
-from cab.scoring.rounding import Interval, deviation_of
 
 SCRIPT_DIGITS = 0.5e-5
 """Half a unit in the last place of the official script's constants."""

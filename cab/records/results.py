@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
-from cab.record import CELL, Record, Status, record_path
+from cab.records.record import CELL, Record, Status, record_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DEFAULT_DIR = Path("results/local")
-PAPER_DIR = Path(__file__).resolve().parent.parent / "results" / "paper"
+PAPER_DIR = Path(__file__).resolve().parents[2] / "results" / "paper"
 """The published tables, as data with their sources."""
 MINI_DIR = PAPER_DIR.with_name("mini")
 """The trained records of the suite."""
@@ -35,7 +35,7 @@ COLUMNS = (
     *CELL, "task_version", "metric", "value", "unit", "higher_is_better", "primary", "at_length", "status",
     "params", "train_seconds", "peak_memory_bytes", "revision", "verified", "hash", "file", "record",
 )  # fmt: skip
-"""``record`` is the whole :class:`cab.record.Record`; None, as ``hash`` is empty, for a row of a CSV file."""
+"""``record`` is the whole :class:`cab.records.record.Record`; None, as ``hash`` is empty, for a row of a CSV file."""
 
 
 def is_generated(dataset: str) -> bool:

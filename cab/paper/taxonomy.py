@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from cab.config_folders import CONFIGS
+from cab.config.folders import CONFIGS
 from cab.patterns import Pattern
-from cab.registry import ATTENTIONS
-from cab.results import PAPER_DIR
-from cab.verified import COMMITTED, read_rows
+from cab.records.results import PAPER_DIR
+from cab.records.verified import COMMITTED, read_rows
+from cab.registry.registries import ATTENTIONS
 
 UNSOUND, UNDEFINED, LEFT_OUT = "unsound", "undefined", "left out"
 """Verdicts on a pattern that no attention claims here, each with a reason."""
@@ -111,7 +111,7 @@ The paper's Table 13 says of 44 efficient attentions which patterns they support
 `cab verify` finds: causality by gradient and perturbation, decoding against training, padding against the row alone.
 `yes` is a claim that is verified, `+` is verified though not claimed, `(yes)` is built and not verified yet, `repaired`
 leaks as published and is verified in a sound form, `unsound` looks at what it must not, `undefined` has no meaning,
-`-` is neither claimed nor built. This page is what `cab list taxonomy` says, written by `python -m cab.taxonomy`.
+`-` is neither claimed nor built. This page is what `cab list taxonomy` says, written by `python -m cab.paper.taxonomy`.
 """
 
 
@@ -128,4 +128,4 @@ def rows() -> list[list[str]]:
 
 
 if __name__ == "__main__":
-    (Path(__file__).parents[1] / "docs" / "taxonomy.md").write_text(page())
+    (Path(__file__).parents[2] / "docs" / "taxonomy.md").write_text(page())

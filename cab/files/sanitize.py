@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,3 +46,14 @@ def csv_table(table: pd.DataFrame) -> pd.DataFrame:
     texts = table.select_dtypes(include=["object", "string"]).columns
     safe = table.assign(**{name: table[name].map(csv_cell, na_action="ignore") for name in texts})
     return safe.rename(columns={name: csv_cell(name) for name in table.columns})
+
+
+def listed(names: Iterable[str], *, shown: int = 3) -> str:
+    """Return the first ``shown`` names, and how many more there are.
+
+    >>> listed(["a", "b", "c", "d"])
+    'a, b, c and 1 more'
+    """
+    names = list(names)
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more

@@ -15,7 +15,7 @@ from cab.attention import ALONE, Attention, Depth
 from cab.backbone import AttentionSpec, Backbone, SlotFiller
 from cab.errors import Unsupported, UserError
 from cab.patterns import Pattern
-from cab.registry import ATTENTIONS, BACKBONES
+from cab.registry.registries import ATTENTIONS, BACKBONES
 
 
 def build_attention(
@@ -99,7 +99,9 @@ def build_backbone(
     check_attention(spec, pattern)
     entry = BACKBONES.get(name)
     entry.check_options(options, "backbone")
-    backbone: Backbone = entry.cls(slots=SlotFiller(pattern, spec, parse_elsewhere(elsewhere)), **options)
+    backbone: Backbone = entry.cls(
+        slots=SlotFiller(pattern, spec, parse_elsewhere(elsewhere), make_attention), **options
+    )
     check_slot(name, pattern, {slot for _, slot in backbone.attention_slots()})
     return backbone
 
@@ -138,7 +140,7 @@ def backbone_patterns(name: str) -> tuple[Pattern, ...]:
         return tuple(Pattern)
     vanilla = AttentionSpec("vanilla")
     with without_memory():
-        backbone = entry.cls(slots=SlotFiller(Pattern.NS, vanilla, dict.fromkeys(Pattern, vanilla)))
+        backbone = entry.cls(slots=SlotFiller(Pattern.NS, vanilla, dict.fromkeys(Pattern, vanilla), make_attention))
     slots = {pattern for _, pattern in backbone.attention_slots()}
     return tuple(pattern for pattern in Pattern if pattern in slots)
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from cab.backbone import Backbone
+from cab.config.backbone_options import ADDED
 from cab.errors import UserError
-from cab.record import Record, Status, weights_path
-from cab.results import whole_records
-from cab.runner.backbone_options import ADDED
+from cab.records.record import Record, Status, weights_path
+from cab.records.results import whole_records
 
 WHILE_LEARNING = ("name", "dropout", "attention_dropout", "checkpoint_activations", "init_std")
 """Options of a backbone that may change from one training to the next."""
