@@ -14,6 +14,7 @@ CONTRACT = "contract"
 """The modules at the root of `cab`."""
 LAYERS = (
     "cli",
+    "visit",
     "reports",
     "suite",
     "efficiency",
