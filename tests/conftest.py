@@ -26,7 +26,6 @@ LONGEST = (
     "tests/cab/runner/test_slurm.py",
     "tests/test_readme.py",
     "tests/test_site.py",
-    "tests/cab/visit/test_visit.py::test_the_whole_visit",
     "tests/test_contributing.py",
     "tests/fairseq",
 )

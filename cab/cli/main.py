@@ -28,7 +28,6 @@ COMMANDS = {
     "verify": "is an attention correct? look-ahead, decoding, padding, limits, growth",
     "efficiency": "time and memory of attentions against length",
     "efficiency-length": "from which length on an attention is cheaper than softmax attention",
-    "visit": "one short visit to a machine with a GPU: correctness, cost and training there, by one command",
     "analyse": "what attentions do in a network: gradients of their scores, dilution of their weight",
     "score": "compositional index of results",
     "correlation": "correlation between patterns and between tasks",

@@ -14,7 +14,6 @@ CONTRACT = "contract"
 """The modules at the root of `cab`."""
 LAYERS = (
     "cli",
-    "visit",
     "reports",
     "suite",
     "efficiency",
