@@ -13,8 +13,12 @@ from typing import Any
 import pytest
 import torch
 
+<<<<<<< HEAD
 from cab.cache import cache_root
 from tests.tasks.lstf.official_layout import write_series
+=======
+from cab.files.cache import cache_root
+>>>>>>> main
 
 SAMPLES = ("lm/train", "lstf/ETTh1.csv", "pcc/sample.json", "sr/ffhq_16_128", "sum/train.tgt", "tts/wavs", "wikitext")
 """Files and folders of the samples. The whole data sets, which ``CAB_DATA`` may name as well, lack some of them."""
@@ -27,7 +31,6 @@ LONGEST = (
     "tests/cab/runner/test_slurm.py",
     "tests/test_readme.py",
     "tests/test_site.py",
-    "tests/cab/visit/test_visit.py::test_the_whole_visit",
     "tests/test_contributing.py",
     "tests/fairseq",
 )

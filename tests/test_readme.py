@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cab.cli.main import FIRST
-from cab.results import EXAMPLE_COMMAND
+from cab.records.results import EXAMPLE_COMMAND
 from tests.documents import PROGRAMS, ROOT, commands_of, run, run_shown
 from tests.untimed import UNTIMED_OPTION
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cab import code_hash
-from cab.attention_files import load_class
-from cab.code_hash import attention_hash
-from cab.registry import ATTENTIONS
-from cab.verified import code_of
+from cab.records import code_hash
+from cab.records.code_hash import attention_hash
+from cab.records.verified import code_of
+from cab.registry.files import load_class
+from cab.registry.registries import ATTENTIONS
 from tests.cab.cli.command import ROOT
 
 MINE = '''
@@ -111,16 +111,14 @@ def hash_of_registered(name):
         ("attentions/kernels/windowed.py", [True, False, False]),
         ("attentions/vanilla.py", [False, True, False]),
         ("cab/attention.py", [True, True, False]),
-        ("cab/decoding.py", [True, True, False]),
-        ("cab/heads.py", [True, True, False]),
         ("cab/padding.py", [True, True, False]),
-        ("cab/learning.py", [True, True, False]),
+        ("cab/training.py", [True, True, False]),
         ("cab/input_checks.py", [True, True, False]),
-        ("cab/memory.py", [False, False, True]),
+        ("cab/verification/memory.py", [False, False, True]),
         ("cab/verification/padding.py", [False, False, True]),
         ("cab/reports/page.py", [False, False, False]),
         ("cab/runner/run.py", [False, False, False]),
-        ("cab/registry.py", [False, False, False]),
+        ("cab/registry/registries.py", [False, False, False]),
     ],
 )
 def test_which_modules_count_in_this_repository(monkeypatch, file, changed):
@@ -138,7 +136,7 @@ def test_which_modules_count_in_this_repository(monkeypatch, file, changed):
 
 
 def test_nothing_is_imported():
-    program = "import sys; from cab.code_hash import checks_hash; checks_hash(); print('torch' in sys.modules)"
+    program = "import sys; from cab.records.code_hash import checks_hash; checks_hash(); print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, text=True) == "False\n"
 
 
@@ -158,8 +156,8 @@ def test_relative_imports():
 
 PROGRAM = """
 import inspect, pathlib
-from cab.code_hash import attention_hash
-from cab.registry import ATTENTIONS
+from cab.records.code_hash import attention_hash
+from cab.registry.registries import ATTENTIONS
 for entry in ATTENTIONS:
     cls = entry.cls
     print(entry.name, attention_hash(cls.__qualname__, pathlib.Path(inspect.getfile(cls)), cls.__module__))
