@@ -13,12 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-<<<<<<< HEAD
-from cab.cache import cache_root
-from tests.tasks.lstf.official_layout import write_series
-=======
 from cab.files.cache import cache_root
->>>>>>> main
+from tests.tasks.lstf.official_layout import write_series
 
 SAMPLES = ("lm/train", "lstf/ETTh1.csv", "pcc/sample.json", "sr/ffhq_16_128", "sum/train.tgt", "tts/wavs", "wikitext")
 """Files and folders of the samples. The whole data sets, which ``CAB_DATA`` may name as well, lack some of them."""

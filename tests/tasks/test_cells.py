@@ -15,13 +15,8 @@ import pytest
 
 from cab.cli.main import main
 from cab.patterns import Pattern
-<<<<<<< HEAD
-from cab.registry import ATTENTIONS, TASKS
-from tests.tasks.lstf.official_layout import LAYOUTS
-=======
 from cab.registry.registries import ATTENTIONS, TASKS
-from tests.conftest import DATA, SAMPLES
->>>>>>> main
+from tests.tasks.lstf.official_layout import LAYOUTS
 
 ATTENTIONS_OF = {"NS": "vanilla,abc,lara", "CS": "vanilla,abc,local", "NC": "vanilla,abc,performer"}
 ATTENTIONS_OF["CC"] = "vanilla,abc,cosformer"
