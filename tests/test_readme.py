@@ -11,7 +11,6 @@ import pytest
 
 from cab.cli.main import FIRST
 from cab.records.results import EXAMPLE_COMMAND
-from tests.conftest import DATA
 from tests.documents import PROGRAMS, ROOT, commands_of, run, run_shown
 from tests.untimed import UNTIMED_OPTION
 
@@ -21,17 +20,15 @@ EXAMPLE = re.search(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
 @pytest.mark.thorough
-def test_its_commands_run_one_after_another(tmp_path: Path) -> None:
+def test_its_commands_run_one_after_another(tmp_path: Path, official_layout: Path) -> None:
     commands = [command for command in COMMANDS if command.startswith(tuple(PROGRAMS))]
     assert {command.split()[0] for command in commands} == set(PROGRAMS)
     if not (ROOT / ".venv-fairseq/ready").exists():
         commands = [command for command in commands if "engine=fairseq" not in command]
     assert len(commands) >= 8
     assert EXAMPLE_COMMAND in commands
-    if not (DATA / "lstf" / "ETTh1.csv").exists():
-        commands = [command for command in commands if "data_root=DATA" not in command]
     for command in commands:
-        run_shown(command.replace("DATA", str(DATA)), tmp_path)
+        run_shown(command.replace("DATA", str(official_layout)), tmp_path)
     assert (tmp_path / "results/board/index.html").stat().st_size > 10_000
 
 

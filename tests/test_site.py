@@ -11,11 +11,11 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.conftest import DATA
 from tests.documents import ROOT, commands_of, run, run_shown
 
 PAGES = ("index", "choose", "add", "cluster", "reproduce", "scores")
 NOTEBOOK = ROOT / "docs" / "first_hour.ipynb"
+FILES = ("cab data get", "cab data check")
 EXAMPLE = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
 
 
@@ -43,13 +43,19 @@ def test_the_commands_of_a_page_run_one_after_another(page: str, tmp_path: Path)
     assert EXAMPLE is not None
     (tmp_path / "gated_mean.py").write_text(EXAMPLE.group(1))
     shutil.copytree(ROOT / "results" / "paper", tmp_path / "results" / "paper")
-    if not (DATA / "lstf" / "ETTh1.csv").exists():
-        commands = [command for command in commands if "etth1" not in command]
     for command in commands:
-        here = command.replace("DATA", str(tmp_path / "data"))
-        if here.startswith("cab data get"):
-            here += f" --from {DATA / 'lstf'}"  # the official host is not asked by tests
-        run_shown(here, tmp_path)
+        if not command.startswith(FILES):
+            run_shown(command.replace("DATA", str(tmp_path / "data")), tmp_path)
+
+
+@pytest.mark.thorough
+def test_the_commands_that_bring_files_run(samples: Path, tmp_path: Path) -> None:
+    """From the samples: no test contacts the official host."""
+    commands = [command for page in PAGES for command in commands_of((ROOT / "docs" / f"{page}.md").read_text())]
+    commands = [command.replace("DATA", str(tmp_path)) for command in commands if command.startswith(FILES)]
+    assert commands
+    for command in commands:
+        run_shown(command + (f" --from {samples / 'lstf'}" if command.startswith(FILES[0]) else ""), tmp_path)
 
 
 @pytest.mark.thorough
