@@ -14,7 +14,7 @@ import pytest
 
 from tests.untimed import UNTIMED_OPTION
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
 SECTIONS = dict(

@@ -19,7 +19,7 @@ COMMANDS = commands_of(README)
 EXAMPLE = re.search(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_its_commands_run_one_after_another(tmp_path: Path, official_layout: Path) -> None:
     commands = [command for command in COMMANDS if command.startswith(tuple(PROGRAMS))]
     assert {command.split()[0] for command in commands} == set(PROGRAMS)
@@ -48,7 +48,7 @@ def test_its_make_verbs_exist_and_are_short() -> None:
         assert rule.group(2).count("\n") <= 3
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_make_demo_shows_a_leaderboard(tmp_path: Path) -> None:
     """In the environment that the tests run in, with a few steps: as it is, it trains for minutes."""
     command = ["make", "--old-file=setup", "demo", f"BIN={tmp_path}", f"RESULTS={tmp_path / 'results'}"]
@@ -62,7 +62,7 @@ def test_make_demo_shows_a_leaderboard(tmp_path: Path) -> None:
     assert "  without attention: " in process.stdout
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_its_example_is_short_and_correct(tmp_path: Path) -> None:
     assert EXAMPLE is not None
     assert EXAMPLE.group(1).count("\n") < 40
@@ -73,7 +73,7 @@ def test_its_example_is_short_and_correct(tmp_path: Path) -> None:
     assert ",NC," in process.stdout
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_wheel_runs_outside_the_checkout(tmp_path: Path) -> None:
     """Built, unpacked into a folder of its own, and started there with nothing of the checkout on the path."""
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]

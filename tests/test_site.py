@@ -15,11 +15,11 @@ from tests.documents import ROOT, commands_of, run, run_shown
 
 PAGES = ("index", "choose", "add", "cluster", "reproduce", "scores")
 NOTEBOOK = ROOT / "docs" / "first_hour.ipynb"
-FILES = ("cab data get", "cab data check")
+FILES = ("cab data download", "cab data verify")
 EXAMPLE = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_it_builds_and_needs_no_network(tmp_path: Path) -> None:
     process = run([sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)], ROOT)
     assert process.returncode == 0, process.stderr
@@ -35,7 +35,7 @@ def test_it_builds_and_needs_no_network(tmp_path: Path) -> None:
     assert 'src="data:image/png' in (tmp_path / "notebook.html").read_text()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_run_one_after_another(page: str, tmp_path: Path) -> None:
     commands = commands_of((ROOT / "docs" / f"{page}.md").read_text())
@@ -48,7 +48,7 @@ def test_the_commands_of_a_page_run_one_after_another(page: str, tmp_path: Path)
             run_shown(command.replace("DATA", str(tmp_path / "data")), tmp_path)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_commands_that_bring_files_run(samples: Path, tmp_path: Path) -> None:
     """From the samples: no test contacts the official host."""
     commands = [command for page in PAGES for command in commands_of((ROOT / "docs" / f"{page}.md").read_text())]
@@ -58,7 +58,7 @@ def test_the_commands_that_bring_files_run(samples: Path, tmp_path: Path) -> Non
         run_shown(command + (f" --from {samples / 'lstf'}" if command.startswith(FILES[0]) else ""), tmp_path)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From its first cell to its pictures, with fewer steps of training."""
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")

@@ -1,4 +1,4 @@
-"""`cab audit`: does the paper agree with itself?"""
+"""`cab paper audit`: does the paper agree with itself?"""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ benefit of attention (Table 12). A number agrees (indices and R2 within 0.0015),
 within what can come out of the printed digits; or it contradicts.
 
 examples:
-  cab audit
-  cab audit --normalization paper --csv
+  cab paper audit
+  cab paper audit --normalization paper --csv
 """
 TABLES = {
     "6": "index of a task",
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--normalization",
         default="official",
         metavar="N",
-        help="what indices are recomputed with: official (default), paper or own; the summary counts all three",
+        help="what indices are recomputed with: official (default), paper or results; the summary counts all three",
     )
     parser.add_argument(
         "--csv", action="store_true", help="CSV: table,pattern,task,attention,printed,recomputed,low,high,verdict"

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from cab.config.folders import config_folders
 from cab.config.run_options import KEYS, TRAINER_KEYS
 from cab.config.sources import REGISTRIES, register_sources
-from cab.errors import Unsupported, UserError, first_line, unknown_name
+from cab.errors import UnsupportedError, UserError, first_line, unknown_name
 from cab.patterns import Pattern
 from cab.registry.options import check_names
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, is_file
@@ -89,7 +89,7 @@ def tuning_rows(
     task: str, backbone: str, pattern: str, attention: str, *, preset: str
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """The rows that say something of an attention's options in a cell, and their file; the last has the last word."""
-    task = TASKS.get(task).tuned_as if task in TASKS else task
+    task = TASKS.get(task).options_from_task if task in TASKS else task
     for row in reversed(read_table("table5")):  # the first row, ours, has the last word
         applies = (row["task"], row["pattern"], row["attention"]) == (task, pattern, attention)
         if applies and row["backbone"] in ("", backbone):
@@ -208,7 +208,7 @@ def check_preset(preset: str, *, task: str, backbone: str) -> None:
     """
     for path in (f"recipe/{task}/{preset}.yaml", *([f"size/{backbone}/{preset}.yaml"] if preset != "paper" else [])):
         if not any((folder / path).is_file() for folder in config_folders()):
-            raise Unsupported(
+            raise UnsupportedError(
                 f"preset '{preset}' needs {path}, which is neither in configs/ nor in a package that an entry point "
                 "of cab.configs names"
             )

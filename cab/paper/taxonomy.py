@@ -111,7 +111,8 @@ The paper's Table 13 says of 44 efficient attentions which patterns they support
 `cab verify` finds: causality by gradient and perturbation, decoding against training, padding against the row alone.
 `yes` is a claim that is verified, `+` is verified though not claimed, `(yes)` is built and not verified yet, `repaired`
 leaks as published and is verified in a sound form, `unsound` looks at what it must not, `undefined` has no meaning,
-`-` is neither claimed nor built. This page is what `cab list taxonomy` says, written by `python -m cab.paper.taxonomy`.
+`-` is neither claimed nor built. This page is what `cab paper taxonomy` says, written by `python -m
+cab.paper.taxonomy`.
 """
 
 
@@ -123,7 +124,7 @@ def _cell(verdict: Verdict) -> str:
 
 
 def rows() -> list[list[str]]:
-    """The table of `cab list taxonomy`, header first."""
+    """The table of `cab paper taxonomy`, header first."""
     return [list(COLUMNS), *(list(astuple(verdict)) for verdict in taxonomy())]
 
 

@@ -12,13 +12,15 @@ from cab.errors import UserError
 from cab.records.record import CELL, Record, record_path
 from cab.runner.folder import ABOUT, is_held
 
-UNFINISHED = ("running", "cut")
+UNFINISHED = ("running", "interrupted")
 """Cells without a record: a process holds the folder, or none does and the same command would go on."""
 
 
 @dataclass(frozen=True)
 class CellStatus:
-    """``status``: a ``cab.records.record.Status``, or ``running``, ``cut`` or ``broken`` (the record is unreadable)."""
+    """``status``: a ``cab.records.record.Status``, or ``running``, ``interrupted`` or ``broken`` (the record is
+    unreadable).
+    """
 
     cell: Mapping[str, Any]
     status: str
@@ -62,4 +64,4 @@ def _started(results_dir: Path) -> Iterator[CellStatus]:
             continue
         steps = [path.stem.removeprefix("step-").lstrip("0") for path in sorted(folder.glob("step-*.ckpt"))]
         detail = f"checkpoint at step {steps[-1]}" if steps else "no checkpoint yet"
-        yield CellStatus(cell, "running" if is_held(folder) else "cut", detail, config, command)
+        yield CellStatus(cell, "running" if is_held(folder) else "interrupted", detail, config, command)

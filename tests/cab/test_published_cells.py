@@ -1,4 +1,4 @@
-"""`cab list published`: one row a cell of Table 3, and every known difference belongs to one."""
+"""`cab paper table3`: one row a cell of Table 3, and every known difference belongs to one."""
 
 from __future__ import annotations
 

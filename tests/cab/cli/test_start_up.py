@@ -30,7 +30,7 @@ sys.exit(f"loaded {loaded}" if loaded else status)
         ["score", "results/paper", "--normalization", "official", "--csv"],
         ["leaderboard", "results/paper", "--format", "markdown"],
         ["correlation", "results/paper"],
-        ["efficiency-length", "results/paper/efficiency_cost.csv", "--csv"],
+        ["crossover", "results/paper/efficiency_cost.csv", "--csv"],
         ["audit", "--csv"],
         ["data", "list"],
         ["completion", "--line", "cab run task=s"],

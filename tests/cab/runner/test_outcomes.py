@@ -52,14 +52,14 @@ def test_no_keeps_the_record(word: str, troubled: Cell, tmp_path: Path) -> None:
     assert record is not None
     before = (tmp_path / f"{record.hash}.json").read_bytes()
     again = run_cell(troubled("trainer.max_steps=1", f"force={word}"))
-    assert again.kind == "found"
+    assert again.kind == "cached"
     assert (tmp_path / f"{record.hash}.json").read_bytes() == before
 
 
 @pytest.mark.parametrize("word", ["yes", "on", "TRUE"])
 def test_yes_runs_again(word: str, troubled: Cell) -> None:
     run_cell(troubled("trainer.max_steps=1"))
-    assert run_cell(troubled("trainer.max_steps=1", f"force={word}")).kind == "trained"
+    assert run_cell(troubled("trainer.max_steps=1", f"force={word}")).kind == "completed"
 
 
 @pytest.mark.parametrize("option", ["force=maybe", "backbone.dropout=1.5", "task.at=2.5", "trainer.decay_vectors=2"])
@@ -119,6 +119,6 @@ def test_a_cut_cell_is_gone_on_with(troubled: Cell, tmp_path: Path, capsys: pyte
     assert record is not None
     path = tmp_path / f"{record.hash}.json"
     path.unlink()
-    assert main(["list", "cells", "--status", str(tmp_path), "--retry", "cut"]) == 0
+    assert main(["list", "cells", "--status", str(tmp_path), "--retry", "interrupted"]) == 0
     assert "finished" in capsys.readouterr().out
     assert path.exists()

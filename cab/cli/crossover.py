@@ -1,4 +1,4 @@
-"""`cab efficiency-length`: from which length on an attention is cheaper than softmax attention."""
+"""`cab crossover`: from which length on an attention is cheaper than softmax attention."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ EPILOG = """\
 COSTS is what `cab efficiency --out` writes, or a file with the columns attention,length,time_ms,memory_mib. A column
 `complexity` (n, n log n, n^2, ...) says how a method's cost grows; without one it is linear.
 
-Protocol own: non-negative sums of the terms of each complexity, least squares of relative errors, a bootstrap
+Protocol default: non-negative sums of the terms of each complexity, least squares of relative errors, a bootstrap
 confidence interval; the answer is the length from which on the attention stays cheaper, `never`, or `always`.
 Protocol paper: appendix N as it was computed (a parabola and a line, the shortest length left out of the line for
 time, the larger root, R2 cut to three digits).
 
 examples:
-  cab efficiency-length costs.csv --baseline eager
-  cab efficiency-length results/paper/efficiency_cost.csv --protocol paper --csv
+  cab crossover costs.csv --baseline eager
+  cab crossover results/paper/efficiency_cost.csv --protocol paper --csv
 """
 
 
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("costs", type=Path, metavar="COSTS", help="CSV of time and memory against length")
-    parser.add_argument("--protocol", default="own", metavar="P", help="own (default) or paper")
+    parser.add_argument("--protocol", default="default", metavar="P", help="default or paper")
     parser.add_argument(
         "--baseline",
         metavar="NAME",

@@ -1,4 +1,4 @@
-"""`cab analyse`: where the weight of a network's attentions lies, and how large the gradients of their scores are."""
+"""`cab analyze`: where the weight of a network's attentions lies, and how large the gradients of their scores are."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def run(args: argparse.Namespace) -> int:
 
     subject = subject_of(args.subject, args.data_root)
     print(subject.title)
-    analyse = _gradients if args.what == "gradients" else _dilution
-    analyse(subject, args)
+    analyze = _gradients if args.what == "gradients" else _dilution
+    analyze(subject, args)
     return 0
 
 
