@@ -86,7 +86,12 @@ def test_the_wheel_runs_outside_the_checkout(tmp_path: Path) -> None:
     start = f"import sys; sys.path.insert(0, {str(site)!r}); import cab; assert {str(site)!r} in cab.__file__; "
     start += "from cab.cli.main import main; sys.exit(main(sys.argv[1:]))"
     cell = ["task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "preset=smoke", "trainer.max_steps=2"]
-    for arguments in (["run", *cell], ["audit"], ["params"], ["leaderboard", "results/local", "--out", "board"]):
+    for arguments in (
+        ["run", *cell],
+        ["paper", "audit"],
+        ["params"],
+        ["leaderboard", "results/local", "--out", "board"],
+    ):
         process = run([sys.executable, "-c", start, *arguments], work)
         assert process.returncode == 0, process.stderr
     assert (work / "board" / "index.html").exists()

@@ -79,7 +79,9 @@ def candidates(words: Sequence[str]) -> list[str]:
 
         return _beginning(current, ["list", "download", "verify"] if len(words) == 2 else data_sets())
     if command == "list" and len(words) == 2:
-        return _beginning(current, ["attentions", "backbones", "tasks", "cells", "taxonomy", "published"])
+        return _beginning(current, ["attentions", "backbones", "tasks", "cells"])
+    if command == "paper" and len(words) == 2:
+        return _beginning(current, ["audit", "taxonomy", "table3"])
     return _beginning(current, ATTENTIONS.names()) if command in WITH_ATTENTIONS else []
 
 

@@ -22,6 +22,7 @@ from cab.runner.processes import find_processes
 COMMANDS = {
     "run": "train and evaluate one cell, or a sweep of cells with -m",
     "reproduce": "run the cell of a result again and compare the scores",
+    "status": "the status of every run that was started in a results folder",
     "list": "what is registered: attentions, backbones, tasks, runnable cells",
     "data": "the published data sets: list them, get them, check them",
     "params": "parameter counts of the paper preset, beside the published ones",
@@ -33,7 +34,7 @@ COMMANDS = {
     "correlation": "correlation between patterns and between tasks",
     "suite": "do the small generated tasks measure attention? checked on their records",
     "leaderboard": "one page of tables and plots from results",
-    "audit": "recompute the published tables from the published raw metrics",
+    "paper": "the published tables, recomputed and compared with this implementation",
     "completion": "completion of commands, groups and values for bash and zsh",
 }
 

@@ -123,7 +123,7 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmOptions) -> 
     folder = cells[0][0].results_dir.resolve() / "slurm"
     submitted = _submit(cells, options, folder)
     arrays = sorted({number.split("_")[0] for number in submitted})
-    log.info("%d cells submitted to Slurm as %s; cab list cells --status shows them", len(cells), ", ".join(arrays))
+    log.info("%d cells submitted to Slurm as %s; cab status shows them", len(cells), ", ".join(arrays))
     if not options.wait:
         return
     _wait(arrays)

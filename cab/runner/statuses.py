@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from cab.errors import UserError
-from cab.records.record import CELL, Record, record_path
+from cab.records.record import CELL, Record, Status, record_path
 from cab.runner.folder import ABOUT, is_held
 
 UNFINISHED = ("running", "interrupted")
 """Cells without a record: a process holds the folder, or none does and the same command would go on."""
+
+RETRIED = (*(status for status in Status if status is not Status.FINISHED), "interrupted")
+"""Statuses that ``cab run --retry`` accepts."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,14 @@ def cell_statuses(results_dir: Path) -> list[CellStatus]:
         raise UserError(f"no results at {results_dir}: name the results_dir of a run")
     found = [*_recorded(results_dir), *_started(results_dir)]
     return sorted(found, key=lambda status: [str(status.cell.get(key, "")) for key in CELL])
+
+
+def parse_retried(text: str) -> list[str]:
+    """Return the statuses in a comma-separated list; UserError for one that is not in :data:`RETRIED`."""
+    names = text.split(",")
+    if not set(names) <= set(RETRIED):
+        raise UserError(f"--retry takes statuses separated by commas, of {', '.join(RETRIED)}")
+    return names
 
 
 def _recorded(results_dir: Path) -> Iterator[CellStatus]:

@@ -37,5 +37,5 @@ def test_options_are_those_of_preset_paper(capsys: pytest.CaptureFixture[str]) -
     ]
     assert cell.options == "mean_over=length sampled=per_query"
     assert tuned_options("mlm", "roberta", "NS", "probsparse")["mean_over"] == "length"
-    assert main(["list", "published", "--csv"]) == 0
+    assert main(["paper", "table3", "--csv"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(CELLS) + 1

@@ -60,7 +60,7 @@ def test_verdicts_by_hand(model: str, pattern: str, claimed: str, verdict: str) 
 def test_the_page_is_what_the_command_says(capsys: pytest.CaptureFixture[str]) -> None:
     """`python -m cab.paper.taxonomy` writes it anew."""
     assert (Path(__file__).parents[2] / "docs" / "taxonomy.md").read_text() == page()
-    assert main(["list", "taxonomy", "--csv"]) == 0
+    assert main(["paper", "taxonomy", "--csv"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith("model,attention,pattern,claimed,verdict")
     assert len(printed) == 1 + 4 * 44

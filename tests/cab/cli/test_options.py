@@ -128,7 +128,7 @@ def test_a_wrong_option_of_a_cluster_is_one_line(overrides: list[str], words: st
         (["score", ""], "an argument of cab score is empty"),
         (["score", "file/below"], "no results at file/below"),
         (["correlation", "nothing"], "no results at nothing"),
-        (["list", "cells", "--status", "file"], "no results at file"),
+        (["status", "file"], "no results at file"),
         (["suite", "validate", "file"], "no results at file"),
         (["reproduce", "results/local/0123.json"], "is not a whole result record"),
         (["reproduce", "results/local/0123.json", "--results-dir", "file"], "--results-dir: file is not a folder"),

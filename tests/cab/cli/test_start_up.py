@@ -31,7 +31,7 @@ sys.exit(f"loaded {loaded}" if loaded else status)
         ["leaderboard", "results/paper", "--format", "markdown"],
         ["correlation", "results/paper"],
         ["crossover", "results/paper/efficiency_cost.csv", "--csv"],
-        ["audit", "--csv"],
+        ["paper", "audit", "--csv"],
         ["data", "list"],
         ["completion", "--line", "cab run task=s"],
     ],

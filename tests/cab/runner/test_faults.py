@@ -76,18 +76,19 @@ def test_a_failed_cell_is_run_again_only_when_asked(troubled: Cell, tmp_path: Pa
     assert [found.status for found in cell_statuses(tmp_path)] == ["finished"]
 
 
-def test_the_list_of_cells_runs_them_again(troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_failed_cell_of_a_folder_is_run_again(
+    troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_cell(troubled("seed=1", trouble="crash"))
     run_cell(troubled("seed=2"))
-    assert main(["list", "cells", "--status", str(tmp_path), "--csv"]) == 0
+    assert main(["status", str(tmp_path), "--csv"]) == 0
     table = pd.read_csv(__import__("io").StringIO(capsys.readouterr().out))
     assert list(zip(table["seed"], table["status"], strict=True)) == [(1, "failed"), (2, "finished")]
-    assert main(["list", "cells", "--status", str(tmp_path), "--retry", "failed", "--csv"]) == 0
-    table = pd.read_csv(__import__("io").StringIO(capsys.readouterr().out))
-    assert list(table["status"]) == ["finished", "finished"]
-    assert main(["list", "cells", "--status", str(tmp_path), "--retry", "lost"]) == 2
-    assert main(["list", "attentions", "--status", str(tmp_path)]) == 2
-    assert main(["list", "cells", "--status", str(tmp_path / "none")]) == 2
+    assert main(["run", "--retry", "failed", f"results_dir={tmp_path}"]) == 0
+    assert capsys.readouterr().out.count("finished") == 2
+    assert main(["run", "--retry", "lost", f"results_dir={tmp_path}"]) == 2
+    assert main(["run", "--retry", "failed", f"results_dir={tmp_path / 'none'}"]) == 2
+    assert main(["status", str(tmp_path / "none")]) == 2
 
 
 def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(
@@ -99,7 +100,7 @@ def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(
     config = {name: value for name, value in records[1].config.items() if name != "attention"}
     dataclasses.replace(records[1], config=config).write(tmp_path)
     troubled()
-    assert main(["list", "cells", "--status", str(tmp_path), "--retry", "failed"]) == 1
+    assert main(["run", "--retry", "failed", f"results_dir={tmp_path}"]) == 1
     assert "attention has no value" in caplog.text
     records = {record.cell["seed"]: record for record in map(Record.read, tmp_path.glob("*.json"))}
     assert [records[seed].status for seed in (1, 2)] == ["failed", "finished"]

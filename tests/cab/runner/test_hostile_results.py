@@ -62,8 +62,8 @@ def nothing_happened(folder: Path) -> bool:
 @pytest.mark.parametrize(
     "command",
     [
-        ["list", "cells", "--status", "RESULTS"],
-        ["list", "cells", "--status", "RESULTS", "--retry", "failed,interrupted"],
+        ["status", "RESULTS"],
+        ["run", "--retry", "failed,interrupted", "results_dir=RESULTS"],
         ["leaderboard", "RESULTS", "--out", "BOARD"],
         ["score", "RESULTS"],
         ["reproduce", "RESULTS/0000000000000000.json"],

@@ -131,7 +131,7 @@ def test_efficiency_length_in_words(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_audit(capsys: pytest.CaptureFixture[str]) -> None:
-    found = csv_of(capsys, "audit")
+    found = csv_of(capsys, "paper", "audit")
     assert list(found.columns) == [
         "table",
         "pattern",
@@ -144,7 +144,7 @@ def test_audit(capsys: pytest.CaptureFixture[str]) -> None:
         "verdict",
     ]
     assert len(found) == 210
-    assert main(["audit"]) == 0
+    assert main(["paper", "audit"]) == 0
     out = capsys.readouterr().out
     assert "the printed index needs ppl 31.53" in out
     for name in ("official", "paper", "default"):
@@ -163,7 +163,7 @@ def test_audit(capsys: pytest.CaptureFixture[str]) -> None:
         (["crossover", "EMPTY/costs.csv"], "no costs at"),
         (["crossover", COSTS, "--baseline", "eager"], "unknown baseline 'eager'"),
         (["crossover", COSTS, "--protocol", "other"], "unknown protocol 'other'"),
-        (["audit", "--normalization", "none"], "unknown normalization 'none'"),
+        (["paper", "audit", "--normalization", "none"], "unknown normalization 'none'"),
     ],
 )
 def test_mistakes_are_one_clear_line(
@@ -190,7 +190,7 @@ def test_broken_records_are_left_out_with_a_warning(
 
 
 def test_torch_is_never_imported() -> None:
-    commands = [["score", RAW], ["correlation", RAW], ["crossover", COSTS], ["audit"], ["score", "--help"]]
+    commands = [["score", RAW], ["correlation", RAW], ["crossover", COSTS], ["paper", "audit"], ["score", "--help"]]
     heavy = ("torch", "scipy.stats", "scipy.optimize", "matplotlib", "hydra")
     script = (
         "import sys; from cab.cli.main import main\n"

@@ -1,4 +1,4 @@
-"""`cab paper audit`: does the paper agree with itself?"""
+"""`cab paper`: the published tables, recomputed and compared with this implementation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from cab.cli.text_table import number, text_table
+from cab.cli.text_table import number, print_rows, text_table
 from cab.files.sanitize import csv_table
 
 if TYPE_CHECKING:
@@ -37,20 +37,50 @@ OF_INDICES = ("6", "3", "12")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument(
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    audit = verbs.add_parser(
+        "audit",
+        help="recompute the published tables from the published raw metrics",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    audit.add_argument(
         "--normalization",
         default="official",
         metavar="N",
         help="what indices are recomputed with: official (default), paper or results; the summary counts all three",
     )
-    parser.add_argument(
+    audit.add_argument(
         "--csv", action="store_true", help="CSV: table,pattern,task,attention,printed,recomputed,low,high,verdict"
     )
+    for verb, text in (
+        ("taxonomy", "the complexity claims of Table 13, and what `cab verify` measures of each"),
+        ("table3", "the cells of Table 3, what preset=paper runs for each, and the known differences"),
+    ):
+        table = verbs.add_parser(verb, help=text, description=text)
+        table.add_argument("--csv", action="store_true", help="print comma-separated values instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.verb == "audit":
+        return _audit(args)
+    print_rows(_taxonomy() if args.verb == "taxonomy" else _table3(), as_csv=args.csv)
+    return 0
+
+
+def _taxonomy() -> list[list[str]]:
+    from cab.paper.taxonomy import rows
+
+    return rows()
+
+
+def _table3() -> list[list[str]]:
+    from cab.paper.published_cells import PublishedCell, published_cells
+
+    return [list(PublishedCell._fields), *map(list, published_cells())]
+
+
+def _audit(args: argparse.Namespace) -> int:
     from cab.paper.audit import COLUMNS, audit
     from cab.scoring import NORMALIZATIONS
 
