@@ -17,7 +17,7 @@ from cab.config.folders import config_folders
 from cab.config.run_options import KEYS, TRAINER_KEYS
 from cab.config.sources import REGISTRIES, register_sources
 from cab.errors import UnsupportedError, UserError, first_line, unknown_name
-from cab.patterns import Pattern
+from cab.patterns import LONG_NAMES, Pattern
 from cab.registry.options import check_names
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, is_file
 
@@ -117,7 +117,7 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
         ValueError: an unknown task, dataset, backbone, attention, pattern or preset, with the nearest name; or
             one that is missing, with the names to choose from.
     """
-    arguments = list(arguments)
+    arguments = [_short_patterns(argument) for argument in arguments]
     try:
         parsed = OverridesParser.create().parse_overrides(arguments)
     except HydraException as error:
@@ -142,6 +142,14 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
     _check_names("cluster", chosen.get("cluster"), CLUSTERS, needed=False)
     _check_options(chosen, parsed)
     return arguments
+
+
+def _short_patterns(argument: str) -> str:
+    """Replace names of patterns in words, as in ``pattern=causal_self``, by the short ones."""
+    key, equals, names = argument.partition("=")
+    if key != "pattern":
+        return argument
+    return key + equals + ",".join(LONG_NAMES.get(name, name) for name in names.split(","))
 
 
 def _check_key(override: Override) -> None:

@@ -54,6 +54,7 @@ class Cell:
         task_entry.check_options(task_options, "task")
         dataset = config["dataset"]["name"]
         pattern = Pattern.parse(config["pattern"])
+        config = {**config, "pattern": str(pattern)}
         check_dataset(task_name, dataset, pattern)
         backbone, backbone_options = _split(config["backbone"])
         BACKBONES.get(backbone).check_options(backbone_options, "backbone")
