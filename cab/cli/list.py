@@ -60,10 +60,10 @@ def _names(patterns: tuple[Pattern, ...]) -> str:
 
 
 def decoding_state(entry: AttentionEntry) -> str:
-    """What decoding keeps for one row and one head of width 64 in float32, in the first causal pattern.
+    """Measure the decode state for one sequence and one head of width 64 in float32, in the first causal pattern.
 
-    ``N B`` when it does not grow with the length, ``N B/token`` when it does; empty without a causal pattern.
-    Measured on the state itself, after a prefix and one twice as long.
+    Returns:
+        ``N B`` if it does not grow with the length, ``N B/token`` if it does; empty without a causal pattern.
     """
     from cab.registry.build import build_attention
 

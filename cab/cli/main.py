@@ -1,4 +1,4 @@
-"""`cab`: one program, one module a command; nothing heavy is imported before a command needs it."""
+"""`cab`: one program, one module per command; nothing heavy is imported before a command needs it."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from cab.runner.failures import Preempted
 from cab.runner.processes import find_processes
 
 COMMANDS = {
-    "run": "train and evaluate one cell, or a sweep of cells with -m",
-    "reproduce": "run the cell of a result again and compare the scores",
-    "status": "the status of every run that was started in a results folder",
-    "list": "what is registered: attentions, backbones, tasks, runnable cells",
-    "data": "the published data sets: list them, get them, check them",
-    "params": "parameter counts of the paper preset, beside the published ones",
-    "verify": "is an attention correct? look-ahead, decoding, padding, limits, growth",
-    "efficiency": "time and memory of attentions against length",
-    "crossover": "from which length on an attention is cheaper than softmax attention",
-    "analyze": "what attentions do in a network: gradients of their scores, dilution of their weight",
-    "score": "compositional index of results",
-    "correlation": "correlation between patterns and between tasks",
-    "suite": "do the small generated tasks measure attention? checked on their records",
-    "leaderboard": "one page of tables and plots from results",
-    "paper": "the published tables, recomputed and compared with this implementation",
-    "completion": "completion of commands, groups and values for bash and zsh",
+    "run": "train and evaluate one configuration, or a sweep with -m",
+    "reproduce": "rerun the configuration of a result and compare the scores",
+    "status": "show the status of every run in a results folder",
+    "list": "list registered attentions, backbones, tasks and runnable cells",
+    "data": "list, download and verify the published data sets",
+    "params": "compare parameter counts of the paper preset with the published ones",
+    "verify": "check an attention: causality, decoding, padding, numerics, growth of time and memory",
+    "efficiency": "measure time and memory against sequence length",
+    "crossover": "compute the length from which an attention is cheaper than softmax attention",
+    "analyze": "analyze trained networks: gradients of attention scores, dilution of attention weights",
+    "score": "compute the compositional index from results",
+    "correlation": "correlate patterns, tasks and benchmarks",
+    "suite": "validate and summarize the synthetic suite",
+    "leaderboard": "write a page of tables and figures from results",
+    "paper": "recompute the published tables and compare them with this implementation",
+    "completion": "print a completion script for bash or zsh",
 }
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status: 0, 1 for an internal error, 2 for the user's mistake."""
+    """Run the command line and return the exit status: 0, 1 for an internal error, 2 for a user error."""
     argv = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in argv
     if debug:
@@ -61,11 +61,11 @@ def main(argv: list[str] | None = None) -> int:
         print(f"cab: {stop}", file=sys.stderr)
         return 128 + stop.signal
     except KeyboardInterrupt:
-        again = "; the same command goes on from the last checkpoint" if argv[:1] == ["run"] else ""
-        again = "; the same command goes on from there" if argv[:2] == ["data", "download"] else again
+        again = "; repeat the command to resume from the last checkpoint" if argv[:1] == ["run"] else ""
+        again = "; repeat the command to resume" if argv[:2] == ["data", "download"] else again
         _print_error(f"interrupted{again}")
         return 130
-    except BrokenPipeError:  # the reader of a table went away, as `head` does
+    except BrokenPipeError:  # the reader of a table exited, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
@@ -77,13 +77,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def program() -> NoReturn:
-    """``cab`` as a process. One of several leaves without the interpreter's own end.
+    """Run ``cab`` as a process; one of several processes exits without finalizing the interpreter.
 
-    Threads of gloo live on there (what torch caches for ddp and fsdp holds their group), and one that then asks for the
-    interpreter aborts the process: torchrun would stop the others, of which the first may still be evaluating.
+    Threads of gloo are still alive then (torch's caches for ddp and fsdp hold their group). A thread that requests the
+    interpreter during its finalization aborts the process, and torchrun would stop the others.
     """
     status = main()
-    with contextlib.suppress(UserError):  # of a launch that main has refused
+    with contextlib.suppress(UserError):  # main has reported it
         if find_processes().count > 1:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -92,7 +92,7 @@ def program() -> NoReturn:
 
 
 def _print_error(text: str) -> None:
-    """One line, whatever is in the names that it speaks of."""
+    """Print one line, whatever characters the names in it have."""
     print(f"cab: {sanitize_text(' '.join(text.splitlines()))}", file=sys.stderr)
 
 
@@ -109,7 +109,7 @@ def _dispatch(argv: list[str]) -> int:
     if name not in COMMANDS:
         raise unknown_name("command", name, COMMANDS)
     if any(argument == "" or (argument[:2] == "--" and argument[-1:] == "=") for argument in rest):
-        raise UserError(f"an argument of cab {name} is empty; leave it out, or name what it stands for")
+        raise UserError(f"an argument of cab {name} is empty; remove it, or give it a value")
     log_to_terminal(logging.WARNING, "cab: %(message)s")
     module = importlib.import_module(f"cab.cli.{name.replace('-', '_')}")
     parser = argparse.ArgumentParser(prog=f"cab {name}", description=COMMANDS[name], exit_on_error=True)
@@ -120,13 +120,13 @@ def _dispatch(argv: list[str]) -> int:
 
 
 FIRST = {
-    "a first result, in seconds": EXAMPLE_COMMAND,
-    "how good is an attention": "cab run suite=mini attention=abc cluster=local",
-    "is it correct": "cab verify abc",
-    "what does it cost": "cab efficiency abc performer --pattern NS --lengths 256 512 1024",
-    "what results say, beside the field": "cab leaderboard --with-reference",
+    "first result, in seconds": EXAMPLE_COMMAND,
+    "quality": "cab run suite=mini attention=abc cluster=local",
+    "correctness": "cab verify abc",
+    "cost": "cab efficiency abc performer --pattern NS --lengths 256 512 1024",
+    "compare with reference results": "cab leaderboard --with-reference",
 }
-"""What people do, and a command for it; the README has each."""
+"""Frequent goals and a command for each; all are in the README."""
 
 
 def _help() -> str:
@@ -134,7 +134,7 @@ def _help() -> str:
     lines = [f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()]
     return "\n".join(
         [
-            "usage: cab COMMAND [...]   (cab COMMAND --help; add --debug to see tracebacks)",
+            "usage: cab COMMAND [...]   (cab COMMAND --help for details; --debug shows tracebacks)",
             "",
             "The benchmark for attention mechanisms.",
             "",
@@ -146,7 +146,7 @@ def _help() -> str:
 
 
 if __name__ == "__main__":
-    # `python -m` puts the working folder first, as torchrun starts us: a tasks.py there must not replace ours.
+    # `python -m`, as torchrun starts us, puts the working folder first: a tasks.py there must not replace ours.
     if not sys.flags.safe_path and Path(sys.path[0]).resolve() != Path(__file__).resolve().parents[2]:
         del sys.path[0]
     program()

@@ -1,4 +1,4 @@
-"""`cab run`: one cell, or a sweep of cells with -m, composed by Hydra."""
+"""`cab run`: train one configuration, or a sweep with -m, composed by Hydra."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ log = logging.getLogger("cab")
 FLAGS = ("-m", "--multirun", "--dry-run", "--retry", "--cfg", "--explain", "--debug", "--help")
 RESULTS_DIR = "results_dir="
 ALWAYS_NAMED = ("attention", "seed")
-"""What names a row of a table of runs, even where all rows have the same."""
+"""Columns that every table of runs has, even if all rows are equal there."""
 
 
 def run(arguments: list[str]) -> int:
-    """Run what the overrides say; 0 when every cell that can run has its record."""
+    """Run the configurations that the overrides name; return 0 if every one that can run has its result."""
     log_to_terminal(logging.INFO, "%(message)s", force=True)
     if "-h" in arguments or "--help" in arguments:
         from cab.cli.run_help import help_text
@@ -39,7 +39,7 @@ def run(arguments: list[str]) -> int:
     flags, overrides = _parse(arguments)
     if flags.retry and all(override.startswith(RESULTS_DIR) for override in overrides):
         return _retry(overrides, parse_retried(flags.retry))
-    if flags.retry:  # a cell that was interrupted resumes in any case
+    if flags.retry:  # an interrupted run resumes in any case
         retried = [status for status in parse_retried(flags.retry) if status in tuple(Status)]
         overrides.append(f"retry=[{','.join(retried)}]")
     from cab.config.compose import check_overrides
@@ -51,12 +51,12 @@ def run(arguments: list[str]) -> int:
 
     named = overrides
     overrides = check_overrides(named, sweep=flags.multirun)
-    from cab.runner.launch import composed_text, run_overrides  # imports torch: a mistyped name is answered before
+    from cab.runner.launch import composed_text, run_overrides  # imports torch: report mistyped names first
 
     is_sweep = flags.multirun or flags.dry_run or not {"cluster=local", "cluster=slurm"}.isdisjoint(overrides)
     if (flags.cfg or flags.explain) and is_sweep:
         option = "--cfg" if flags.cfg else "--explain"
-        raise UserError(f"{option} prints the configuration of one cell: leave out -m, --dry-run and cluster=")
+        raise UserError(f"{option} prints one configuration: remove -m, --dry-run and cluster=")
     if flags.explain:
         _print_sources(overrides, added=[override for override in overrides if override not in named])
         return 0
@@ -73,7 +73,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The flags, and the overrides between them; UserError for a flag that does not exist."""
+    """Split flags from overrides; raise UserError for an unknown flag."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("-m", "--multirun", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
@@ -91,7 +91,7 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _retry(overrides: Sequence[str], statuses: Sequence[str]) -> int:
-    """Run the cells of a results folder that have one of the statuses again, and print the status of all."""
+    """Rerun the runs of a results folder that have one of the statuses, and print the status of all."""
     from cab.cli.status import status_rows
     from cab.runner.launch import retry_cells  # imports torch
 
@@ -106,7 +106,7 @@ def _print_sources(overrides: Sequence[str], *, added: Sequence[str]) -> None:
     from cab.runner.explain import explain
 
     settings = explain(overrides, added=added)
-    header = ["setting", "value", "default", "from"]
+    header = ["setting", "value", "default", "source"]
     print(text_table(header, [[s.name, *s.texts, s.source] for s in settings], align="llll"))
 
 
@@ -128,24 +128,24 @@ def _print_records(report: Report, *, is_sweep: bool) -> None:
         if any(record.verified is False for record in records):
             log.warning("%s", LEGEND)
     elif not report.failures and not report.outcomes:
-        raise UserError(f"no cell can run: {'; '.join(dict.fromkeys(report.left_out)) or 'nothing was composed'}")
+        raise UserError(f"nothing can run: {'; '.join(dict.fromkeys(report.left_out)) or 'no configuration'}")
 
 
 def _print_standings(report: Report) -> None:
-    """Where the attentions that were run stand in the suite."""
+    """Print the rank of each attention among the reference results of the suite."""
     from cab.suite.comparison import HEADER, compare_with_reference
 
     records = [outcome.record for outcome in report.outcomes if outcome.record is not None]
     for standing in compare_with_reference(records):
-        print(f"\n{standing.attention} among {standing.others} attentions with records of the same cells")
+        print(f"\n{standing.attention} compared with {standing.others} attentions that have results in the same cells")
         if standing.rows:
             print(text_table(HEADER, standing.rows, align="lrrrrllrl"))
         for line in standing.left_out:
-            print(f"in no index: {line}")
+            print(f"not in the index: {line}")
 
 
 def _cell_table(record: Record) -> str:
-    """The metrics of one record, its baselines beside them."""
+    """Format the metrics of one record next to its trivial baselines."""
     names = list(record.baselines)
     rows = []
     for metric in record.metrics:
@@ -156,7 +156,7 @@ def _cell_table(record: Record) -> str:
 
 
 def _sweep_tables(records: Sequence[Record]) -> str:
-    """A table a task: each has metrics and baselines of its own."""
+    """Format one table per task: each has its own metrics and baselines."""
     tasks: dict[str, list[Record]] = {}
     for record in records:
         tasks.setdefault(record.cell["task"], []).append(record)
@@ -164,31 +164,31 @@ def _sweep_tables(records: Sequence[Record]) -> str:
 
 
 def _task_table(records: Sequence[Record]) -> str:
-    """A row a cell: what names it, its primary metrics, size and time. What is the same for all stands above, once."""
+    """Format one row per run: its name, primary metrics, size and time; values shared by all rows go into the title."""
     names = list(dict.fromkeys(m.name for record in records for m in record.metrics if m.primary))
     baselines = {
         baseline: [_number(record.baselines.get(baseline, {}).get(names[0])) for record in records]
         for baseline in dict.fromkeys(name for record in records for name in record.baselines)
     }
     fixed = {name: values[0] for name, values in baselines.items() if len(set(values)) == 1}
-    told_apart = [key for key in CELL if key in ALWAYS_NAMED or len({record.cell[key] for record in records}) > 1]
+    varying_keys = [key for key in CELL if key in ALWAYS_NAMED or len({record.cell[key] for record in records}) > 1]
     varying = [name for name in baselines if name not in fixed]
-    header = [*told_apart, *names, *(f"{name} {names[0]}" for name in varying), "params", "seconds"]
+    header = [*varying_keys, *names, *(f"{name} {names[0]}" for name in varying), "params", "seconds"]
     rows = []
     for number, record in enumerate(records):
         metrics = {m.name: m.value for m in record.metrics}
         rows.append(
             [
-                *(str(record.cell[key]) if key != "attention" else _signed_name(record) for key in told_apart),
+                *(str(record.cell[key]) if key != "attention" else _signed_name(record) for key in varying_keys),
                 *(_number(metrics.get(name)) for name in names),
                 *(baselines[name][number] for name in varying),
                 "-" if record.cost.params is None else f"{record.cost.params:,}",
                 "-" if record.cost.wall_seconds is None else f"{record.cost.wall_seconds:.0f}",
             ]
         )
-    shared = " ".join(str(records[0].cell[key]) for key in CELL if key not in told_apart and records[0].cell[key])
-    trivial = f"; {names[0]} of trivial answers: " + ", ".join(map(" ".join, fixed.items())) if fixed else ""
-    align = "l" * len(told_apart) + "r" * (len(header) - len(told_apart))
+    shared = " ".join(str(records[0].cell[key]) for key in CELL if key not in varying_keys and records[0].cell[key])
+    trivial = f"; {names[0]} of trivial baselines: " + ", ".join(map(" ".join, fixed.items())) if fixed else ""
+    align = "l" * len(varying_keys) + "r" * (len(header) - len(varying_keys))
     return f"{shared}{trivial}\n{text_table(header, rows, align=align)}"
 
 

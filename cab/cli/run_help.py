@@ -1,4 +1,4 @@
-"""`cab run --help`: the values of each group, and every option with its default and a line of what it is."""
+"""`cab run --help`: the values of each group, and every option with its default and description."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ usage: cab run task=TASK dataset=DATASET attention=ATTENTION pattern=PATTERN [KE
        cab run suite=mini attention=ATTENTION [pattern=PATTERN] [task=TASK] [seed=1,2,3] [KEY=VALUE ...]
        cab run -m [task=T,U] [attention=A,B] [pattern=NS,NC] [cluster=local|slurm] [--dry-run] [KEY=VALUE ...]
 
-Trains and evaluates one cell and writes its record; with -m every runnable combination of the values
-separated by commas, where a group that is not named means all of it (of the data sets, all real ones).
-A cell whose record exists is not run again; a cell that was cut goes on. suite=mini is the sweep over the small
-cells that measure attention, seeds 1 to 3, and ends with where the attention stands among the records that come along.
+Train and evaluate one configuration and write its result. With -m, run every valid combination of the
+comma-separated values; a group that is not named means ALL of its values (of the data sets, all real ones), so try
+--dry-run first. Finished runs are not repeated, interrupted runs resume. suite=mini runs the synthetic suite with
+seeds 1 to 3 and ends with the rank of the attention among the bundled reference results.
 
   task       {tasks}
   dataset    {datasets}
@@ -30,17 +30,17 @@ cells that measure attention, seeds 1 to 3, and ends with where the attention st
   pattern    NS, CS, NC, CC
   preset     paper, mini (default), smoke
   logger     csv (default), tensorboard, wandb
-  cluster    none (default), local (worker processes, one a GPU), slurm (jobs of Slurm arrays)
+  cluster    none (default), local (worker processes, one per GPU), slurm (Slurm job arrays)
 
-  --retry STATUSES              run cells again that have one of these statuses, separated by commas: failed, oom,
-                                diverged, interrupted; with results_dir= alone, every such cell in that folder
-  --dry-run                     print the cells, their GPU hours and their commands, and run nothing
-  --explain                     print every setting, its default and where it comes from (the command line, a file and
-                                line, a row of a table of the paper), and run nothing
-  --cfg job                     print the whole configuration as YAML, and run nothing
+  --retry STATUSES              rerun runs with these comma-separated statuses: failed, oom, diverged, interrupted;
+                                with results_dir= alone, all such runs in that folder
+  --dry-run                     print the runs, their expected GPU hours and commands, without running them
+  --explain                     print every setting, its default and its source (command line, file and line, or row
+                                of a table of the paper), without running anything
+  --cfg job                     print the composed configuration as YAML, without running anything
 
-An attention of your own is attention=FILE.py:Class, a subclass of cab.Attention. One that `cab verify` has not passed
-in the pattern is trained too, and its score is marked.
+Use attention=FILE.py:Class for your own subclass of cab.Attention. An attention that has not passed `cab verify` in
+the pattern is trained as well, and its scores are marked with a dagger.
 """
 MORE = "Options of a task, a backbone or an attention: cab run task=lstf backbone=informer attention=abc --help"
 GROUPS: dict[str, Registry] = {"task": TASKS, "backbone": BACKBONES, "attention": ATTENTIONS}
@@ -51,12 +51,12 @@ MISSING, FROM_ENVIRONMENT = "???", "${oc.env:CAB_DATA,null}"
 
 
 def help_text(arguments: Sequence[str]) -> str:
-    """The whole of it; of a task, backbone or attention that the arguments name, its options besides."""
+    """Return the help text, with the options of every task, backbone and attention that the arguments name."""
     datasets = sorted({name for task in TASKS for name in task.datasets})
     groups = {
         "tasks": TASKS.names(),
         "datasets": datasets,
-        "backbones": [*BACKBONES.names()[:-1], f"{BACKBONES.names()[-1]} (may be left out where the task has one)"],
+        "backbones": [*BACKBONES.names()[:-1], f"{BACKBONES.names()[-1]} (optional if the task has only one)"],
         "attentions": ATTENTIONS.names(),
     }
     parts = [TEXT.format(**{group: _wrapped(names) for group, names in groups.items()})]
@@ -73,16 +73,16 @@ def help_text(arguments: Sequence[str]) -> str:
 
 
 def _wrapped(names: Sequence[str]) -> str:
-    """Names separated by commas, below each other behind that of their group."""
+    """Wrap comma-separated names next to the name of their group."""
     return textwrap.fill(", ".join(names), 118, initial_indent=INDENT, subsequent_indent=INDENT).lstrip()
 
 
 Option = tuple[str, str, str]
-"""Name, default, what it is."""
+"""Name, default and description."""
 
 
 def _of_file(path: Path, prefix: str) -> Iterator[Option]:
-    """The keys of a YAML file, whose comments say what they are, with those inside another; but for Hydra's own."""
+    """Yield the keys of a YAML file with their comments as descriptions, without Hydra's own keys."""
     outer = ""
     for line in path.read_text().partition("\nhydra:")[0].splitlines():
         found = re.match(r"(  )?(\w+):(?: ([^#]+?))?(?: # (.*))?$", line)
@@ -103,7 +103,7 @@ def _of_class(entry: Entry[type], prefix: str) -> Iterator[Option]:
 
 
 def _arguments(docstring: str) -> dict[str, str]:
-    """What the section ``Args:`` of a docstring says of each argument."""
+    """Return the description of each argument in the section ``Args:`` of a docstring."""
     section = re.search(r"^Args:\n((?:    .*\n?|\n)+)", f"{docstring}\n", flags=re.MULTILINE)
     found: dict[str, str] = {}
     names: list[str] = []
@@ -118,7 +118,7 @@ def _arguments(docstring: str) -> dict[str, str]:
 
 
 def _table(options: Iterator[Option]) -> str:
-    """A line an option, as wide as the terminal."""
+    """Format one line per option, as wide as the terminal."""
     rows = [(f"{name}={value}", text) for name, value, text in options]
     width = shutil.get_terminal_size((120, 24)).columns
     first = min(max((len(name) for name, _ in rows), default=0), width // 2)

@@ -1,4 +1,4 @@
-"""`cab suite`: whether the cells of the suite measure attention (check), and what its records say (tell)."""
+"""`cab suite`: validate the synthetic suite, and summarize its results."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from cab.cli.text_table import text_table
 from cab.records.results import MINI_DIR
 
 EPILOG = """\
-A cell measures attention when no attention is far behind vanilla (10 pooled standard deviations of their seeds, and a
-fifth of the way from a trivial answer to the best), half of the pairs of attentions are resolved, and seeds spread a
-tenth as far as attentions. One that claims to need a long memory must leave `local` behind. See docs/suite.md.
+A cell measures attention if the network without attention is at least 10 pooled standard deviations and a fifth of
+the range between the trivial baseline and the best score worse than vanilla, at least 50% of the attention pairs differ
+significantly, and the standard deviation between seeds is at most a tenth of that between attentions. In a cell that
+requires long memory, `local` must be significantly worse than vanilla.
 
 examples:
   cab suite validate
@@ -26,24 +27,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="what", required=True)
     check = commands.add_parser(
         "validate",
-        description="whether the cells of the suite measure attention, from records of it",
+        description="check from results whether each cell of the suite measures attention",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     check.add_argument(
-        "results", nargs="?", type=Path, default=MINI_DIR, help="a folder of records (those that come along)"
+        "results",
+        nargs="?",
+        type=Path,
+        default=MINI_DIR,
+        help="folder of results (default: bundled reference results)",
     )
-    check.add_argument("--csv", action="store_true", help="CSV")
+    check.add_argument("--csv", action="store_true", help="print CSV")
     tell = commands.add_parser(
-        "report", description="what attention brings in each cell, and what each method keeps of it"
+        "report", description="summarize how much attention improves each cell, and the share that each method retains"
     )
     tell.add_argument(
-        "results", nargs="?", type=Path, default=MINI_DIR, help="a folder of records (those that come along)"
+        "results",
+        nargs="?",
+        type=Path,
+        default=MINI_DIR,
+        help="folder of results (default: bundled reference results)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """0, or the status of :func:`_check`."""
+    """Run the subcommand and return the exit status."""
     return _report(args.results) if args.what == "report" else _check(args)
 
 
@@ -52,15 +61,15 @@ def _report(results: Path) -> int:
     from cab.suite.cells import read_scores
     from cab.suite.summary import summarize_suite
 
-    told = summarize_suite(read_scores(results))
-    if not told:
-        raise UserError(f"no cell of the suite in {results} was run with attention=vanilla and attention=none")
-    print("\n\n".join(told))
+    summaries = summarize_suite(read_scores(results))
+    if not summaries:
+        raise UserError(f"no cell of the suite in {results} has results of both vanilla and none; run both first")
+    print("\n\n".join(summaries))
     return 0
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Status 1 when a cell does not measure attention, or the cells together lack something."""
+    """Return 1 if a cell does not measure attention or the suite as a whole lacks something."""
     from cab.suite.cells import read_scores
     from cab.suite.check import check_cell, check_suite
 

@@ -1,4 +1,4 @@
-"""`cab verify`: is an attention correct? Registered ones, or any class in a file."""
+"""`cab verify`: run the conformance suite on registered attentions or on a class in a file."""
 
 from __future__ import annotations
 
@@ -25,44 +25,46 @@ COLUMNS = ("attention", "pattern", "check", "passed", "detail")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Run the conformance suite on attentions. Exit status: 0 all checks passed, 1 one failed, 2 a mistake here."
+        "Run the conformance suite on attentions. Exit status: 0 all checks passed, 1 a check failed, 2 user error."
     )
     parser.add_argument(
         "attentions",
         nargs="*",
         metavar="NAME | FILE.py:Class",
-        help="registered names (all if none), or classes in files",
+        help="registered names or classes in files (default: all registered attentions)",
     )
     parser.add_argument(
         "--pattern",
         action="append",
         default=[],
         metavar="P",
-        help="NS, CS, NC, CC; several: repeat or separate by commas",
+        help="NS, CS, NC or CC; repeat the option or separate by commas (default: all supported patterns)",
     )
     parser.add_argument(
         "--checks", action="append", default=[], metavar="CHECK", help="checks or groups of checks (see --list-checks)"
     )
     parser.add_argument(
-        "--quick", action="store_true", help="seconds: without slow checks, long sequences and measurements of time"
+        "--quick", action="store_true", help="skip slow checks, long sequences and timing (about 10 s per pattern)"
     )
-    parser.add_argument("--compile", action="store_true", help="also look for graph breaks under torch.compile (slow)")
+    parser.add_argument("--compile", action="store_true", help="also check for graph breaks under torch.compile (slow)")
     parser.add_argument(
         "--complexity",
         choices=("1", "n", "n log n", "n sqrt n", "n^2"),
-        help="declared growth of a class that is not registered",
+        help="expected growth in time and memory of a class that is not registered",
     )
     parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     parser.add_argument(
         "--record",
         type=Path,
         metavar="CSV",
-        help="verify what has no row there yet, or another version of the code, the checks or torch; a row is written "
-        "as soon as it passed. Measurements of time do not count",
+        help="verify every attention-pattern pair without a current row in this file (same code, checks and torch "
+        "version) and write a row as soon as a pair passes; timing checks are skipped",
     )
-    parser.add_argument("--all", action="store_true", help="with --record: what has a row too")
-    parser.add_argument("--csv", action="store_true", help=f"CSV: {','.join(COLUMNS)}")
-    parser.add_argument("--list-checks", action="store_true", help="what is checked, and stop")
+    parser.add_argument(
+        "--all", action="store_true", help="with --record: also re-verify pairs that have a current row"
+    )
+    parser.add_argument("--csv", action="store_true", help=f"print CSV: {','.join(COLUMNS)}")
+    parser.add_argument("--list-checks", action="store_true", help="list the checks and exit")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -83,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("none of these checks applies to these attentions and patterns; see --list-checks")
     if args.record is not None and not args.all:
         subjects = _without_row(subjects, args)
-    results = sorted(_results(subjects, checks, args), key=lambda result: result.passed)  # what failed comes first
+    results = sorted(_results(subjects, checks, args), key=lambda result: result.passed)  # failures first
     failed = [result for result in results if not result.passed]
     shown = failed if args.record is not None else results
     if args.csv:
@@ -98,30 +100,30 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_record(args: argparse.Namespace) -> None:
-    """UserError for what a row would not be true of, or a file of something else."""
+    """Raise UserError for options that a row does not record, or a file with other columns."""
     if args.checks or args.device != "cpu":
-        raise UserError("--record notes what passed all checks on a CPU: leave out --checks and --device")
+        raise UserError("--record requires all checks on a CPU: remove --checks and --device")
     check_writable(args.record.parent, "--record")
     if args.record.exists():
         from cab.records.verified import COLUMNS, has_columns
 
         if not has_columns(args.record):
-            raise UserError(f"--record: {args.record} is a file of something else; its columns are {','.join(COLUMNS)}")
+            raise UserError(f"--record: {args.record} is not a table with columns {','.join(COLUMNS)}")
 
 
 def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[Subject]:
-    """Those whose row is missing, or of another version of the code, the checks or torch."""
+    """Return the subjects whose row is missing, or written by other code, checks or torch."""
     from cab.records.verified import code_of, read_rows
 
     rows = {(row.attention, row.pattern): row for row in read_rows(args.record)}
     known = [(subject, rows.get((subject.name, str(subject.pattern)))) for subject in subjects]
     left = [s for s, row in known if row is None or not row.holds(code_of(s.cls), quick=args.quick)]
-    print(f"{len(subjects) - len(left)} are verified already, {len(left)} to verify", file=sys.stderr)
+    print(f"{len(subjects) - len(left)} are already verified, {len(left)} to verify", file=sys.stderr)
     return left
 
 
 def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator[Subject]:
-    """Every attention in every pattern to verify; all mistakes are found before the first check runs."""
+    """Yield every attention in every pattern to verify; user errors are raised before the first check runs."""
     from cab.registry.files import load_class
     from cab.registry.registries import ATTENTIONS, is_file
     from cab.verification import subject_of
@@ -132,7 +134,7 @@ def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator
         attention = load_class(target) if is_file(target) else target
         entry = ATTENTIONS.get(attention) if isinstance(attention, str) else ATTENTIONS.entry_of(attention)
         if entry is None and not patterns:
-            raise UserError(f"{target} is not registered: say which pattern it is for, --pattern NS, CS, NC or CC")
+            raise UserError(f"{target} is not registered: name its pattern with --pattern NS, CS, NC or CC")
         if entry is not None and not args.attentions and not runs_in_float32(entry.cls, args.device):
             print(f"{target} is not verified on {args.device}: it does not run in float32 there", file=sys.stderr)
             continue
@@ -144,15 +146,21 @@ def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator
 
 
 def _results(subjects: Sequence[Subject], checks: Sequence[Check], args: argparse.Namespace) -> Iterator[CheckResult]:
-    """What every check found; what passed all of them on a CPU is noted, before the next begins."""
+    """Yield the result of every check; a pair that passed all of them on a CPU is recorded immediately."""
     from cab.records.verified import remembered
     from cab.verification import run_checks
 
     for subject in subjects:
         if not subject.decodes and subject.pattern.is_causal:
-            print(f"{subject.name} {subject.pattern}: no init_state and step, decoding not verified", file=sys.stderr)
+            print(
+                f"{subject.name} {subject.pattern}: has no init_state and step; decoding is not verified",
+                file=sys.stderr,
+            )
         if subject.complexity is None:
-            print(f"{subject.name} {subject.pattern}: growth is measured, not judged (--complexity)", file=sys.stderr)
+            print(
+                f"{subject.name} {subject.pattern}: growth is measured but not checked (set --complexity)",
+                file=sys.stderr,
+            )
         results = []
         for result in run_checks(subject, checks):
             results.append(result)
@@ -165,7 +173,7 @@ def _results(subjects: Sequence[Subject], checks: Sequence[Check], args: argpars
 
 
 def _note(record: Path, subject: Subject, results: Sequence[CheckResult], *, quick: bool) -> None:
-    """Write the pair's row, or take it out where a check failed; measurements of time, by the machine, do not count."""
+    """Write the row of a pair, or remove it if a check failed; timing checks do not count."""
     from cab.records.verified import Row, code_of, note
     from cab.verification.check import CHECKS
 
@@ -209,7 +217,7 @@ def _check_device(device: str) -> None:
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device '{device}' does not work here: {str(error).splitlines()[0]}") from error
+        raise UserError(f"device '{device}' is not available: {str(error).splitlines()[0]}") from error
 
 
 def _words(arguments: Sequence[str]) -> list[str]:
