@@ -37,7 +37,7 @@ def overrides(**changes: str) -> list[str]:
         ({"attention.num_landmarks": "3"}, ["attention 'vanilla' has no option 'num_landmarks'"]),
         ({"attention": "abc", "attention.landmarks": "3"}, ["'abc' has no option 'landmarks'", "num_landmarks"]),
         ({"attention": "abc", "attention.num_landmarks": "0"}, ["num_landmarks must be at least 1"]),
-        ({"backbone.weight_sharing": "3"}, ["backbone 'informer' has no option 'depth'", "encoder_layers"]),
+        ({"backbone.depth": "3"}, ["backbone 'informer' has no option 'depth'", "encoder_layers"]),
         ({"task.horizon": "3"}, ["task 'lstf' has no option 'horizon'", "pred_len"]),
         ({"task.features": "X"}, ["features must be M", "S"]),
         ({"task.seq_len": "900000"}, ["shorter than one window", "seq_len"]),
