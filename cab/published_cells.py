@@ -1,6 +1,6 @@
 """Every cell of Table 3: what preset `paper` runs for it, what is known to differ, which way that may move its score.
 
-The differences are data, results/paper/differences.csv: an empty key stands for all. `docs/reproduction.md` says more
+The differences are data, results/paper/differences.csv: an empty key stands for all. `docs/paper/discrepancies.md` says more
 of each; what is equal is not in the list.
 """
 

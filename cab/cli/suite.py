@@ -13,7 +13,7 @@ from cab.results import MINI_DIR
 EPILOG = """\
 A cell measures attention when no attention is far behind vanilla (10 pooled standard deviations of their seeds, and a
 fifth of the way from a trivial answer to the best), half of the pairs of attentions are resolved, and seeds spread a
-tenth as far as attentions. One that claims to need a long memory must leave `local` behind. See docs/suite.md.
+tenth as far as attentions. One that claims to need a long memory must leave `local` behind. See docs/reference/tasks/suite.md.
 
 examples:
   cab suite check
