@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 COSTS = ROOT / "results" / "efficiency" / "cpu_roof_cs.csv"
 FIGURE = ROOT / "docs" / "assets" / "quality-and-cost.svg"
 LENGTHS = (512, 2048, 8192)
-SHOWN = ("vanilla", "linear", "ssd", "abc", "performer", "retention", "gla", "local")
+SHOWN = ("vanilla", "linear", "ssd", "performer", "gla", "local")
 LABEL_OFFSETS = {
     "performer": (-6, -12),
     "linear": (-30, 6),
