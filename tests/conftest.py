@@ -27,7 +27,7 @@ LONGEST = (
     "tests/test_readme.py",
     "tests/test_site.py",
     "tests/cab/visit/test_visit.py::test_the_whole_visit",
-    "tests/test_contributing.py",
+    "tests/test_howto.py",
     "tests/fairseq",
 )
 """Of the thorough tests, where the longest are."""
