@@ -210,7 +210,9 @@ def taxonomy() -> str:
         verdicts = (_sign(row["verdict"]) for row in rows)
         lines.append((model, name, first["complexity_claimed"], first["complexity"], *verdicts))
     header = ("Model", "Name in CAB", "Time, claimed", "Time, implemented", "NS", "CS", "NC", "CC")
-    remarks = [f"- {r['model']}, {r['pattern']}: {r['reason']}." for rows in models.values() for r in rows if r["reason"]]
+    remarks = [
+        f"- {r['model']}, {r['pattern']}: {r['reason']}." for rows in models.values() for r in rows if r["reason"]
+    ]
     return "\n".join([table(header, lines), "", "## Reasons and remarks", "", *remarks])
 
 
