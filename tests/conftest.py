@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from cab.cache import cache_root
+from cab.files.cache import cache_root
 
 if TYPE_CHECKING:
     from selenium import webdriver
@@ -34,7 +34,6 @@ LONGEST = (
     "tests/cab/runner/test_slurm.py",
     "tests/test_readme.py",
     "tests/test_site.py",
-    "tests/cab/visit/test_visit.py::test_the_whole_visit",
     "tests/test_howto.py",
     "tests/fairseq",
 )

@@ -16,7 +16,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from cab.config import check_overrides
+from cab.config.compose import check_overrides
 from scripts import docs_pages
 from tests.documents import ROOT, commands_of, run
 

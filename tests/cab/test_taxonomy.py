@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from cab.cli.main import main
-from cab.registry import ATTENTIONS
-from cab.taxonomy import LEFT_OUT, UNDEFINED, UNSOUND, Verdict, _known, read_table, taxonomy
+from cab.paper.taxonomy import LEFT_OUT, UNDEFINED, UNSOUND, Verdict, _known, read_table, taxonomy
+from cab.registry.registries import ATTENTIONS
 
 VERDICTS = list(taxonomy())
 
