@@ -54,9 +54,9 @@ docs: setup
 bench: setup
 	$(BIN)/cab efficiency --pattern NS CS NC CC --phase forward forward+backward decode --lengths 256 512 1024 2048 4096 8192 16384 --batch-size 1 --peers --out results/bench/costs.csv --plot results/bench
 
-# One visit to a machine with a GPU, with the torch of PYTHON (docs/gpu.md). DEVICE=cpu tries the same code, shortened.
+# Verify, time and train on a machine with a GPU, with the torch of PYTHON. DEVICE=cpu tries the same commands, shortened.
 gpu:
-	@PYTHON=$(PYTHON) scripts/gpu.sh $(if $(filter cpu,$(DEVICE)),--cpu) $(VISIT)
+	@PYTHON=$(PYTHON) scripts/gpu.sh $(if $(filter cpu,$(DEVICE)),--cpu) $(OUT)
 
 clean:
 	rm -rf .venv .venv-fairseq .venv-lowest build dist wheels results/demo results/bench

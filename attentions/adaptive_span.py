@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.sparse import SparseAttention
 from attentions.kernels.precision import no_weight
 from attentions.kernels.relative import Distances, relative_attention
-from attentions.sparse import SparseAttention
 from cab import Pattern, register_attention
 from cab.attention import Padding, SoftmaxLimit
 from cab.errors import UserError

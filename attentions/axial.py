@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attentions.bases.sparse import SparseAttention, by_halves, check_spread, check_stride, first_heads
 from attentions.kernels.lattice import along_both, along_columns, along_rows
-from attentions.sparse import SparseAttention, by_halves, check_spread, check_stride, first_heads
 from cab import Pattern, register_attention
 from cab.attention import SoftmaxLimit
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from attentions.bases.linearized import LinearizedAttention, Where
+from attentions.bases.recurrent import xavier_linear
 from attentions.kernels.feature_maps import Taylor
-from attentions.linearized import LinearizedAttention, Where
-from attentions.recurrent import xavier_linear
 from cab import Pattern, UserError, register_attention
 from cab.attention import State
 

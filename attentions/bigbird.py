@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attentions.bases.sparse import SparseAttention
 from attentions.kernels.tiles import Tile, tiled_attention
-from attentions.sparse import SparseAttention
 from cab import Pattern, register_attention
 from cab.attention import SoftmaxLimit
 from cab.errors import UserError

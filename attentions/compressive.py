@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.sparse import SparseDecoding
 from attentions.kernels.pieces import in_pieces, weighted
 from attentions.kernels.relative import segment_attention
 from attentions.mca import packed
-from attentions.sparse import SparseDecoding
 from attentions.transformer_xl import RelativeAttention
 from cab import Pattern, register_attention
 from cab.attention import Padding, SoftmaxLimit, State

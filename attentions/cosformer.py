@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from attentions.bases.linearized import LinearizedAttention, Where
 from attentions.kernels.feature_maps import Reweighted, kernel_of
 from attentions.linear import readable_kernel
-from attentions.linearized import LinearizedAttention, Where
 from cab import Pattern, UserError, register_attention
 
 

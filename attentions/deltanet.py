@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.recurrent import Extras, Recurrent, Terms, xavier_linear
 from attentions.kernels import fla_kernels
 from attentions.kernels.delta_rule import delta_rule
 from attentions.kernels.feature_maps import unit
 from attentions.kernels.fla_kernels import Form
-from attentions.recurrent import Extras, Recurrent, Terms, xavier_linear
 from attentions.ssd import step_map
 from cab import ParameterRule, Pattern, register_attention
 

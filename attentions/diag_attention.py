@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attentions.bases.sparse import SparseAttention
 from attentions.kernels.lattice import along_rows, in_rows
 from attentions.kernels.merged_norm import MergedNorm
 from attentions.kernels.precision import wide
 from attentions.norm_attention import make_turns, turned, turned_by_matrices
-from attentions.sparse import SparseAttention
 from cab import Pattern, UserError, register_attention
 from cab.attention import Padding, SoftmaxLimit, State
 

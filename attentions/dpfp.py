@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from attentions.bases.linearized import LinearizedAttention, Where, hide
+from attentions.bases.recurrent import xavier_linear
 from attentions.kernels.delta_rule import delta_rule
 from attentions.kernels.feature_maps import kernel_of
-from attentions.linearized import LinearizedAttention, Where, hide
-from attentions.recurrent import xavier_linear
 from cab import Pattern, UserError, register_attention
 from cab.attention import State
 from cab.errors import Unsupported

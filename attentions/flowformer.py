@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attentions.bases.linearized import hide
 from attentions.kernels.precision import no_weight, wide
 from attentions.kernels.recurrence import recurrence
-from attentions.linearized import hide
 from cab import Attention, Pattern, register_attention
 from cab.attention import Padding, State
 from cab.errors import UserError

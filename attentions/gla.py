@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.recurrent import Extras, Recurrent, Terms, check_positive, xavier_linear
+from attentions.bases.recurrent import Extras, Recurrent, Terms, check_positive, xavier_linear
 from cab import Pattern, register_attention
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.recurrent import Extras, Recurrent, Terms
+from attentions.bases.recurrent import Extras, Recurrent, Terms
 from cab import Depth, Pattern, register_attention
 from cab.attention import ALONE
 

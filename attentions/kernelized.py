@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attentions.bases.pairwise import PairwiseAttention
 from attentions.kernels.gaussian import gaussian
-from attentions.pairwise import PairwiseAttention
 from cab import Pattern, register_attention
 
 

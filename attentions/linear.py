@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attentions.bases.linearized import LinearizedAttention
 from attentions.kernels.feature_maps import LEAK, kernel_of
-from attentions.linearized import LinearizedAttention
 from cab import Pattern, register_attention
 
 

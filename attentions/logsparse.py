@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.sparse import SparseAttention
 from attentions.kernels.offsets import offset_attention
-from attentions.sparse import SparseAttention
 from cab import Pattern, register_attention
 from cab.attention import Padding, SoftmaxLimit, State
 from cab.errors import UserError

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.linearized import hide
 from attentions.kernels.latents import pack, without_source
 from attentions.kernels.precision import wide
 from attentions.kernels.recurrence import recurrence
-from attentions.linearized import hide
 from cab import Attention, Pattern, register_attention
 from cab.attention import Padding, State
 from cab.errors import UserError

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attentions.bases.linearized import hide
 from attentions.kernels.lrpe import ReflectedTurns
 from attentions.kernels.merged_norm import MergedNorm
 from attentions.kernels.precision import wide
 from attentions.kernels.recurrence import recurrence
 from attentions.kernels.spans import over_spans
-from attentions.linearized import hide
 from cab import Attention, Pattern, UserError, register_attention
 from cab.attention import Padding, State
 from cab.padding import lengths

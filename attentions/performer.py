@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from attentions.bases.linearized import LinearizedAttention, Where, hide
 from attentions.kernels.exponential_features import FeatureMean, KeyMeans
 from attentions.kernels.precision import no_weight
-from attentions.linearized import LinearizedAttention, Where, hide
 from cab import Pattern, UserError, register_attention
 from cab.attention import SoftmaxLimit, State
 from cab.errors import Unsupported

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.bucketed import BucketedAttention
+from attentions.bases.bucketed import BucketedAttention
 from attentions.kernels.buckets import Reach
 from cab import Pattern, register_attention
 from cab.attention import Padding

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.linearized import LinearizedAttention, Where
 from attentions.kernels.feature_maps import Trigonometric, unit
-from attentions.linearized import LinearizedAttention, Where
 from cab import Pattern, UserError, register_attention
 from cab.attention import State
 from cab.errors import Unsupported

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.bucketed import BucketedAttention
+from attentions.bases.bucketed import BucketedAttention
 from attentions.kernels.buckets import Reach
 from attentions.kernels.pieces import each_length
 from attentions.kernels.windowed import Window, windowed_attention

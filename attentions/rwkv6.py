@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.recurrent import Extras, Terms, check_positive, xavier_linear
+from attentions.bases.token_shift import TokenShift
 from attentions.kernels.fla_kernels import Form
-from attentions.recurrent import Extras, Terms, check_positive, xavier_linear
-from attentions.token_shift import TokenShift
 from cab import Depth, Pattern, register_attention
 from cab.attention import ALONE
 

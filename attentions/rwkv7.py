@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.recurrent import Extras, Terms, check_positive
+from attentions.bases.token_shift import TokenShift
 from attentions.kernels import fla_kernels
 from attentions.kernels.feature_maps import unit
 from attentions.kernels.fla_kernels import Form
 from attentions.kernels.generalized_delta_rule import generalized_delta_rule
-from attentions.recurrent import Extras, Terms, check_positive
-from attentions.token_shift import TokenShift
 from cab import Depth, Pattern, register_attention
 from cab.attention import ALONE
 

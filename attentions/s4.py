@@ -18,7 +18,7 @@ from attentions.kernels.precision import wide, wide_dtype
 from cab import Attention, Pattern, register_attention
 from cab.attention import Padding, State
 from cab.errors import UserError
-from cab.learning import ParameterRule
+from cab.training import ParameterRule
 
 DT_MIN, DT_MAX = 1e-3, 1e-1
 """Range of the initial step sizes."""

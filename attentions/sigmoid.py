@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from attentions.pairwise import PairwiseAttention
+from attentions.bases.pairwise import PairwiseAttention
 from cab import Pattern, register_attention
 
 

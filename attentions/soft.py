@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.linearized import hide
 from attentions.kernels.depthwise import depthwise_conv
 from attentions.kernels.gaussian import gaussian, gaussian_sums, solve_regularised
 from attentions.kernels.landmarks import average, segment_means, segments
 from attentions.kernels.precision import wide
-from attentions.linearized import hide
 from cab import Attention, Pattern, register_attention
 from cab.attention import Padding
 from cab.errors import UserError

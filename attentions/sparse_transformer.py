@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attentions.bases.sparse import SparseAttention, Spread, by_halves, check_spread, check_stride, first_heads
 from attentions.kernels.lattice import along_both, along_columns, along_rows
 from attentions.kernels.tiles import Tile, tiled_attention
 from attentions.kernels.windowed import Window, windowed_attention
-from attentions.sparse import SparseAttention, Spread, by_halves, check_spread, check_stride, first_heads
 from cab import Pattern, register_attention
 from cab.attention import SoftmaxLimit
 from cab.errors import UserError

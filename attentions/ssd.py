@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.recurrent import Extras, Recurrent, Terms, check_positive, xavier_linear
+from attentions.bases.recurrent import Extras, Recurrent, Terms, check_positive, xavier_linear
 from cab import ParameterRule, Pattern, register_attention
 
 STEP_MIN, STEP_MAX = 1e-3, 1e-1

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from attentions.bases.sparse import SparseAttention
 from attentions.kernels.precision import wide_dtype
 from attentions.kernels.relative import all_pairs_attention, segment_attention
-from attentions.sparse import SparseAttention
 from cab import Attention, Pattern, register_attention
 from cab.attention import Padding, SoftmaxLimit
 from cab.errors import UserError

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.bases.linearized import hide
 from attentions.kernels.precision import wide
-from attentions.linearized import hide
 from cab import Attention, ParameterRule, Pattern, register_attention
 from cab.attention import Padding
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.pairwise import PairwiseAttention
+from attentions.bases.pairwise import PairwiseAttention
 from cab import Pattern, register_attention
 from cab.errors import UserError
 

@@ -1,94 +1,90 @@
 """The base class of every attention: projections, heads, padding, and decoding one token at a time.
 
-Legend of shapes: B batch, N targets, M keys, D width, H heads, E = D / H width of a head.
+Legend of shapes: B batch, N targets, M keys, T new tokens, D width, H heads, E = D / H width of a head.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from cab.decoding import Decoding, State, clean_rows, reorder_state
-from cab.input_checks import check_inputs
-from cab.padding import Padding, restore_rows, union, without_padding
+from cab.input_checks import check_decoding, check_dimensions, check_inputs, check_step, check_tokens
+from cab.padding import Padding, clean_rows, real_tokens, restore_rows, take_rows, union, without_padding
 from cab.patterns import Pattern
+from cab.training import Learner
 
-__all__ = ["ALONE", "Attention", "Depth", "Padding", "SoftmaxLimit", "State", "reorder_state"]
+State = dict[str, Tensor]
+"""What decoding has read so far: named tensors, each with the batch as its first dimension."""
 
 
 @dataclass(frozen=True)
 class Depth:
-    """Where an attention stands among the slots of its kind in a network: number ``index`` of ``count``."""
+    """Position of an attention among the attention layers of its kind in a network: number ``index`` of ``count``."""
 
     index: int
     count: int
 
 
 ALONE = Depth(0, 1)
-"""Of an attention in no network."""
+"""The position of an attention that is in no network."""
 
 
 @dataclass(frozen=True)
 class SoftmaxLimit:
-    """Sets of options that bring a method ever nearer to softmax attention, the last within ``tolerance``.
-
-    The tolerance is a relative error, root mean square.
-    """
+    """Sets of options that approach softmax attention, the last within ``tolerance`` (relative error, RMS)."""
 
     options: tuple[Mapping[str, Any], ...]
     tolerance: float = 1e-5
 
 
-class Attention(Decoding):
-    """``(query, key, value) -> output``, drop-in for multi-head attention, built for one pattern.
+class Attention(Learner):
+    """Map ``(query, key, value)`` to outputs; a drop-in replacement for multi-head attention, built for one pattern.
 
-    A subclass writes ``attend`` (on heads) and, beside it, ``reference``, the paper's equations on one row. All else
-    has a correct default: padded inputs are set to zero before the projections and padded outputs after them, so
-    whatever stands in the padding (NaN included) reaches neither outputs nor gradients; decoding recomputes the
-    prefix until the subclass has a ``decode``.
+    A subclass implements :meth:`attend` on heads and, next to it, ``reference``, the equations of the paper for one
+    sequence. Everything else has a correct default: padded inputs are set to zero before the projections and padded
+    outputs after them, so padding (NaN included) affects neither outputs nor gradients; decoding recomputes the prefix
+    until the subclass has a ``decode``.
 
-    What a subclass writes, on heads, query [B, H, N, E], key and value [B, H, M, E]; ``**more`` are the tensors of
-    the hooks below, each by its name, for those that it has:
+    Methods of a subclass. They work on heads, query [B, H, N, E], key and value [B, H, M, E]; ``**more`` are the
+    tensors of the hooks below, each by its name:
 
     * ``attend(query, key, value, padding, **more)`` -> [B, H, N, E]. Padded entries are projections of zeros, and
       padded outputs are discarded.
-    * ``reference(query, key, value, **more)`` -> [H, n, E]: the same function for one row without padding, slow and
-      readable: query [H, n, E], key and value [H, m, E].
-    * for decoding in CS, ``start(batch_size, like)`` -> state before the first token, of the type and device of the
-      tensor ``like``; ``decode(query, key, value, state, padding, **more)`` -> heads of these tokens, and the new
-      state. In CC, ``read_source(key, value, padding, **more)`` -> state, and
-      ``decode_cross(query, state, padding, **more)``. Rows come with their padding at the right end.
+    * ``reference(query, key, value, **more)`` -> [H, n, E]: the same function of one sequence without padding, slow
+      and readable: query [H, n, E], key and value [H, m, E].
+    * Decoding in CS: ``start(batch_size, like)`` -> the state before the first token, with the type and device of the
+      tensor ``like``; ``decode(query, key, value, state, padding, **more)`` -> (heads of these tokens, new state).
+      Padding is at the right end of each sequence, and padded tokens must not enter the state.
+    * Decoding in CC: ``read_source(key, value, padding, **more)`` -> state, and
+      ``decode_cross(query, state, padding, **more)`` -> (heads, new state).
 
-    Hooks for what else a method needs, each a mapping from names to tensors with the batch first:
+    Hooks for additional inputs, each returning a mapping from names to tensors with the batch first:
 
-    * ``query_extras(x)``, ``key_extras(x)``: what it computes from the layer's inputs, [B, N, D] of the targets and
-      [B, M, D] of the source, zero at padding: gates, decays, write strengths.
-    * ``draws(query, key, padding)``: the random numbers of a call, from the same inputs, so that ``attend`` and
-      ``reference`` share them.
-    * ``add_loss``, ``gather`` and ``learn``, ``parameter_rules``: what it needs of the training loop (cab.learning).
+    * ``query_extras(x)``, ``key_extras(x)``: tensors computed from the layer's inputs, [B, N, D] of the targets and
+      [B, M, D] of the source, which are zero at padding: gates, decays, write strengths.
+    * ``draws(query, key, padding)``: the random numbers of one call, computed from the same inputs, so that ``attend``
+      and ``reference`` share them.
+    * ``add_loss``, ``gather`` and ``learn``, ``parameter_rules``: see :mod:`cab.training`.
 
-    A constructor that names an argument ``depth`` gets the :class:`Depth` of its slot.
+    A constructor with an argument ``depth`` receives the :class:`Depth` of its layer.
 
-    Attributes a subclass may set, for the class or (``compacts_padding``) for an instance:
-
-    * ``compacts_padding``: the method depends on positions (windows, segments, recurrences). Rows are then
-      handed over with their padding moved to the right end, so a row with padding inside or on the left
-      gives exactly what it gives alone.
-    * ``constant_state``: decoding keeps as much before the first token as after any other.
-    * ``exact_gradient``: whether gradients are derivatives, for the class or an instance; no where a method was
-      published with gradients cut off. `cab verify` then does not compare the two.
-    * ``autocast_dtypes``: lower precisions in which it works under ``torch.autocast``.
-    * ``float32_devices``: where it works in float32 too, in which `cab verify` runs it.
-    * ``reads_key``: False for a method whose weights come from targets and positions alone, so that in cross patterns
-      the output depends on ``value`` and not on ``key``.
-    * ``own_share``: how much of an output's change may come from its own token at initialisation. A method that is
-      near its own value there by design says how near.
-    * ``parameter_budget``: what it may add to a backbone, as a part of it. CAB's rule is a tenth; a method that
-      was published with more says how much.
+    Attributes:
+        compacts_padding: the method depends on positions (windows, segments, recurrences). Padding is then moved to
+            the right end of each sequence first, so a sequence with padding gives exactly what it gives alone.
+        constant_state: the decode state has the same size after every token.
+        exact_gradient: gradients are derivatives of the outputs; False for a method that was published with gradients
+            cut off. `cab verify` then does not compare the two.
+        autocast_dtypes: lower precisions in which the method works under ``torch.autocast``.
+        float32_devices: devices on which it also works in float32.
+        reads_key: False for a method whose weights depend on targets and positions alone, so that in cross patterns
+            the output depends on ``value`` and not on ``key``.
+        own_share: how much of an output's change may come from its own token at initialization.
+        parameter_budget: parameters it may add to a backbone, as a fraction of it (CAB's rule: a tenth).
 
     Args:
         pattern: NS, CS, NC or CC.
@@ -97,31 +93,98 @@ class Attention(Decoding):
         dropout: probability in [0, 1) of dropping an attention weight, where the method has weights.
 
     Raises:
-        ValueError: for dimensions that do not fit.
+        ValueError: if the dimensions do not fit each other.
     """
 
     attend: Callable[..., Tensor]
     reference: Callable[..., Tensor] | None = None
+    start: Callable[..., State] | None = None
+    decode: Callable[..., tuple[Tensor, State]]
+    read_source: Callable[..., State] | None = None
+    decode_cross: Callable[..., tuple[Tensor, State]]
 
+    compacts_padding: bool = False
+    constant_state: ClassVar[bool] = False
+    exact_gradient: bool = True
     autocast_dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.bfloat16, torch.float16)
     float32_devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     reads_key: ClassVar[bool] = True
     own_share: ClassVar[float] = 0.93
     parameter_budget: ClassVar[float] = 0.1
-    exact_gradient: bool = True
+
+    q_proj: nn.Linear
+    k_proj: nn.Linear
+    v_proj: nn.Linear
+    out_proj: nn.Linear
 
     def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        self.use_reference = False  # tests switch it on to run the readable form
+        super().__init__()
+        check_dimensions(embed_dim, num_heads, dropout)
+        self.pattern = Pattern.parse(pattern)
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        self.head_dim = embed_dim // num_heads
+        self.dropout = dropout
+        self.use_reference = False  # tests set it to run the readable form
+        self.make_projections()
+
+    def make_projections(self) -> None:
+        """Create the four projections: Xavier uniform, q, k, v with gain 1/sqrt(2), as most of CAB's classes do.
+
+        CAB's cosFormer and ProbSparse keep torch's default instead: biased, and 0.82 (q, k, v) and 0.58 (out) times as
+        wide. Networks with an initialization of their own for all linear maps overwrite these.
+        """
+        for name, gain in (("q_proj", 2**-0.5), ("k_proj", 2**-0.5), ("v_proj", 2**-0.5), ("out_proj", 1.0)):
+            linear = nn.Linear(self.embed_dim, self.embed_dim)
+            nn.init.xavier_uniform_(linear.weight, gain=gain)
+            nn.init.zeros_(linear.bias)
+            self.add_module(name, linear)
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit | None:
-        """Options with which it is softmax attention on that many tokens; None for a method that never is."""
+        """Return options with which it equals softmax attention on that many tokens; None if there are none."""
         return None
 
-    def draws(self, _query: Tensor, _key: Tensor, _padding: Padding) -> dict[str, Tensor]:
-        """Random numbers of one call, from its inputs [B, N, D] and [B, M, D]."""
+    def query_extras(self, _query: Tensor) -> dict[str, Tensor]:
+        """Compute additional inputs of ``attend`` from the targets' inputs [B, N, D]."""
         return {}
+
+    def key_extras(self, _key: Tensor) -> dict[str, Tensor]:
+        """Compute additional inputs from the source's inputs [B, M, D]; in self patterns the targets are the source."""
+        return {}
+
+    def draws(self, _query: Tensor, _key: Tensor, _padding: Padding) -> dict[str, Tensor]:
+        """Draw the random numbers of one call from its inputs [B, N, D] and [B, M, D]."""
+        return {}
+
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Project [B, N, D] and twice [B, M, D] to heads."""
+        return (
+            self.split_heads(self.q_proj(query)),
+            self.split_heads(self.k_proj(key)),
+            self.split_heads(self.v_proj(value)),
+        )
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """View [B, N, H E], of any width E, as [B, H, N, E]."""
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def merge_heads(self, x: Tensor) -> Tensor:
+        """Merge [B, H, N, E] to [B, N, D]."""
+        return x.transpose(1, 2).flatten(-2)
+
+    @property
+    def weight_dropout(self) -> float:
+        """The current probability of dropping an attention weight: 0 in evaluation."""
+        return self.dropout if self.training else 0.0
+
+    @property
+    def scale(self) -> float:
+        """1 / sqrt(E), the usual factor of query-key products."""
+        return 1.0 / math.sqrt(self.head_dim)
+
+    def extra_repr(self) -> str:
+        return f"pattern={self.pattern}, embed_dim={self.embed_dim}, num_heads={self.num_heads}"
 
     def forward(
         self,
@@ -132,13 +195,13 @@ class Attention(Decoding):
         query_padding_mask: Tensor | None = None,
         key_padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """Attention of every target.
+        """Compute the output of every target.
 
         Args:
             query: [B, N, D].
             key, value: [B, M, D] in cross patterns, None in self patterns.
-            query_padding_mask, key_padding_mask: bool [B, N] and [B, M], True = padding. In a self pattern
-                either one is the padding of the sequence.
+            query_padding_mask, key_padding_mask: bool [B, N] and [B, M], True = padding. In a self pattern either one
+                is the padding of the sequence.
 
         Returns:
             [B, N, D]; zero at padded targets.
@@ -160,7 +223,7 @@ class Attention(Decoding):
         return restore_rows(without_padding(output, query_padding_mask), order)
 
     def compute(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
-        """Project, split into heads, ``attend``, merge, project: [B, N, D] to [B, N, D]."""
+        """Project, split into heads, ``attend``, merge and project: [B, N, D] to [B, N, D]."""
         more = {**self.query_extras(query), **self.key_extras(key), **self.draws(query, key, padding)}
         if more:
             return self.out_proj(self.merge_heads(self.attend(*self.project(query, key, value), padding, **more)))
@@ -174,7 +237,7 @@ class Attention(Decoding):
         return self.out_proj(self.merge_heads(output))
 
     def compute_row(self, query: Tensor, key: Tensor, value: Tensor, draws: Mapping[str, Tensor]) -> Tensor:
-        """:meth:`compute` of one row without padding by ``reference``: [n, D] and twice [m, D] to [n, D]."""
+        """Compute one sequence without padding by ``reference``: [n, D] and twice [m, D] to [n, D]."""
         if self.reference is None:
             raise NotImplementedError(f"{type(self).__name__} has no reference()")
         heads = self.project(query[None], key[None], value[None])
@@ -184,14 +247,11 @@ class Attention(Decoding):
         return self.out_proj(self.merge_heads(output[None]))[0]
 
     def _compute_rows(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
-        """Each row alone, in its readable form; a target without any key gets zero before the last projection."""
+        """Apply :meth:`compute_row` to each sequence; without any key the last projection gets zeros."""
         draws = self.draws(query, key, padding)
         output = torch.zeros_like(query)
         for row in range(len(query)):
-            targets, keys = (
-                torch.ones_like(x[row, :, 0], dtype=torch.bool) if mask is None else ~mask[row]
-                for x, mask in ((query, padding.query), (key, padding.key))
-            )
+            targets, keys = real_tokens(query, padding.query)[row], real_tokens(key, padding.key)[row]
             if not targets.any():
                 continue
             if keys.any():
@@ -201,3 +261,123 @@ class Attention(Decoding):
                 found = self.out_proj(torch.zeros_like(query[row, targets]))
             output = output.index_put((torch.tensor(row, device=query.device), targets.nonzero()[:, 0]), found)
         return output
+
+    def clean_source(self, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Set the padding of key and value to zero, at the right end if the method needs that; return the mask too."""
+        compact, compact_mask, order = clean_rows(key, mask, compacts=self.compacts_padding)
+        if key is value:
+            return compact, compact, compact_mask
+        value = without_padding(value, mask)
+        return compact, value if order is None else take_rows(value, order), compact_mask
+
+    def init_state(
+        self,
+        batch_size: int,
+        *,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> State:
+        """Return the state before the first token of a causal pattern.
+
+        Args:
+            batch_size: number of sequences B.
+            key, value, key_padding_mask: source of the CC pattern, [B, M, D] and bool [B, M]; read once.
+            device, dtype: those of the tokens to come; by default those of the weights.
+
+        Raises:
+            ValueError: in a noncausal pattern, which cannot decode.
+        """
+        check_decoding(self.pattern, batch_size, key, value, key_padding_mask, self.embed_dim)
+        weight = next(self.parameters(), torch.empty(0))
+        like = torch.empty(0, device=device or weight.device, dtype=dtype or weight.dtype)
+        if key is None or value is None:
+            return self._empty_prefix(batch_size, like) if self.start is None else self.start(batch_size, like)
+        if self.read_source is None:
+            mask = key.new_zeros(key.shape[:2], dtype=torch.bool) if key_padding_mask is None else key_padding_mask
+            prefix = self._empty_prefix(batch_size, like.to(key.device))
+            return {**prefix, "key": key, "value": value, "key_padding": mask}
+        return self.read_source_inputs(*self.clean_source(key, value, key_padding_mask))
+
+    def prefill(self, query: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
+        """Read several tokens at once: outputs [B, T, D] of the tokens ``query`` [B, T, D], and the new state.
+
+        The state may already hold a prefix, so a long prompt can be read in chunks. Padded tokens
+        (``query_padding_mask`` [B, T]) leave the state of their sequence unchanged and give zeros.
+        """
+        check_tokens(query, query_padding_mask, self.embed_dim)
+        if (self.read_source if self.pattern.is_cross else self.start) is None:
+            return self._recompute_prefix(query, state, query_padding_mask)
+        tokens, mask, order = clean_rows(query, query_padding_mask, compacts=True)
+        output, state = self.advance(tokens, mask, state)
+        return restore_rows(without_padding(output, mask), order), state
+
+    def read_source_inputs(self, key: Tensor, value: Tensor, mask: Tensor | None) -> State:
+        """Return the state before the first token of CC, from inputs [B, M, D] whose padding is zero."""
+        assert self.read_source is not None
+        heads = self.split_heads(self.k_proj(key)), self.split_heads(self.v_proj(value))
+        return self.read_source(*heads, Padding(key=mask), **self.key_extras(key))
+
+    def advance(self, tokens: Tensor, mask: Tensor | None, state: State) -> tuple[Tensor, State]:
+        """:meth:`prefill` tokens [B, T, D] whose padding is zero and at the right end of each sequence.
+
+        A method without heads overrides this instead of ``decode``.
+        """
+        extras = self.query_extras(tokens)
+        if self.pattern.is_cross:
+            query = self.split_heads(self.q_proj(tokens))
+            heads, state = self.decode_cross(query, state, Padding(query=mask), **extras)
+        else:
+            extras = {**extras, **self.key_extras(tokens)}
+            heads, state = self.decode(*self.project(tokens, tokens, tokens), state, Padding(mask, mask), **extras)
+        return self.out_proj(self.merge_heads(heads)), state
+
+    def step(self, query_t: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
+        """Read one token: output of ``query_t`` ([B, D] or [B, 1, D], same shape returned), and the new state.
+
+        ``query_padding_mask`` [B] or [B, 1] marks sequences whose token is padding.
+        """
+        check_step(query_t)
+        if query_padding_mask is not None:
+            query_padding_mask = query_padding_mask.reshape(-1, 1)
+        flat = query_t.dim() == 2
+        query = query_t.unsqueeze(1) if flat else query_t
+        output, state = self.prefill(query, state, query_padding_mask=query_padding_mask)
+        return (output.squeeze(1) if flat else output), state
+
+    @torch.no_grad()
+    def state_bytes(self, num_tokens: int) -> int:
+        """Measure the bytes that decoding keeps for one sequence after ``num_tokens`` tokens, by decoding zeros."""
+        tokens = next(self.parameters(), torch.empty(0)).new_zeros(1, num_tokens, self.embed_dim)
+        source = tokens[:, :1] if self.pattern.is_cross else None
+        state = self.init_state(1, key=source, value=source)
+        if not self.constant_state:
+            _, state = self.prefill(tokens, state)
+        return sum(tensor.nbytes for tensor in state.values())
+
+    def _empty_prefix(self, batch_size: int, like: Tensor) -> State:
+        empty = like.new_empty(batch_size, 0, self.embed_dim)
+        return {"query": empty, "query_padding": empty.new_zeros(batch_size, 0, dtype=torch.bool)}
+
+    def _recompute_prefix(self, query: Tensor, state: State, mask: Tensor | None) -> tuple[Tensor, State]:
+        """Decode with a method that has no ``decode``: the state is the prefix."""
+        if mask is None:
+            mask = query.new_zeros(query.shape[:2], dtype=torch.bool)
+        state = dict(state)
+        state["query"] = torch.cat([state["query"], query], dim=1)
+        state["query_padding"] = torch.cat([state["query_padding"], mask], dim=1)
+        output = self(
+            state["query"],
+            state.get("key"),
+            state.get("value"),
+            query_padding_mask=state["query_padding"],
+            key_padding_mask=state.get("key_padding"),
+        )
+        return output[:, -query.shape[1] :], state
+
+
+def reorder_state(state: State, index: Tensor) -> State:
+    """Return the state of sequences ``index`` [B'], as in beam search: any may be dropped or repeated."""
+    return {name: tensor.index_select(0, index) for name, tensor in state.items()}

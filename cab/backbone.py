@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from torch import nn
 
 from cab.attention import Attention, Depth
-from cab.learning import recompute
 from cab.patterns import Pattern
+from cab.training import recompute
 
 
 @dataclass(frozen=True)
@@ -25,22 +25,22 @@ class AttentionSpec:
 class SlotFiller:
     """Puts the attention under test into the slots of its pattern, and the ``elsewhere`` ones into the rest.
 
-    A backbone receives it as ``slots`` and calls it once for each of its slots.
+    A backbone receives it as ``slots`` and calls it once for each of its slots. ``make`` builds an attention from its
+    spec (:func:`cab.registry.build.make_attention`).
     """
 
     pattern: Pattern
     attention: AttentionSpec
     elsewhere: Mapping[Pattern, AttentionSpec]
+    make: Callable[..., Attention]
 
     def __call__(
         self, pattern: Pattern | str, *, embed_dim: int, num_heads: int, dropout: float = 0.0, depth: Depth
     ) -> Attention:
         """The attention for one slot of ``pattern``, at ``depth`` among the backbone's slots of that kind."""
-        from cab.build import make_attention
-
         pattern = Pattern.parse(pattern)
         under_test = pattern is self.pattern
-        return make_attention(
+        return self.make(
             self.attention if under_test else self.elsewhere[pattern],
             pattern,
             embed_dim=embed_dim,

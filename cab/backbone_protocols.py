@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from cab.decoding import State
+from cab.attention import State
 from cab.patterns import Pattern
 
 

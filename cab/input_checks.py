@@ -1,4 +1,4 @@
-"""What an attention refuses, each with the shapes."""
+"""Check the arguments of an attention; every UserError names the shapes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,19 @@ from torch import Tensor
 
 from cab.errors import UserError
 from cab.patterns import Pattern
+
+
+def check_dimensions(embed_dim: int, num_heads: int, dropout: float) -> None:
+    """Raise UserError for constructor arguments that do not fit each other."""
+    if embed_dim < 1 or num_heads < 1:
+        raise UserError(f"embed_dim and num_heads must be at least 1, got {embed_dim} and {num_heads}")
+    if embed_dim % num_heads:
+        raise UserError(
+            f"embed_dim {embed_dim} is not divisible by num_heads {num_heads}; "
+            f"choose num_heads among the divisors of {embed_dim}"
+        )
+    if not 0.0 <= dropout < 1.0:
+        raise UserError(f"dropout must be in [0, 1), got {dropout}")
 
 
 def check_sequence(name: str, x: Tensor, width: int) -> None:
@@ -26,6 +39,12 @@ def check_mask(name: str, mask: Tensor | None, x: Tensor) -> None:
 def check_tokens(query: Tensor, query_padding_mask: Tensor | None, width: int) -> None:
     check_sequence("query", query, width)
     check_mask("query_padding_mask", query_padding_mask, query)
+
+
+def check_step(query: Tensor) -> None:
+    """Raise UserError for an argument of ``step`` that is not one token per sequence."""
+    if query.dim() not in (2, 3) or (query.dim() == 3 and query.shape[1] != 1):
+        raise UserError(f"step reads one token, [B, D] or [B, 1, D], got {tuple(query.shape)}")
 
 
 def check_source(key: Tensor, value: Tensor, key_padding_mask: Tensor | None, batch_size: int, width: int) -> None:
@@ -48,7 +67,7 @@ def check_inputs(
     key_padding_mask: Tensor | None,
     width: int,
 ) -> None:
-    """UserError for inputs of ``forward`` that do not fit the pattern or each other."""
+    """Raise UserError for inputs of ``forward`` that do not fit the pattern or each other."""
     check_tokens(query, query_padding_mask, width)
     if pattern.is_cross:
         if key is None or value is None:
@@ -63,7 +82,7 @@ def check_inputs(
 def check_decoding(
     pattern: Pattern, batch_size: int, key: Tensor | None, value: Tensor | None, mask: Tensor | None, width: int
 ) -> None:
-    """UserError for arguments of ``init_state`` that do not fit the pattern."""
+    """Raise UserError for arguments of ``init_state`` that do not fit the pattern."""
     if not pattern.is_causal:
         raise UserError(f"pattern {pattern} is noncausal: only CS and CC decode token by token")
     if batch_size < 1:

@@ -1,4 +1,4 @@
-"""Padding of a batch: which tokens are none, and how rows are freed of it.
+"""Padding masks, and moving the padding of each sequence to its right end.
 
 Masks are bool, True = padding; shapes: B batch, N targets, M keys, D width.
 """
@@ -12,33 +12,38 @@ from torch import Tensor
 
 
 class Padding(NamedTuple):
-    """Which queries [B, N] and which keys [B, M] are padding; None where none is."""
+    """Masks of padded queries [B, N] and padded keys [B, M]; None if nothing is padded."""
 
     query: Tensor | None = None
     key: Tensor | None = None
 
 
 def lengths(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Real tokens of each row, [B], of heads [B, H, N, E] or inputs [B, N, D] with ``mask`` [B, N]."""
+    """Count the tokens of each sequence, [B], of heads [B, H, N, E] or inputs [B, N, D] with ``mask`` [B, N]."""
     if mask is None:
         return torch.full((x.shape[0],), x.shape[-2], device=x.device)
     return (~mask).sum(dim=1)
 
 
+def real_tokens(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the mask [B, N] of tokens of ``x`` [B, N, D] that are not padding."""
+    return x.new_ones(x.shape[:2], dtype=torch.bool) if mask is None else ~mask
+
+
 def union(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    """Padding in either mask."""
+    """Return the mask of what is padding in either mask."""
     if a is None or b is None:
         return b if a is None else a
     return a | b
 
 
 def without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
-    """``x`` [B, N, D] with zeros where ``mask`` [B, N] is True."""
+    """Return ``x`` [B, N, D] with zeros where ``mask`` [B, N] is True."""
     return x if mask is None else x.masked_fill(mask.unsqueeze(-1), 0.0)
 
 
 def compact_rows(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Move each row's padding to its right end: rows, mask, and the order [B, N] that was taken."""
+    """Move the padding of each sequence to its right end: sequences, mask, and the order [B, N] of their tokens."""
     if mask is None:
         return x, None, None
     order = mask.to(torch.uint8).argsort(dim=1, stable=True)
@@ -46,10 +51,16 @@ def compact_rows(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None,
 
 
 def restore_rows(x: Tensor, order: Tensor | None) -> Tensor:
-    """The way back of :func:`compact_rows`."""
+    """Undo :func:`compact_rows`."""
     return x if order is None else take_rows(x, order.argsort(dim=1))
 
 
 def take_rows(x: Tensor, order: Tensor) -> Tensor:
-    """The positions ``order[b]`` of each row b of ``x`` [B, N, D]."""
+    """Take the positions ``order[b]`` of each sequence b of ``x`` [B, N, D]."""
     return x.gather(1, order.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+
+
+def clean_rows(x: Tensor, mask: Tensor | None, *, compacts: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Set padding to zero, and move it to the right end if ``compacts``: sequences, mask, and the order taken."""
+    x = without_padding(x, mask)
+    return compact_rows(x, mask) if compacts else (x, mask, None)

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from cab.attention import State
 from cab.backbone import Backbone
 from cab.backbone_protocols import missing_call
-from cab.decoding import State
 from cab.errors import Unsupported
-from cab.record import Metric
+from cab.metric import Metric
 
 
 class Batches(Protocol):

@@ -25,7 +25,7 @@ from fairseq.utils import safe_getattr
 from omegaconf import OmegaConf
 
 from cab import Depth, Pattern, UserError, build_attention
-from cab.learning import recompute
+from cab.training import recompute
 from cab_fairseq.slots import FairseqAttention
 from cab_fairseq.training import keep_training_contract
 

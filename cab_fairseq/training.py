@@ -1,4 +1,4 @@
-"""What :mod:`cab.learning` asks of a training loop, in fairseq's: auxiliary losses, buffers that learn, own rates.
+"""What :mod:`cab.training` asks of a training loop, in fairseq's: auxiliary losses, buffers that learn, own rates.
 
 A network of ours puts it into the task that builds it, so it needs no argument of `fairseq-train`, and works with every
 criterion and every optimiser that has one group of parameters.
@@ -15,7 +15,7 @@ from fairseq.logging import metrics
 from torch import nn
 
 from cab import UserError
-from cab.learning import auxiliary_loss, end_step, parameter_groups
+from cab.training import auxiliary_loss, end_step, parameter_groups
 
 
 def keep_training_contract(task: Any) -> None:

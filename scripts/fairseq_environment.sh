@@ -30,5 +30,5 @@ for program in "$packages"/bin/fairseq-*; do
 done
 .venv-fairseq/bin/python -c '
 import cab_fairseq, fairseq, torch
-from cab.registry import ATTENTIONS
+from cab.registry.registries import ATTENTIONS
 print(f"fairseq {fairseq.__version__} on torch {torch.__version__}, {len(ATTENTIONS.names())} attentions of CAB")'

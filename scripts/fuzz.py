@@ -11,7 +11,7 @@ from collections import Counter
 
 import torch
 
-from cab.fuzz import check_calls
+from cab.verification.fuzz import check_calls
 
 
 def main() -> int:

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# One visit to a machine with a GPU, nine minutes at most: `cab visit run`, for a machine that has Python 3.12 and a CUDA
-# build of torch and may have nothing else, not even a network. Wheels are carried there, less than 60 MB.
-#   scripts/gpu.sh --wheels        before the visit, where there is a network: fetch them into wheels/gpu
-#   scripts/gpu.sh [FOLDER]        the visit; tables, log and records go to FOLDER (build/visit)
-#   scripts/gpu.sh --cpu [FOLDER]  the same, shortened, on the CPU
-# PYTHON chooses the interpreter that has torch; afterwards: cab visit merge FOLDER.
+# Verify, time and train on a GPU in under ten minutes, on a machine that has Python 3.12 and a CUDA build of torch and
+# needs nothing else, not even a network: the missing packages (less than 60 MB) can be copied there.
+#   scripts/gpu.sh --download-wheels  on a machine with a network: download them into wheels/gpu
+#   scripts/gpu.sh [FOLDER]           on the machine with the GPU; tables and records go to FOLDER (build/gpu)
+#   scripts/gpu.sh --cpu [FOLDER]     the same commands, shortened, on a CPU
+# PYTHON selects the interpreter that has torch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python="${PYTHON:-python3}"
 wheels=wheels/gpu
 
-if [ "${1:-}" = --wheels ]; then
+if [ "${1:-}" = --download-wheels ]; then
     platforms=()
     for version in manylinux_2_28 manylinux_2_27 manylinux_2_24 manylinux_2_17 manylinux2014; do
         platforms+=(--platform "${version}_x86_64")
@@ -25,9 +25,9 @@ if [ "${1:-}" = --wheels ]; then
     exit
 fi
 
-device=(--device cuda)
+device=cuda
 if [ "${1:-}" = --cpu ]; then
-    device=(--device cpu --short)
+    device=cpu
     shift
 fi
 status=0
@@ -37,7 +37,7 @@ try:
     import torch
 except ImportError:
     sys.exit(3)
-sys.exit(0 if sys.argv[1] == "cpu" or torch.cuda.is_available() else 4)' "${device[1]}" || status=$?
+sys.exit(0 if sys.argv[1] == "cpu" or torch.cuda.is_available() else 4)' "$device" || status=$?
 case $status in
     0) ;;
     4)
@@ -55,10 +55,28 @@ if ! "$python" -c 'import hydra, matplotlib, pandas, tqdm; from importlib.metada
     rm -rf "$site"
     offline() { "$python" -m pip install -qq --disable-pip-version-check --no-index --no-deps --target "$site" "$@"; }
     if ! ls "$wheels"/*.whl >/dev/null 2>&1; then
-        echo "packages are missing here and $wheels is empty: run scripts/gpu.sh --wheels where there is a network"
+        echo "packages are missing here and $wheels is empty: run scripts/gpu.sh --download-wheels where there is a network"
         exit 1
     fi
     offline "$wheels"/*.whl
     offline --find-links "$wheels" . # for its entry points: its modules are those of this folder
 fi
-exec "$python" -m cab.cli.main visit run "${1:-build/visit}" "${device[@]}" --seconds $((515 - SECONDS))
+
+out="${1:-build/gpu}"
+mkdir -p "$out"
+cab() { timeout "$1" "$python" -m cab.cli.main "${@:2}" || echo "ended with status $?: cab ${*:2}" | tee -a "$out/log.txt" >&2; }
+tokens=(1024 4096 16384)
+types=(float32 bfloat16)
+names=()
+if [ "$device" = cpu ]; then
+    tokens=(64)
+    types=(float32)
+    names=(vanilla linear)
+fi
+cab 150 verify "${names[@]}" --quick --device "$device" --csv >"$out/verify.csv"
+for dtype in "${types[@]}"; do
+    cab 120 efficiency "${names[@]}" --device "$device" --dtype "$dtype" --pattern CS --phase forward+backward decode \
+        --lengths "${tokens[@]}" --batch-size 1 --no-verify --out "$out/efficiency-$dtype.csv" >"$out/efficiency-$dtype.txt"
+done
+cab 180 run -m task=lm,lstf dataset=synthetic attention=vanilla,linear pattern=CS preset=smoke seed=1 results_dir="$out/records"
+echo "tables and records are in $out" >&2

@@ -20,7 +20,7 @@ import plain_windows
 import torch
 from torch import Tensor
 
-from cab.memory import peak_bytes
+from cab.verification.memory import peak_bytes
 
 TABLE = Path(__file__).parents[1] / "results" / "efficiency" / "kernel_gains.csv"
 LENGTHS, ROUNDS = (512, 4096), 3

@@ -16,7 +16,7 @@ FIRST_STEP = """
 import os, sys
 from cab.cli.main import main
 from cab.task import Task
-from cab.registry import TASKS
+from cab.registry.registries import TASKS
 def stop(self, backbone, batch):
     os._exit(0)
 TASKS.get("lstf").cls.loss = stop

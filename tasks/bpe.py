@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab import UserError
-from cab.cache import prepared
+from cab.files.cache import prepared
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

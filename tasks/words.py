@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cab.cache import prepared
+from cab.files.cache import prepared
 from tasks.bpe import read_bpe
 
 if TYPE_CHECKING:

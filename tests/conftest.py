@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from cab.cache import cache_root
+from cab.files.cache import cache_root
 
 DATA = Path(os.environ.get("CAB_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 SAMPLES = "samples of the real data sets; CAB_DATA=FOLDER make test, with lm, sum, tts, pcc, sr and lstf in FOLDER"
@@ -26,7 +26,6 @@ LONGEST = (
     "tests/cab/runner/test_slurm.py",
     "tests/test_readme.py",
     "tests/test_site.py",
-    "tests/cab/visit/test_visit.py::test_the_whole_visit",
     "tests/test_howto.py",
     "tests/fairseq",
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cab.cli.main import main
-from cab.config import check_overrides
+from cab.config.compose import check_overrides
 from cab.data.sources import data_sets
 from tests.documents import ROOT, commands_of
 

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from cab.foreign import kernels_of
+from cab.profiling import profile_scope
 
 Form = Callable[..., tuple[Tensor, Tensor]]
 """From the terms of tokens and the state before the first to outputs and the state after the last."""
@@ -85,6 +85,6 @@ def _call(path: str, factors: dict[str, Tensor], decays: dict[str, Tensor], stat
     given = {name: x.to(FACTORS) for name, x in factors.items()}
     given |= {name: x.clamp(min=FORGOTTEN) for name, x in decays.items()}
     first = {name: x.expand(*shape, *x.shape[3:]).transpose(1, 2) for name, x in given.items()}
-    with kernels_of(NAME):
+    with profile_scope(NAME):
         output, state = function(**first, scale=1.0, initial_state=state, output_final_state=True)
     return output.transpose(1, 2).to(state.dtype), state

@@ -16,8 +16,7 @@ from torch.nn import functional as F
 
 from backbones.layers.transformer import LayerStack, Positions, TransformerLayer
 from cab import UserError
-from cab.decoding import clean_rows
-from cab.padding import restore_rows
+from cab.padding import clean_rows, restore_rows
 
 STRIDE = 2
 """Tokens of a pair."""

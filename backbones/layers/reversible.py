@@ -21,7 +21,7 @@ from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from backbones.layers.transformer import LayerStack, Positions, States, TransformerLayer, read_attention
 from cab.attention import State
-from cab.learning import recompute
+from cab.training import recompute
 
 Branch = Callable[[Tensor], Tensor]
 

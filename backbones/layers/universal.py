@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from backbones.layers.tokens import LearnedPositions, SinusoidalPositions
 from backbones.layers.transformer import LayerStack, Positions, States, TransformerLayer, transformer_layers
 from cab.attention import State
-from cab.learning import Learner
 from cab.padding import Padding
+from cab.training import Learner
 
 EPSILON = 0.01
 HALTING_BIAS = 1.0

@@ -20,8 +20,8 @@ from torch.overrides import TorchFunctionMode
 
 from cab.analysis.subject import Subject, with_heads
 from cab.attention import Attention
-from cab.learning import auxiliary_loss, end_step, parameter_groups
 from cab.runner.batches import Shares, StepBatches, mix_seed, training_batches
+from cab.training import auxiliary_loss, end_step, parameter_groups
 
 QUANTILES = {"median": 0.5, "q90": 0.9, "q99": 0.99, "largest": 1.0}
 PRODUCTS = {torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.bmm}

@@ -12,7 +12,7 @@ import torch
 from cab.attention import Attention
 from cab.backbone import Backbone
 from cab.errors import UserError
-from cab.record import Record, weights_path
+from cab.records.record import Record, weights_path
 from cab.runner.batches import DeviceBatches
 from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from cab.cli.text_table import number, text_table
-from cab.printable import csv_table
+from cab.files.sanitize import csv_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from cab.scoring import NORMALIZATIONS, audit
-    from cab.scoring.audit import COLUMNS
+    from cab.paper.audit import COLUMNS, audit
+    from cab.scoring import NORMALIZATIONS
 
     found = audit(normalization=args.normalization)
     if args.csv:
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _summary(audits: dict[str, pd.DataFrame]) -> str:
-    from cab.scoring.rounding import VERDICTS
+    from cab.paper.rounding import VERDICTS
 
     rows = []
     for table, title in TABLES.items():
@@ -79,7 +79,7 @@ def _summary(audits: dict[str, pd.DataFrame]) -> str:
 
 
 def _contradictions(found: pd.DataFrame) -> str:
-    from cab.scoring.rounding import CONTRADICTS
+    from cab.paper.rounding import CONTRADICTS
 
     rows = []
     for row in found[found["verdict"] == CONTRADICTS].to_dict("records"):

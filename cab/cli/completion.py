@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cab.config_folders import CONFIGS
+from cab.config.folders import CONFIGS
 from cab.patterns import Pattern
-from cab.registry import ATTENTIONS, BACKBONES, TASKS
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 
 SCRIPT = """\
 _cab_complete() {

@@ -15,7 +15,7 @@ from cab.data.check import State, take_stock
 from cab.data.get import get
 from cab.data.sources import DataSet, chosen_root, data_set, data_sets, readable_size
 from cab.errors import UserError
-from cab.folders import check_writable
+from cab.files.folders import check_writable
 
 COLUMNS = ("data", "state", "size", "tasks", "download", "lies_in", "licence", "terms", "source", "title")
 

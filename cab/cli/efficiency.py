@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.errors import UserError
-from cab.folders import check_writable
+from cab.files.folders import check_writable
 
 if TYPE_CHECKING:
     from cab.efficiency.subjects import AttentionSubject
@@ -101,10 +101,11 @@ def run(args: argparse.Namespace) -> int:
     from cab.efficiency.gpu_state import refuse_when_shared
     from cab.efficiency.network import LENGTHS, SIZES
     from cab.efficiency.peers import find_peers
-    from cab.efficiency.report import plot, tables
+    from cab.efficiency.report import tables
     from cab.efficiency.setting import Setting, appendix_g
     from cab.efficiency.subjects import select_attentions
     from cab.patterns import Pattern
+    from cab.reports.efficiency import plot
 
     paper = appendix_g()
     usual = paper | ({**SIZES, "lengths": LENGTHS} if args.protocol == "lra" else {})
@@ -148,10 +149,10 @@ def verification(device: str, report: Callable[[str], None]) -> Callable[[Attent
 
     On ``device``, or on a CPU what does not work in float32 there; what is known to have passed on a CPU not again.
     """
-    from cab.registry import ATTENTIONS
+    from cab.records.verified import code_of, is_verified
+    from cab.registry.registries import ATTENTIONS
     from cab.verification import verify_attention
     from cab.verification.suite import GROUPS, ON_DEMAND, runs_in_float32
-    from cab.verified import code_of, is_verified
 
     groups = [group for group in GROUPS if group not in (*ON_DEMAND, "growth")]
 

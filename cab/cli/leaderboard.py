@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from cab.cli.results_arguments import add_sources, given_results
-from cab.folders import check_writable
-from cab.results import DEFAULT_DIR, MINI_DIR, beside_the_field
+from cab.files.folders import check_writable
+from cab.records.results import DEFAULT_DIR, MINI_DIR, beside_the_field
 
 DEFAULT_OUT = DEFAULT_DIR / "leaderboard"
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from cab.cli.text_table import text_table
 from cab.errors import UserError
+from cab.files.sanitize import csv_cell
 from cab.patterns import Pattern
-from cab.printable import csv_cell
-from cab.record import CELL, Status
-from cab.registry import ATTENTIONS, BACKBONES, TASKS, AttentionEntry
-from cab.results import DEFAULT_DIR
+from cab.records.record import CELL, Status
+from cab.records.results import DEFAULT_DIR
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, AttentionEntry
 from cab.runner.statuses import UNFINISHED, cell_statuses
 
 if TYPE_CHECKING:
@@ -62,11 +62,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _registered(what: str) -> list[list[str]]:
     if what == "taxonomy":
-        from cab.taxonomy import rows
+        from cab.paper.taxonomy import rows
 
         return rows()
     if what == "published":
-        from cab.published_cells import PublishedCell, published_cells
+        from cab.paper.published_cells import PublishedCell, published_cells
 
         return [list(PublishedCell._fields), *map(list, published_cells())]
     return {"attentions": _attentions, "backbones": _backbones, "tasks": _tasks, "cells": _cells}[what]()
@@ -89,7 +89,7 @@ def _attentions() -> list[list[str]]:
 
 
 def _backbones() -> list[list[str]]:
-    from cab.build import backbone_patterns
+    from cab.registry.build import backbone_patterns
 
     return [["backbone", "patterns", "paper", "origin"]] + [
         [b.name, _names(backbone_patterns(b.name)), b.paper, b.origin] for b in BACKBONES.load()
@@ -147,7 +147,7 @@ def decoding_state(entry: AttentionEntry) -> str:
     ``N B`` when it does not grow with the length, ``N B/token`` when it does; empty without a causal pattern.
     Measured on the state itself, after a prefix and one twice as long.
     """
-    from cab.build import build_attention
+    from cab.registry.build import build_attention
 
     pattern = next((p for p in entry.patterns if p.is_causal), None)
     if pattern is None:

@@ -14,8 +14,8 @@ from typing import NoReturn
 
 from cab.cli.terminal import log_to_terminal
 from cab.errors import UserError, unknown_name
-from cab.printable import printable
-from cab.results import EXAMPLE_COMMAND
+from cab.files.sanitize import printable
+from cab.records.results import EXAMPLE_COMMAND
 from cab.runner.faults import Preempted
 from cab.runner.processes import find_processes
 
@@ -28,7 +28,6 @@ COMMANDS = {
     "verify": "is an attention correct? look-ahead, decoding, padding, limits, growth",
     "efficiency": "time and memory of attentions against length",
     "efficiency-length": "from which length on an attention is cheaper than softmax attention",
-    "visit": "one short visit to a machine with a GPU: correctness, cost and training there, by one command",
     "analyse": "what attentions do in a network: gradients of their scores, dilution of their weight",
     "score": "compositional index of results",
     "correlation": "correlation between patterns and between tasks",

@@ -6,7 +6,7 @@ import argparse
 import csv
 import sys
 
-from cab.results import PAPER_DIR
+from cab.records.results import PAPER_DIR
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from cab.parameters import count_parameters
+    from cab.paper.parameters import count_parameters
 
     published = _published()
     counts = count_parameters(list(published))

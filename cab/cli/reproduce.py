@@ -11,9 +11,10 @@ from pathlib import Path
 
 from cab.cli.text_table import text_table
 from cab.errors import UserError
-from cab.folders import check_writable
-from cab.printable import printable
-from cab.record import Metric, Record, Status
+from cab.files.folders import check_writable
+from cab.files.sanitize import printable
+from cab.metric import Metric
+from cab.records.record import Record, Status
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.errors import UserError
-from cab.printable import printable
-from cab.results import DEFAULT_DIR, EXAMPLE_COMMAND, read_results
+from cab.files.sanitize import printable
+from cab.records.results import DEFAULT_DIR, EXAMPLE_COMMAND, read_results
 
 if TYPE_CHECKING:
     import pandas as pd

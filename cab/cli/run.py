@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from cab.cli.terminal import log_to_terminal
 from cab.cli.text_table import text_table
 from cab.errors import UserError, unknown_name
-from cab.record import CELL, Record, Status
-from cab.verdicts import LEGEND, signed
+from cab.records.record import CELL, Record, Status
+from cab.records.verification_status import LEGEND, signed
 
 if TYPE_CHECKING:
     from cab.runner.report import Report
@@ -33,7 +33,7 @@ def run(arguments: list[str]) -> int:
         print(help_text(arguments))
         return 0
     flags, overrides = _parse(arguments)
-    from cab.config import check_overrides
+    from cab.config.compose import check_overrides
     from cab.suite.overrides import suite_overrides
 
     suite = suite_overrides(overrides)

@@ -10,8 +10,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cab.config_folders import CONFIGS
-from cab.registry import ATTENTIONS, BACKBONES, TASKS, Entry, Registry
+from cab.config.folders import CONFIGS
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Entry, Registry
 
 TEXT = """\
 usage: cab run task=TASK dataset=DATASET attention=ATTENTION pattern=PATTERN [KEY=VALUE ...]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cab.cli.results_arguments import add_results_arguments, print_notes, selected_results
 from cab.cli.text_table import number, text_table
-from cab.printable import csv_table
+from cab.files.sanitize import csv_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,9 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from cab.records.verification_status import legend, verdicts
     from cab.scoring import benefit_of_attention, order_table, score
     from cab.scoring.index import COLUMNS
-    from cab.verdicts import legend, verdicts
 
     scores = score(selected_results(args), normalization=args.normalization)
     if args.show == "index":
@@ -98,7 +98,7 @@ def _index_text(scores: Scores) -> str:
 
 
 def _pattern_text(scores: Scores, pattern: str) -> str:
-    from cab.verdicts import signed, verdicts
+    from cab.records.verification_status import signed, verdicts
 
     table = scores.table[scores.table["pattern"] == pattern]
     rows = {(row["task"], row["attention"]): row for row in table.to_dict("records")}

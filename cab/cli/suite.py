@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from cab.cli.text_table import text_table
-from cab.results import MINI_DIR
+from cab.records.results import MINI_DIR
 
 EPILOG = """\
 A cell measures attention when no attention is far behind vanilla (10 pooled standard deviations of their seeds, and a

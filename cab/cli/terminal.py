@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from cab.printable import printable
+from cab.files.sanitize import printable
 
 
 class TerminalHandler(logging.StreamHandler):

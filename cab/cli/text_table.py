@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cab.printable import printable
+from cab.files.sanitize import printable
 
 ABSENT = "-"
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.errors import UserError
-from cab.folders import check_writable
+from cab.files.folders import check_writable
+from cab.files.sanitize import csv_cell
 from cab.patterns import Pattern
-from cab.printable import csv_cell
 
 if TYPE_CHECKING:
     from cab.verification.check import Check
@@ -103,7 +103,7 @@ def _check_record(args: argparse.Namespace) -> None:
         raise UserError("--record notes what passed all checks on a CPU: leave out --checks and --device")
     check_writable(args.record.parent, "--record")
     if args.record.exists():
-        from cab.verified import COLUMNS, has_columns
+        from cab.records.verified import COLUMNS, has_columns
 
         if not has_columns(args.record):
             raise UserError(f"--record: {args.record} is a file of something else; its columns are {','.join(COLUMNS)}")
@@ -111,7 +111,7 @@ def _check_record(args: argparse.Namespace) -> None:
 
 def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[Subject]:
     """Those whose row is missing, or of another version of the code, the checks or torch."""
-    from cab.verified import code_of, read_rows
+    from cab.records.verified import code_of, read_rows
 
     rows = {(row.attention, row.pattern): row for row in read_rows(args.record)}
     known = [(subject, rows.get((subject.name, str(subject.pattern)))) for subject in subjects]
@@ -122,8 +122,8 @@ def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[
 
 def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator[Subject]:
     """Every attention in every pattern to verify; all mistakes are found before the first check runs."""
-    from cab.attention_files import load_class
-    from cab.registry import ATTENTIONS, is_file
+    from cab.registry.files import load_class
+    from cab.registry.registries import ATTENTIONS, is_file
     from cab.verification import subject_of
     from cab.verification.suite import runs_in_float32
 
@@ -145,8 +145,8 @@ def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator
 
 def _results(subjects: Sequence[Subject], checks: Sequence[Check], args: argparse.Namespace) -> Iterator[CheckResult]:
     """What every check found; what passed all of them on a CPU is noted, before the next begins."""
+    from cab.records.verified import remembered
     from cab.verification import run_checks
-    from cab.verified import remembered
 
     for subject in subjects:
         if not subject.decodes and subject.pattern.is_causal:
@@ -166,8 +166,8 @@ def _results(subjects: Sequence[Subject], checks: Sequence[Check], args: argpars
 
 def _note(record: Path, subject: Subject, results: Sequence[CheckResult], *, quick: bool) -> None:
     """Write the pair's row, or take it out where a check failed; measurements of time, by the machine, do not count."""
+    from cab.records.verified import Row, code_of, note
     from cab.verification.check import CHECKS
-    from cab.verified import Row, code_of, note
 
     counted = [(CHECKS[result.check].group, result) for result in results if not CHECKS[result.check].is_timed]
     reach: dict[str, int] = {}

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from cab.cache import progress
 from cab.data.record import read_record
 from cab.data.sources import Count, DataSet
+from cab.files.cache import progress
 
 BLOCK = 1 << 20
 

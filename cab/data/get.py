@@ -17,7 +17,6 @@ from typing import Any
 from filelock import FileLock
 from tqdm import tqdm
 
-from cab.cache import cache_root
 from cab.data.check import Inventory, sha256_of, take_stock
 from cab.data.download import accept, download
 from cab.data.prepare import dated_table
@@ -25,7 +24,8 @@ from cab.data.record import add_to_record, read_record
 from cab.data.sources import DataSet, Item
 from cab.data.unpack import find_beside, move_into, unpack
 from cab.errors import UserError
-from cab.runner.faults import is_full_disk
+from cab.files.cache import cache_root
+from cab.files.disk import is_full_disk
 
 log = logging.getLogger("cab")
 

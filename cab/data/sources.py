@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from cab.config_folders import config_folders
+from cab.config.folders import config_folders
 from cab.errors import UserError, unknown_name
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
-from cab.printable import csv_cell
+from cab.files.sanitize import csv_cell
 
 DECODING = ("decode", "decode-graph")
 """Phases of tokens one by one."""

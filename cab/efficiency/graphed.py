@@ -7,8 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cab.attention import Attention
-from cab.decoding import State
+from cab.attention import Attention, State
 
 WARM_UP = 3
 """Calls before a capture, as torch.cuda.graph asks for them: libraries are loaded in the first."""

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cab.build import build_backbone
-from cab.config import tuned_options
+from cab.config.compose import tuned_options
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject
 from cab.efficiency.workload import BACKWARD, Workload, held_bytes
-from cab.learning import auxiliary_loss, end_step
 from cab.patterns import Pattern
+from cab.registry.build import build_backbone
+from cab.training import auxiliary_loss, end_step
 
 TASK, NETWORK = "lra", "encoder"
 PATTERN = Pattern.NS

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from cab.foreign import PREFIX
+from cab.profiling import PREFIX
 
 EACH_INPUT = {
     "_log_softmax": 5,

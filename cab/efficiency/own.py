@@ -23,8 +23,8 @@ from cab.efficiency.subjects import BASELINES, PROJECTIONS, Subject, has_project
 from cab.efficiency.timing import seconds
 from cab.efficiency.workload import PHASES, Workload
 from cab.errors import UserError
-from cab.memory import peak_bytes
 from cab.patterns import Pattern
+from cab.verification.memory import peak_bytes
 
 MIN_SECONDS = 0.02
 """A round calls a subject so often that it takes at least this long."""

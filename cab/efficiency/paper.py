@@ -21,8 +21,8 @@ from cab.efficiency.failures import status_of
 from cab.efficiency.setting import Setting, appendix_g
 from cab.efficiency.subjects import AttentionSubject, Subject
 from cab.efficiency.workload import make_inputs
-from cab.memory import peak_bytes
 from cab.patterns import Pattern
+from cab.verification.memory import peak_bytes
 
 PHASE = "forward"
 

@@ -1,11 +1,10 @@
-"""Tables and figures of costs."""
+"""Tables of costs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from pathlib import Path
 
 from cab.efficiency.cost import DECODING, Cost
 
@@ -121,31 +120,3 @@ def grid(
         for row in rows
     ]
     return "\n".join([title, *(line.rstrip() for line in lines)])
-
-
-def plot(costs: Iterable[Cost], folder: Path) -> list[Path]:
-    """Time and memory against length, a PNG for each pattern, phase and resource."""
-    import pandas as pd
-
-    from cab.reports.figures import length_figure, looks, style
-
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for group in by_phase(costs):
-        pattern, phase = group[0].pattern, group[0].phase
-        decodes = phase in DECODING
-        resources = {
-            "time": ("ms a token" if decodes else "ms a call", lambda cost: cost.seconds * 1e3),
-            "memory": ("MiB of state" if decodes else "MiB", lambda cost: cost.bytes / 2**20),
-        }
-        for resource, (ylabel, value) in resources.items():
-            rows = [(cost.attention, cost.length, value(cost)) for cost in group if cost.status == "ok"]
-            curves = pd.DataFrame(rows, columns=["attention", "length", "value"])
-            if curves.empty:
-                continue
-            title = f"{pattern} {phase}: {resource}"
-            figure = length_figure(curves, title=title, ylabel=ylabel, looks=looks(curves["attention"]))
-            paths.append(folder / f"{pattern}-{phase}-{resource}.png".lower())
-            with style():
-                figure.savefig(paths[-1], dpi=200)
-    return paths

@@ -13,11 +13,11 @@ import yaml
 from torch import Tensor, nn
 
 from cab.backbone import AttentionSpec
-from cab.build import check_attention, make_attention
 from cab.efficiency.setting import Setting, appendix_g
 from cab.errors import UserError
 from cab.patterns import Pattern
-from cab.registry import ATTENTIONS, is_file
+from cab.registry.build import check_attention, make_attention
+from cab.registry.registries import ATTENTIONS, is_file
 
 BASELINES = ("vanilla", "eager")
 """Softmax attention, fused and written out: measured with every selection."""

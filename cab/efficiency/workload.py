@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from cab.attention import Attention
-from cab.decoding import State
+from cab.attention import Attention, State
 from cab.efficiency.cost import DECODING
 from cab.efficiency.graphed import StandingStep, captured
 from cab.efficiency.setting import Setting

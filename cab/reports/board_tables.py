@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cab.records.verification_status import SIGN, legend
 from cab.reports.leaderboard import COSTS, place_fields, with_place
 from cab.reports.records import baselines
 from cab.reports.tables import (
@@ -24,7 +25,6 @@ from cab.reports.tables import (
     records_link,
 )
 from cab.scoring.index import AVERAGE
-from cab.verdicts import SIGN, legend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from cab.efficiency.cost import Cost
 
 UNITS = {"time": ("seconds", 1e3, "milliseconds"), "memory": ("bytes", 2.0**-20, "MiB")}
 """Column of the costs, factor and unit that curves are drawn in."""
@@ -57,3 +60,33 @@ def _value_at(curve: pd.DataFrame, length: float) -> float:
     if not math.isfinite(length) or known.empty or not known["length"].min() <= length <= known["length"].max():
         return math.nan
     return float(np.exp(np.interp(np.log(length), np.log(known["length"]), np.log(known["value"]))))
+
+
+def plot(costs: Iterable[Cost], folder: Path) -> list[Path]:
+    """Plot time and memory against length: one PNG per pattern, phase and resource."""
+    import pandas as pd
+
+    from cab.efficiency.cost import DECODING
+    from cab.efficiency.report import by_phase
+    from cab.reports.figures import length_figure, looks, style
+
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for group in by_phase(costs):
+        pattern, phase = group[0].pattern, group[0].phase
+        decodes = phase in DECODING
+        resources = {
+            "time": ("ms a token" if decodes else "ms a call", lambda cost: cost.seconds * 1e3),
+            "memory": ("MiB of state" if decodes else "MiB", lambda cost: cost.bytes / 2**20),
+        }
+        for resource, (ylabel, value) in resources.items():
+            rows = [(cost.attention, cost.length, value(cost)) for cost in group if cost.status == "ok"]
+            curves = pd.DataFrame(rows, columns=["attention", "length", "value"])
+            if curves.empty:
+                continue
+            title = f"{pattern} {phase}: {resource}"
+            figure = length_figure(curves, title=title, ylabel=ylabel, looks=looks(curves["attention"]))
+            paths.append(folder / f"{pattern}-{phase}-{resource}.png".lower())
+            with style():
+                figure.savefig(paths[-1], dpi=200)
+    return paths

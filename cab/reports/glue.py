@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cab.printable import csv_table, printable
-from cab.record import Status
+from cab.files.sanitize import csv_table, printable
+from cab.records.record import Status
 from cab.reports.sections import Block
 from cab.reports.tables import Column, Entry, Row, Table, plain
 

@@ -8,14 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cab.files.sanitize import csv_table, listed
 from cab.patterns import pattern_rank
-from cab.printable import csv_table
-from cab.record import PLACE, Status
+from cab.records.record import PLACE, Status
+from cab.records.verification_status import verdicts
 from cab.reports.suites import Suite, printable_results, split_suites
 from cab.scoring import Scores, benefit_of_attention, score
 from cab.scoring.index import AVERAGE
-from cab.scoring.notes import listed
-from cab.verdicts import verdicts
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,8 +12,8 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from cab.printable import csv_table, printable
-from cab.record import Status
+from cab.files.sanitize import csv_table, printable
+from cab.records.record import Status
 from cab.reports import figures
 from cab.reports.inline_svg import inline_svg
 from cab.reports.sections import Block

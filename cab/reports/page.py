@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from cab.printable import printable
+from cab.files.sanitize import printable
+from cab.records.verification_status import LEGEND
 from cab.reports.arena import arena_blocks, arena_table
 from cab.reports.glue import glue_blocks, glue_table
 from cab.reports.needles import needle_blocks, needle_table
@@ -25,7 +26,6 @@ from cab.reports.records import record_facts
 from cab.reports.sections import efficiency_blocks, suite_section
 from cab.reports.suites import printable_results
 from cab.scoring import NORMALIZATIONS
-from cab.verdicts import LEGEND
 
 if TYPE_CHECKING:
     import pandas as pd

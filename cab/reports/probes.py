@@ -15,9 +15,9 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from cab.files.sanitize import csv_table, printable
 from cab.patterns import pattern_rank
-from cab.printable import csv_table, printable
-from cab.record import Status
+from cab.records.record import Status
 from cab.reports import figures
 from cab.reports.inline_svg import inline_svg
 from cab.reports.sections import Block
@@ -26,7 +26,7 @@ from cab.reports.tables import Column, Entry, Row, Table, element_id, plain
 if TYPE_CHECKING:
     import pandas as pd
 
-    from cab.record import Record
+    from cab.records.record import Record
 
 TASK, METRIC = "probe", "accuracy"
 KNOBS = {"pairs": "task", "distance": "task", "noise": "task", "embed_dim": "backbone"}

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from cab.printable import printable
-from cab.record import CELL, Record, Status
+from cab.files.sanitize import printable
+from cab.records.record import CELL, Record, Status
 from cab.reports.leaderboard import with_place
 
 if TYPE_CHECKING:

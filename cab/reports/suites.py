@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cab.files.sanitize import printable
 from cab.patterns import pattern_rank
-from cab.printable import printable
-from cab.record import PLACE
-from cab.results import PUBLISHED
+from cab.records.record import PLACE
+from cab.records.results import PUBLISHED
 from cab.scoring.selection import data_ranks, indexed, is_synthetic, other_data
 from cab.suite.cells import PRESET
 from cab.suite.check import cells_that_fail

@@ -12,15 +12,15 @@ from typing import Any
 
 from cab.backbone import AttentionSpec
 from cab.backbone_protocols import missing_call
-from cab.build import backbone_patterns, check_attention, check_slot, parse_elsewhere
-from cab.config import read_rows, tuned_options
+from cab.config import backbone_options, trainer_config
+from cab.config.compose import read_rows, tuned_options
+from cab.config.run_options import typed_config
+from cab.config.trainer_config import TrainerConfig
 from cab.errors import Unsupported, UserError
 from cab.patterns import Pattern
-from cab.record import Record, cell_hash, record_path
-from cab.registry import ATTENTIONS, BACKBONES, TASKS
-from cab.run_options import typed_config
-from cab.runner import backbone_options, trainer_config
-from cab.runner.trainer_config import TrainerConfig
+from cab.records.record import Record, cell_hash, record_path
+from cab.registry.build import backbone_patterns, check_attention, check_slot, parse_elsewhere
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.task import Task
 
 log = logging.getLogger("cab")

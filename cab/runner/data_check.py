@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cab.errors import UserError
-from cab.record import Record, Status, record_path
+from cab.records.record import Record, Status, record_path
 from cab.runner.cell import Cell
 
 

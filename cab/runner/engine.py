@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import torch
 
 from cab.backbone import Backbone
-from cab.build import build_backbone, without_memory
 from cab.errors import UserError, first_line, unknown_name
-from cab.registry import BACKBONES
+from cab.registry.build import build_backbone, without_memory
+from cab.registry.registries import BACKBONES
 from cab.runner.cell import Cell
 from cab.runner.faults import StopSignals
 from cab.runner.gpu_share import keep_to_share

@@ -18,9 +18,9 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from cab.config import paper_row, register_configs, resolve, tuning_rows
-from cab.config_folders import CONFIGS
-from cab.config_sources import REGISTRIES
+from cab.config.compose import paper_row, register_configs, resolve, tuning_rows
+from cab.config.folders import CONFIGS
+from cab.config.sources import REGISTRIES
 from cab.runner.launch import readable_errors
 
 ROOT = CONFIGS.parent

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 
-from cab.errors import UserError
-from cab.record import Status
+from cab.records.record import Status
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -49,27 +46,6 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     words = ("allocate memory", "not enough memory", "out of memory", "bad_alloc")
     return isinstance(error, (RuntimeError, OSError)) and any(word in str(error).lower() for word in words)
-
-
-def is_full_disk(error: Exception) -> bool:
-    """Whether a write failed for want of room; torch.save reports that as a failed write of its own."""
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return isinstance(error, RuntimeError) and "PytorchStreamWriter failed writing" in str(error)
-
-
-@contextlib.contextmanager
-def disk_errors(folder: Path) -> Iterator[None]:
-    """A full disk is the user's to fix: no record is written, so the cell can go on when there is room."""
-    try:
-        yield
-    except Exception as error:
-        if is_full_disk(error):
-            raise UserError(
-                f"no room left on the disk of {folder}: free some and run the same command again; "
-                "earlier results and checkpoints are whole"
-            ) from error
-        raise
 
 
 class StopSignals:

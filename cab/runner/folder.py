@@ -12,7 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from cab.errors import UserError
-from cab.runner.faults import disk_errors
+from cab.files.disk import disk_errors
 
 LOCK = "lock"
 ABOUT = "cell.json"

@@ -13,13 +13,13 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from cab.config import check_overrides, register_configs, resolve
-from cab.config_folders import CONFIGS
+from cab.config.compose import check_overrides, register_configs, resolve
+from cab.config.composer import Composer
+from cab.config.folders import CONFIGS
 from cab.errors import UserError, first_line
-from cab.runner.composition import Composer
+from cab.registry.options import annotations_of, check_names, check_types, with_words
 from cab.runner.report import Job, Report
 from cab.runner.run import run_cell
-from cab.typed_options import annotations_of, check_names, check_types, with_words
 
 
 def run_overrides(overrides: Sequence[str], *, is_sweep: bool) -> Report:

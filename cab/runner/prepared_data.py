@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cab.config import check_overrides
+from cab.config.compose import check_overrides
 from cab.data.sources import DataSet
-from cab.registry import TASKS
+from cab.registry.registries import TASKS
 from cab.runner.cell import Cell
 from cab.runner.launch import jobs_of
 from cab.runner.report import Report

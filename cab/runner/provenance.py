@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from cab.record import About, now
-from cab.registry import ATTENTIONS
+from cab.records.record import About, now
+from cab.records.verified import code_of, is_verified
+from cab.registry.registries import ATTENTIONS
 from cab.runner.gpu_share import sharers
-from cab.verified import code_of, is_verified
 
 if TYPE_CHECKING:
     from cab.runner.cell import Cell
@@ -121,7 +121,7 @@ class Effort:
         self._seconds, self._load = _cpu_seconds(), _load()
 
     def read(self) -> dict[str, Any]:
-        """``cpu_seconds`` and ``load`` of a :class:`cab.record.Cost`."""
+        """``cpu_seconds`` and ``load`` of a :class:`cab.records.record.Cost`."""
         return {"cpu_seconds": _cpu_seconds() - self._seconds, "load": (self._load + _load()) / 2}
 
 

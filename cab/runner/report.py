@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cab.errors import Unsupported, UserError, first_line
-from cab.folders import check_writable
-from cab.record import Record, Status, record_path
+from cab.files.folders import check_writable
+from cab.records.record import Record, Status, record_path
 from cab.runner.cell import Cell
 from cab.runner.data_check import DataCheck
 

@@ -16,13 +16,14 @@ import torch
 
 from cab.backbone import Backbone
 from cab.errors import UserError
-from cab.folders import check_writable
-from cab.record import About, Cost, Record, Status, record_path, weights_path
+from cab.files.disk import disk_errors, is_full_disk
+from cab.files.folders import check_writable
+from cab.records.record import About, Cost, Record, Status, record_path, weights_path
 from cab.runner.batches import DeviceBatches, mix_seed
 from cab.runner.cell import Cell
 from cab.runner.data_check import DataCheck
 from cab.runner.engine import Run, make_backbone
-from cab.runner.faults import disk_errors, is_full_disk, status_of
+from cab.runner.faults import status_of
 from cab.runner.folder import empty_folder, held_folder, save_whole
 from cab.runner.provenance import Effort, PeakMemory, about_run, attention_code
 from cab.runner.report import Outcome

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from cab.backbone import AttentionSpec
 from cab.errors import Unsupported, UserError
-from cab.record import Record, Status, record_path, weights_path
-from cab.registry import ATTENTIONS, BACKBONES, TASKS
+from cab.records.record import Record, Status, record_path, weights_path
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.runner.cell import Cell
 from cab.runner.data_check import DataCheck
 from cab.runner.engine import Run

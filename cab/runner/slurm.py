@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cab.errors import UserError
-from cab.record import Cost, Record, Status, record_path
+from cab.records.record import Cost, Record, Status, record_path
 from cab.runner.cell import Cell
 from cab.runner.faults import Preempted
 from cab.runner.provenance import about_run

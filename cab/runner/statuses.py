@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cab.errors import UserError
-from cab.record import CELL, Record, record_path
+from cab.records.record import CELL, Record, record_path
 from cab.runner.folder import ABOUT, is_held
 
 UNFINISHED = ("running", "cut")
@@ -18,7 +18,7 @@ UNFINISHED = ("running", "cut")
 
 @dataclass(frozen=True)
 class CellStatus:
-    """``status``: one of ``cab.record.Status``, ``running``, ``cut`` or ``broken`` (the record cannot be read)."""
+    """``status``: a ``cab.records.record.Status``, or ``running``, ``cut`` or ``broken`` (the record is unreadable)."""
 
     cell: Mapping[str, Any]
     status: str

@@ -9,10 +9,10 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
-from cab.config_sources import REGISTRIES
+from cab.config.sources import REGISTRIES
 from cab.errors import UserError
-from cab.registry import TASKS
-from cab.results import is_generated
+from cab.records.results import is_generated
+from cab.registry.registries import TASKS
 from cab.runner.cell import GROUPS, runnable_cells, why_not_runnable
 
 

@@ -1,7 +1,6 @@
 """Scoring: the compositional index, and the analyses that the paper makes of results. Never imports torch."""
 
 from cab.scoring.agreement import rank_agreement
-from cab.scoring.audit import audit
 from cab.scoring.benefit import benefit_of_attention
 from cab.scoring.correlation import benchmark_correlation, pattern_correlation, task_correlation
 from cab.scoring.costs import load_costs
@@ -16,7 +15,6 @@ __all__ = [
     "NORMALIZATIONS",
     "Comparison",
     "Scores",
-    "audit",
     "benchmark_correlation",
     "benefit_of_attention",
     "compare",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cab.results import PAPER_DIR
+from cab.records.results import PAPER_DIR
 from cab.scoring.index import AVERAGE
 from cab.scoring.normalization import population
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cab.patterns import pattern_rank
-from cab.record import PLACE
+from cab.records.record import PLACE
 from cab.scoring.intervals import Error, Key, Spread
 from cab.scoring.normalization import TERM, terms
 from cab.scoring.notes import Gap, corrected_constants, find_gaps, missing_numbers, not_scored, without_deviation

@@ -7,8 +7,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError, unknown_name
-from cab.record import PLACE
-from cab.results import PAPER_DIR
+from cab.records.record import PLACE
+from cab.records.results import PAPER_DIR
 from cab.scoring.selection import is_synthetic
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from cab.record import PLACE
-from cab.results import PUBLISHED
+from cab.files.sanitize import listed
+from cab.records.record import PLACE
+from cab.records.results import PUBLISHED
 from cab.scoring.intervals import Key
 from cab.scoring.normalization import ABLATION, PUBLISHED_TERM, TERM, corrections, population
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _NUMBER = [*PLACE[1:], "metric"]
-_SHOWN = 3
 Number = tuple[str, ...]
 """Data set, variant, backbone, metric."""
 
@@ -139,10 +139,3 @@ def _by_task(needed: pd.DataFrame) -> dict[tuple[str, str], list[tuple[str, ...]
 def _named(number: Number) -> str:
     dataset, variant, backbone, metric = number
     return " ".join(filter(None, (backbone, dataset, variant, metric)))
-
-
-def listed(names: Iterable[str]) -> str:
-    """The first names, and how many more there are."""
-    names = list(names)
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from cab.config import backbone_options, trainer_config
 from cab.errors import UserError
-from cab.record import CELL, PLACE, Record, Status
-from cab.registry import TASKS
-from cab.results import EXAMPLE_COMMAND, SYNTHETIC, is_generated
-from cab.runner import backbone_options, trainer_config
+from cab.records.record import CELL, PLACE, Record, Status
+from cab.records.results import EXAMPLE_COMMAND, SYNTHETIC, is_generated
+from cab.registry.registries import TASKS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from cab.errors import UserError
-from cab.record import Record, Status
-from cab.results import whole_records
+from cab.records.record import Record, Status
+from cab.records.results import whole_records
 
 CELLS = Path(__file__).resolve().parents[2] / "configs" / "suite" / "cells.csv"
 DATASET, PRESET = "synthetic", "mini"

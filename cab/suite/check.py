@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cab.results import MINI_DIR, whole_records
+from cab.records.results import MINI_DIR, whole_records
 from cab.suite.cells import CellScores, collect
 
 LEAST_DEVIATIONS = 10.0

@@ -10,8 +10,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from cab.patterns import pattern_rank
-from cab.record import Record, Status
-from cab.results import MINI_DIR, table_of, whole_records
+from cab.records.record import Record, Status
+from cab.records.results import MINI_DIR, table_of, whole_records
 from cab.scoring.index import AVERAGE, Scores, score
 from cab.scoring.order import order_table
 from cab.suite.cells import CellScores, collect

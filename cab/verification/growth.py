@@ -9,9 +9,9 @@ from functools import partial
 
 import torch
 
-from cab.memory import peak_bytes
 from cab.verification.check import Worst, check
 from cab.verification.inputs import Module
+from cab.verification.memory import peak_bytes
 from cab.verification.subject import Subject
 
 SHORTEST, LONGEST, LONGEST_QUADRATIC = 512, 8192, 2048

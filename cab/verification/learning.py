@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cab.learning import Learner, auxiliary_loss, end_step, parameter_groups, recompute
 from cab.padding import Padding
+from cab.training import Learner, auxiliary_loss, end_step, parameter_groups, recompute
 from cab.verification.check import Worst, causal, check, keeps_contract
 from cab.verification.compare import LEAK, ROUNDING, difference, gradient_floor
 from cab.verification.inputs import Inputs, Module, padded_places, row_alone, with_padding

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cab.learning import auxiliary_loss
+from cab.training import auxiliary_loss
 from cab.verification.check import Worst, check
 from cab.verification.compare import difference
 from cab.verification.inputs import with_padding

@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_leaves
 
 from cab.attention import ALONE, Attention
 from cab.errors import UserError
-from cab.learning import Learner, auxiliary_loss
 from cab.patterns import Pattern
+from cab.training import Learner, auxiliary_loss
 from cab.verification.inputs import Inputs, Module
 
 WIDTH, HEADS = 32, 4

@@ -14,7 +14,7 @@ from torch import nn
 from cab.attention import Attention
 from cab.errors import UserError, unknown_name
 from cab.patterns import Pattern
-from cab.registry import ATTENTIONS
+from cab.registry.registries import ATTENTIONS
 from cab.verification.check import CHECKS, Check
 from cab.verification.subject import Subject, takes
 

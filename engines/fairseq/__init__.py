@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from cab import Backbone, UserError
-from cab.registry import ATTENTIONS
+from cab.registry.registries import ATTENTIONS
 from cab.runner.cell import Cell
 from cab.runner.engine import Run, Training
 from cab.runner.faults import Diverged
@@ -39,7 +39,7 @@ def check(cell: Cell, processes: Processes) -> None:
         raise UserError("engine=fairseq trains in one process: start it without torchrun or srun")
     name = cell.attention.name
     if not ATTENTIONS.get(name).cls.__module__.startswith("attentions."):
-        code = "import sys; from cab.registry import ATTENTIONS; print(sys.argv[1] in ATTENTIONS)"
+        code = "import sys; from cab.registry.registries import ATTENTIONS; print(sys.argv[1] in ATTENTIONS)"
         if environment.python(code, name).strip() != "True":
             raise UserError(
                 f"attention '{name}' is not in fairseq's environment; install its package there too: "

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from cab import UserError
+from cab.config.trainer_config import TrainerConfig
 from cab.errors import Unsupported
-from cab.registry import BACKBONES
+from cab.registry.registries import BACKBONES
 from cab.runner.cell import Cell
-from cab.runner.trainer_config import TrainerConfig
 from tasks.lm.task import LM
 from tasks.mlm.task import MLM
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cab import UserError
-from cab.cache import prepared
+from cab.files.cache import prepared
 from engines.fairseq import environment
 from tasks.corpus.tokens import END, NUM_SPECIAL, Corpus
 

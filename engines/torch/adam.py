@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
-from cab.learning import parameter_groups
-from cab.runner.trainer_config import TrainerConfig
+from cab.config.trainer_config import TrainerConfig
+from cab.training import parameter_groups
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -93,7 +93,7 @@ class Adam:
 def make_optimizer(network: nn.Module, config: TrainerConfig) -> Adam:
     """Weight decay applies to all parameters, or without ``decay_vectors`` to those of two or more dimensions.
 
-    A module's own rules come first (:func:`cab.learning.parameter_groups`).
+    A module's own rules come first (:func:`cab.training.parameter_groups`).
     """
     groups = []
     for group in parameter_groups(network, learning_rate=config.learning_rate, weight_decay=config.weight_decay):

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cab.config.trainer_config import TrainerConfig
 from cab.errors import UserError
 from cab.runner.folder import save_whole
-from cab.runner.trainer_config import TrainerConfig
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cab.config.trainer_config import TrainerConfig
 from cab.runner.faults import Diverged
-from cab.runner.trainer_config import TrainerConfig
 from engines.torch.parallel import OneProcess
 
 Entry = dict[str, float | None]

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from cab.attention import State
 from cab.backbone import Backbone
-from cab.learning import auxiliary_loss, end_step
 from cab.runner.batches import DeviceBatches, StepBatches, mix_seed, on_device
 from cab.runner.engine import Run
 from cab.runner.faults import Preempted
 from cab.runner.folder import save_whole
 from cab.runner.progress import counted
 from cab.task import Task
+from cab.training import auxiliary_loss, end_step
 from engines.torch.adam import make_optimizer
 from engines.torch.checkpoints import Checkpoints, averaged_steps
 from engines.torch.history import History

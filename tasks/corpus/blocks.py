@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from cab import UserError
-from cab.cache import prepared
+from cab.files.cache import prepared
 from tasks.corpus.tokens import END, PAD, Corpus
 
 

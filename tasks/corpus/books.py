@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from cab import UserError
-from cab.cache import checksums
 from cab.data.sources import how_to_get
+from cab.files.cache import checksums
 from tasks.hub import stream
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cab.cache import prepared, progress
+from cab.files.cache import prepared, progress
 from tasks.bpe import read_bpe, trained_bpe
 from tasks.corpus.books import PARTS, Books
 from tasks.words import WORDS, words_of

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cab import UserError
-from cab.cache import checksums
 from cab.data.sources import how_to_get
+from cab.files.cache import checksums
 from tasks.corpus.books import PARTS, Books
 
 SPELLINGS = {"train": "train", "validation": "valid", "test": "test"}

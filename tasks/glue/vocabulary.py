@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cab import UserError
-from cab.record import Record
+from cab.records.record import Record
 from tasks.bpe import read_bpe, trained_bpe
 from tasks.corpus.tokens import BEGIN, END, NUM_SPECIAL
 from tasks.mlm.task import MLM

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from cab import UserError
-from cab.cache import prepared, progress
 from cab.data.sources import data_set, how_to_get
+from cab.files.cache import prepared, progress
 
 PARTS = ("train", "validation", "test")
 SYMBOLS = "symbols.bin"

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import PairClassifier
-from cab.results import is_generated
+from cab.records.results import is_generated
 from cab.task import Batches, Metric
 from tasks.lra import baselines, images, listops, path_files, retrieval, text
 from tasks.lra.pathfinder import PATHFINDER, PATHX, GeneratedPaths

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from cab import UserError
-from cab.cache import checksum, checksums, prepared, progress
 from cab.data.sources import how_to_get
+from cab.files.cache import checksum, checksums, prepared, progress
 from tasks.pcc.pcd import read_pcd
 
 TRAINING_VIEWS = 8

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from cab import UserError
-from cab.cache import checksums, prepared, progress
 from cab.data.sources import how_to_get
+from cab.files.cache import checksums, prepared, progress
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 

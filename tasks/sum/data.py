@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from cab import UserError
-from cab.cache import checksums, prepared, progress
 from cab.data.sources import how_to_get
+from cab.files.cache import checksums, prepared, progress
 from tasks.hub import stream
 from tasks.sum.synthetic import generate_pair
 

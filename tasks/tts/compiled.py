@@ -10,7 +10,7 @@ from types import ModuleType
 import numpy as np
 from filelock import FileLock
 
-from cab.cache import cache_root
+from cab.files.cache import cache_root
 
 
 @functools.cache

@@ -16,8 +16,8 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from cab import UserError
-from cab.cache import checksums, prepared, progress
 from cab.data.sources import how_to_get
+from cab.files.cache import checksums, prepared, progress
 from tasks.tts.audio import HOP, NUM_MELS, RATE, features, read_wave
 from tasks.tts.phonemes import ALIGNED, END, PAD, WRITTEN, written_tokens
 from tasks.tts.synthetic import generate_utterance, written_form

@@ -15,8 +15,8 @@ from torch import Tensor
 from backbones.transformer_tts import TransformerTTS
 from cab import Attention, Pattern, UserError, build_backbone
 from cab.backbone_protocols import StepSynthesiser, missing_call
-from cab.record import Record, Status, weights_path
-from cab.registry import BACKBONES
+from cab.records.record import Record, Status, weights_path
+from cab.registry.registries import BACKBONES
 from tasks.tts.data import FRAMES_PER_STEP
 from tasks.tts.phonemes import ALIGNED, ARPABET, WRITTEN
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from backbones.transformer_tts import TransformerTTS
 from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import DurationSynthesiser, StepSynthesiser
-from cab.registry import BACKBONES
+from cab.registry.registries import BACKBONES
 from cab.task import Batches, Metric
 from tasks.tts.audio import griffin_lim, in_16_bits
 from tasks.tts.baselines import mean_phonemes, spoken_by_phoneme

@@ -13,7 +13,7 @@ from attentions.reformer import ReformerAttention
 from attentions.routing import RoutingAttention
 from cab import UserError
 from cab.attention import Padding
-from cab.learning import end_step
+from cab.training import end_step
 from tests.attentions import agreement
 
 CASES: list[tuple[str, str, dict[str, Any]]] = [

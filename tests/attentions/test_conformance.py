@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from cab.registry import ATTENTIONS
+from cab.registry.registries import ATTENTIONS
 from cab.verification import run_checks, select_checks, subject_of
 from cab.verification.check import Check
 from tests.attentions.trust import SEED, split

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from attentions.etc import ETCAttention
 from cab import UserError
-from cab.learning import end_step
-from cab.registry import ATTENTIONS
+from cab.registry.registries import ATTENTIONS
+from cab.training import end_step
 from tests.attentions import agreement
 
 CASES: list[tuple[str, str, dict[str, Any]]] = [

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from attentions.bases.recurrent import Recurrent
 from attentions.kernels import fla_kernels
-from attentions.recurrent import Recurrent
 from cab import build_attention
-from cab.registry import ATTENTIONS
+from cab.registry.registries import ATTENTIONS
 from tests.attentions.interpreter import needs_triton
 
 INTERPRETED = Path(__file__).with_name("fla_interpreted.py")

@@ -9,7 +9,7 @@ import torch
 
 from attentions.gau import GatedAttentionUnit, GroupedUnit
 from cab import UserError, build_attention
-from cab.registry import ATTENTIONS
+from cab.registry.registries import ATTENTIONS
 from tests.attentions.agreement import (
     assert_causal,
     assert_decodes,

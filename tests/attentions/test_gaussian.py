@@ -12,7 +12,7 @@ from attentions.kernels import target_blocks
 from attentions.skyformer import SkyformerAttention
 from attentions.soft import SoftAttention
 from cab import UserError, build_attention
-from cab.registry import ATTENTIONS
+from cab.registry.registries import ATTENTIONS
 from tests.attentions.agreement import (
     assert_causal,
     assert_decodes,

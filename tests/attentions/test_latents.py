@@ -12,7 +12,7 @@ from attentions.kernels.precision import no_weight
 from attentions.kernels.running_means import BLOCK, read_running_means
 from attentions.linformer import LinformerAttention
 from cab import Padding, UserError, build_attention
-from cab.registry import ATTENTIONS
+from cab.registry.registries import ATTENTIONS
 from tests.attentions.agreement import (
     assert_causal,
     assert_decodes,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cab import UserError
-from cab.registry import ATTENTIONS
+from cab.registry.registries import ATTENTIONS
 from tests.attentions import agreement
 
 CASES: list[tuple[str, str, dict[str, Any]]] = [

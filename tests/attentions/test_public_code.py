@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from cab import build_attention
-from cab.registry import ATTENTIONS
+from cab.registry.registries import ATTENTIONS
 
 FILES = Path(__file__).parent / "public_code"
 

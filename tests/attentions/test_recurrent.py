@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from attentions.bases.recurrent import Recurrent
+from attentions.bases.token_shift import TokenShift
 from attentions.kernels.recurrence import recurrence
-from attentions.recurrent import Recurrent
 from attentions.rwkv6 import RWKV6Attention
 from attentions.rwkv7 import RWKV7Attention
-from attentions.token_shift import TokenShift
 from cab import Attention, Depth, Padding, UserError, build_attention
-from cab.learning import parameter_groups
+from cab.training import parameter_groups
 from tests.attentions.agreement import (
     assert_causal,
     assert_compiles,

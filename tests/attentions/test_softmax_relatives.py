@@ -14,7 +14,7 @@ from attentions.kernels.rotary import rotate
 from attentions.mla import LatentKeyValueAttention
 from attentions.nsa import NativeSparseAttention
 from cab import Depth, UserError, build_attention
-from cab.registry import ATTENTIONS
+from cab.registry.registries import ATTENTIONS
 from tests.attentions.agreement import (
     assert_causal,
     assert_decodes,

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from attentions.diag_attention import DiagAttention
 from attentions.kernels.merged_norm import SimpleRMSNorm
 from cab import Depth, Padding, UserError, build_attention, build_backbone
-from cab.registry import ATTENTIONS
+from cab.registry.registries import ATTENTIONS
 from tests.attentions.agreement import (
     WIDTH,
     assert_causal,

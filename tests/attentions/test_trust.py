@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from cab import verified
-from cab.verified import COLUMNS, COMMITTED, Row, read_rows, write_rows
+from cab.records import verified
+from cab.records.verified import COLUMNS, COMMITTED, Row, read_rows, write_rows
 from tests.attentions.trust import codes, split
 
 PAIRS = list(codes())

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attentions.kernels.windowed import Window, windowed_attention
 from cab import build_attention
-from cab.registry import ATTENTIONS
+from cab.registry.registries import ATTENTIONS
 
 CASES = [(entry.name, str(pattern)) for entry in ATTENTIONS for pattern in entry.patterns if entry.name != "none"]
 

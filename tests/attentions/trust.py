@@ -11,8 +11,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from cab.registry import ATTENTIONS
-from cab.verified import COMMITTED, code_of, read_rows
+from cab.records.verified import COMMITTED, code_of, read_rows
+from cab.registry.registries import ATTENTIONS
 
 SEED = os.environ["CAB_CONFORMANCE_SEED"]
 SHARE = 10

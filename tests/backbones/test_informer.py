@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cab import Pattern, UserError, build_backbone
-from cab.results import PAPER_DIR
+from cab.records.results import PAPER_DIR
 
 SMALL = {"channels": 3, "embed_dim": 16, "num_heads": 2, "ffn_dim": 32, "dropout": 0.0}
 

@@ -26,8 +26,8 @@ from cab.backbone_protocols import (
     StepSynthesiser,
     TokenLM,
 )
-from cab.config import tuned_options
-from cab.registry import ATTENTIONS, BACKBONES, TASKS
+from cab.config.compose import tuned_options
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 
 SIZES = Path(__file__).resolve().parents[2] / "configs" / "size"
 FOUR = {

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from backbones.layers import reversible
 from cab import Backbone, UserError, build_backbone
-from cab.learning import auxiliary_loss, end_step, recompute
-from cab.memory import peak_bytes
+from cab.training import auxiliary_loss, end_step, recompute
+from cab.verification.memory import peak_bytes
 from tests.backbones.language_models import VOCABULARY, padding, small, tokens
 from tests.backbones.learning import losses
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from backbones.layers.tokens import SinusoidalPositions
 from backbones.layers.universal import HaltingStack
 from cab import Backbone, UserError, build_backbone
-from cab.learning import auxiliary_loss
+from cab.training import auxiliary_loss
 from tests.backbones.language_models import padding, small, tokens
 from tests.backbones.learning import same_gradients
 

@@ -6,7 +6,8 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from cab.record import About, Cost, Metric, Record, cell_hash
+from cab.metric import Metric
+from cab.records.record import About, Cost, Record, cell_hash
 
 MADE = ("command", "hardware", "config", "hash", "data", "attention_code", "verified")
 COST = Cost(params=1_000_003, train_seconds=75.5, peak_memory_bytes=3 * 2**29, steps=40)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from cab import Attention, Depth, Padding, Pattern, UserError, build_attention, build_backbone
 from cab.attention import State
 from cab.padding import lengths
-from cab.registry import ATTENTIONS, register_attention
+from cab.registry.registries import ATTENTIONS, register_attention
 from tests.attentions.agreement import assert_causal, assert_decodes, assert_forms_agree, assert_padding_is_nothing
 
 WIDTH, HEADS = 24, 3

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cab import UserError
-from cab.cache import checksum, prepared
+from cab.files.cache import checksum, prepared
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def test_a_failure_leaves_nothing_and_is_tried_again(root: Path) -> None:
 
 def test_processes_that_start_together_make_it_once(tmp_path: Path) -> None:
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom cab.cache import prepared\n"
+        "import sys, time\nfrom pathlib import Path\nfrom cab.files.cache import prepared\n"
         "def build(folder):\n"
         "    with open(sys.argv[1], 'a') as log: log.write('made\\n')\n"
         "    time.sleep(0.3)\n"

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cab import code_hash
-from cab.attention_files import load_class
-from cab.code_hash import attention_hash
-from cab.registry import ATTENTIONS
-from cab.verified import code_of
+from cab.records import code_hash
+from cab.records.code_hash import attention_hash
+from cab.records.verified import code_of
+from cab.registry.files import load_class
+from cab.registry.registries import ATTENTIONS
 from tests.cab.cli.command import ROOT
 
 MINE = '''
@@ -111,16 +111,14 @@ def hash_of_registered(name):
         ("attentions/kernels/windowed.py", [True, False, False]),
         ("attentions/vanilla.py", [False, True, False]),
         ("cab/attention.py", [True, True, False]),
-        ("cab/decoding.py", [True, True, False]),
-        ("cab/heads.py", [True, True, False]),
         ("cab/padding.py", [True, True, False]),
-        ("cab/learning.py", [True, True, False]),
+        ("cab/training.py", [True, True, False]),
         ("cab/input_checks.py", [True, True, False]),
-        ("cab/memory.py", [False, False, True]),
+        ("cab/verification/memory.py", [False, False, True]),
         ("cab/verification/padding.py", [False, False, True]),
         ("cab/reports/page.py", [False, False, False]),
         ("cab/runner/run.py", [False, False, False]),
-        ("cab/registry.py", [False, False, False]),
+        ("cab/registry/registries.py", [False, False, False]),
     ],
 )
 def test_which_modules_count_in_this_repository(monkeypatch, file, changed):
@@ -129,8 +127,8 @@ def test_which_modules_count_in_this_repository(monkeypatch, file, changed):
     before, read = hashes(), code_hash._read
 
     def with_a_change(path):
-        digest, names = read(path)
-        return (f"changed {digest}" if path == ROOT / file else digest), names
+        source = read(path)
+        return source._replace(digest=f"changed {source.digest}") if path == ROOT / file else source
 
     monkeypatch.setattr(code_hash, "_read", with_a_change)
     assert [new != old for new, old in zip(hashes(), before, strict=True)] == changed
@@ -138,7 +136,7 @@ def test_which_modules_count_in_this_repository(monkeypatch, file, changed):
 
 
 def test_nothing_is_imported():
-    program = "import sys; from cab.code_hash import checks_hash; checks_hash(); print('torch' in sys.modules)"
+    program = "import sys; from cab.records.code_hash import checks_hash; checks_hash(); print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, text=True) == "False\n"
 
 
@@ -150,5 +148,67 @@ def test_classes_of_packages_and_of_files(file):
 
 
 def test_relative_imports():
-    names = code_hash._parsed(b"from . import a\nfrom ..kernels.b import c\nfrom .d import e", "top.below")[1]
-    assert {"top.below", "top.below.a", "top.kernels.b", "top.kernels.b.c", "top.below.d"} <= set(names)
+    source = code_hash._parsed(b"from . import a\nfrom ..kernels.b import c\nfrom .d import e", "top.below")
+    assert [item[:2] for item in source.imports] == [("top.below", "a"), ("top.kernels.b", "c"), ("top.below.d", "e")]
+
+
+# --- a moved module --------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import inspect, pathlib
+from cab.records.code_hash import attention_hash
+from cab.registry.registries import ATTENTIONS
+for entry in ATTENTIONS:
+    cls = entry.cls
+    print(entry.name, attention_hash(cls.__qualname__, pathlib.Path(inspect.getfile(cls)), cls.__module__))
+"""
+
+
+def hashes_in(copy):
+    """The hash of every registered attention, by name, in a copy of the repository."""
+    lines = subprocess.check_output([sys.executable, "-c", PROGRAM], cwd=copy, text=True).splitlines()
+    return dict(line.split() for line in lines)
+
+
+def move(copy, old, new):
+    """Move a module as `git mv` and a search for its dotted name would."""
+    source, target = copy / old, copy / new
+    target.parent.mkdir(exist_ok=True)
+    (target.parent / "__init__.py").touch()
+    shutil.move(source, target)
+    dotted, moved = (name.removesuffix(".py").replace("/", ".") for name in (old, new))
+    for path in copy.rglob("*.py"):
+        text = path.read_text()
+        if dotted in text:
+            path.write_text(text.replace(dotted, moved))
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("copy")
+    for package in ("cab", "attentions"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def test_moved_modules_leave_every_hash_and_a_changed_operator_those_that_use_it(copy):
+    before = hashes_in(copy)
+    assert len(before) >= 70
+    move(copy, "cab/padding.py", "cab/masks/padding.py")
+    move(copy, "attentions/kernels/precision.py", "attentions/kernels/upcasting.py")
+    assert hashes_in(copy) == before
+
+    kernel = copy / "attentions" / "kernels" / "rotary.py"
+    text = kernel.read_text()
+    kernel.write_text(text.replace("even * cos - odd * sin", "even * cos + odd * sin"))
+    assert kernel.read_text() != text
+    after = hashes_in(copy)
+    assert {name for name in before if after[name] != before[name]} == {"flash_gau", "flash_quad", "mla"}
+
+
+def test_taking_the_same_name_from_another_module_changes_it(file):
+    (file.parent / "other.py").write_text("SCALE = 3.0\n")
+    file.write_text(file.read_text() + "\nimport other\n")
+    before = hash_of(file)
+    file.write_text(file.read_text().replace("from beside import SCALE", "import beside\nfrom other import SCALE"))
+    assert hash_of(file) != before

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cab.learning import Learner, ParameterRule, auxiliary_loss, end_step, parameter_groups, recompute
 from cab.padding import Padding
+from cab.training import Learner, ParameterRule, auxiliary_loss, end_step, parameter_groups, recompute
 
 
 class Centroid(Learner):

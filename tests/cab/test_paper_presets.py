@@ -8,9 +8,9 @@ import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 
-from cab.config import paper_value, read_table, register_configs, resolve, tuned_options
-from cab.config_folders import CONFIGS
-from cab.registry import TASKS
+from cab.config.compose import paper_value, read_table, register_configs, resolve, tuned_options
+from cab.config.folders import CONFIGS
+from cab.registry.registries import TASKS
 from cab.runner import launch
 
 NETWORKS: dict[str, dict[str, Any]] = {

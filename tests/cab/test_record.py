@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from cab import UserError
-from cab.record import Cost, Metric, Record, Status
-from cab.record_schema import LATER, sealed
-from cab.results import read_results
+from cab.metric import Metric
+from cab.records.record import Cost, Record, Status
+from cab.records.results import read_results
+from cab.records.schema import LATER, sealed
 from tests.cab.made_records import make_about, make_record
 
 
@@ -152,7 +153,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_records_need_neither_torch_nor_pandas() -> None:
-    script = "import sys, cab.record; sys.exit(bool({'torch', 'pandas', 'numpy'} & set(sys.modules)))"
+    script = "import sys, cab.records.record; sys.exit(bool({'torch', 'pandas', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 

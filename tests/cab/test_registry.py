@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from cab.errors import UserError
-from cab.registry import ATTENTIONS, BACKBONES, TASKS, AttentionEntry, Registry
-from cab.registry_index import module_specs
+from cab.registry.index import module_specs
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, AttentionEntry, Registry
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = "from cab import Attention, Backbone, register_attention\n"
@@ -32,9 +32,13 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Reg
             path.write_text(text)
         monkeypatch.syspath_prepend(tmp_path)
         point = EntryPoint("mine", name, "cab.attentions")
-        monkeypatch.setattr("cab.registry.entry_points", lambda group: [point] if group == point.group else [])
+        monkeypatch.setattr(
+            "cab.registry.registries.entry_points", lambda group: [point] if group == point.group else []
+        )
         registry: Registry[AttentionEntry] = Registry("attention")
-        monkeypatch.setattr("cab.registry.ATTENTIONS", registry)  # where the decorators of its modules register
+        monkeypatch.setattr(
+            "cab.registry.registries.ATTENTIONS", registry
+        )  # where the decorators of its modules register
         return registry
 
     return make

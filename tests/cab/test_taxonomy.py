@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cab.cli.main import main
-from cab.registry import ATTENTIONS
-from cab.taxonomy import LEFT_OUT, UNDEFINED, UNSOUND, Verdict, _known, page, read_table, taxonomy
+from cab.paper.taxonomy import LEFT_OUT, UNDEFINED, UNSOUND, Verdict, _known, page, read_table, taxonomy
+from cab.registry.registries import ATTENTIONS
 
 VERDICTS = list(taxonomy())
 
@@ -58,7 +58,7 @@ def test_verdicts_by_hand(model: str, pattern: str, claimed: str, verdict: str) 
 
 
 def test_the_page_is_what_the_command_says(capsys: pytest.CaptureFixture[str]) -> None:
-    """`python -m cab.taxonomy` writes it anew."""
+    """`python -m cab.paper.taxonomy` writes it anew."""
     assert (Path(__file__).parents[2] / "docs" / "taxonomy.md").read_text() == page()
     assert main(["list", "taxonomy", "--csv"]) == 0
     printed = capsys.readouterr().out.splitlines()

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from cab.errors import UserError
-from cab.printable import csv_cell, csv_table
-from cab.registry import ATTENTIONS, BACKBONES, TASKS
-from cab.typed_options import annotations_of, check_types, described
+from cab.files.sanitize import csv_cell, csv_table
+from cab.registry.options import annotations_of, check_types, described
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 
 
 @pytest.mark.parametrize(

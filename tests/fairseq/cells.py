@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cab import Backbone
-from cab.config import register_configs, resolve
-from cab.config_folders import CONFIGS
-from cab.learning import auxiliary_loss, end_step
+from cab.config.compose import register_configs, resolve
+from cab.config.folders import CONFIGS
+from cab.config.trainer_config import TrainerConfig
 from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone
-from cab.runner.trainer_config import TrainerConfig
+from cab.training import auxiliary_loss, end_step
 from engines.fairseq import environment
 from engines.fairseq.command import training_arguments
 from engines.fairseq.data import write_dictionary

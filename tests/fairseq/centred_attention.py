@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from attentions.vanilla import VanillaAttention
 from cab import Padding, ParameterRule, register_attention
-from cab.registry import ATTENTIONS
+from cab.registry.registries import ATTENTIONS
 
 
 def register_centred() -> None:

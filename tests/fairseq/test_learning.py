@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from cab.registry import ATTENTIONS
+from cab.registry.registries import ATTENTIONS
 from engines.fairseq.weights import fairseq_weights
 from tests.fairseq.cells import Ours, ask_fairseq
 from tests.fairseq.centred_attention import register_centred

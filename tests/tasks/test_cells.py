@@ -14,7 +14,7 @@ import pytest
 
 from cab.cli.main import main
 from cab.patterns import Pattern
-from cab.registry import ATTENTIONS, TASKS
+from cab.registry.registries import ATTENTIONS, TASKS
 from tests.conftest import DATA, SAMPLES
 
 ATTENTIONS_OF = {"NS": "vanilla,abc,lara", "CS": "vanilla,abc,local", "NC": "vanilla,abc,performer"}

@@ -16,7 +16,7 @@ import torch
 from cab import Attention, Pattern
 from cab.attention import Padding
 from cab.backbone import AttentionSpec
-from cab.build import make_attention
+from cab.registry.build import make_attention
 from tests.cab.test_paper_presets import composed
 
 FILES = Path(__file__).parent / "informer"

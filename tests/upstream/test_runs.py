@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cab import Pattern, build_backbone
-from cab.config import paper_value
+from cab.config.compose import paper_value
 from cab.efficiency.subjects import AttentionSubject
 from tasks.sr.diffusion import Diffusion
 from tasks.sr.task import SR

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cab.backbone import AttentionSpec
-from cab.build import make_attention
 from cab.efficiency.peers.peer import Make, Options, Peer, Whole, require_multiple
 from cab.errors import UserError
 from cab.patterns import Pattern
+from cab.registry.build import make_attention
 
 NS, CS, NC, CC = Pattern
 

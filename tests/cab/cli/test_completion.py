@@ -15,11 +15,11 @@ import pytest
 from cab.cli.completion import FLAGS, PLAIN, SCRIPT, VALUES, candidates
 from cab.cli.main import COMMANDS, main
 from cab.cli.run import FLAGS as KNOWN_FLAGS
-from cab.config import CLUSTERS, PRESETS
-from cab.config_folders import CONFIGS
+from cab.config.compose import CLUSTERS, PRESETS
+from cab.config.folders import CONFIGS
+from cab.config.run_options import KEYS
 from cab.data.sources import data_sets
-from cab.registry import ATTENTIONS
-from cab.run_options import KEYS
+from cab.registry.registries import ATTENTIONS
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import yaml
 
 from cab.cli.main import main
 from cab.cli.run_help import help_text
-from cab.config_folders import CONFIGS
-from cab.registry import ATTENTIONS, BACKBONES, TASKS
-from cab.run_options import DATA_KINDS, KEYS, TRAINER_KEYS
+from cab.config.folders import CONFIGS
+from cab.config.run_options import DATA_KINDS, KEYS, TRAINER_KEYS
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 
 
 def options(text: str) -> dict[str, tuple[str, str]]:

@@ -11,7 +11,7 @@ import textwrap
 import pytest
 
 from cab.cli.main import main
-from cab.registry import ATTENTIONS
+from cab.registry.registries import ATTENTIONS
 from tests.cab.cli.command import ROOT
 
 CHECKS = ["--quick", "--checks", "lookahead_gradient,lookahead_perturbation,lookahead_length,same_seed"]

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cab import verification, verified
+from cab import verification
 from cab.cli.main import main
+from cab.records import verified
+from cab.records.verified import COLUMNS, QUICK, Row, is_verified, read_rows, remembered, torch_version, write_rows
 from cab.verification import select_checks
-from cab.verified import COLUMNS, QUICK, Row, is_verified, read_rows, remembered, torch_version, write_rows
 
 AVERAGE = """
     from torch import nn

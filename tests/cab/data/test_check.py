@@ -15,8 +15,8 @@ from cab.cli.main import main
 from cab.data.check import State, take_stock
 from cab.data.sources import Count, DataSet, Item, data_set, data_sets
 from cab.errors import UserError
-from cab.registry import TASKS
-from cab.results import is_generated
+from cab.records.results import is_generated
+from cab.registry.registries import TASKS
 
 
 def test_every_data_set_of_every_task_is_described() -> None:

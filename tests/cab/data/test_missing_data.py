@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from cab.config.run_options import typed_config
 from cab.data.sources import data_sets
 from cab.errors import UserError
-from cab.registry import TASKS
-from cab.results import is_generated
-from cab.run_options import typed_config
+from cab.records.results import is_generated
+from cab.registry.registries import TASKS
 from cab.runner.cell import Cell
 from cab.runner.launch import jobs_of
 from cab.runner.missing_data import bring_data

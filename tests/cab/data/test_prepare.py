@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cab.cli.main import main
-from cab.config_folders import CONFIGS
+from cab.config.folders import CONFIGS
 from cab.data.sources import data_set, data_sets
 from cab.errors import UserError
 from cab.runner.prepared_data import prepare

@@ -10,9 +10,10 @@ import torch
 from cab.cli.main import main
 from cab.efficiency import COLUMNS
 from cab.efficiency.cost import Cost
-from cab.efficiency.report import plot, tables
+from cab.efficiency.report import tables
 from cab.efficiency.subjects import AttentionSubject, select_attentions
 from cab.patterns import Pattern
+from cab.reports.efficiency import plot
 
 TINY = ["--batch-size", "1", "--embed-dim", "8", "--num-heads", "2", "--device", "cpu", "--repeats", "2"]
 
@@ -88,7 +89,8 @@ def test_the_papers_protocol_has_its_own_defaults(capsys: pytest.CaptureFixture[
 def test_what_fails_verification_is_not_timed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from cab import verification, verified
+    from cab import verification
+    from cab.records import verified
     from cab.verification import CheckResult
 
     asked = []

@@ -17,7 +17,7 @@ from cab.efficiency.graphed import StandingStep
 from cab.efficiency.own import measure_length
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject
-from cab.registry import ATTENTIONS
+from cab.registry.registries import ATTENTIONS
 
 CONSTANT = [
     (entry.name, pattern)

@@ -16,7 +16,7 @@ from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject, has_projections
 from cab.errors import UserError
 from cab.patterns import Pattern
-from cab.registry import ATTENTIONS
+from cab.registry.registries import ATTENTIONS
 
 SMALL = Setting(batch_size=2, embed_dim=8, num_heads=2, repeats=2)
 VANILLA = AttentionSubject.parse("vanilla")

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cab.record import Cost, Metric
+from cab.metric import Metric
+from cab.records.record import Cost
 from tasks.lm.task import LM
 from tests.cab.made_records import make_record, number
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from cab.records.results import load_results
 from cab.reports.arena import arena_table
-from cab.results import load_results
 from tests.cab.reports.test_page import page_of
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cab.record import Metric, Status
+from cab.metric import Metric
+from cab.records.record import Status
+from cab.records.results import load_results
 from cab.reports.glue import AVERAGED, glue_table
-from cab.results import load_results
 from tests.cab.reports.test_page import page_of
 
 START = "pretrained on wikitext103 for 50000 steps"

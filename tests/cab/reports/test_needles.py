@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cab.cli.main import main
+from cab.records.results import load_results
 from cab.reports.needles import grid_figure, grids, needle_table
-from cab.results import load_results
 from tasks.needle.task import Needle
 from tests.cab.reports.test_page import page_of
 

@@ -14,9 +14,9 @@ from urllib.parse import parse_qs, unquote
 import pytest
 
 from cab.cli.main import main
+from cab.records.results import load_results
 from cab.reports.leaderboard import score_boards
 from cab.reports.sections import suite_section
-from cab.results import load_results
 from tests.cab.made_records import make_record, number
 
 HOSTILE = [

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cab.cli.main import main
-from cab.results import PAPER_DIR
+from cab.records.results import PAPER_DIR
 
 
 def test_the_published_figures_are_drawn(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cab.cli.main import main
+from cab.records.results import load_results
 from cab.reports.probes import capacity_curves, curve_figure, probe_table
-from cab.results import load_results
 from tests.cab.reports.test_page import page_of, record_data
 
 

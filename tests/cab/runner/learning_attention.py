@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attentions.vanilla import VanillaAttention
-from cab.learning import ParameterRule
+from cab.training import ParameterRule
 
 LOSS = 0.25
 

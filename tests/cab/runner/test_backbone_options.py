@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from cab import UserError
-from cab.registry import BACKBONES
-from cab.results import load_results
-from cab.runner.backbone_options import ADDED
+from cab.config.backbone_options import ADDED
+from cab.records.results import load_results
+from cab.registry.registries import BACKBONES
 from cab.runner.cell import Cell
 from cab.runner.launch import composed
 from cab.scoring.selection import comparable

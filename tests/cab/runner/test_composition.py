@@ -8,10 +8,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from cab.config import register_configs, resolve
-from cab.config_folders import CONFIGS
-from cab.runner import composition
-from cab.runner.composition import Composer
+from cab.config import composer
+from cab.config.compose import register_configs, resolve
+from cab.config.composer import Composer
+from cab.config.folders import CONFIGS
 from cab.runner.sweep import expand
 
 
@@ -31,7 +31,7 @@ def composed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.extend(override for override in overrides if override.startswith("attention="))
         return compose(name, overrides=overrides)
 
-    monkeypatch.setattr(composition, "compose", counted)
+    monkeypatch.setattr(composer, "compose", counted)
     return asked
 
 

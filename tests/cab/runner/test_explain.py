@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from cab.cli.main import main
-from cab.config import PRESETS
-from cab.config_folders import CONFIGS
-from cab.registry import ATTENTIONS, TASKS
+from cab.config.compose import PRESETS
+from cab.config.folders import CONFIGS
+from cab.registry.registries import ATTENTIONS, TASKS
 from cab.runner.explain import COMMAND_LINE, MISSING, Setting, explain
 
 ROOT = CONFIGS.parent

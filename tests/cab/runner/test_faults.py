@@ -17,8 +17,8 @@ import torch
 
 from cab import UserError, load_results
 from cab.cli.main import main
-from cab.record import Record
-from cab.record_schema import sealed
+from cab.records.record import Record
+from cab.records.schema import sealed
 from cab.runner.faults import Preempted, StopSignals
 from cab.runner.run import run_cell
 from cab.runner.statuses import cell_statuses

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cab import UserError
-from cab.record import Record
-from cab.record_schema import sealed
+from cab.records.record import Record
+from cab.records.schema import sealed
 from cab.runner.report import Job, Report, cells_without_record
 from cab.runner.run import run_cell
 from tests.cab.runner.troubled import Troubled

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cab.cli.main import main
-from cab.record_schema import sealed
+from cab.records.schema import sealed
 from cab.runner.run import run_cell
 
 Cell = Callable[..., dict[str, Any]]

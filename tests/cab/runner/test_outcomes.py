@@ -14,7 +14,7 @@ from tqdm import tqdm
 from cab import UserError
 from cab.cli.main import main
 from cab.cli.terminal import TerminalHandler
-from cab.record import Record
+from cab.records.record import Record
 from cab.runner.cell import Cell as CheckedCell
 from cab.runner.report import Report
 from cab.runner.run import run_cell

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from cab.cli.main import main
-from cab.record import Record
+from cab.config.trainer_config import ADDED, measured
+from cab.records.record import Record
 from cab.runner.cell import Cell
 from cab.runner.launch import composed, run_overrides
-from cab.runner.trainer_config import ADDED, measured
 from engines.torch.profiling import PARTS, STEPS
 
 CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", "pattern=CS", "preset=smoke"]

@@ -13,11 +13,11 @@ import torch
 
 from cab import UserError
 from cab.backbone_protocols import RecurrentLM
-from cab.config import check_overrides
+from cab.config.compose import check_overrides
+from cab.config.trainer_config import measured
 from cab.runner.cell import Cell
 from cab.runner.launch import composed
 from cab.runner.processes import Processes
-from cab.runner.trainer_config import measured
 from engines.fairseq.command import check_trainer, network_arguments
 from engines.torch import check, checkpoints, make_order
 from engines.torch.memories import Memories

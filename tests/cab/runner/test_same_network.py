@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from cab.config import register_configs, resolve
-from cab.config_folders import CONFIGS
-from cab.record import Record, weights_path
+from cab.config.compose import register_configs, resolve
+from cab.config.folders import CONFIGS
+from cab.records.record import Record, weights_path
 from cab.runner.cell import Cell
 from cab.runner.run import run_cell
 from cab.runner.same_network import same_network

@@ -18,10 +18,10 @@ import torch
 import yaml
 
 from cab.cli.main import main
-from cab.config_folders import CONFIGS
+from cab.config.folders import CONFIGS
 from cab.errors import UserError
-from cab.record import Record
-from cab.registry import TASKS
+from cab.records.record import Record
+from cab.registry.registries import TASKS
 from cab.runner.cell import runnable_cells
 from cab.runner.run import run_cell
 from cab.runner.slurm import SlurmOptions, job_facts, job_name

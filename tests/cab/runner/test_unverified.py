@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from cab.attention_files import load_class
 from cab.cli.main import main
-from cab.record import Record
-from cab.registry import ATTENTIONS
-from cab.results import load_results
-from cab.verdicts import LEGEND, legend, verdicts
-from cab.verified import Row, code_of, remembered, write_rows
+from cab.records.record import Record
+from cab.records.results import load_results
+from cab.records.verification_status import LEGEND, legend, verdicts
+from cab.records.verified import Row, code_of, remembered, write_rows
+from cab.registry.files import load_class
+from cab.registry.registries import ATTENTIONS
 from tests.cab.made_records import make_record
 
 LEAKING = """

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from cab.results import COLUMNS
+from cab.records.results import COLUMNS
 
 HIGHER = {"acc", "f_score", "psnr"}
 

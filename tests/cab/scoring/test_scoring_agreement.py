@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from cab.cli.main import main
-from cab.results import PAPER_DIR
+from cab.records.results import PAPER_DIR
 from cab.scoring import rank_agreement
 from tests.cab.made_records import make_record
 

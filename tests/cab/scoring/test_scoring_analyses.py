@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from cab.results import PAPER_DIR, load_results
+from cab.records.results import PAPER_DIR, load_results
 from cab.scoring import benchmark_correlation, benefit_of_attention, pattern_correlation, score_table, task_correlation
 from tests.cab.scoring.made_results import result, table
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cab import UserError
-from cab.scoring import audit, published
-from cab.scoring.rounding import Interval, deviation_of, normalized, range_of, unit, verdict
+from cab.paper import published
+from cab.paper.audit import audit
+from cab.paper.rounding import Interval, deviation_of, normalized, range_of, unit, verdict
 
 AGREES, ROUNDING, CONTRADICTS, UNKNOWN = "agrees", "explained by rounding", "contradicts", "cannot be recomputed"
 

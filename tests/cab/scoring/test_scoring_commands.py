@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from cab.cli.main import main
-from cab.results import EXAMPLE_COMMAND, PAPER_DIR
+from cab.records.results import EXAMPLE_COMMAND, PAPER_DIR
 from tests.cab.made_records import make_record
 
 COSTS = str(PAPER_DIR / "efficiency_cost.csv")

@@ -12,7 +12,7 @@ import pytest
 from scipy import optimize
 
 from cab import UserError
-from cab.results import PAPER_DIR
+from cab.records.results import PAPER_DIR
 from cab.scoring import efficiency_length, load_costs
 from cab.scoring.efficiency_length import ALWAYS, NEVER, Fit
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from cab.errors import UserError
-from cab.results import PAPER_DIR, load_results
+from cab.records.results import PAPER_DIR, load_results
 from cab.scoring import score, score_table
 from cab.scoring.selection import comparable
 from tests.cab.made_records import make_record

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from cab.cli.main import main
-from cab.results import MINI_DIR
+from cab.records.results import MINI_DIR
 from cab.scoring import probe_agreement, read_probes
 from cab.scoring.probe_agreement import SETTING
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cab.cli.main import main
-from cab.registry import TASKS
-from cab.results import MINI_DIR
+from cab.records.results import MINI_DIR
+from cab.registry.registries import TASKS
 from cab.suite.cells import CellScores, collect, read_scores, suite_cells
 from cab.suite.check import cells_that_fail, check_cell, check_suite, distance, resolved_pairs, seed_spread
 from cab.suite.lessons import lessons

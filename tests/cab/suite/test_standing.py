@@ -8,11 +8,11 @@ import pytest
 
 from cab.cli.main import main
 from cab.errors import UserError
-from cab.record import About, Record, Status
+from cab.records.record import About, Record, Status
+from cab.records.results import MINI_DIR, beside_the_field, load_results
 from cab.reports.leaderboard import score_boards
 from cab.reports.markdown import markdown
 from cab.reports.sections import suite_section
-from cab.results import MINI_DIR, beside_the_field, load_results
 from cab.suite.cells import collect, suite_cells
 from cab.suite.overrides import suite_overrides
 from cab.suite.standing import HEADER, standings

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from cab import Padding
 from cab.attention import ALONE
-from cab.learning import ParameterRule
+from cab.training import ParameterRule
 from tests.cab.verification.broken_causal import hide_padding
 from tests.cab.verification.sound_learning import Clustered, Gated, Sharpened, Weighted
 

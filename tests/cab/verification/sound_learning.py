@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from cab import Attention
 from cab.attention import ALONE
-from cab.learning import ParameterRule
+from cab.training import ParameterRule
 from tests.cab.verification.broken_causal import NEVER, future, hide_padding
 
 

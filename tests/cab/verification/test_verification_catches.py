@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cab import Pattern
-from cab.registry import ATTENTIONS
+from cab.registry.registries import ATTENTIONS
 from cab.verification import run_checks, select_checks
 from cab.verification.subject import LONG, Subject
 from tests.cab.verification import broken, broken_causal, broken_cross

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from cab.cli.main import main
-from cab.pretrained import Pretrained
-from cab.record import Record
-from cab.runner.backbone_options import ADDED
+from cab.config.backbone_options import ADDED
+from cab.records.record import Record
+from cab.runner.pretrained import Pretrained
 from tasks.glue import synthetic
 from tests.cab.cli.command import cab
 from tests.tasks.glue.test_tables import table

@@ -12,9 +12,9 @@ from hydra import compose, initialize_config_dir
 from torch import Tensor
 
 from cab import Backbone, UserError, build_backbone
-from cab.config import register_configs, resolve
-from cab.config_folders import CONFIGS
-from cab.pretrained import WHILE_LEARNING
+from cab.config.compose import register_configs, resolve
+from cab.config.folders import CONFIGS
+from cab.runner.pretrained import WHILE_LEARNING
 from tasks.corpus.synthetic import NAMES
 from tasks.corpus.tokens import BEGIN, END, PAD
 from tasks.glue import synthetic

@@ -11,10 +11,10 @@ from hydra import compose, initialize_config_dir
 from torch import Tensor
 
 from cab import Backbone, UserError, build_backbone
-from cab.config import read_table, register_configs, resolve
-from cab.config_folders import CONFIGS
-from cab.registry import TASKS
-from cab.results import is_generated
+from cab.config.compose import read_table, register_configs, resolve
+from cab.config.folders import CONFIGS
+from cab.records.results import is_generated
+from cab.registry.registries import TASKS
 from cab.runner.cell import Cell, runnable_cells
 from cab.runner.sweep import expand
 from tasks.lra.task import LongRangeArena

@@ -11,9 +11,9 @@ from hydra import compose, initialize_config_dir
 from torch import Tensor
 
 from cab import Backbone, Pattern, UserError, build_backbone
-from cab.config import read_table, register_configs, resolve
-from cab.config_folders import CONFIGS
-from cab.registry import TASKS
+from cab.config.compose import read_table, register_configs, resolve
+from cab.config.folders import CONFIGS
+from cab.registry.registries import TASKS
 from cab.runner.cell import Cell, runnable_cells
 from cab.runner.same_network import same_network
 from tasks.probe.questions import UNASKED, ask

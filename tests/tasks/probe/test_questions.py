@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cab import UserError
-from cab.registry import TASKS
+from cab.registry.registries import TASKS
 from tasks.probe import algorithms, mad, mqar, recall
 from tasks.probe.questions import UNASKED, Questions
 from tasks.probe.task import Probe

@@ -1,0 +1,1 @@
+"""Base classes that several attentions share; nothing here is registered."""

@@ -1,0 +1,1 @@
+"""Compose and check the configuration of a run."""

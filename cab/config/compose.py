@@ -1,0 +1,214 @@
+"""Hydra's side: groups made from the registries, presets that read the paper's tables, early checks."""
+
+from __future__ import annotations
+
+import csv
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+
+from cab.config.folders import config_folders
+from cab.config.run_options import KEYS, TRAINER_KEYS
+from cab.config.sources import REGISTRIES, register_sources
+from cab.errors import Unsupported, UserError, first_line, unknown_name
+from cab.patterns import Pattern
+from cab.registry.options import check_names
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, is_file
+
+PRESETS = ("paper", "mini", "smoke")
+CLUSTERS = ("none", "local", "slurm")
+
+
+def register_configs() -> None:
+    """Make what `configs/run.yaml` composes known to Hydra: groups, folders and the resolvers of tables."""
+    OmegaConf.register_new_resolver("paper", paper_value, replace=True)
+    OmegaConf.register_new_resolver("table5", _table5_value, replace=True)
+    register_sources()
+
+
+@functools.cache
+def read_table(name: str) -> tuple[dict[str, str], ...]:
+    """A table of configs/paper, row by row, then the rows that other packages add; :func:`config_folders`."""
+    return read_rows(f"paper/{name}.csv")
+
+
+def read_rows(path: str) -> tuple[dict[str, str], ...]:
+    """The rows of a CSV file of every folder of configurations that has it."""
+    rows: list[dict[str, str]] = []
+    for folder in config_folders():
+        if (folder / path).exists():
+            with (folder / path).open(newline="") as file:
+                rows += csv.DictReader(file)
+    return tuple(rows)
+
+
+def paper_value(table: str, column: str, *where: str) -> Any:
+    """``${paper:TABLE,COLUMN,KEY,VALUE,...}``: one value of a table of configs/paper; empty cells are null.
+
+    An empty key stands for every value that no row before it has.
+    """
+    cell = paper_row(table, *where)[column]
+    return yaml.safe_load(cell) if cell else None
+
+
+def paper_row(table: str, *where: str) -> dict[str, str]:
+    """The row of such a value."""
+    wanted = dict(zip(where[::2], where[1::2], strict=True))
+    for row in read_table(table):
+        if all(row[key] in (value, "") for key, value in wanted.items()):
+            return row
+    raise UserError(f"configs/paper/{table}.csv has no row with {', '.join(where)}")
+
+
+def _table5_value(attention: str, option: str, *, _root_: DictConfig) -> Any:
+    """``${table5:ATTENTION,OPTION}``: the option's value for the cell that is being composed."""
+    cell = _root_.task.name, _root_.backbone.name, str(_root_.pattern), attention
+    return tuned_options(*cell, preset=_root_.preset)[option]
+
+
+def tuned_options(task: str, backbone: str, pattern: str, attention: str, *, preset: str = "paper") -> dict[str, Any]:
+    """An attention's options for a cell: Table 5 where it says something, else the constructor's defaults.
+
+    In preset mini, whose sequences are short, configs/suite/options.csv has the last word: windows, landmarks,
+    features and states of about the published share.
+    """
+    options = dict(ATTENTIONS.get(attention).options)
+    for _, row in tuning_rows(task, backbone, pattern, attention, preset=preset):
+        if row["option"] in options:
+            options[row["option"]] = yaml.safe_load(row["value"])
+    return options
+
+
+def tuning_rows(
+    task: str, backbone: str, pattern: str, attention: str, *, preset: str
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """The rows that say something of an attention's options in a cell, and their file; the last has the last word."""
+    task = TASKS.get(task).tuned_as if task in TASKS else task
+    for row in reversed(read_table("table5")):  # the first row, ours, has the last word
+        applies = (row["task"], row["pattern"], row["attention"]) == (task, pattern, attention)
+        if applies and row["backbone"] in ("", backbone):
+            yield "paper/table5.csv", row
+    for row in _suite_options() if preset == "mini" else ():
+        if row["task"] in ("", task) and row["pattern"] in ("", pattern) and row["attention"] == attention:
+            yield "suite/options.csv", row
+
+
+@functools.cache
+def _suite_options() -> tuple[dict[str, str], ...]:
+    return read_rows("suite/options.csv")
+
+
+def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[str]:
+    """Check names before Hydra composes anything, and fill what has one possible value.
+
+    Args:
+        sweep: a group that is not named means all of it.
+
+    Returns:
+        The overrides, with the backbone of a task that has only one.
+
+    Raises:
+        ValueError: an unknown task, dataset, backbone, attention, pattern or preset, with the nearest name; or
+            one that is missing, with the names to choose from.
+    """
+    arguments = list(arguments)
+    try:
+        parsed = OverridesParser.create().parse_overrides(arguments)
+    except HydraException as error:
+        raise UserError(f"cannot read the overrides: {first_line(error)}") from None
+    for override in parsed:
+        _check_key(override)
+    chosen = {override.key_or_group: _choices(override) for override in parsed}
+    _check_names("task", chosen.get("task"), TASKS.names(), needed=not sweep)
+    tasks = [TASKS.get(name) for name in chosen.get("task", TASKS.names())]
+    datasets = sorted({name for task in tasks for name in task.datasets})
+    backbones = sorted({name for task in tasks for name in task.backbones})
+    if "backbone" not in chosen and len(backbones) == 1:
+        chosen["backbone"] = backbones
+        arguments.append(f"backbone={backbones[0]}")
+    _check_names("dataset", chosen.get("dataset"), datasets, needed=not sweep)
+    _check_names("backbone", chosen.get("backbone"), BACKBONES.names(), needed=not sweep)
+    for name in filter(is_file, chosen.get("attention", ())):
+        ATTENTIONS.get(name)
+    _check_names("attention", chosen.get("attention"), ATTENTIONS.names(), needed=not sweep)
+    _check_names("pattern", chosen.get("pattern"), [str(pattern) for pattern in Pattern], needed=not sweep)
+    _check_names("preset", chosen.get("preset"), PRESETS, needed=False)
+    _check_names("cluster", chosen.get("cluster"), CLUSTERS, needed=False)
+    _check_options(chosen, parsed)
+    return arguments
+
+
+def _check_key(override: Override) -> None:
+    """UserError for a key that no run has, and for one that is taken away."""
+    if override.is_delete():
+        raise UserError(f"'{override.input_line}' removes an option; leave it out, and it has its usual value")
+    group, _, option = override.key_or_group.replace("/", ".").partition(".")
+    if group not in (*KEYS, "hydra"):
+        raise unknown_name("option", group, KEYS)
+    if group == "trainer" and option:
+        check_names([option.partition(".")[0]], TRAINER_KEYS, group)
+
+
+def _check_names(kind: str, names: list[str] | None, known: Iterable[str], *, needed: bool) -> None:
+    if not names and needed:
+        article = "an" if kind[0] in "aeiou" else "a"
+        raise UserError(f"name {article} {kind}: {kind}=NAME, one of {', '.join(known)}")
+    for name in names or ():
+        if name not in known:
+            raise unknown_name(kind, name, known)
+
+
+def _check_options(chosen: Mapping[str, list[str]], parsed: list[Override]) -> None:
+    """An option like ``attention.num_landmarks`` must exist in one of the attentions that are named."""
+    for override in parsed:
+        group, _, option = override.key_or_group.partition(".")
+        if option and group in REGISTRIES:
+            registry = REGISTRIES[group]
+            entries = [registry.get(name) for name in chosen[group]] if group in chosen else registry.load()
+            if not any(option.partition(".")[0] in entry.options for entry in entries):
+                entries[0].check_options({option: None}, group)
+
+
+def _choices(override: Override) -> list[str]:
+    value = override.value()
+    if isinstance(value, ChoiceSweep):
+        return [str(item) for item in value.list]
+    return [str(value)]
+
+
+def resolve(config: DictConfig) -> dict[str, Any]:
+    """The configuration as plain values, every interpolation replaced; UserError when something is missing."""
+    container = OmegaConf.to_container(config, resolve=True)
+    missing = list(_missing(container))
+    if missing:
+        raise UserError(f"no value for {', '.join(sorted(missing))}")
+    assert isinstance(container, dict)
+    check_preset(container["preset"], task=container["task"]["name"], backbone=container["backbone"]["name"])
+    return {str(key): value for key, value in container.items()}
+
+
+def _missing(value: Any, name: str = "") -> Iterator[str]:
+    """The keys that were left for the command line to fill."""
+    if value == "???":
+        yield name
+    for key, inner in value.items() if isinstance(value, Mapping) else ():
+        yield from _missing(inner, f"{name}.{key}" if name else str(key))
+
+
+def check_preset(preset: str, *, task: str, backbone: str) -> None:
+    """Unsupported, naming the file that is missing, when the task has no recipe or the backbone no size for it.
+
+    The published sizes are the constructor's defaults: ``paper`` needs no file of a size.
+    """
+    for path in (f"recipe/{task}/{preset}.yaml", *([f"size/{backbone}/{preset}.yaml"] if preset != "paper" else [])):
+        if not any((folder / path).is_file() for folder in config_folders()):
+            raise Unsupported(
+                f"preset '{preset}' needs {path}, which is neither in configs/ nor in a package that an entry point "
+                "of cab.configs names"
+            )

@@ -1,0 +1,33 @@
+"""The numbers that a task reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that a task reports: declared without a ``value``, recorded with one.
+
+    Attributes:
+        name: what is measured, as in result files and tables.
+        value: the measured number; None if there is none.
+        unit: its unit.
+        higher_is_better: whether larger values are better.
+        primary: whether it enters the compositional index.
+        at_length: sequence length of a metric that is one point of a curve; else None.
+    """
+
+    name: str
+    value: float | None = field(default=None, kw_only=True)
+    unit: str
+    higher_is_better: bool
+    primary: bool = True
+    at_length: int | None = field(default=None, kw_only=True)
+
+    def measured(self, value: float | None) -> Metric:
+        """Return the metric with its value; None, NaN and infinity become None."""
+        known = value is not None and math.isfinite(value)
+        return dataclasses.replace(self, value=float(value) if known else None)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""The tables of the CAB paper, compared with measurements and recomputed from each other."""

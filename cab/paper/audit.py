@@ -1,0 +1,211 @@
+"""Does the paper agree with itself? Its tables recomputed from its own raw numbers, one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from cab.paper import published
+from cab.paper.published import SCRIPT_DIGITS, Scale, Term
+from cab.paper.rounding import CONTRADICTS, UNKNOWN, Interval, deviation_of, normalized, range_of, unit, verdict
+from cab.records.results import PAPER_DIR, load_results
+from cab.scoring.efficiency_length import published_length
+from cab.scoring.index import AVERAGE, score_table
+from cab.scoring.normalization import ABLATION, EXACT, corrections, population
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ["table", "pattern", "task", "attention", "printed", "recomputed", "low", "high", "verdict"]
+TOLERANCE = 0.0015
+"""Difference of an index or R2 that counts as agreement; constants must agree in their digits, lengths in full."""
+
+_TABLE_OF_PATTERN = {"NS": "7", "CS": "8", "NC": "9", "CC": "10"}
+
+
+class Row(NamedTuple):
+    """A printed number, what comes out when it is recomputed, and what can come out within the printed digits."""
+
+    table: str
+    pattern: str
+    task: str
+    attention: str
+    printed: str
+    recomputed: float
+    low: float
+    high: float
+    verdict: str
+    note: str = ""
+
+
+def audit(*, normalization: str = "official") -> pd.DataFrame:
+    """Recompute Tables 3, 6-10, 11 and 12 from Table 3 and the published costs.
+
+    Tables 6 (index of a task), 3 (``task=all``: the average) and 12 (index with the best efficient and with softmax
+    attention) are recomputed under ``normalization``; Tables 7-10 (mean and deviation of a metric) over the attentions
+    that appendix E names; Table 11 (efficiency length) where raw costs were published.
+
+    Returns:
+        Columns table, pattern, task, attention, printed, recomputed, low, high, verdict, note. ``low`` and ``high``
+        bound what can come out if every number that goes in was rounded to its printed digits, or cut after them: the
+        paper does both (one network has MSD 2.199 in Table 3a and 2.198 in 3b; deviation 0.2750 is 0.274 in Table 7).
+        ``verdict``: ``agrees`` (indices and R2 within 0.0015, constants in all
+        their digits), ``explained by rounding`` (a printed number within low and high), ``contradicts``, ``cannot be
+        recomputed``. Table ``script`` are constants of the official scoring script that Table 3 contradicts.
+    """
+    import pandas as pd
+
+    indices = _indices(normalization)
+    found = [*_index_rows(indices, normalization), *_constant_rows(), *_length_rows(), *_benefit_rows(indices)]
+    return pd.DataFrame(found, columns=Row._fields)
+
+
+Index = dict[tuple[str, str, str], tuple[float, Interval]]
+
+
+def _indices(normalization: str) -> Index:
+    """Index of each pattern, task and attention from Table 3, and what it can be."""
+    table = score_table(load_results(PAPER_DIR / "results.csv"), normalization=normalization).dropna(subset=["ci"])
+    exact = {tuple(key): ci for *key, ci in table[["pattern", "task", "attention", "ci"]].itertuples(index=False)}
+    scales, better = published.scales(normalization), published.directions()
+    terms: dict[tuple[str, str, str], list[Interval]] = {}
+    for term, values in published.raw_metrics().items():
+        scale = scales[term]
+        for attention, text in values.items():
+            bounds = normalized(Interval.printed(text), scale.mean, scale.std, higher_is_better=better[term])
+            terms.setdefault((term.pattern, term.task, attention), []).append(bounds)
+    possible = {key: Interval.mean(intervals) for key, intervals in terms.items()}
+    for pattern, task, attention in exact:
+        if task == AVERAGE:
+            parts = [possible[key] for key in terms if (key[0], key[2]) == (pattern, attention)]
+            possible[(pattern, AVERAGE, attention)] = Interval.mean(parts)
+    return {key: (ci, possible[key]) for key, ci in exact.items()}
+
+
+def _row(
+    table: str, key: tuple[str, str, str], printed: str, found: float, possible: Interval, tolerance: float
+) -> Row:
+    return Row(table, *key, printed, found, *possible, verdict(printed, found, possible, tolerance=tolerance))
+
+
+def _index_rows(indices: Index, normalization: str) -> Iterator[Row]:
+    """Table 6, and the averages of Table 3."""
+    printed = published.rows("compositional_index.csv")
+    scales = published.scales(normalization)
+    raw = published.raw_metrics()
+    for line in printed:
+        key = (line["pattern"], line["task"], line["attention"])
+        row = _row("3" if line["task"] == AVERAGE else "6", key, line["ci"], *indices[key], TOLERANCE)
+        if row.verdict == CONTRADICTS:
+            row = row._replace(note=_average_note(key, printed) or _needed_note(row, raw, scales))
+        yield row
+
+
+def _average_note(key: tuple[str, str, str], printed: list[dict[str, str]]) -> str:
+    pattern, task, attention = key
+    if task != AVERAGE:
+        return ""
+    parts = [
+        float(line["ci"])
+        for line in printed
+        if (line["pattern"], line["attention"]) == (pattern, attention) and line["task"] != AVERAGE
+    ]
+    return f"the mean of the indices that Table 6 prints is {np.mean(parts):.3f}"
+
+
+def _needed_note(row: Row, raw: dict[Term, dict[str, str]], scales: dict[Term, Scale]) -> str:
+    """For a task of one metric: which raw number the printed index needs."""
+    terms = [term for term in raw if (term.pattern, term.task) == (row.pattern, row.task)]
+    if len(terms) != 1:
+        return ""
+    mean, std = (sum(bounds) / 2 for bounds in (scales[terms[0]].mean, scales[terms[0]].std))
+    sign = 1 if published.directions()[terms[0]] else -1
+    needed = mean + sign * float(row.printed) * std
+    return f"the printed index needs {terms[0].metric} {needed:.2f}, Table 3 prints {raw[terms[0]][row.attention]}"
+
+
+def _constant_rows() -> Iterator[Row]:
+    """Tables 7-10, and what is known to be wrong in the official script."""
+    raw = published.raw_metrics()
+    for term, texts in published.printed_scales().items():
+        for name, printed in texts.items():
+            row = _constant_row(term, name, printed, raw[term])
+            if row.verdict == CONTRADICTS:
+                others = [_constant_row(term, name, printed, raw[term], without=one) for one in population(raw[term])]
+                fitting = [other.attention for other in others if other.verdict != CONTRADICTS]
+                row = row._replace(note=f"agrees when {' or '.join(fitting)} is left out" if fitting else "")
+            yield row._replace(attention="")
+    for line in corrections().to_dict("records"):
+        term, name, reason = Term(*(str(line[name]) for name in Term._fields)), str(line["column"]), str(line["reason"])
+        found = _constant_row(term, name, str(line["published"]), raw[term]).recomputed
+        key = (term.pattern, _place(term, name), "")
+        exact = Interval.around(found, SCRIPT_DIGITS)  # its constants are those of the printed numbers, in all digits
+        yield _row("script", key, str(line["published"]), found, exact, SCRIPT_DIGITS)._replace(note=reason)
+
+
+def _constant_row(term: Term, name: str, printed: str, values: dict[str, str], *, without: str = "") -> Row:
+    members = published.members(values, without=without)
+    numbers, intervals = [float(text) for text in members], [Interval.printed(text) for text in members]
+    if name == "mean":
+        found, possible = float(np.mean(numbers)), Interval.mean(intervals)
+    else:
+        found, possible = float(np.std(numbers, ddof=1)), deviation_of(intervals)
+    key = (term.pattern, _place(term, name), without)
+    return _row(_TABLE_OF_PATTERN[term.pattern], key, printed, found, possible, unit(printed) / 2)
+
+
+def _place(term: Term, name: str) -> str:
+    return f"{term.task} {term.backbone} {term.dataset} {term.metric} {name}"
+
+
+def _length_rows() -> Iterator[Row]:
+    """Table 11: efficiency length and R2, for the one method whose raw costs were published."""
+    costs = published.rows("efficiency_cost.csv")
+    measured = {row["attention"] for row in costs}
+    for line in published.rows("efficiency_length.csv"):
+        for resource, column in (("time", "time_ms"), ("memory", "memory_mib")):
+            for quantity, place in (("length", 0), ("r2", 1)):
+                key = ("NS", f"{resource} {quantity}", line["attention"])
+                printed = line[f"{resource}_{quantity}"]
+                if line["attention"] not in measured:
+                    yield Row("11", *key, printed, math.nan, math.nan, math.nan, UNKNOWN, "raw costs are not published")
+                    continue
+                found, possible = _length(costs, line["attention"], resource, column, place)
+                yield _row("11", key, printed, found, possible, TOLERANCE if quantity == "r2" else unit(printed) / 2)
+
+
+def _length(
+    costs: list[dict[str, str]], attention: str, resource: str, column: str, place: int
+) -> tuple[float, Interval]:
+    ours, theirs = ([row for row in costs if row["attention"] == name] for name in (attention, "vanilla"))
+    lengths = [np.array([float(row["length"]) for row in part]) for part in (ours, theirs)]
+    values = np.array([float(row[column]) for row in (*ours, *theirs)])
+    reach = np.full(len(values), min(unit(row[column]) for row in costs) / 2)  # trailing zeros were not kept
+
+    def answer(moved: np.ndarray) -> float:
+        curves = (lengths[0], moved[: len(ours)]), (lengths[1], moved[len(ours) :])
+        return float(published_length(*curves, resource=resource)[place])
+
+    return answer(values), range_of(answer, values, reach)
+
+
+def _benefit_rows(indices: Index) -> Iterator[Row]:
+    """Table 12: index with the best efficient attention, with softmax attention, and with none, in pattern NS."""
+    for line in published.rows("benefit_of_attention.csv"):
+        own = {
+            name: found for (pattern, task, name), found in indices.items() if (pattern, task) == ("NS", line["task"])
+        }
+        efficient = {name: found for name, found in own.items() if name not in (*EXACT, ABLATION)}
+        best = max(efficient, key=lambda name: efficient[name][0], default="")
+        for column, name in (("efficient", best), ("vanilla", "vanilla"), ("without", ABLATION)):
+            key = ("NS", line["task"], column)
+            if name in own:
+                row = _row("12", key, line[column], *own[name], TOLERANCE)
+                yield row._replace(note=f"the best in Table 3 is {name}" if row.verdict == CONTRADICTS else "")
+            elif line[column]:
+                yield Row(
+                    "12", *key, line[column], math.nan, math.nan, math.nan, UNKNOWN, "raw metrics are not published"
+                )

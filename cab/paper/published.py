@@ -1,0 +1,83 @@
+"""The published tables with their printed digits: what the audit recomputes, and from what."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cab.paper.rounding import Interval, deviation_of
+from cab.records.results import PAPER_DIR
+from cab.scoring.normalization import constants, population
+
+SCRIPT_DIGITS = 0.5e-5
+"""Half a unit in the last place of the official script's constants."""
+
+
+class Term(NamedTuple):
+    """A metric of Table 3: a column."""
+
+    pattern: str
+    task: str
+    backbone: str
+    dataset: str
+    metric: str
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Mean and deviation of a metric, each with what it can have been."""
+
+    mean: Interval
+    std: Interval
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    """The rows of a published table, as printed."""
+    with (PAPER_DIR / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def raw_metrics() -> dict[Term, dict[str, str]]:
+    """Table 3: the printed numbers of each metric, by attention."""
+    table: dict[Term, dict[str, str]] = {}
+    for row in rows("results.csv"):
+        if row["value"]:
+            table.setdefault(_term(row), {})[row["attention"]] = row["value"]
+    return table
+
+
+def directions() -> dict[Term, bool]:
+    """Whether a higher number is better."""
+    return {_term(row): row["higher_is_better"] == "1" for row in rows("results.csv")}
+
+
+def printed_scales() -> dict[Term, dict[str, str]]:
+    """Tables 7-10: ``mean`` and ``std`` of each metric."""
+    return {_term(row): {"mean": row["mean_table"], "std": row["std_table"]} for row in rows("normalization.csv")}
+
+
+def members(values: dict[str, str], *, without: str = "") -> list[str]:
+    """The printed numbers that mean and deviation are made of, by appendix E; perhaps ``without`` one attention."""
+    return [values[name] for name in population(values) if name != without]
+
+
+def scales(normalization: str) -> dict[Term, Scale]:
+    """Mean and deviation under a normalisation, as wide as their digits leave open."""
+    if normalization == "own":
+        raw = raw_metrics().items()
+        numbers = {term: [Interval.printed(text) for text in members(values)] for term, values in raw}
+        return {term: Scale(Interval.mean(found), deviation_of(found)) for term, found in numbers.items()}
+    if normalization == "paper":
+        printed = printed_scales()
+        return {term: Scale(*(Interval.printed(of[name]) for name in ("mean", "std"))) for term, of in printed.items()}
+    return {
+        _term({str(name): str(value) for name, value in row.items()}): Scale(
+            Interval.around(row["mean"], SCRIPT_DIGITS), Interval.around(row["std"], SCRIPT_DIGITS)
+        )
+        for row in constants(normalization).to_dict("records")
+    }
+
+
+def _term(row: dict[str, str]) -> Term:
+    return Term(*(row[name] for name in Term._fields))

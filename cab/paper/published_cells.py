@@ -1,0 +1,71 @@
+"""Every cell of Table 3: what preset `paper` runs for it, what is known to differ, which way that may move its score.
+
+The differences are data, results/paper/differences.csv: an empty key stands for all. `docs/reproduction.md` says more
+of each; what is equal is not in the list.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from cab.config.compose import tuned_options
+from cab.records.results import PAPER_DIR
+from cab.registry.registries import ATTENTIONS
+
+KEYS = ("task", "pattern", "backbone", "attention")
+DIRECTIONS = ("better", "worse", "either")
+
+
+class PublishedCell(NamedTuple):
+    """``options``: what the attention has beyond its constructor's defaults; ``direction``: where our score is expected
+    against the printed one, as far as the differences tell; a cell without a printed number is ``printed`` no.
+    """
+
+    pattern: str
+    task: str
+    backbone: str
+    dataset: str
+    attention: str
+    printed: str
+    options: str
+    differs: str
+    direction: str
+
+
+def published_cells() -> Iterator[PublishedCell]:
+    """In the order of Table 3."""
+    printed: dict[tuple[str, ...], bool] = {}
+    for row in _rows("results.csv"):
+        key = row["pattern"], row["task"].lower(), row["backbone"], row["dataset"], row["attention"]
+        printed[key] = printed.get(key, False) or bool(row["value"])
+    known = _rows("differences.csv")
+    for (pattern, task, backbone, dataset, attention), has_value in printed.items():
+        cell = {"task": task, "pattern": pattern, "backbone": backbone, "attention": attention}
+        found = [row for row in known if all(row[key] in ("", cell[key]) for key in KEYS)]
+        directions = {row["direction"] for row in found} - {"either"}
+        yield PublishedCell(
+            pattern,
+            task,
+            backbone,
+            dataset,
+            attention,
+            "yes" if has_value else "no",
+            _options(task, backbone, pattern, attention),
+            "; ".join(row["what"] for row in found),
+            " or ".join(name for name in DIRECTIONS if name in directions) or "either",
+        )
+
+
+def _options(task: str, backbone: str, pattern: str, attention: str) -> str:
+    if pattern not in ATTENTIONS.get(attention).patterns:
+        return "not claimed"
+    usual = ATTENTIONS.get(attention).options
+    tuned = tuned_options(task, backbone, pattern, attention)
+    return " ".join(f"{name}={value}" for name, value in tuned.items() if value != usual[name])
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    with (PAPER_DIR / name).open(newline="") as file:
+        return list(csv.DictReader(file))

@@ -1,0 +1,131 @@
+"""Table 13 of the paper, held against what is built and verified: for each model and pattern, claim and verdict.
+
+The claims are those of results/paper/taxonomy.csv, as printed. configs/taxonomy.csv says what each model is called
+here, and why a claim does not hold; all else follows from the registry and results/verified.csv.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+from cab.config.folders import CONFIGS
+from cab.patterns import Pattern
+from cab.records.results import PAPER_DIR
+from cab.records.verified import COMMITTED, read_rows
+from cab.registry.registries import ATTENTIONS
+
+UNSOUND, UNDEFINED, LEFT_OUT = "unsound", "undefined", "left out"
+"""Verdicts on a pattern that no attention claims here, each with a reason."""
+REPAIRED = "unsound as published"
+"""Of one whose published form leaks, and that is built here in another."""
+NOTE = "note"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One model in one pattern.
+
+    Attributes:
+        attention: its registered name, empty where there is none.
+        claimed: ``yes`` or ``no``, Table 13.
+        verdict: ``verified`` (passed `cab verify`), ``built`` (not yet), ``unsound as published`` (verified in a sound
+            form), ``unsound``, ``undefined``, ``left out``, ``not built``; empty where nobody claims anything. What is
+            verified beyond the claim says so, ``verified, not claimed``.
+        complexity_claimed, complexity: Table 13's, and the registry's.
+        reason: why not, or what is to be known of it.
+    """
+
+    model: str
+    attention: str
+    pattern: str
+    claimed: str
+    verdict: str
+    complexity_claimed: str
+    complexity: str
+    reason: str
+
+
+COLUMNS = tuple(field.name for field in fields(Verdict))
+
+
+def taxonomy() -> Iterator[Verdict]:
+    """Every model of Table 13 in every pattern, in the order of the table."""
+    names, reasons = _known()
+    verified = {(row.attention, row.pattern) for row in read_rows(COMMITTED)}
+    for row in read_table():
+        model, name = row["model"], names[row["model"]]
+        entry = ATTENTIONS.get(name) if name in ATTENTIONS.names() else None
+        built = {str(pattern) for pattern in entry.patterns} if entry else set()
+        for pattern in map(str, Pattern):
+            verdict, reason = reasons.get((model, pattern), ("", ""))
+            claimed = row[pattern] == "1"
+            if pattern in built:
+                passed = "verified" if (name, pattern) in verified else "built"
+                verdict = REPAIRED if verdict == REPAIRED and passed == "verified" else passed
+                verdict += "" if claimed else ", not claimed"
+            elif verdict in ("", NOTE, REPAIRED):
+                verdict = "not built" if claimed else ""
+            yield Verdict(
+                *(model, name if entry else "", pattern, "yes" if claimed else "no", verdict),
+                *(row["complexity"], entry.complexity if entry else "", reason),
+            )
+
+
+def read_table() -> list[dict[str, str]]:
+    """Table 13 as printed."""
+    with (PAPER_DIR / "taxonomy.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _known(path: Path = CONFIGS / "taxonomy.csv") -> tuple[dict[str, str], dict[tuple[str, str], tuple[str, str]]]:
+    """The name of each model here; verdict and reason of models in patterns."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = {row["model"]: row["attention"] for row in rows}
+    return names, {(r["model"], r["pattern"]): (r["verdict"], r["reason"]) for r in rows if r["pattern"]}
+
+
+def page() -> str:
+    """The text of docs/taxonomy.md."""
+    models: dict[str, list[Verdict]] = {}
+    for verdict in taxonomy():
+        models.setdefault(verdict.model, []).append(verdict)
+    lines = [INTRODUCTION, "| model | here | complexity claimed | here | NS | CS | NC | CC |", "|" + " --- |" * 8]
+    for model, verdicts in models.items():
+        first, cells = verdicts[0], [_cell(verdict) for verdict in verdicts]
+        name = f"`{first.attention}`" if first.attention else ""
+        lines.append(f"| {model} | {name} | {first.complexity_claimed} | {first.complexity} | {' | '.join(cells)} |")
+    lines += ["", "## Reasons and remarks", ""]
+    told = [verdict for verdicts in models.values() for verdict in verdicts if verdict.reason]
+    lines += [f"- {verdict.model}, {verdict.pattern}: {verdict.reason}." for verdict in told]
+    return "\n".join(lines) + "\n"
+
+
+INTRODUCTION = """\
+# Table 13, verified
+
+The paper's Table 13 says of 44 efficient attentions which patterns they support. Here each claim is held against what
+`cab verify` finds: causality by gradient and perturbation, decoding against training, padding against the row alone.
+`yes` is a claim that is verified, `+` is verified though not claimed, `(yes)` is built and not verified yet, `repaired`
+leaks as published and is verified in a sound form, `unsound` looks at what it must not, `undefined` has no meaning,
+`-` is neither claimed nor built. This page is what `cab list taxonomy` says, written by `python -m cab.paper.taxonomy`.
+"""
+
+
+def _cell(verdict: Verdict) -> str:
+    text, not_claimed, _ = verdict.verdict.partition(", not claimed")
+    if not_claimed:
+        return "+" if text != "built" else "(+)"
+    return {"verified": "yes", "built": "(yes)", REPAIRED: "repaired", "": "-"}.get(text, text)
+
+
+def rows() -> list[list[str]]:
+    """The table of `cab list taxonomy`, header first."""
+    return [list(COLUMNS), *(list(astuple(verdict)) for verdict in taxonomy())]
+
+
+if __name__ == "__main__":
+    (Path(__file__).parents[2] / "docs" / "taxonomy.md").write_text(page())

@@ -1,0 +1,1 @@
+"""Results on disk: the record of a run, its schema, and which code was verified."""

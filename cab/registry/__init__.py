@@ -1,0 +1,1 @@
+"""Find attentions, backbones, tasks and engines by name, and build them."""

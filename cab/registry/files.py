@@ -1,0 +1,90 @@
+"""Classes from a file that no package knows: ``path/to/file.py:Class``."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from torch import nn
+
+from cab.attention import Attention
+from cab.errors import UserError
+from cab.patterns import Pattern
+from cab.registry.index import Place
+from cab.registry.registries import ATTENTIONS, AttentionEntry
+
+STANDALONE: dict[str, Path] = {}
+"""Modules that were imported from a file alone, and belong to no package."""
+
+
+def entry_of_file(target: str) -> AttentionEntry:
+    """What is known of ``FILE.py:Class``: as its decorator says, or of a class without one that it may be any pattern.
+
+    Raises:
+        ValueError: as :func:`load_class`, or a class that no network can be built from.
+    """
+    cls = load_class(target)
+    if not issubclass(cls, Attention):
+        raise UserError(f"{target} is no subclass of cab.Attention, from which networks are built")
+    registered = ATTENTIONS.entry_of(cls)
+    if registered is not None:
+        return dataclasses.replace(registered, name=target)
+    place = Place(cls.__module__, cls.__qualname__)
+    return AttentionEntry(
+        name=target, paper="-", place=place, imported=cls, patterns=tuple(Pattern), unsound=(), complexity=""
+    )
+
+
+def load_class(target: str) -> type[nn.Module]:
+    """The module class named by ``FILE.py:Class``; modules beside the file can be imported by it.
+
+    Raises:
+        ValueError: no such file or class, a file that fails to import, or a class that is no ``nn.Module``.
+    """
+    file, _, name = target.rpartition(":") if ":" in target else (target, "", "")
+    path = Path(file)
+    if not path.is_file():
+        raise UserError(f"no file '{file}'; an attention is a registered name or FILE.py:Class")
+    path = path.resolve()
+    for entry in ATTENTIONS:  # a file of a registered package is imported under its own name, and only once
+        if entry.place.file is not None and entry.place.file.resolve() == path:
+            _ = entry.cls
+    module = _imported(path) or _import(path, file)
+    own = {n: c for n, c in vars(module).items() if isinstance(c, type) and c.__module__ == module.__name__}
+    modules = [n for n, c in own.items() if issubclass(c, nn.Module)]
+    chosen = getattr(module, name, None) if name else None
+    if not isinstance(chosen, type) or not issubclass(chosen, nn.Module):
+        missing = f"no torch.nn.Module class '{name}' in {file}" if name else f"name a class: {file}:Class"
+        raise UserError(f"{missing}; it has: {', '.join(modules) or 'none'}")
+    return chosen
+
+
+def _imported(path: Path) -> ModuleType | None:
+    """The module that has been imported from the file already."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if file and file.endswith(path.name) and Path(file).resolve() == path:
+            return module
+    return None
+
+
+def _import(path: Path, shown: str) -> ModuleType:
+    """Import a file under a name that no other module has: a file called abc.py must not replace Python's own."""
+    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, "a file has a spec"
+    assert spec.loader is not None, "a .py file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    sys.modules[name] = module  # dataclasses and pickles of the file look themselves up
+    STANDALONE[name] = path
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name], STANDALONE[name]
+        raise UserError(f"cannot import {shown}: {type(error).__name__}: {error}") from error
+    return module

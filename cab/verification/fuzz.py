@@ -1,0 +1,184 @@
+"""Random calls of random attentions, each against its readable form: what no list of cases thought of.
+
+A call is drawn from a seed and its number alone, so any of them can be repeated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from cab.errors import UserError
+from cab.registry.registries import ATTENTIONS
+from cab.verification import subject_of
+from cab.verification.compare import difference, distance, gradient_floor
+from cab.verification.inputs import Inputs, Module, outputs_and_gradients
+from cab.verification.numerics import FAST
+from cab.verification.precision import autocast, near, precisions
+from cab.verification.subject import Subject
+
+EXACT = 1e-6
+"""Allowed in float64, between outputs and between gradients."""
+NOISES = 20
+"""Draws of noise by which a method is found to be steep."""
+MARGIN = 4.0
+"""Roundings inside a method are more than those of its inputs."""
+LAYOUTS = ("none", "right", "left", "inside", "rows")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call; ``padding`` are layouts of targets and source, and a low ``precision`` is that of autocast."""
+
+    number: int
+    attention: str
+    pattern: str
+    batch: int
+    lengths: tuple[int, int]
+    heads: int
+    head_dim: int
+    padding: tuple[str, str]
+    scale: float
+    precision: str
+    training: bool
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How far the fast form was from the readable one, where most, and how far it may be; None where it was refused."""
+
+    call: Call
+    error: float | None
+    limit: float
+    where: str
+
+    @property
+    def passed(self) -> bool:
+        return self.error is None or self.error <= self.limit
+
+
+def draw_call(seed: int, number: int) -> Call:
+    """A call on a registered attention that has a readable form."""
+    generator = random.Random(f"{seed} {number}")
+    entry = generator.choice([entry for entry in ATTENTIONS if _is_readable(entry.name)])
+    longest = generator.choice((4, 24, 24, 70, 160))
+    precision = generator.choice(("float64", "float64", "float32", "float32", "bfloat16", "float16"))
+    scales = (0.1, 1.0, 1.0, 4.0) if precision in ("float32", "float64") else (0.1, 1.0)  # above, rounding decides
+    return Call(
+        number=number,
+        attention=entry.name,
+        pattern=str(generator.choice(entry.patterns)),
+        batch=generator.randint(1, 5),
+        lengths=(generator.randint(1, longest), generator.randint(1, longest)),
+        heads=generator.choice((1, 2, 3, 4)),
+        head_dim=generator.choice((4, 8, 16)),
+        padding=(generator.choice(LAYOUTS), generator.choice(LAYOUTS)),
+        scale=generator.choice(scales),
+        precision=precision,
+        training=generator.random() < 0.5,
+    )
+
+
+def _is_readable(name: str) -> bool:
+    return getattr(ATTENTIONS.get(name).cls, "reference", None) is not None
+
+
+def check_calls(seed: int, numbers: Iterable[int]) -> Iterator[Finding]:
+    """What the calls of these numbers found, one by one."""
+    for number in numbers:
+        call = draw_call(seed, number)
+        with torch.random.fork_rng(devices=[]):
+            yield check_call(call, seed)
+
+
+def check_call(call: Call, seed: int = 0) -> Finding:
+    """Compare outputs, and in float32 and float64 all gradients too."""
+    subject = subject_of(call.attention, call.pattern, options={})
+    width = call.heads * call.head_dim
+    try:
+        module = subject.build(embed_dim=width, num_heads=call.heads, seed=call.number).train(call.training)
+        inputs = _inputs(call, subject, module, seed)
+        found = list(_excesses(call, subject, module, inputs))
+    except UserError:
+        return Finding(call, None, 0.0, "refused")
+    where, error, limit = max(found, key=lambda one: (one[1] > one[2], one[1] / max(one[2], EXACT)))
+    return Finding(call, error, limit, where)
+
+
+def _excesses(call: Call, subject: Subject, module: Module, inputs: Inputs) -> Iterator[tuple[str, float, float]]:
+    """Name, error and limit of what the two forms give.
+
+    Where an error is above its limit, the readable form is run again on inputs moved by a rounding or two: where that
+    changes it as much, the method is steep there, as where all weights nearly vanish, and no form is to blame.
+    """
+    dtype = getattr(torch, call.precision)
+    if not inputs.real.any():
+        yield "padded outputs", inputs.run(module).abs().max().item(), 0.0
+        return
+    is_low = dtype in (torch.bfloat16, torch.float16)
+    run = _outputs if is_low else outputs_and_gradients
+    module, inputs = (module.double(), inputs.double()) if dtype is torch.float64 else (module, inputs)
+    direction = torch.randn_like(inputs.query)
+    with autocast(subject, dtype) if is_low and dtype in precisions(subject) else contextlib.nullcontext():
+        fast = run(module, inputs, direction, seed=1)
+    module.use_reference = True
+    slow = run(module, inputs, direction, seed=1)
+    limit = near(dtype) if is_low else EXACT if dtype is torch.float64 else FAST
+
+    def errors(actual: Mapping[str, Tensor]) -> dict[str, float]:
+        if is_low:
+            return {"outputs": distance(actual["outputs"], slow["outputs"])}
+        floor, missing = gradient_floor(slow), torch.zeros(())
+        return {name: difference(actual.get(name, missing.expand_as(x)), x, floor) for name, x in slow.items()}
+
+    found = errors(fast)
+    limits = dict.fromkeys(found, limit)
+    if max(found.values()) > limit:
+        noise = torch.Generator().manual_seed(call.number)
+        for _ in range(NOISES):
+            moved = errors(run(module, _moved(inputs, torch.finfo(dtype).eps, noise), direction, seed=1))
+            limits = {name: max(allowed, limit + MARGIN * moved[name]) for name, allowed in limits.items()}
+    yield from ((name, error, limits[name]) for name, error in found.items())
+
+
+def _outputs(module: Module, inputs: Inputs, _direction: Tensor, *, seed: int) -> dict[str, Tensor]:
+    with torch.no_grad():
+        return {"outputs": inputs.run(module, seed=seed)}
+
+
+def _moved(inputs: Inputs, epsilon: float, generator: torch.Generator) -> Inputs:
+    """The inputs, each number moved by up to two of its spacings."""
+    moved = {}
+    for name, x in inputs.tensors().items():
+        moved[name] = x * (1 + 2 * epsilon * (2 * torch.rand(x.shape, generator=generator) - 1))
+    return replace(inputs, **moved)
+
+
+def _inputs(call: Call, subject: Subject, module: Module, seed: int) -> Inputs:
+    inputs = subject.draw(module, *call.lengths, batch=call.batch, scale=call.scale, seed=seed + call.number)
+    generator = torch.Generator().manual_seed(seed + call.number)
+    query, source = (
+        _mask(layout, x, generator) for layout, x in zip(call.padding, (inputs.query, inputs.key), strict=True)
+    )
+    return replace(inputs, query_padding=query, key_padding=source)
+
+
+def _mask(layout: str, x: Tensor | None, generator: torch.Generator) -> Tensor | None:
+    """Bool [B, N], True at padding; any row may be padding alone."""
+    if x is None or layout == "none":
+        return None
+    batch, length = x.shape[:2]
+    count = torch.randint(length + 1, (batch, 1), generator=generator)
+    place = torch.arange(length)
+    if layout == "right":
+        return place >= count
+    if layout == "left":
+        return place < count
+    if layout == "inside":
+        return torch.rand(batch, length, generator=generator) < 0.5
+    return (torch.rand(batch, 1, generator=generator) < 0.5).expand(batch, length).clone()

@@ -1,0 +1,89 @@
+"""Imports run one way: from the commands down to the contract that a plug-in sees."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cab.cli.command import ROOT
+
+CONTRACT = "contract"
+"""The modules at the root of `cab`."""
+LAYERS = (
+    "cli",
+    "reports",
+    "suite",
+    "efficiency",
+    "analysis",
+    "runner",
+    "paper",
+    "scoring",
+    "verification",
+    "data",
+    "config",
+    "records",
+    "registry",
+    "files",
+    CONTRACT,
+)
+"""Packages of `cab`, the highest first; each imports only from those after it."""
+
+
+def layer_of(module: str) -> str:
+    """The layer of a dotted name below `cab`."""
+    name = module.split(".")[1]
+    return name if (ROOT / "cab" / name).is_dir() else CONTRACT
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Modules of `cab` that a file imports when it runs, wherever the statement is."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from [node.module] if node.module != "cab" else (f"cab.{alias.name}" for alias in node.names)
+        yield from imports(node)
+
+
+def upward(root: Path) -> list[str]:
+    """Imports that lead from a layer to a higher one."""
+    found = []
+    for path in sorted((root / "cab").rglob("*.py")):
+        module = ".".join(path.relative_to(root).with_suffix("").parts)
+        if module == "cab.__init__":
+            continue
+        for name in imports(ast.parse(path.read_text())):
+            if name.startswith("cab.") and LAYERS.index(layer_of(name)) < LAYERS.index(layer_of(module)):
+                found.append(f"{module} imports {name}")
+    return found
+
+
+def test_every_package_is_a_layer():
+    packages = {path.parent.name for path in (ROOT / "cab").glob("*/__init__.py")}
+    assert packages == set(LAYERS) - {CONTRACT}
+
+
+def test_imports_lead_down():
+    assert upward(ROOT) == []
+
+
+def test_the_root_is_the_contract():
+    assert len(list((ROOT / "cab").glob("*.py"))) <= 13
+
+
+def test_an_upward_import_is_found(tmp_path: Path):
+    (tmp_path / "cab" / "records").mkdir(parents=True)
+    (tmp_path / "cab" / "records" / "a.py").write_text("def f():\n    from cab.runner import run\n")
+    assert upward(tmp_path) == ["cab.records.a imports cab.runner"]
+
+
+@pytest.mark.parametrize("package", ["attentions", "backbones", "tasks", "engines", "cab_fairseq"])
+def test_cab_imports_no_plug_in(package: str):
+    for path in (ROOT / "cab").rglob("*.py"):
+        names = {name.partition(".")[0] for name in imports(ast.parse(path.read_text()))}
+        assert package not in names, path
