@@ -125,7 +125,7 @@ def test_the_bug_of_the_tutorial_fails_the_checks_that_it_names(tmp_path: Path) 
     command = [sys.executable, "-m", "cab.cli.main", "verify", "gated_mean.py:GatedMean", "--pattern", "NS", "--quick"]
     process = run_in([*command, "--csv"], tmp_path)
     assert process.returncode == 1, process.stderr
-    assert set(re.findall(r"^gated_mean,NS,(\w+),no", process.stdout, re.MULTILINE)) == set(claimed.split(", "))
+    assert set(re.findall(r"^gated_mean,NS,(\w+),false", process.stdout, re.MULTILINE)) == set(claimed.split(", "))
 
 
 def test_an_attention_with_its_own_decoding_takes_at_most_sixty_lines() -> None:

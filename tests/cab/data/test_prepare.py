@@ -1,4 +1,4 @@
-"""`--prepare` lets the tasks read what came; the commands of docs/data.md are commands."""
+"""`--prepare` lets the tasks read what came; the commands of docs/howto/data.md are commands."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from cab.data.sources import data_set, data_sets
 from cab.errors import UserError
 from cab.runner.prepared_data import prepare
 
-PAGE = (CONFIGS.parent / "docs" / "data.md").read_text()
-COMMANDS = re.findall(r"^    (cab [^#\n]*)|`(cab data [^`]*)`", PAGE, flags=re.MULTILINE)
+PAGE = (CONFIGS.parent / "docs" / "howto" / "data.md").read_text()
+COMMANDS = re.findall(r"^(?: {4})?(cab [^#\n]*)|`(cab data [^`]*)`", PAGE, flags=re.MULTILINE)
 
 
 def test_a_ready_set_is_read_by_its_task(samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,10 +54,10 @@ def test_the_commands_of_the_page_are_commands() -> None:
         words = shlex.split(line)
         if words[:2] != ["cab", "data"] or len(words) == 2:
             continue
-        assert words[2] in ("list", "get", "check")
+        assert words[2] in ("list", "download", "verify")
         names = [word for word in words[3:] if word.islower() and "=" not in word and word.isidentifier()]
         assert set(names) <= set(data_sets()), line
         options = {word for word in words if word.startswith("--")}
-        assert options <= {"--to", "--from", "--in", "--prepare", "--csv"}, line
+        assert options <= {"--data-root", "--source", "--prepare", "--csv"}, line
     for name in data_sets():
         assert re.search(rf"^\|[^|]*\b{name}\b", PAGE, flags=re.MULTILINE), f"{name} is not in the table"
