@@ -66,7 +66,9 @@ def test_its_result_is_that_of_the_committed_records(tmp_path: Path) -> None:
     assert well == "Five"
     assert (rows.drop(index="vanilla")["retained"] >= 99).sum() == 5
     readme_figure.draw(rows, tmp_path / "figure.svg")
-    labels = [re.findall(r"<!-- (.*?) -->", path.read_text()) for path in (tmp_path / "figure.svg", readme_figure.FIGURE)]
+    labels = [
+        re.findall(r"<!-- (.*?) -->", path.read_text()) for path in (tmp_path / "figure.svg", readme_figure.FIGURE)
+    ]
     assert labels[0] == labels[1]
 
 
