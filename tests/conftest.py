@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import datetime
 import os
+import shutil
 import signal
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from cab.files.cache import cache_root
+
+if TYPE_CHECKING:
+    from selenium import webdriver
 
 DATA = Path(os.environ.get("CAB_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 SAMPLES = "samples of the real data sets; CAB_DATA=FOLDER make test, with lm, sum, tts, pcc, sr and lstf in FOLDER"
@@ -21,6 +25,10 @@ CONFORMANCE = "tests/attentions/test_conformance.py"
 os.environ.setdefault("CAB_CONFORMANCE_SEED", datetime.datetime.now(datetime.UTC).date().isoformat())  # for all workers
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of every `cab` that a test starts: sums do not depend on their split
 os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_root() / "numba"))  # compiled once, whatever cache a test has
+CHROMIUM_FLAGS = (
+    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --force-prefers-reduced-motion"
+)
 THOROUGH = pytest.StashKey[Counter[str]]()
 LONGEST = (
     "tests/cab/runner/test_slurm.py",
@@ -43,6 +51,25 @@ def samples() -> Path:
     if not (DATA / "lm").is_dir():
         pytest.skip(SAMPLES)
     return DATA
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    """A headless Chromium that logs errors and requests."""
+    from selenium import webdriver
+
+    programs = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
+    if None in programs.values():
+        pytest.skip("Chromium: apt-get update && apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = programs["chromium"]
+    for flag in CHROMIUM_FLAGS.split():
+        options.add_argument(flag)
+    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(programs["chromedriver"]))
+    yield driver
+    driver.quit()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

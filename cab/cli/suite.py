@@ -11,9 +11,10 @@ from cab.cli.text_table import text_table
 from cab.records.results import MINI_DIR
 
 EPILOG = """\
-A cell measures attention when no attention is far behind vanilla (10 pooled standard deviations of their seeds, and a
-fifth of the way from a trivial answer to the best), half of the pairs of attentions are resolved, and seeds spread a
-tenth as far as attentions. One that claims to need a long memory must leave `local` behind. See docs/suite.md.
+A cell is valid if `none` is much worse than `vanilla` (effect size 10, and 20% of the way from the trivial baseline to
+the best attention), half of the pairs of attentions differ significantly, and the seed SD is at most 0.1 of the SD
+across attentions. In cells that require long memory, `local` must be worse than `vanilla` (effect size 5).
+See docs/reference/tasks/suite.md.
 
 examples:
   cab suite check

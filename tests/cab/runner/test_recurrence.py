@@ -43,7 +43,7 @@ RECURRENT = [
 
 
 def test_the_commands_of_its_page_are_cells() -> None:
-    commands = commands_of((ROOT / "docs" / "recurrence.md").read_text())
+    commands = commands_of((ROOT / "docs" / "reference" / "backbones.md").read_text())
     assert commands
     for command in commands:
         overrides = [word for word in shlex.split(command)[2:] if not word.startswith("-")]
