@@ -1,6 +1,6 @@
 """Draw the README's figure and print its table, from the committed results.
 
-The quality comes from results/mini (task LSTF, pattern CS), the cost from results/efficiency (forward pass, 8,192 tokens).
+The quality comes from results/mini (task LSTF, pattern CS), the cost from results/efficiency (forward pass).
 ``python scripts/readme_figure.py`` writes docs/assets/quality-and-cost.svg and prints the table in Markdown.
 """
 
