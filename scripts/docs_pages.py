@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 NOTEBOOK = Path("tutorials/first-hour.ipynb")
 MARKER = re.compile(r"^<!-- generated: ([\w-]+)(?: (.*?))? -->$", re.MULTILINE)
-TAXONOMY = ("list", "taxonomy", "--csv")
+TAXONOMY = ("paper", "taxonomy", "--csv")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -101,7 +101,7 @@ def commands() -> str:
         own = output(name, "--help")
         parts.append(f"## cab {name}\n\n{_block(own)}")
         first_lines = own.split("\n\n", 1)[0]
-        found = re.search(r"\{([a-z,-]+)\} \.\.\.|([a-z-]+(?:\|[a-z-]+)+) \.\.\.", first_lines)
+        found = re.search(r"\{([a-z0-9,-]+)\} \.\.\.|([a-z-]+(?:\|[a-z-]+)+) \.\.\.", first_lines)
         for sub in re.split(r"[,|]", found[1] or found[2]) if found else ():
             parts.append(f"### cab {name} {sub}\n\n{_block(output(name, sub, '--help'))}")
     return "\n\n".join(parts)
