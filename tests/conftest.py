@@ -6,7 +6,7 @@ import datetime
 import os
 import shutil
 import signal
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,13 @@ import pytest
 import torch
 
 from cab.files.cache import cache_root
+from tests.tasks.lstf.official_layout import write_series
 
 if TYPE_CHECKING:
     from selenium import webdriver
 
-DATA = Path(os.environ.get("CAB_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
-SAMPLES = "samples of the real data sets; CAB_DATA=FOLDER make test, with lm, sum, tts, pcc, sr and lstf in FOLDER"
+SAMPLES = ("lm/train", "lstf/ETTh1.csv", "pcc/sample.json", "sr/ffhq_16_128", "sum/train.tgt", "tts/wavs", "wikitext")
+"""Files and folders of the samples. The whole data sets, which ``CAB_DATA`` may name as well, lack some of them."""
 CONFORMANCE = "tests/attentions/test_conformance.py"
 os.environ.setdefault("CAB_CONFORMANCE_SEED", datetime.datetime.now(datetime.UTC).date().isoformat())  # for all workers
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of every `cab` that a test starts: sums do not depend on their split
@@ -47,10 +48,17 @@ def _seeded() -> None:
 
 @pytest.fixture(scope="session")
 def samples() -> Path:
-    """The folder of the real samples."""
-    if not (DATA / "lm").is_dir():
-        pytest.skip(SAMPLES)
-    return DATA
+    """The folder of samples of the real data sets, if ``CAB_DATA`` names one."""
+    folder = Path(os.environ.get("CAB_DATA") or os.devnull).absolute()
+    if not all((folder / name).exists() for name in SAMPLES):
+        pytest.skip(f"samples of the real data sets; CAB_DATA=FOLDER make test, with {', '.join(SAMPLES)} in FOLDER")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def official_layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of generated series in the official layout of LSTF."""
+    return write_series(tmp_path_factory.mktemp("official_layout"))
 
 
 @pytest.fixture(scope="session")
@@ -121,9 +129,12 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
     yield  # all that pytest itself prints
     if terminal is None or output is not None:
         return
-    left_out = Counter((report.nodeid.partition("::")[0], report.longrepr[2]) for report in skipped)
-    for (file, reason), count in sorted(left_out.items()):
-        terminal.write_line(f"not run: {count} of {file}, for want of {reason.removeprefix('Skipped: ')}")
+    left_out: dict[str, Counter[str]] = defaultdict(Counter)
+    for report in skipped:
+        left_out[report.longrepr[2].removeprefix("Skipped: ")][report.nodeid.partition("::")[0]] += 1
+    for reason, files in sorted(left_out.items()):
+        names = ", ".join(f"{count} of {file}" for file, count in sorted(files.items()))
+        terminal.write_line(f"not run, for want of {reason}: {names}")
     if config.stash[THOROUGH] and "not thorough" in config.option.markexpr:
         names = ", ".join(f"{count} of {file}" for file, count in sorted(config.stash[THOROUGH].items()))
         terminal.write_line(f"not run: thorough tests, which make test-thorough runs: {names}")

@@ -21,20 +21,20 @@ T = TypeVar("T")
 
 
 def cache_root() -> Path:
-    """``$CAB_CACHE``, or ~/.cache/cab, or a temporary folder where the home directory cannot be written.
+    """``$CAB_CACHE``, or ~/.cache/cab, or a temporary folder if there is no home directory that can be written.
 
     Raises:
         UserError: ``$CAB_CACHE`` cannot be written.
     """
     named = os.environ.get("CAB_CACHE")
-    folder = Path(named) if named else Path.home() / ".cache" / "cab"
     try:
+        folder = Path(named) if named else Path.home() / ".cache" / "cab"
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError("it may not be written")
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home directory
         if named:
-            reason = error.strerror or str(error)
+            reason = getattr(error, "strerror", None) or str(error)
             raise UserError(f"CAB_CACHE={named}: {reason}; name a folder that can be written") from error
         folder = Path(tempfile.gettempdir()) / f"cab-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)

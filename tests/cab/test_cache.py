@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cab import UserError
-from cab.files.cache import checksum, prepared
+from cab.files.cache import cache_root, checksum, prepared
 
 
 @pytest.fixture(autouse=True)
@@ -77,3 +77,13 @@ def test_a_home_that_cannot_be_written_is_replaced(root: Path, tmp_path: Path, m
     monkeypatch.delenv("CAB_CACHE")
     assert prepared("numbers", {}, write).is_relative_to(tmp_path / "temporary")
     assert not root.exists()
+
+
+def test_without_a_home_directory(monkeypatch, tmp_path):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("CAB_CACHE", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    assert cache_root().parent == tmp_path

@@ -1,6 +1,7 @@
 """Every (task, data set, backbone, pattern) runs from `cab run`, in preset smoke.
 
-On generated data with one attention, on real samples with three; of several series that one task reads on the first.
+On generated data with one attention, on real samples with three. The series of LSTF are generated, in the official
+layout: what differs between them is how they are read.
 """
 
 from __future__ import annotations
@@ -15,29 +16,20 @@ import pytest
 from cab.cli.main import main
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS, TASKS
-from tests.conftest import DATA, SAMPLES
+from tests.tasks.lstf.official_layout import LAYOUTS
 
 ATTENTIONS_OF = {"NS": "vanilla,abc,lara", "CS": "vanilla,abc,local", "NC": "vanilla,abc,performer"}
 ATTENTIONS_OF["CC"] = "vanilla,abc,cosformer"
 
-REAL: dict[str, tuple[str, list[str]]] = {
-    "etth1": ("lstf/ETTh1.csv", []),
-    "etth2": ("lstf/ETTh2.csv", []),
-    "ettm1": ("lstf/ETTm1.csv.gz", []),
-    "weather": ("lstf/WTH.csv", []),
-    "pg19": ("lm/train", ["task.vocab_size=2000"]),
-    "multi_news": ("sum/train.tgt", []),
-    "pcn": ("pcc/sample.json", ["task.list_file=sample.json", "task.sample_part=train", "trainer.batch_size=1"]),
-    "ffhq": (
-        "sr/ffhq_16_128",
-        ["task.held_out=2", "task.low_resolution=16", "task.high_resolution=128", "task.diffusion_steps=2"],
-    ),
-    "ljspeech": ("tts/metadata.csv", ["task.held_out=4"]),
+REAL: dict[str, list[str]] = {
+    "pg19": ["task.vocab_size=2000"],
+    "multi_news": [],
+    "pcn": ["task.list_file=sample.json", "task.sample_part=train", "trainer.batch_size=1"],
+    "ffhq": ["task.held_out=2", "task.low_resolution=16", "task.high_resolution=128", "task.diffusion_steps=2"],
+    "ljspeech": ["task.held_out=4"],
 }
 """Real samples, and what a sample of its size needs. ECL's official file is not among them: its loader has tests of its
 own on generated files."""
-SAME_NETWORK = ("etth2", "ettm1", "weather")
-"""Whose network and protocol are ETTh1's: what is their own is how they are read."""
 EXPENSIVE = {"ffhq": ["trainer.max_steps=2", "trainer.batch_size=1", "trainer.validate_every=2"]}
 
 ARENA = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
@@ -75,8 +67,8 @@ def test_the_cells_are_those_of_table_1() -> None:
 
 
 def is_long(task: str, dataset: str) -> bool:
-    """Real samples; and the probes and the arena but one each, whose generators have tests of their own."""
-    return dataset in REAL or (task in ("probe", "lra") and dataset not in ("recall", "listops_synthetic"))
+    """Data sets in files; and the probes and the arena but one each, whose generators have tests of their own."""
+    return dataset in (*REAL, *LAYOUTS) or (task in ("probe", "lra") and dataset not in ("recall", "listops_synthetic"))
 
 
 @pytest.mark.parametrize(
@@ -88,20 +80,21 @@ def test_it_runs(
     dataset: str,
     backbone: str,
     pattern: str,
+    request: pytest.FixtureRequest,
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CAB_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-    place, needed = REAL.get(dataset, ("", []))
-    if not (DATA / place).exists():
-        pytest.skip(SAMPLES)
     arguments = ["run", "-m", f"task={task}", f"dataset={dataset}", f"backbone={backbone}", f"pattern={pattern}"]
     attentions = ATTENTIONS_OF[pattern].split(",")
-    if dataset not in REAL or dataset in SAME_NETWORK:
+    if dataset not in REAL:
         attentions = attentions[-1:]
-    arguments += [f"attention={','.join(attentions)}", "preset=smoke", "device=cpu", f"data_root={DATA}"]
-    assert main([*arguments, *needed, *EXPENSIVE.get(dataset, []), f"results_dir={tmp_path}"]) == 0
+    arguments += [f"attention={','.join(attentions)}", "preset=smoke", "device=cpu"]
+    if dataset in (*REAL, *LAYOUTS):
+        root = request.getfixturevalue("samples" if dataset in REAL else "official_layout")
+        arguments.append(f"data_root={root}")
+    assert main([*arguments, *REAL.get(dataset, []), *EXPENSIVE.get(dataset, []), f"results_dir={tmp_path}"]) == 0
     records = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))]
     assert {record["cell"]["attention"] for record in records} == set(attentions)
     for record in records:

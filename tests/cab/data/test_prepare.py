@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-import shutil
 from pathlib import Path
 
 import pytest
@@ -20,11 +19,9 @@ PAGE = (CONFIGS.parent / "docs" / "howto" / "data.md").read_text()
 COMMANDS = re.findall(r"^(?: {4})?(cab [^#\n]*)|`(cab data [^`]*)`", PAGE, flags=re.MULTILINE)
 
 
-def test_a_ready_set_is_read_by_its_task(samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "lstf").mkdir()
-    shutil.copy(samples / "lstf" / "ETTh1.csv", tmp_path / "lstf")
-    assert main(["data", "get", "etth1", "--to", str(tmp_path), "--prepare"]) == 0
-    assert capsys.readouterr().out == f"etth1 is ready in {tmp_path}/lstf\n  prepared for lstf\n"
+def test_a_ready_set_is_read_by_its_task(official_layout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "get", "weather", "--to", str(official_layout), "--prepare"]) == 0
+    assert capsys.readouterr().out == f"weather is ready in {official_layout}/lstf\n  prepared for lstf\n"
 
 
 def test_what_the_tasks_make_lies_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,12 +35,12 @@ def test_what_the_tasks_make_lies_in_the_cache(tmp_path: Path, monkeypatch: pyte
     assert made >= {"bpe", "checksums"}
 
 
-def test_what_cannot_be_prepared(samples: Path) -> None:
-    assert list(prepare(data_set("gpt2_bpe"), samples)) == []
+def test_what_cannot_be_prepared(official_layout: Path) -> None:
+    assert list(prepare(data_set("gpt2_bpe"), official_layout)) == []
     with pytest.raises(UserError, match="unknown option 'trainr'"):
-        list(prepare(data_set("etth1"), samples, ["trainr.max_steps=3"]))
+        list(prepare(data_set("etth1"), official_layout, ["trainr.max_steps=3"]))
     with pytest.raises(UserError, match=r"no ECL.csv .*: cab data get ecl --to"):
-        list(prepare(data_set("ecl"), samples))
+        list(prepare(data_set("ecl"), official_layout))
 
 
 def test_the_commands_of_the_page_are_commands() -> None:

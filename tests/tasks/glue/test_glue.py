@@ -104,7 +104,7 @@ def test_what_is_held_out_is_not_trained_on(generated: GLUE) -> None:
 def test_metrics_against_scikit_learn() -> None:
     from scipy import stats
 
-    metrics = pytest.importorskip("sklearn.metrics")
+    metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn")
     rng = np.random.default_rng(0)
     for _ in range(5):
         guesses, truth = rng.integers(0, 2, (2, 50))

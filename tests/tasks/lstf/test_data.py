@@ -14,23 +14,9 @@ import torch
 from cab import UserError
 from tasks.lstf.data import SOURCES, Windows, calendar_features, read_series, standardize
 from tasks.lstf.task import LSTF
+from tests.tasks.lstf.official_layout import AMERICAN, ETT, WEATHER, write
 
-ETT = ["HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL", "OT"]
-WEATHER = [
-    *("Visibility", "DryBulbFarenheit", "DryBulbCelsius", "WetBulbFarenheit", "DewPointFarenheit"),
-    *("DewPointCelsius", "RelativeHumidity", "WindSpeed", "WindDirection", "StationPressure", "Altimeter"),
-    "WetBulbCelsius",
-]
 ECL = [f"MT_{index:03d}" for index in range(321)]  # MT_320 is the target; 26,304 hours
-
-
-def write(path: Path, columns: list[str], rows: int, *, freq: str = "h", dates: str = "%Y-%m-%d %H:%M:%S") -> None:
-    """A file of the official layout whose value in row r, channel c is (7 r + 3 c) mod 10."""
-    lines = [",".join(["date", *columns])]
-    cycle = [",".join(str((7 * row + 3 * channel) % 10) for channel in range(len(columns))) for row in range(10)]
-    when = pd.date_range("2016-07-01", periods=rows, freq=freq).strftime(dates)
-    lines += [f"{date},{cycle[row % 10]}" for row, date in enumerate(when)]
-    path.write_text("\n".join(lines) + "\n")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +120,7 @@ def test_every_place_a_file_may_lie_gives_the_same_series(tmp_path: Path) -> Non
 
 
 def test_american_dates_of_the_weather_file(tmp_path: Path) -> None:
-    write(tmp_path / "WTH.csv", WEATHER, 35_064, dates="%m/%d/%Y %H:%M")
+    write(tmp_path / "WTH.csv", WEATHER, 35_064, dates=AMERICAN)
     series = read_series("weather", tmp_path)
     hours = 24 * 15 + 14  # 16 July 2016, 14:00, a Saturday, the 198th day
     expected = [14 / 23 - 0.5, 5 / 6 - 0.5, 15 / 30 - 0.5, 197 / 365 - 0.5]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,14 @@ from torch.utils.data import Dataset
 from cab import UserError
 from tasks.lstf.data import read_series, standardize
 from tasks.lstf.task import LSTF
+from tests.tasks.lstf.official_layout import ETT
 
-DATA = Path(os.environ.get("CAB_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))
-COLUMNS = ["HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL", "OT"]
 ROWS = 14_407
 
 
 def table(rows: int = ROWS) -> pd.DataFrame:
     rng = np.random.default_rng(7)
-    frame = pd.DataFrame(rng.normal(size=(rows, 7)).cumsum(axis=0), columns=COLUMNS)
+    frame = pd.DataFrame(rng.normal(size=(rows, 7)).cumsum(axis=0), columns=ETT)
     frame.insert(0, "date", pd.date_range("2016-07-01", periods=rows, freq="h").astype(str))
     return frame
 
@@ -61,7 +59,7 @@ class LastDay(nn.Module):
 
 def test_official_split_standardised_by_its_training_part(etth1: Path) -> None:
     task = ready(etth1)
-    raw = table()[COLUMNS].to_numpy()
+    raw = table()[ETT].to_numpy()
     mean, deviation = raw[:8640].mean(axis=0), raw[:8640].std(axis=0)
     values = (raw - mean) / deviation
     assert len(task.training_set) == 8640 - 37 - 13 + 1
@@ -141,7 +139,7 @@ def test_compressed_files_and_both_folders(tmp_path: Path) -> None:
 
 
 def test_the_target_comes_last(tmp_path: Path) -> None:
-    frame = table()[["date", "OT", *COLUMNS[:-1]]]
+    frame = table()[["date", "OT", *ETT[:-1]]]
     frame.to_csv(tmp_path / "ETTh1.csv", index=False)
     np.testing.assert_allclose(read_series("etth1", tmp_path).values[:, -1], table()["OT"])
 
@@ -204,22 +202,3 @@ def test_without_data_the_way_out_is_named(tmp_path: Path) -> None:
 def test_options_that_cannot_be(options: dict[str, Any], message: str, etth1: Path) -> None:
     with pytest.raises(UserError, match=message):
         ready(etth1, **options)
-
-
-@pytest.mark.parametrize(
-    ("dataset", "channels", "rows", "train"),
-    [
-        ("etth1", 7, 17_420, 8_640),
-        ("etth2", 7, 17_420, 8_640),
-        ("ettm1", 7, 69_680, 34_560),
-        ("weather", 12, 35_064, 24_544),
-    ],
-)
-def test_the_official_files(dataset: str, channels: int, rows: int, train: int) -> None:
-    if not (DATA / "lstf").is_dir():
-        pytest.fail(f"no {DATA}/lstf: point CAB_DATA at a folder with the official files")
-    task = ready(DATA, dataset)
-    assert task.series.values.shape == (rows, channels)
-    assert len(task.training_set) == train - 37 - 13 + 1
-    assert task.training_set.values.mean(dim=0).abs().max() < 1e-3
-    assert 0.1 < task.baselines()["repeat_last_day"]["mse"] < 2
