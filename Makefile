@@ -46,7 +46,7 @@ verify: setup
 
 lint: setup
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && \
-	$(BIN)/codespell -D - -D scripts/banned_words.txt docs *.md
+	$(BIN)/codespell -D - -D scripts/banned_words.txt docs *.md results/*/README.md
 
 # The documentation as a site, to be opened from build/docs/index.html.
 docs: setup

@@ -37,7 +37,8 @@ ALLOWED = {
     "stand-in": "a substitute",
 }
 """Exceptions, each with its reason."""
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(ROOT.glob("docs/**/*.md"))
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+PAGES += [*sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("results/*/README.md"))]
 
 
 def paragraphs(markdown: str) -> Iterator[str]:

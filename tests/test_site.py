@@ -67,6 +67,7 @@ def test_the_python_page_has_each_method_that_a_user_writes_or_calls(site: Path)
 @pytest.mark.slow
 @pytest.mark.browser
 def test_search_works_from_a_file(site: Path, browser: webdriver.Chrome) -> None:
+    browser.set_window_size(1280, 900)
     browser.get((site / "reference/python.html").as_uri())
     browser.get_log("browser")
     box = browser.find_element("css selector", "input.md-search__input")
@@ -121,7 +122,7 @@ def test_the_command_line_page_has_every_command() -> None:
 def test_table_13_shows_the_verdicts_of_the_command() -> None:
     page = generated("paper/taxonomy.md")
     rows = docs_pages.rows_of(*docs_pages.TAXONOMY)
-    assert len(re.findall(r"^\| .* \| n", page, re.MULTILINE)) == len(rows) // 4 == 44
+    assert len(re.findall(r"^\|(?: [^|]* \|){8}$", page, re.MULTILINE)) - 2 == len(rows) // 4 == 44
     assert "| ABC | `abc` | n | n | yes | yes | yes | yes |" in page
     assert "| Linformer | `linformer` | n | n | yes | unsound | yes | yes |" in page
     assert all(row["reason"] in page for row in rows)
@@ -136,9 +137,9 @@ def test_result_fields_are_documented() -> None:
 
 def test_cost_columns_are_documented() -> None:
     documented = set(re.findall(r"`(\w+)`", (DOCS / "reference/leaderboard-columns.md").read_text()))
-    with (ROOT / "results/efficiency/cpu_roof_ns.csv").open(newline="") as file:
-        columns = set(next(csv.reader(file)))
-    assert columns - documented <= {"roof", "roof_share", "best_peer", "dtype", "device", "hardware", "threads"}
+    with (ROOT / "results/efficiency/costs.csv").open(newline="") as file:
+        columns = set(next(csv.reader(file))) - {"run"}
+    assert columns <= documented
 
 
 def commands() -> Iterator[tuple[str, str]]:
@@ -161,14 +162,11 @@ def test_the_commands_of_reference_pages_exist(page: str, command: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_programs_of_reference_pages_run(tmp_path: Path) -> None:
-    programs = re.findall(r"```python\n(.*?)```", (DOCS / "reference/python.md").read_text(), re.DOTALL)
-    assert len(programs) == 2
+def test_the_program_of_the_python_page_runs(tmp_path: Path) -> None:
+    [program] = re.findall(r"```python\n(.*?)```", (DOCS / "reference/python.md").read_text(), re.DOTALL)
     check = "assert torch.allclose(step_output, output[:, -1], atol=1e-5)\n"
-    assert run([sys.executable, "-c", programs[0] + check], tmp_path).returncode == 0
-    (tmp_path / "mine.py").write_text(programs[1])
-    process = run([sys.executable, "-m", "cab.cli.main", "verify", "mine.py:GatedMean", "--quick"], tmp_path)
-    assert process.returncode == 0, process.stdout
+    process = run([sys.executable, "-c", program + check], tmp_path)
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.slow
