@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 from cab import load_results
 
 ROOT = Path(__file__).parents[1]
-COSTS = ROOT / "results" / "efficiency" / "cpu_roof_cs.csv"
+COSTS = ROOT / "results" / "efficiency" / "costs.csv"
+RUN = "roof_cs"
 FIGURE = ROOT / "docs" / "assets" / "quality-and-cost.svg"
 LENGTHS = (512, 2048, 8192)
 SHOWN = ("vanilla", "linear", "ssd", "performer", "gla", "local")
@@ -38,7 +39,7 @@ def table(results: Path = ROOT / "results" / "mini", costs: Path = COSTS) -> pd.
     rows = runs.groupby("attention").value.agg(["mean", "std"])
     softmax, without = rows.loc["vanilla", "mean"], rows.loc["none", "mean"]
     rows["retained"] = 100 * (without - rows["mean"]) / (without - softmax)
-    times = pd.read_csv(costs).query("phase == 'forward' and kind == 'attention'")
+    times = pd.read_csv(costs).query("run == @RUN and phase == 'forward' and kind == 'attention'")
     relative = times.pivot_table(index="attention", columns="length", values="relative_to_softmax")
     return rows.join(relative[list(LENGTHS)]).sort_values("mean")
 

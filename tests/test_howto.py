@@ -30,6 +30,7 @@ PAGES = {
     for path in [DOCS / "index.md", DOCS / "tutorials/your-first-attention.md", *sorted(DOCS.glob("howto/*.md"))]
 }
 OTHER_PROGRAMS = ("source", "make", "pip")
+DOWNLOAD, VERIFY_FILES = "cab data download", "cab data verify"
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -89,11 +90,23 @@ def test_a_package_trains_scores_and_appears_on_the_leaderboard(guide: str, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [name for name in PAGES if Path(name).stem not in PACKAGES])
-def test_the_commands_of_a_page_run_one_after_another(page: str, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_run_one_after_another(page: str, tmp_path: Path, official_layout: Path) -> None:
     (tmp_path / "gated_mean.py").write_text(EXAMPLE)
     shutil.copytree(ROOT / "results" / "paper", tmp_path / "results" / "paper")
     for command in runnable(commands_of(PAGES[page])):
-        run_shown(command.replace("DATA", str(tmp_path / "data")), tmp_path)
+        if not command.startswith((DOWNLOAD, VERIFY_FILES)):
+            run_shown(command.replace("DATA", str(official_layout)), tmp_path)
+
+
+@pytest.mark.slow
+def test_the_commands_that_download_and_verify_data_run(samples: Path, tmp_path: Path) -> None:
+    """From the samples: no test contacts the official host."""
+    commands = [command for page in PAGES.values() for command in commands_of(page)]
+    commands = [command for command in commands if command.startswith((DOWNLOAD, VERIFY_FILES))]
+    assert len(commands) >= 4
+    for command in commands:
+        source = f" --source {samples / 'lstf'}" if command.startswith(DOWNLOAD) else ""
+        run_shown(command.replace("DATA", str(tmp_path)) + source, tmp_path)
 
 
 @pytest.mark.slow
