@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cab.cli.results_arguments import add_results_arguments, print_notes, selected_results
 from cab.cli.text_table import number, text_table
-from cab.files.sanitize import csv_table
+from cab.files.sanitize import sanitize_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
     results = selected_results(args)
     if args.probes:
-        return _foretell(args, results)
+        return _probe_correlation(args, results)
     presets = list(dict.fromkeys(results["preset"]))
     if len(args.results) == len(presets) == 2:
         return _compare(args, [results[results["preset"] == preset] for preset in presets])
@@ -54,14 +54,14 @@ def run(args: argparse.Namespace) -> int:
     tables = [part(scores.table) for part in (pattern_correlation, benchmark_correlation, task_correlation)]
     table = pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
     if args.csv:
-        csv_table(table).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
+        sanitize_table(table).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
     else:
         print(_text(table))
     print_notes(scores.notes)
     return 0
 
 
-def _foretell(args: argparse.Namespace, results: pd.DataFrame) -> int:
+def _probe_correlation(args: argparse.Namespace, results: pd.DataFrame) -> int:
     """Whether probes rank attentions as tasks do."""
     from cab.scoring import probe_agreement, read_probes, score
 
@@ -86,7 +86,7 @@ def _compare(args: argparse.Namespace, parts: Sequence[pd.DataFrame]) -> int:
 
 def _print_agreement(table: pd.DataFrame, args: argparse.Namespace, *, nothing: str) -> None:
     if args.csv:
-        csv_table(table).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
+        sanitize_table(table).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
     elif table.empty:
         print(f"nothing to compare: {nothing}")
     else:

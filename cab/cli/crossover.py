@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.cli.text_table import number, text_table
-from cab.files.sanitize import csv_table
+from cab.files.sanitize import sanitize_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         table = efficiency_length(costs, protocol=args.protocol, baseline=args.baseline or "vanilla")
         texts = {name: [_csv_length(value) for value in table[name]] for name in ("length", "low", "high")}
         r2 = [f"{value:.4f}" if value == value else "" for value in table["r2"]]
-        csv_table(table.assign(**texts, r2=r2)[COLUMNS]).to_csv(sys.stdout, index=False, lineterminator="\n")
+        sanitize_table(table.assign(**texts, r2=r2)[COLUMNS]).to_csv(sys.stdout, index=False, lineterminator="\n")
         return 0
     measured = set(costs["attention"])
     baselines = [args.baseline] if args.baseline else [name for name in ("vanilla", "eager") if name in measured]

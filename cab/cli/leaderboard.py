@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cab.cli.results_arguments import add_sources, given_results
 from cab.files.folders import check_writable
-from cab.records.results import DEFAULT_DIR, MINI_DIR, beside_the_field
+from cab.records.results import DEFAULT_DIR, MINI_DIR, with_reference_results
 
 DEFAULT_OUT = DEFAULT_DIR / "leaderboard"
 
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         args.results = [MINI_DIR]
     results, skipped = given_results(args)
     if args.with_reference and not is_alone:
-        results = beside_the_field(results)
+        results = with_reference_results(results)
     scored = rows_in_index(results)
     probes = results.drop(scored.index)
     boards = [] if scored.empty and not probes.empty else score_boards(scored, normalization=args.normalization)
@@ -61,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
         if boards:
             written.append(write_csv(boards, args.out))
         if not probes.empty:
-            from cab.reports.arena import arena_table, write_arena
             from cab.reports.glue import glue_table, write_glue
+            from cab.reports.lra import arena_table, write_arena
             from cab.reports.needles import needle_table, write_needles
             from cab.reports.probes import probe_table, write_probes
 

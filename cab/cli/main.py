@@ -14,9 +14,9 @@ from typing import NoReturn
 
 from cab.cli.terminal import log_to_terminal
 from cab.errors import UserError, unknown_name
-from cab.files.sanitize import printable
+from cab.files.sanitize import sanitize_text
 from cab.records.results import EXAMPLE_COMMAND
-from cab.runner.faults import Preempted
+from cab.runner.failures import Preempted
 from cab.runner.processes import find_processes
 
 COMMANDS = {
@@ -93,7 +93,7 @@ def program() -> NoReturn:
 
 def _print_error(text: str) -> None:
     """One line, whatever is in the names that it speaks of."""
-    print(f"cab: {printable(' '.join(text.splitlines()))}", file=sys.stderr)
+    print(f"cab: {sanitize_text(' '.join(text.splitlines()))}", file=sys.stderr)
 
 
 def _dispatch(argv: list[str]) -> int:

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from cab.cli.text_table import number, print_rows, text_table
-from cab.files.sanitize import csv_table
+from cab.files.sanitize import sanitize_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +86,7 @@ def _audit(args: argparse.Namespace) -> int:
 
     found = audit(normalization=args.normalization)
     if args.csv:
-        csv_table(found[COLUMNS]).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
+        sanitize_table(found[COLUMNS]).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
         return 0
     others = {name: audit(normalization=name) for name in NORMALIZATIONS if name != args.normalization}
     print(_summary({args.normalization: found, **others}))

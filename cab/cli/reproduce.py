@@ -12,7 +12,7 @@ from pathlib import Path
 from cab.cli.text_table import text_table
 from cab.errors import UserError
 from cab.files.folders import check_writable
-from cab.files.sanitize import printable
+from cab.files.sanitize import sanitize_text
 from cab.metric import Metric
 from cab.records.record import Record, Status
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     if again is None:
         raise UserError(f"another process is running this cell in {args.results_dir}")
     for line in differences(record, again):
-        print(printable(line))
+        print(sanitize_text(line))
     rows, agree = compare(record.metrics, again.metrics, args.tolerance)
     print(text_table(["metric", "recorded", "again", "difference", "verdict"], rows, align="lrrrl"))
     return 0 if agree else 1

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.errors import UserError
-from cab.files.sanitize import printable
+from cab.files.sanitize import sanitize_text
 from cab.records.results import DEFAULT_DIR, EXAMPLE_COMMAND, read_results
 
 if TYPE_CHECKING:
@@ -71,6 +71,6 @@ def print_notes(notes: Iterable[str]) -> None:
     """What a reader of the table must know, to stderr."""
     notes = list(dict.fromkeys(notes))
     for note in notes[:_NOTES]:
-        print(f"note: {printable(note)}", file=sys.stderr)
+        print(f"note: {sanitize_text(note)}", file=sys.stderr)
     if len(notes) > _NOTES:
         print(f"note: and {len(notes) - _NOTES} more", file=sys.stderr)

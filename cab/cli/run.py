@@ -13,7 +13,7 @@ from cab.cli.text_table import print_rows, text_table
 from cab.errors import UserError, unknown_name
 from cab.records.record import CELL, Record, Status
 from cab.records.results import DEFAULT_DIR
-from cab.records.verification_status import LEGEND, signed
+from cab.records.verification_status import LEGEND, mark_unverified
 from cab.runner.statuses import parse_retried
 
 if TYPE_CHECKING:
@@ -133,10 +133,10 @@ def _print_records(report: Report, *, is_sweep: bool) -> None:
 
 def _print_standings(report: Report) -> None:
     """Where the attentions that were run stand in the suite."""
-    from cab.suite.standing import HEADER, standings
+    from cab.suite.comparison import HEADER, compare_with_reference
 
     records = [outcome.record for outcome in report.outcomes if outcome.record is not None]
-    for standing in standings(records):
+    for standing in compare_with_reference(records):
         print(f"\n{standing.attention} among {standing.others} attentions with records of the same cells")
         if standing.rows:
             print(text_table(HEADER, standing.rows, align="lrrrrllrl"))
@@ -193,7 +193,7 @@ def _task_table(records: Sequence[Record]) -> str:
 
 
 def _signed_name(record: Record) -> str:
-    return signed(record.cell["attention"], "no" if record.verified is False else "")
+    return mark_unverified(record.cell["attention"], "no" if record.verified is False else "")
 
 
 def _number(value: float | None) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cab.cli.results_arguments import add_results_arguments, print_notes, selected_results
 from cab.cli.text_table import number, text_table
-from cab.files.sanitize import csv_table
+from cab.files.sanitize import sanitize_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         table = order_table(scores) if args.show == "pairwise" else benefit_of_attention(scores.table)
     if args.csv:
-        csv_table(table).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
+        sanitize_table(table).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
         print_notes([*scores.notes, *_averaged_data_sets(scores)])
         return 0
     print(_index_text(scores) if args.show == "index" else _plain_text(table))
@@ -98,7 +98,7 @@ def _index_text(scores: Scores) -> str:
 
 
 def _pattern_text(scores: Scores, pattern: str) -> str:
-    from cab.records.verification_status import signed, verdicts
+    from cab.records.verification_status import mark_unverified, verdicts
 
     table = scores.table[scores.table["pattern"] == pattern]
     rows = {(row["task"], row["attention"]): row for row in table.to_dict("records")}
@@ -110,7 +110,7 @@ def _pattern_text(scores: Scores, pattern: str) -> str:
     verified = verdicts(scores.results)
     text = [
         [
-            signed(name, verified[pattern, name]),
+            mark_unverified(name, verified[pattern, name]),
             sign,
             *(_cell(rows[(task, name)]) for task in columns),
             _seeds(rows, columns, name),

@@ -51,9 +51,9 @@ def run(args: argparse.Namespace) -> int:
 def _report(results: Path) -> int:
     from cab.errors import UserError
     from cab.suite.cells import read_scores
-    from cab.suite.lessons import lessons
+    from cab.suite.summary import summarize_suite
 
-    told = lessons(read_scores(results))
+    told = summarize_suite(read_scores(results))
     if not told:
         raise UserError(f"no cell of the suite in {results} was run with attention=vanilla and attention=none")
     print("\n\n".join(told))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from cab.files.sanitize import printable
+from cab.files.sanitize import sanitize_text
 
 
 class TerminalHandler(logging.StreamHandler):
@@ -19,7 +19,7 @@ class TerminalHandler(logging.StreamHandler):
 
         try:
             lines = self.format(record).split("\n")  # of a traceback
-            tqdm.write("\n".join(map(printable, lines)), file=self.stream)
+            tqdm.write("\n".join(map(sanitize_text, lines)), file=self.stream)
         except Exception:
             self.handleError(record)
 

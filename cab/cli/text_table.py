@@ -6,7 +6,7 @@ import csv
 import sys
 from collections.abc import Sequence
 
-from cab.files.sanitize import csv_cell, printable
+from cab.files.sanitize import sanitize_csv_cell, sanitize_text
 
 ABSENT = "-"
 
@@ -16,7 +16,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, align: s
 
     Nothing of what would steer a terminal is left in them.
     """
-    columns = zip(*([printable(cell) for cell in row] for row in (header, *rows)), strict=True)
+    columns = zip(*([sanitize_text(cell) for cell in row] for row in (header, *rows)), strict=True)
     texts = []
     for side, cells in zip(align, columns, strict=True):
         width = max(map(len, cells))
@@ -27,7 +27,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, align: s
 def print_rows(rows: Sequence[Sequence[str]], *, as_csv: bool) -> None:
     """Print rows, the first of which is the header, as a left-aligned table or as CSV."""
     if as_csv:
-        csv.writer(sys.stdout).writerows(map(csv_cell, row) for row in rows)
+        csv.writer(sys.stdout).writerows(map(sanitize_csv_cell, row) for row in rows)
     else:
         print(text_table(rows[0], rows[1:], align="l" * len(rows[0])))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cab.errors import UserError
 from cab.files.folders import check_writable
-from cab.files.sanitize import csv_cell
+from cab.files.sanitize import sanitize_csv_cell
 from cab.patterns import Pattern
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(COLUMNS)
         rows = ((r.attention, r.pattern, r.check, str(r.passed).lower(), r.detail) for r in shown)
-        writer.writerows(map(csv_cell, row) for row in rows)
+        writer.writerows(map(sanitize_csv_cell, row) for row in rows)
     elif shown:
         _print_table(shown)
     print(f"{len(results)} checks, {len(failed)} failed", file=sys.stderr)

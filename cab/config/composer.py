@@ -25,7 +25,7 @@ class Place(NamedTuple):
     resolved: dict[str, Any] | None
 
 
-class Composer:
+class ConfigComposer:
     """Composes cells. Those that differ in nothing but the name of their attention cost one composition together.
 
     What stands at ``attention`` is then the options of that name and nothing else: where a file, or an override such

@@ -24,13 +24,13 @@ log = logging.getLogger("cab")
 
 CHUNK = 1 << 18
 TIMEOUT = 60  # seconds without a byte
-PAUSES = (1.0, 4.0, 15.0)
+RETRY_DELAYS = (1.0, 4.0, 15.0)
 """Seconds before a host that did not answer, or hung up, is asked again."""
-PASSING = (408, 425, 429, 500, 502, 503, 504)
+TRANSIENT_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 """Statuses of a host that may answer later."""
 
 
-class Cut(Exception):
+class Interrupted(Exception):
     """The host did not answer, or hung up: worth another try."""
 
 
@@ -52,12 +52,12 @@ def download(
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
-    tries = [*PAUSES, None]
+    tries = [*RETRY_DELAYS, None]
     for pause in tries:
         try:
             _go_on(address, part, size, sha256, shown=shown)
             break
-        except Cut as cut:
+        except Interrupted as cut:
             if pause is None:
                 kept = part.stat().st_size if part.exists() else 0
                 after = f" after {kept:,} bytes; the same command goes on from there" if kept else ""
@@ -105,7 +105,7 @@ def _go_on(address: str, part: Path, size: int | None, sha256: str | None, *, sh
             raise UserError(f"{address} has {whole:,} bytes, not the {size:,} that are known: another edition")
         _check_space(part.parent, (whole or 0) - start)
         tag.write_text(response.headers.get("ETag") or response.headers.get("Last-Modified") or "")
-        with _no_space_left(part), part.open("ab" if start else "wb") as file:
+        with _disk_full(part), part.open("ab" if start else "wb") as file:
             bar = tqdm(
                 desc=part.stem,
                 total=whole,
@@ -121,7 +121,7 @@ def _go_on(address: str, part: Path, size: int | None, sha256: str | None, *, sh
                     file.write(block)
                     bar.update(len(block))
     if whole is not None and part.stat().st_size < whole:
-        raise Cut("the connection was cut")
+        raise Interrupted("the connection was cut")
 
 
 def _ask(address: str, part: Path, headers: dict[str, str]) -> http.client.HTTPResponse:
@@ -132,14 +132,14 @@ def _ask(address: str, part: Path, headers: dict[str, str]) -> http.client.HTTPR
     except urllib.error.HTTPError as error:
         if error.code == 416:  # the part is longer than the file
             part.unlink()
-            raise Cut("the file became shorter at its host") from None
-        if error.code in PASSING:
-            raise Cut(f"the host answers {error.code} {error.reason}") from None
+            raise Interrupted("the file became shorter at its host") from None
+        if error.code in TRANSIENT_STATUSES:
+            raise Interrupted(f"the host answers {error.code} {error.reason}") from None
         wants = "; it wants a login or its license accepted" if error.code in (401, 403) else ""
         raise UserError(f"{address}: the host answers {error.code} {error.reason}{wants}") from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
-        raise Cut(f"no connection ({getattr(reason, 'strerror', None) or reason})") from None
+        raise Interrupted(f"no connection ({getattr(reason, 'strerror', None) or reason})") from None
     return response
 
 
@@ -148,7 +148,7 @@ def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
         try:
             block = response.read(CHUNK)
         except (http.client.HTTPException, OSError):
-            raise Cut("the connection was cut") from None
+            raise Interrupted("the connection was cut") from None
         if not block:
             return
         yield block
@@ -168,7 +168,7 @@ def _check_space(folder: Path, needed: int) -> None:
 
 
 @contextmanager
-def _no_space_left(part: Path) -> Iterator[None]:
+def _disk_full(part: Path) -> Iterator[None]:
     """A full disk deletes the part: it would only keep the disk full."""
     try:
         yield

@@ -16,11 +16,11 @@ from cab.efficiency.gpu_state import clock_facts
 from cab.efficiency.network import PATTERN as NETWORK_PATTERN
 from cab.efficiency.network import PHASES as NETWORK_PHASES
 from cab.efficiency.network import NetworkSubject
-from cab.efficiency.own import measure_length
-from cab.efficiency.paper import PHASE as PAPER_PHASE
-from cab.efficiency.paper import measure_as_paper
 from cab.efficiency.peers import PeerSubject
-from cab.efficiency.roof import Machine, under_roof
+from cab.efficiency.protocol_default import measure_length
+from cab.efficiency.protocol_paper import PHASE as PAPER_PHASE
+from cab.efficiency.protocol_paper import measure_as_paper
+from cab.efficiency.roofline import Machine, under_roof
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import BASELINES, AttentionSubject, ProjectionsSubject, Subject
 from cab.efficiency.workload import PHASES, is_defined

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
-from cab.files.sanitize import csv_cell
+from cab.files.sanitize import sanitize_csv_cell
 
 DECODING = ("decode", "decode-graph")
 """Phases of tokens one by one."""
@@ -97,7 +97,7 @@ def write_costs(costs: Iterable[Cost], file: TextIO) -> Iterator[Cost]:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
     for cost in costs:
-        writer.writerow(csv_cell(_text(getattr(cost, name))) for name in COLUMNS)
+        writer.writerow(sanitize_csv_cell(_text(getattr(cost, name))) for name in COLUMNS)
         file.flush()
         yield cost
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cab.errors import UserError
-from cab.runner.faults import is_out_of_memory
+from cab.runner.failures import is_out_of_memory
 
 RESERVE = 0.1
 """Part of the free memory that is left to everybody else."""

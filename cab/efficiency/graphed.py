@@ -13,7 +13,7 @@ WARM_UP = 3
 """Calls before a capture, as torch.cuda.graph asks for them: libraries are loaded in the first."""
 
 
-class StandingStep:
+class CudaGraphStep:
     """``step`` of a state of constant size, from tensors that stay where they are back into them.
 
     They are written in the order of the new state: none of it may be a view of one that is written before.
@@ -40,7 +40,7 @@ class StandingStep:
             self.state[name].copy_(x)
 
 
-def captured(call: Callable[[], None]) -> Callable[[], None]:
+def capture_graph(call: Callable[[], None]) -> Callable[[], None]:
     """``call`` as a CUDA graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

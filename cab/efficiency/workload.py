@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cab.attention import Attention, DecodeState
 from cab.efficiency.cost import DECODING
-from cab.efficiency.graphed import StandingStep, captured
+from cab.efficiency.graphed import CudaGraphStep, capture_graph
 from cab.efficiency.setting import Setting
 from cab.errors import UserError
 from cab.patterns import Pattern
@@ -113,14 +113,14 @@ def decode_graph(module: nn.Module, pattern: Pattern, length: int, setting: Sett
     if not getattr(module, "has_constant_size_state", False):
         raise UserError("keeps a state that grows: no CUDA graph repeats its step")
     module, tokens, state = after_prefix(module, pattern, length, setting)
-    step = StandingStep(module, state, tokens[0])
+    step = CudaGraphStep(module, state, tokens[0])
 
     @torch.no_grad()
     def one_token() -> None:
         with setting.autocast():
             step()
 
-    replay = captured(one_token)
+    replay = capture_graph(one_token)
 
     def call() -> None:
         for name, x in state.items():

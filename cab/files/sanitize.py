@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def printable(value: object) -> str:
+def sanitize_text(value: object) -> str:
     """``value`` as text that XML, UTF-8 and a terminal take: control and broken characters become U+FFFD.
 
     Result files come from other people's jobs; a name in them may hold anything that JSON can spell.
@@ -21,7 +21,7 @@ def printable(value: object) -> str:
     return "".join("\ufffd" if unicodedata.category(char) in ("Cc", "Cs", "Cf", "Cn") else char for char in text)
 
 
-def csv_cell(value: object) -> object:
+def sanitize_csv_cell(value: object) -> object:
     """``value``; a text printable, and after a quote where a spreadsheet would run it.
 
     It would run what begins like a formula and is no number.
@@ -31,7 +31,7 @@ def csv_cell(value: object) -> object:
     """
     if not isinstance(value, str):
         return value
-    text = printable(value)
+    text = sanitize_text(value)
     if len(text) < 2 or text[0] not in "=+-@":
         return text
     try:
@@ -41,11 +41,11 @@ def csv_cell(value: object) -> object:
     return text
 
 
-def csv_table(table: pd.DataFrame) -> pd.DataFrame:
-    """``table`` with :func:`csv_cell` of every text in it and of the names of its columns."""
+def sanitize_table(table: pd.DataFrame) -> pd.DataFrame:
+    """``table`` with :func:`sanitize_csv_cell` of every text in it and of the names of its columns."""
     texts = table.select_dtypes(include=["object", "string"]).columns
-    safe = table.assign(**{name: table[name].map(csv_cell, na_action="ignore") for name in texts})
-    return safe.rename(columns={name: csv_cell(name) for name in table.columns})
+    safe = table.assign(**{name: table[name].map(sanitize_csv_cell, na_action="ignore") for name in texts})
+    return safe.rename(columns={name: sanitize_csv_cell(name) for name in table.columns})
 
 
 def listed(names: Iterable[str], *, shown: int = 3) -> str:

@@ -14,7 +14,7 @@ from cab.paper.rounding import CONTRADICTS, UNKNOWN, Interval, deviation_of, nor
 from cab.records.results import PAPER_DIR, load_results
 from cab.scoring.efficiency_length import published_length
 from cab.scoring.index import AVERAGE, score_table
-from cab.scoring.normalization import ABLATION, EXACT, corrections, population
+from cab.scoring.normalization import NO_ATTENTION, SOFTMAX_VARIANTS, corrections, population
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -198,9 +198,9 @@ def _benefit_rows(indices: Index) -> Iterator[Row]:
         own = {
             name: found for (pattern, task, name), found in indices.items() if (pattern, task) == ("NS", line["task"])
         }
-        efficient = {name: found for name, found in own.items() if name not in (*EXACT, ABLATION)}
+        efficient = {name: found for name, found in own.items() if name not in (*SOFTMAX_VARIANTS, NO_ATTENTION)}
         best = max(efficient, key=lambda name: efficient[name][0], default="")
-        for column, name in (("efficient", best), ("vanilla", "vanilla"), ("without", ABLATION)):
+        for column, name in (("efficient", best), ("vanilla", "vanilla"), ("without", NO_ATTENTION)):
             key = ("NS", line["task"], column)
             if name in own:
                 row = _row("12", key, line[column], *own[name], TOLERANCE)

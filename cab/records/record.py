@@ -25,7 +25,7 @@ from cab.records.schema import LATER, SCHEMA, check_content, check_hash, with_ch
 
 CELL = ("task", "dataset", "config_variant", "backbone", "pattern", "attention", "preset", "seed")
 """What one run measures; ``config_variant`` tells apart runs of one data set, as univariate and multivariate."""
-PLACE = CELL[:4]
+COMPARISON_KEY = CELL[:4]
 """Where attentions are compared: their metrics of one place measure the same thing."""
 
 
@@ -72,7 +72,7 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class About:
+class RunMetadata:
     """What is known of a run whatever becomes of it.
 
     Attributes:
@@ -109,7 +109,7 @@ class About:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record(About):
+class Record(RunMetadata):
     """A run and what became of it.
 
     Attributes:
@@ -134,7 +134,7 @@ class Record(About):
     @classmethod
     def finished(
         cls,
-        about: About,
+        about: RunMetadata,
         *,
         metrics: Iterable[Metric],
         baselines: Mapping[str, Mapping[str, float]],
@@ -157,7 +157,7 @@ class Record(About):
     @classmethod
     def failed(
         cls,
-        about: About,
+        about: RunMetadata,
         *,
         status: Status,
         error: BaseException,

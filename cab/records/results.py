@@ -68,7 +68,7 @@ def read_results(sources: Iterable[str | Path] | str | Path) -> tuple[pd.DataFra
     return pd.DataFrame(rows, columns=list(COLUMNS)), skipped
 
 
-def beside_the_field(results: pd.DataFrame) -> pd.DataFrame:
+def with_reference_results(results: pd.DataFrame) -> pd.DataFrame:
     """``results``, and the records of the suite in :data:`MINI_DIR` for cells that they do not have themselves."""
     import pandas as pd
 

@@ -10,9 +10,9 @@ from cab.records.results import PUBLISHED
 if TYPE_CHECKING:
     import pandas as pd
 
-SIGN = "†"
+UNVERIFIED_MARK = "†"
 """Stands behind the name of an attention that was not verified."""
-LEGEND = f"{SIGN} its code had not passed `cab verify` in this pattern"
+LEGEND = f"{UNVERIFIED_MARK} its code had not passed `cab verify` in this pattern"
 _VERDICTS = ("no", "unknown", "yes")
 """The worst first."""
 
@@ -39,6 +39,6 @@ def _names(found: dict[tuple[str, str], str], verdict: str) -> list[str]:
     return sorted({attention for (_, attention), said in found.items() if said == verdict})
 
 
-def signed(name: str, verdict: str) -> str:
+def mark_unverified(name: str, verdict: str) -> str:
     """The name, with the sign of one that was not verified."""
-    return f"{name} {SIGN}" if verdict == "no" else name
+    return f"{name} {UNVERIFIED_MARK}" if verdict == "no" else name

@@ -20,7 +20,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from cab.files.cache import cache_root
-from cab.files.sanitize import csv_cell
+from cab.files.sanitize import sanitize_csv_cell
 from cab.patterns import pattern_rank
 from cab.records.code_hash import attention_hash, checks_hash
 from cab.registry.files import STANDALONE
@@ -136,6 +136,6 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for row in sorted(rows, key=lambda row: (row.attention, pattern_rank(row.pattern))):
-            writer.writerow(map(csv_cell, dataclasses.astuple(row)))
+            writer.writerow(map(sanitize_csv_cell, dataclasses.astuple(row)))
     Path(temporary).chmod(0o644)
     Path(temporary).replace(path)

@@ -114,21 +114,23 @@ def short(name: str) -> str:
     return name if len(name) <= _LONGEST_LABEL else name[: _LONGEST_LABEL - 1] + "…"
 
 
-class Look(NamedTuple):
+class SeriesStyle(NamedTuple):
     colour: str
     marker: str
     line: str
 
 
-def looks(attentions: Iterable[str]) -> dict[str, Look]:
+def looks(attentions: Iterable[str]) -> dict[str, SeriesStyle]:
     """A colour, a marker and a line for each attention, the same in every figure; softmax attention is in ink."""
     others = sorted(set(attentions) - {REFERENCE})
     lines = ("-", "--", ":", "-.")
     look = {
-        name: Look(SERIES[rank % len(SERIES)], MARKERS[rank % len(MARKERS)], lines[rank // len(SERIES) % len(lines)])
+        name: SeriesStyle(
+            SERIES[rank % len(SERIES)], MARKERS[rank % len(MARKERS)], lines[rank // len(SERIES) % len(lines)]
+        )
         for rank, name in enumerate(others)
     }
-    return {REFERENCE: Look(INK, "o", "-"), **look}
+    return {REFERENCE: SeriesStyle(INK, "o", "-"), **look}
 
 
 def _axes(height: float, *, title: str, labels: Iterable[str] = (), bottom: float = 0.42) -> tuple[Figure, Axes]:
@@ -251,7 +253,7 @@ def length_figure(
     *,
     title: str,
     ylabel: str,
-    looks: dict[str, Look],
+    looks: dict[str, SeriesStyle],
     log: bool = True,
     crossings: Sequence[tuple[str, float, float]] = (),
 ) -> Figure:

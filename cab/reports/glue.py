@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cab.files.sanitize import csv_table, printable
+from cab.files.sanitize import sanitize_table, sanitize_text
 from cab.records.record import Status
 from cab.reports.sections import Block
 from cab.reports.tables import Column, Entry, Row, Table, plain
@@ -46,8 +46,8 @@ def glue_table(results: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     runs = results[(results["task"] == TASK) & (results["status"] == Status.FINISHED)]
-    start = runs["config_variant"].map(lambda config_variant: printable(config_variant.partition(",")[0]))
-    runs = runs.assign(start=start, attention=runs["attention"].map(printable))
+    start = runs["config_variant"].map(lambda config_variant: sanitize_text(config_variant.partition(",")[0]))
+    runs = runs.assign(start=start, attention=runs["attention"].map(sanitize_text))
     rows = [
         {**dict(zip(_PLACE, place, strict=True)), "chosen_by": choice, **scores}
         for place, own in runs.groupby(_PLACE, sort=True)
@@ -87,7 +87,7 @@ def write_glue(table: pd.DataFrame, out: Path) -> Path:
     """Write ``glue.csv`` into ``out``."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / "glue.csv"
-    csv_table(table).to_csv(path, index=False)
+    sanitize_table(table).to_csv(path, index=False)
     return path
 
 

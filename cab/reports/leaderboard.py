@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cab.files.sanitize import csv_table, listed
+from cab.files.sanitize import listed, sanitize_table
 from cab.patterns import pattern_rank
-from cab.records.record import PLACE, Status
+from cab.records.record import COMPARISON_KEY, Status
 from cab.records.verification_status import verdicts
 from cab.reports.suites import Suite, printable_results, split_suites
 from cab.scoring import Scores, benefit_of_attention, score
@@ -25,14 +25,16 @@ COSTS = ["params", "train_seconds", "peak_memory_bytes"]
 
 def place_fields(results: pd.DataFrame) -> dict[str, dict[str, str]]:
     """What raw metrics were measured on: ``task/dataset/variant/backbone`` and the four apart."""
-    rows = results[[*PLACE]].drop_duplicates().sort_values([*PLACE])
-    return {"/".join(filter(None, row)): dict(zip(PLACE, row, strict=True)) for row in rows.itertuples(index=False)}
+    rows = results[[*COMPARISON_KEY]].drop_duplicates().sort_values([*COMPARISON_KEY])
+    return {
+        "/".join(filter(None, row)): dict(zip(COMPARISON_KEY, row, strict=True)) for row in rows.itertuples(index=False)
+    }
 
 
 def with_place(results: pd.DataFrame) -> pd.DataFrame:
     """``results`` with the column ``place``, see :func:`place_fields`."""
     names = {tuple(fields.values()): place for place, fields in place_fields(results).items()}
-    return results.assign(place=[names[row] for row in zip(*(results[name] for name in PLACE), strict=True)])
+    return results.assign(place=[names[row] for row in zip(*(results[name] for name in COMPARISON_KEY), strict=True)])
 
 
 def measurements(results: pd.DataFrame) -> pd.DataFrame:
@@ -110,7 +112,7 @@ def write_csv(boards: Iterable[Board], out: Path) -> Path:
 
     out.mkdir(parents=True, exist_ok=True)
     path = out / "leaderboard.csv"
-    csv_table(pd.concat([board.table for board in boards], ignore_index=True)).to_csv(path, index=False)
+    sanitize_table(pd.concat([board.table for board in boards], ignore_index=True)).to_csv(path, index=False)
     return path
 
 

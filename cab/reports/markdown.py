@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from cab.reports.board_tables import index_table, metrics_table
+from cab.reports.leaderboard_tables import index_table, metrics_table
 from cab.reports.tables import Column, Entry, Row, Table
 
 if TYPE_CHECKING:

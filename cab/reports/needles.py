@@ -12,7 +12,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from cab.files.sanitize import csv_table, printable
+from cab.files.sanitize import sanitize_table, sanitize_text
 from cab.records.record import Status
 from cab.reports import figures
 from cab.reports.inline_svg import inline_svg
@@ -40,7 +40,9 @@ def needle_table(results: pd.DataFrame) -> pd.DataFrame:
     found = runs["metric"].str.extract(METRIC)
     runs = runs.assign(length=found["length"], depth=found["depth"]).dropna(subset=["length"])
     runs = runs.astype({"length": int, "depth": int, "value": float})
-    runs = runs.assign(attention=runs["attention"].map(printable), config_variant=runs["config_variant"].map(printable))
+    runs = runs.assign(
+        attention=runs["attention"].map(sanitize_text), config_variant=runs["config_variant"].map(sanitize_text)
+    )
     table = runs.groupby(_CELL).agg(accuracy=("value", "mean"), deviation=("value", "std"), seeds=("seed", "nunique"))
     return table.reset_index()
 
@@ -49,7 +51,7 @@ def write_needles(table: pd.DataFrame, out: Path) -> Path:
     """Write ``needles.csv`` into ``out``."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / "needles.csv"
-    csv_table(table).to_csv(path, index=False)
+    sanitize_table(table).to_csv(path, index=False)
     return path
 
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from cab.files.sanitize import printable
+from cab.files.sanitize import sanitize_text
 from cab.records.verification_status import LEGEND
-from cab.reports.arena import arena_blocks, arena_table
 from cab.reports.glue import glue_blocks, glue_table
+from cab.reports.lra import arena_blocks, arena_table
 from cab.reports.needles import needle_blocks, needle_table
 from cab.reports.probes import probe_blocks, probe_table
 from cab.reports.records import record_facts
@@ -68,7 +68,7 @@ def write_page(
         efficiency=[] if costs is None else list(efficiency_blocks(costs)),
         records=record_facts(results, out),
         method=_method(normalization),
-        skipped=[printable(line) for line in skipped],
+        skipped=[sanitize_text(line) for line in skipped],
         css=Markup(_source("page.css")),
         script=Markup(script),
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from cab.files.sanitize import csv_table, printable
+from cab.files.sanitize import sanitize_table, sanitize_text
 from cab.patterns import pattern_rank
 from cab.records.record import Status
 from cab.reports import figures
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from cab.records.record import Record
 
 TASK, METRIC = "probe", "accuracy"
-KNOBS = {"pairs": "task", "distance": "task", "noise": "task", "embed_dim": "backbone"}
+PROBE_PARAMS = {"pairs": "task", "distance": "task", "noise": "task", "embed_dim": "backbone"}
 """Settings that curves are drawn against, and the group of the configuration that has each."""
 WORDS = {"pairs": "pairs", "distance": "distance, places", "noise": "share of noise", "embed_dim": "width"}
 _PLACE = ["preset", "pattern", "dataset"]
-_CELL = [*_PLACE, "other", *KNOBS, "attention"]
+_CELL = [*_PLACE, "other", *PROBE_PARAMS, "attention"]
 
 
 class Curve(NamedTuple):
@@ -55,9 +55,9 @@ def probe_table(results: pd.DataFrame) -> pd.DataFrame:
     runs = results[(results["task"] == TASK) & (results["metric"] == METRIC) & results["record"].notna()]
     runs = runs[runs["status"] == Status.FINISHED]
     told = [{"other": _other(record), **_knobs(record), "commonest": _commonest(record)} for record in runs["record"]]
-    settings = pd.DataFrame(told, index=runs.index, columns=["other", *KNOBS, "commonest"])
+    settings = pd.DataFrame(told, index=runs.index, columns=["other", *PROBE_PARAMS, "commonest"])
     rows = pd.concat([runs[[*_PLACE, "attention", "seed", "value"]], settings], axis=1)
-    rows = rows.assign(attention=rows["attention"].map(printable)).drop_duplicates([*_CELL, "seed"])
+    rows = rows.assign(attention=rows["attention"].map(sanitize_text)).drop_duplicates([*_CELL, "seed"])
     table = rows.groupby(_CELL, dropna=False).agg(
         accuracy=("value", "mean"),
         deviation=("value", "std"),
@@ -68,13 +68,13 @@ def probe_table(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def _knobs(record: Record) -> dict[str, float]:
-    return {knob: float(record.config.get(group, {}).get(knob, math.nan)) for knob, group in KNOBS.items()}
+    return {knob: float(record.config.get(group, {}).get(knob, math.nan)) for knob, group in PROBE_PARAMS.items()}
 
 
 def _other(record: Record) -> str:
     """What runs on one curve have in common."""
     shared = {group: record.config.get(group, {}) for group in ("task", "backbone", "trainer")}
-    kept = {group: {k: v for k, v in options.items() if k not in KNOBS} for group, options in shared.items()}
+    kept = {group: {k: v for k, v in options.items() if k not in PROBE_PARAMS} for group, options in shared.items()}
     return json.dumps(kept, sort_keys=True)
 
 
@@ -87,19 +87,19 @@ def write_probes(table: pd.DataFrame, out: Path) -> Path:
     """Write ``probes.csv`` into ``out``: the table, but for what is no knob."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / "probes.csv"
-    csv_table(table.drop(columns="other")).to_csv(path, index=False)
+    sanitize_table(table.drop(columns="other")).to_csv(path, index=False)
     return path
 
 
 def capacity_curves(table: pd.DataFrame) -> Iterator[Curve]:
     """Every curve in :func:`probe_table`: at least one attention at two values of a knob, all else the same."""
-    for knob in KNOBS:
+    for knob in PROBE_PARAMS:
         same = [column for column in _CELL if column not in (knob, "attention")]
         for key, points in table.groupby(same, sort=False, dropna=False):
             if points.groupby("attention")[knob].nunique().max() < 2:
                 continue
             named = dict(zip(same, key, strict=True))
-            held = [f"{WORDS[k].partition(',')[0]} {named[k]:g}" for k in KNOBS if k != knob and named[k]]
+            held = [f"{WORDS[k].partition(',')[0]} {named[k]:g}" for k in PROBE_PARAMS if k != knob and named[k]]
             title = f"{named['pattern']}, {named['dataset']}: accuracy against {WORDS[knob]}; {', '.join(held)}"
             yield Curve(knob, title, points)
 
@@ -154,13 +154,13 @@ def probe_blocks(table: pd.DataFrame) -> Iterator[Block]:
 def _settings_table(own: pd.DataFrame, name: str, caption: str) -> Table:
     columns = [
         Column("attention"),
-        *(Column(WORDS[knob]) for knob in KNOBS),
+        *(Column(WORDS[knob]) for knob in PROBE_PARAMS),
         Column("accuracy", "↑", "higher is better"),
     ]
     table = Table(element_id(name), f"{caption}: share of answers that are right", [*columns, Column("seeds")], [])
     for row in own.to_dict("records"):
         spread = f"± {plain(row['deviation'], 3)}" if math.isfinite(row["deviation"]) else ""
-        cells = [Entry(f"{row[knob]:g}", row[knob]) for knob in KNOBS]
+        cells = [Entry(f"{row[knob]:g}", row[knob]) for knob in PROBE_PARAMS]
         cells += [Entry(plain(row["accuracy"], 3), row["accuracy"], spread), Entry(str(row["seeds"]), row["seeds"])]
         table.rows.append(Row(row["attention"], cells))
     return table

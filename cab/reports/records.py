@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from cab.files.sanitize import printable
+from cab.files.sanitize import sanitize_text
 from cab.records.record import CELL, Record, Status
 from cab.reports.leaderboard import with_place
 
@@ -24,7 +24,7 @@ class Strings:
         self._numbers: dict[str, int] = {}
 
     def number(self, text: object) -> int:
-        return self._numbers.setdefault(printable(text), len(self._numbers))
+        return self._numbers.setdefault(sanitize_text(text), len(self._numbers))
 
     @property
     def texts(self) -> list[str]:
@@ -96,7 +96,7 @@ def baselines(results: pd.DataFrame) -> dict[tuple[str, str, str], float]:
     """
     runs = results[(results["status"] == Status.FINISHED) & (results["hash"] != "")]
     return {
-        (str(place), printable(name), printable(metric)): float(value)
+        (str(place), sanitize_text(name), sanitize_text(metric)): float(value)
         for place, record in with_place(runs).groupby("place")["record"].first().items()
         for name, metrics in record.baselines.items()
         for metric, value in metrics.items()

@@ -10,10 +10,10 @@ from markupsafe import Markup
 
 from cab.reports import figures
 from cab.reports.analysis_tables import benefit_table, correlation_table, curve_table, efficiency_table
-from cab.reports.board_tables import index_table, metrics_table
 from cab.reports.curves import extrapolation_curves
 from cab.reports.efficiency import cost_curves
 from cab.reports.inline_svg import inline_svg
+from cab.reports.leaderboard_tables import index_table, metrics_table
 from cab.reports.tables import Table, element_id
 from cab.scoring import benchmark_correlation, efficiency_length, pattern_correlation, task_correlation
 from cab.scoring.correlation import LRA

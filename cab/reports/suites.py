@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cab.files.sanitize import printable
+from cab.files.sanitize import sanitize_text
 from cab.patterns import pattern_rank
-from cab.records.record import PLACE
+from cab.records.record import COMPARISON_KEY
 from cab.records.results import PUBLISHED
 from cab.scoring.selection import data_ranks, is_synthetic, other_data, rows_in_index
 from cab.suite.cells import PRESET
@@ -16,7 +16,7 @@ from cab.suite.check import cells_that_fail
 if TYPE_CHECKING:
     import pandas as pd
 
-_TEXT = (*PLACE, "pattern", "attention", "preset", "metric", "unit", "revision")
+_TEXT = (*COMPARISON_KEY, "pattern", "attention", "preset", "metric", "unit", "revision")
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def split_suites(results: pd.DataFrame) -> list[Suite]:
         ranks = data_ranks(part)
         for number, rows in part.groupby(ranks):
             rank = int(str(number))
-            apart = printable(other_data(part, ranks, rank)) if rank else ""
+            apart = sanitize_text(other_data(part, ranks, rank)) if rank else ""
             uncounted: tuple[str, ...] = ()
             if synthetic and preset == PRESET:
                 rows, uncounted = without_cells_that_fail(rows)
@@ -97,6 +97,6 @@ def without_cells_that_fail(results: pd.DataFrame) -> tuple[pd.DataFrame, tuple[
 
 
 def printable_results(results: pd.DataFrame) -> pd.DataFrame:
-    """``results`` with every name fit for a page, a table and a picture (see :func:`printable`)."""
-    fit = {name: results[name].map({text: printable(text) for text in results[name].unique()}) for name in _TEXT}
+    """``results`` with every name fit for a page, a table and a picture (see :func:`sanitize_text`)."""
+    fit = {name: results[name].map({text: sanitize_text(text) for text in results[name].unique()}) for name in _TEXT}
     return results.assign(**fit)

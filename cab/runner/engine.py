@@ -18,8 +18,8 @@ from cab.errors import UserError, first_line, unknown_name
 from cab.registry.build import build_backbone, without_memory
 from cab.registry.registries import BACKBONES
 from cab.runner.cell import Cell
-from cab.runner.faults import StopSignals
-from cab.runner.gpu_share import keep_to_share
+from cab.runner.failures import StopSignals
+from cab.runner.gpu_share import limit_gpu_memory
 from cab.runner.missing_data import bring_data
 from cab.runner.processes import Processes, find_processes
 
@@ -71,7 +71,7 @@ class Run:
         """UserError for everything that can be wrong, before anything is written."""
         processes = find_processes()
         device = choose_device(cell.config["device"], processes)
-        keep_to_share(device)
+        limit_gpu_memory(device)
         _check_packages(cell)
         engine = find_engine(cell.engine)
         engine.check(cell, processes)

@@ -20,7 +20,7 @@ ABOUT = "cell.json"
 
 
 @contextlib.contextmanager
-def held_folder(folder: Path, about: Mapping[str, Any]) -> Iterator[bool]:
+def lock_run_dir(folder: Path, about: Mapping[str, Any]) -> Iterator[bool]:
     """Hold the folder, made if need be; False when another process holds it. A process that is killed lets go.
 
     Raises:
@@ -63,7 +63,7 @@ def empty_folder(folder: Path) -> None:
             shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
 
 
-def save_whole(state: Mapping[str, Any], path: Path) -> None:
+def atomic_save(state: Mapping[str, Any], path: Path) -> None:
     """``torch.save``, to a temporary name that is then renamed."""
     import torch
 

@@ -16,18 +16,18 @@ CONTEXT = 2**29
 """Bytes that CUDA itself takes in each process, beside those of tensors."""
 
 
-def sharers(environment: Mapping[str, str] = os.environ) -> int:
+def num_gpu_sharers(environment: Mapping[str, str] = os.environ) -> int:
     """How many processes share this one's GPU, itself included."""
     return int(environment.get(SHARED_BY, "1"))
 
 
-def keep_to_share(device: torch.device) -> None:
+def limit_gpu_memory(device: torch.device) -> None:
     """From now on tensors here take an equal part of the GPU's memory at most; what does not fit is out of memory.
 
     Raises:
         ValueError: more workers than the memory has room for.
     """
-    count = sharers()
+    count = num_gpu_sharers()
     if device.type != "cuda" or count == 1:
         return
     whole = torch.cuda.get_device_properties(device).total_memory

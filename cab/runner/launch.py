@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from cab.config.compose import check_overrides, register_configs, resolve
-from cab.config.composer import Composer
+from cab.config.composer import ConfigComposer
 from cab.config.folders import CONFIGS
 from cab.errors import UserError, first_line
 from cab.records.record import Status
@@ -114,7 +114,7 @@ def jobs_of(overrides: Sequence[str], report: Report, *, is_sweep: bool) -> Iter
 
 
 def _composed(cells: Iterable[Sequence[str]], report: Report) -> Iterator[Job]:
-    composer = Composer()
+    composer = ConfigComposer()
     for overrides in cells:
         command = f"cab run {shlex.join(overrides)}"
         try:

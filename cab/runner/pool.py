@@ -18,14 +18,14 @@ from tqdm import tqdm
 
 from cab.errors import UserError
 from cab.runner.cell import Cell
-from cab.runner.faults import Preempted, StopSignals
+from cab.runner.failures import Preempted, StopSignals
 from cab.runner.gpu_share import SHARED_BY
 from cab.runner.report import Job, Report, cells_without_record
-from cab.runner.worker import LIVE_LINES
+from cab.runner.worker import PROGRESS_ENV
 
 log = logging.getLogger("cab")
 
-STARTS = 2
+MAX_ATTEMPTS = 2
 """How often a cell is started whose worker dies: once more than once, since it may not be the cell's fault."""
 
 
@@ -83,7 +83,7 @@ def _environment(index: int, count: int, gpus: list[str]) -> dict[str, str]:
     environment = dict(os.environ)
     environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // count)))
     if sys.stderr.isatty():
-        environment[LIVE_LINES] = "1"
+        environment[PROGRESS_ENV] = "1"
     if gpus:
         place = index % len(gpus)
         environment["CUDA_VISIBLE_DEVICES"] = gpus[place]
@@ -158,7 +158,7 @@ class _Worker(threading.Thread):
 
     def _run_cell(self, cell: Cell, job: Job) -> None:
         died = ""
-        for _ in range(STARTS):
+        for _ in range(MAX_ATTEMPTS):
             answer = self._answer(job)
             if answer is not None:
                 if answer["error"]:
@@ -170,9 +170,9 @@ class _Worker(threading.Thread):
                 return
             if self.stopped:
                 return
-            died = self._last_words()
+            died = self._exit_reason()
             log.warning("the worker at %s was %s", cell.title, died)
-        why = f"its worker was {died} {STARTS} times; the same command goes on from its checkpoint"
+        why = f"its worker was {died} {MAX_ATTEMPTS} times; the same command goes on from its checkpoint"
         self.report.add_recorded(cell, otherwise=why)
 
     def _answer(self, job: Job) -> dict[str, Any] | None:
@@ -204,7 +204,7 @@ class _Worker(threading.Thread):
                 self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=self.environment, text=True)
             return self.process
 
-    def _last_words(self) -> str:
+    def _exit_reason(self) -> str:
         assert self.process is not None
         status = self.process.wait()
         return f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"

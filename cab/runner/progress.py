@@ -6,25 +6,25 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-Told = Callable[[str, int, int], None]
+ProgressListener = Callable[[str, int, int], None]
 """Is given the title of a cell, the steps that are done, and all steps."""
 PAUSE = 0.2
 """Seconds between two words to the pool."""
 
-_told: Told | None = None
+_told: ProgressListener | None = None
 
 
-def tell(told: Told | None) -> None:
+def report_progress(told: ProgressListener | None) -> None:
     """From now on ``told`` is given the progress of this process, in the place of a line of its own."""
     global _told
     _told = told
 
 
-def counted(title: str, start: int, total: int) -> Iterable[int]:
+def with_progress(title: str, start: int, total: int) -> Iterable[int]:
     """The steps from ``start`` to ``total``, with a live line while they are gone through, where somebody looks."""
     steps = range(start, total)
     if _told is not None:
-        return _telling(title, steps, _told)
+        return _reported(title, steps, _told)
     if not sys.stderr.isatty():
         return steps
     from tqdm import tqdm
@@ -41,7 +41,7 @@ def counted(title: str, start: int, total: int) -> Iterable[int]:
     )
 
 
-def _telling(title: str, steps: range, told: Told) -> Iterator[int]:
+def _reported(title: str, steps: range, told: ProgressListener) -> Iterator[int]:
     last = 0.0
     for step in steps:
         now = time.monotonic()

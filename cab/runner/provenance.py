@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from cab.records.record import About, now
+from cab.records.record import RunMetadata, now
 from cab.records.verified import code_of, is_verified
 from cab.registry.registries import ATTENTIONS
-from cab.runner.gpu_share import sharers
+from cab.runner.gpu_share import num_gpu_sharers
 
 if TYPE_CHECKING:
     from cab.runner.cell import Cell
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 PACKAGES = ("cab-benchmark", "torch", "fla-core", "hydra-core", "numpy", "pandas")
 
 
-def about_run(cell: Cell, command: str, device: torch.device | None) -> About:
+def about_run(cell: Cell, command: str, device: torch.device | None) -> RunMetadata:
     """What is known of a run before it trains; without a device, of one whose machine is not known."""
     code = attention_code(cell)
-    return About(
+    return RunMetadata(
         hash=cell.hash,
         cell=cell.key,
         task_version=cell.task.version,
@@ -90,8 +90,8 @@ def hardware(device: torch.device) -> dict[str, Any]:
     }
     if device.type == "cuda":
         facts |= {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda, "driver": nvidia_driver()}
-        if sharers() > 1:  # times are those of a part of it
-            facts["gpu_shared_by"] = sharers()
+        if num_gpu_sharers() > 1:  # times are those of a part of it
+            facts["gpu_shared_by"] = num_gpu_sharers()
     return facts
 
 
@@ -114,7 +114,7 @@ def _cpu_model() -> str:
     return platform.processor()
 
 
-class Effort:
+class ResourceUsage:
     """Processor time from here on, of this process and those it started, and how busy the machine is."""
 
     def __init__(self) -> None:

@@ -18,16 +18,16 @@ from cab.backbone import Backbone
 from cab.errors import UserError
 from cab.files.disk import disk_errors, is_full_disk
 from cab.files.folders import check_writable
-from cab.records.record import About, Cost, Record, Status, record_path, weights_path
+from cab.records.record import Cost, Record, RunMetadata, Status, record_path, weights_path
 from cab.runner.batches import DeviceBatches, mix_seed
 from cab.runner.cell import Cell
 from cab.runner.data_check import DataCheck
 from cab.runner.engine import Run, make_backbone
-from cab.runner.faults import status_of
-from cab.runner.folder import empty_folder, held_folder, save_whole
-from cab.runner.provenance import Effort, PeakMemory, about_run, attention_code
+from cab.runner.failures import status_of
+from cab.runner.folder import atomic_save, empty_folder, lock_run_dir
+from cab.runner.provenance import PeakMemory, ResourceUsage, about_run, attention_code
 from cab.runner.report import Outcome
-from cab.runner.same_network import recorded_elsewhere
+from cab.runner.same_network import find_reusable_result
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def run_cell(config: Mapping[str, Any], *, command: str = "", data: DataCheck | 
         _record(run)
         return Outcome(cell.title, "non_main_rank", None)
     about = {"cell": cell.key, "command": command, "config": dict(cell.config)}
-    with held_folder(run.folder, about) as is_ours:
+    with lock_run_dir(run.folder, about) as is_ours:
         if not is_ours and run.processes.count > 1:
             raise UserError(f"another process is running {cell.title}")
         if not is_ours:
@@ -70,7 +70,7 @@ def run_cell(config: Mapping[str, Any], *, command: str = "", data: DataCheck | 
         found = cell.existing_record()  # by a process that held the folder until now
         if found is not None:
             return Outcome(cell.title, "cached", found)
-        shared = recorded_elsewhere(run, data or DataCheck())
+        shared = find_reusable_result(run, data or DataCheck())
         if shared is not None:
             return Outcome(cell.title, "reused", shared)
         return Outcome(cell.title, "completed", _trained(run))
@@ -97,7 +97,7 @@ def _trained(run: Run) -> Record:
 
 def _record(run: Run) -> Record | None:
     """What becomes of the run, whatever it is; None in a process that is not the first of its run."""
-    started, effort = time.perf_counter(), Effort()
+    started, effort = time.perf_counter(), ResourceUsage()
     about = about_run(run.cell, run.command, run.device)
     if not about.verified and run.processes.is_first:
         name, pattern = run.cell.attention.name, run.cell.pattern
@@ -120,7 +120,7 @@ def _record(run: Run) -> Record | None:
         return Record.failed(about, status=status, error=error, step=step, cost=cost, metrics=metrics)
 
 
-def _train_and_evaluate(run: Run, about: About, effort: Effort) -> Record | None:
+def _train_and_evaluate(run: Run, about: RunMetadata, effort: ResourceUsage) -> Record | None:
     cell, started = run.cell, time.perf_counter()
     memory = PeakMemory(run.device)
     with run.signals.watched(), cell.trainer.matmul_precision():
@@ -131,7 +131,7 @@ def _train_and_evaluate(run: Run, about: About, effort: Effort) -> Record | None
         if not run.processes.is_first:
             return None
         trained = time.perf_counter()
-        save_whole(backbone.state_dict(), weights_path(cell.results_dir, cell.hash))
+        atomic_save(backbone.state_dict(), weights_path(cell.results_dir, cell.hash))
         scores = _scores(run, backbone)
         if training.history:
             draw_loss(training.history, cell.title, run.folder / "loss.png")

@@ -20,7 +20,7 @@ from cab.runner.engine import Run
 from cab.runner.provenance import about_run
 
 
-def recorded_elsewhere(run: Run, data: DataCheck) -> Record | None:
+def find_reusable_result(run: Run, data: DataCheck) -> Record | None:
     """The record of a run of the same network on the same data, written as this cell's; None where there is none.
 
     A cell that is forced, and one of several processes, trains for itself.

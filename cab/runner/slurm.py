@@ -21,7 +21,7 @@ from typing import Any
 from cab.errors import UserError
 from cab.records.record import Cost, Record, Status, record_path
 from cab.runner.cell import Cell
-from cab.runner.faults import Preempted
+from cab.runner.failures import Preempted
 from cab.runner.provenance import about_run
 from cab.runner.report import Job, Report, cells_without_record
 

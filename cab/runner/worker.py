@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from cab.errors import UserError
-from cab.runner.faults import Preempted
-from cab.runner.progress import tell
+from cab.runner.failures import Preempted
+from cab.runner.progress import report_progress
 
-LIVE_LINES = "CAB_LIVE_LINES"
+PROGRESS_ENV = "CAB_LIVE_LINES"
 """In the environment of a worker whose pool draws its live line."""
 
 
@@ -52,10 +52,10 @@ def main() -> int:
     os.dup2(2, 1)  # what libraries print goes where logs go
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pool's to handle
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
-    if LIVE_LINES in os.environ:
+    if PROGRESS_ENV in os.environ:
         handlers = [ToPool(answers)]
         sys.stderr = Unwatched(os.fdopen(os.dup(2), "wb", 0), line_buffering=True)
-        tell(lambda title, step, total: say(answers, {"title": title, "step": step, "total": total}))
+        report_progress(lambda title, step, total: say(answers, {"title": title, "step": step, "total": total}))
     logging.basicConfig(level=logging.INFO, handlers=handlers, format="%(message)s")
     from cab.runner.run import run_cell
 

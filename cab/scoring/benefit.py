@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from cab.scoring.index import AVERAGE
-from cab.scoring.normalization import ABLATION, EXACT
+from cab.scoring.normalization import NO_ATTENTION, SOFTMAX_VARIANTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,8 +31,8 @@ def benefit_of_attention(scores: pd.DataFrame) -> pd.DataFrame:
     tasks = scores[(scores["task"] != AVERAGE) & scores["index"].notna()]
     for (pattern, task), part in tasks.groupby(["pattern", "task"], sort=False):
         index = dict(zip(part["attention"], part["index"], strict=True))
-        efficient = {name: ci for name, ci in index.items() if name not in (*EXACT, ABLATION)}
+        efficient = {name: ci for name, ci in index.items() if name not in (*SOFTMAX_VARIANTS, NO_ATTENTION)}
         best = max(efficient, key=lambda name: efficient[name], default="")
-        vanilla = next((index[name] for name in EXACT if name in index), math.nan)
-        rows.append((pattern, task, best, efficient.get(best, math.nan), vanilla, index.get(ABLATION, math.nan)))
+        vanilla = next((index[name] for name in SOFTMAX_VARIANTS if name in index), math.nan)
+        rows.append((pattern, task, best, efficient.get(best, math.nan), vanilla, index.get(NO_ATTENTION, math.nan)))
     return pd.DataFrame(rows, columns=COLUMNS)

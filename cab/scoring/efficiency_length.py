@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cab.errors import unknown_name
-from cab.scoring.intervals import student_over_normal
-from cab.scoring.normalization import EXACT
+from cab.scoring.intervals import t_quantile_ratio
+from cab.scoring.normalization import SOFTMAX_VARIANTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +76,7 @@ def efficiency_length(costs: pd.DataFrame, *, protocol: str = "default", baselin
         for resource, column in RESOURCES.items():
             curves = dict(iter(part.dropna(subset=[column]).groupby("attention")))
             for attention in part["attention"].unique():
-                if attention == baseline or (attention in EXACT and protocol == "paper"):
+                if attention == baseline or (attention in SOFTMAX_VARIANTS and protocol == "paper"):
                     continue
                 key = (str(attention), str(pattern), str(phase), resource)
                 if lacking := [name for name in (baseline, attention) if name not in curves]:
@@ -181,7 +181,7 @@ class Fit:
     def redrawn(self, random: np.random.Generator) -> np.ndarray:
         """Coefficients [terms, DRAWS] of fits to redrawn costs."""
         size = len(self._residuals)
-        wider = math.sqrt(size / self.spare) * student_over_normal(self.spare)
+        wider = math.sqrt(size / self.spare) * t_quantile_ratio(self.spare)
         drawn = self._residuals[random.integers(size, size=(size, DRAWS))]
         return _non_negative_least_squares(self._design, self._relative[:, None] + wider * drawn)
 

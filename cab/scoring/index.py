@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cab.patterns import pattern_rank
-from cab.records.record import PLACE
-from cab.scoring.intervals import Error, Key, Spread
+from cab.records.record import COMPARISON_KEY
+from cab.scoring.intervals import Key, SeedVariance, StandardError
 from cab.scoring.normalization import TERM, terms
 from cab.scoring.notes import Gap, corrected_constants, find_gaps, missing_numbers, not_scored, without_deviation
 from cab.scoring.selection import comparable
@@ -65,7 +65,7 @@ class Scores:
     members: dict[tuple[str, str], dict[str, list[str]]]
     notes: list[str]
     gaps: dict[Key, Gap]
-    errors: dict[Key, Error]
+    errors: dict[Key, StandardError]
 
 
 def score(results: pd.DataFrame, *, normalization: str = "results") -> Scores:
@@ -93,7 +93,7 @@ def _shares(results: pd.DataFrame, needed: pd.DataFrame) -> pd.DataFrame:
     table = results.merge(needed, on=TERM)
     sign = np.where(table["higher_is_better"].astype(bool), 1.0, -1.0)
     table["share"] = sign * table["weight"] * (table["value"] - table["mean"]) / table["std"]
-    place = ["pattern", *PLACE]
+    place = ["pattern", *COMPARISON_KEY]
     runs = table.groupby([*place, "attention", "seed"], sort=False)["share"].agg(["sum", "count"]).reset_index()
     wanted = needed.groupby(place).size().rename("wanted").reset_index()
     runs = runs.merge(wanted, on=place)
@@ -104,7 +104,7 @@ def _shares(results: pd.DataFrame, needed: pd.DataFrame) -> pd.DataFrame:
 
 def _rows(
     results: pd.DataFrame, needed: pd.DataFrame, runs: pd.DataFrame
-) -> tuple[list[dict[str, Any]], dict[Key, Error]]:
+) -> tuple[list[dict[str, Any]], dict[Key, StandardError]]:
     """The rows of the table, and the errors of those that have several seeds."""
     means = runs.groupby(["pattern", "task", "attention", "place"], sort=False)["share"].agg(["mean", "count", "size"])
     means.loc[means["count"] < means["size"], "mean"] = math.nan
@@ -112,8 +112,8 @@ def _rows(
         index=("mean", "sum"), known=("mean", "count"), seeds=("count", "min")
     )
     index = {key: values for key, *values in tasks.itertuples(name=None)}
-    places = needed[["pattern", *PLACE]].drop_duplicates().groupby(["pattern", "task"], sort=False).size()
-    spread = Spread(runs)
+    places = needed[["pattern", *COMPARISON_KEY]].drop_duplicates().groupby(["pattern", "task"], sort=False).size()
+    spread = SeedVariance(runs)
     rows, errors = [], {}
     measured = set(zip(runs["pattern"], runs["task"], strict=True))
     for pattern, attention in results[["pattern", "attention"]].drop_duplicates().itertuples(index=False, name=None):
@@ -133,7 +133,7 @@ def _rows(
     return rows, errors
 
 
-def _row(pattern: str, task: str, attention: str, ci: float, error: Error | None, seeds: int) -> dict[str, Any]:
+def _row(pattern: str, task: str, attention: str, ci: float, error: StandardError | None, seeds: int) -> dict[str, Any]:
     low, high = error.interval(ci) if error else (math.nan, math.nan)
     names = {"pattern": pattern, "task": task, "attention": attention}
     deviation = math.sqrt(error.variance) if error else math.nan
@@ -141,11 +141,11 @@ def _row(pattern: str, task: str, attention: str, ci: float, error: Error | None
 
 
 def _average(
-    tasks: list[dict[str, Any]], errors: dict[Key, Error], pattern: str, attention: str
-) -> tuple[dict[str, Any], Error | None]:
+    tasks: list[dict[str, Any]], errors: dict[Key, StandardError], pattern: str, attention: str
+) -> tuple[dict[str, Any], StandardError | None]:
     """The mean over all tasks of the pattern; NaN as soon as one is NaN."""
     known = [errors.get((pattern, row["task"], attention)) for row in tasks]
-    error = Error.mean(known) if tasks and all(known) else None  # type: ignore[arg-type]
+    error = StandardError.mean(known) if tasks and all(known) else None  # type: ignore[arg-type]
     ci = sum(row["index"] for row in tasks) / len(tasks) if tasks else math.nan
     seeds = min((row["seeds"] for row in tasks), default=0)
     return _row(pattern, AVERAGE, attention, ci, error, seeds), error

@@ -21,7 +21,7 @@ Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Error:
+class StandardError:
     """The error of one index: draws [DRAWS] around 0, its variance, and what its degrees of freedom follow from."""
 
     draws: np.ndarray
@@ -37,21 +37,21 @@ class Error:
         """
         if self.variance == 0:
             return centre, centre
-        widening = student_over_normal(self.variance**2 / self.variance_of_variance)
+        widening = t_quantile_ratio(self.variance**2 / self.variance_of_variance)
         low, high = np.quantile(self.draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) * widening
         return centre + float(low), centre + float(high)
 
-    def __add__(self, other: Error) -> Error:
+    def __add__(self, other: StandardError) -> StandardError:
         """The error of the sum of two numbers that were measured apart."""
         variances = self.variance_of_variance + other.variance_of_variance
-        return Error(self.draws + other.draws, self.variance + other.variance, variances)
+        return StandardError(self.draws + other.draws, self.variance + other.variance, variances)
 
-    def __sub__(self, other: Error) -> Error:
+    def __sub__(self, other: StandardError) -> StandardError:
         """The error of their difference."""
-        return self + Error(-other.draws, other.variance, other.variance_of_variance)
+        return self + StandardError(-other.draws, other.variance, other.variance_of_variance)
 
     @classmethod
-    def mean(cls, errors: Iterable[Error]) -> Error:
+    def mean(cls, errors: Iterable[StandardError]) -> StandardError:
         """The error of the mean of indices that were measured apart."""
         errors = list(errors)
         size = len(errors)
@@ -63,7 +63,7 @@ class Error:
 
 
 @functools.cache
-def student_over_normal(degrees: float) -> float:
+def t_quantile_ratio(degrees: float) -> float:
     """By how much an interval from few residuals must be wider than a normal one."""
     from scipy import special
 
@@ -71,7 +71,7 @@ def student_over_normal(degrees: float) -> float:
     return float(special.stdtrit(degrees, quantile) / special.ndtri(quantile))
 
 
-class Spread:
+class SeedVariance:
     """The errors of the indices that runs with several seeds make.
 
     Three seeds say little about one place. So the residuals of all attentions with two seeds or more in a place are
@@ -92,7 +92,7 @@ class Spread:
         place = ["pattern", "task", "place"]
         runs = runs.dropna(subset=["share"])
         seeds = runs.groupby([*place, "attention"])["share"].transform("size")
-        self._errors: dict[Key, Error] = {}
+        self._errors: dict[Key, StandardError] = {}
         runs = runs.assign(seeds=seeds)
         residual = runs["share"] - runs.groupby([*place, "attention"])["share"].transform("mean")
         runs["residual"] = residual * np.sqrt(seeds / np.maximum(seeds - 1, 1))
@@ -112,10 +112,10 @@ class Spread:
             random = np.random.default_rng(zlib.crc32(repr((*key, place)).encode()))
             draws = ratio * pool[random.integers(len(pool), size=(len(own), DRAWS))].mean(axis=0)
             variance = (ratio * pooled) ** 2 / len(own)
-            error = Error(draws, variance, variance**2 / degrees)
+            error = StandardError(draws, variance, variance**2 / degrees)
             self._errors[key] = self._errors[key] + error if key in self._errors else error
 
-    def error(self, pattern: str, task: str, attention: str) -> Error | None:
+    def error(self, pattern: str, task: str, attention: str) -> StandardError | None:
         """The error of a task's index; None where any of its places has one seed."""
         key = (pattern, task, attention)
         return None if key in self._single else self._errors.get(key)

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError, unknown_name
-from cab.records.record import PLACE
+from cab.records.record import COMPARISON_KEY
 from cab.records.results import PAPER_DIR
 from cab.scoring.selection import is_synthetic
 
@@ -20,13 +20,13 @@ NORMALIZATIONS = {
     "official": "the constants of the official scoring script",
 }
 """What a metric can be measured against."""
-EXACT = ("vanilla", "eager", "flash")
+SOFTMAX_VARIANTS = ("vanilla", "eager", "flash")
 """One function, softmax attention, computed in three ways."""
 
-ABLATION = "none"
+NO_ATTENTION = "none"
 """No attention at all: scored like the others, but not part of what they are measured against."""
 
-TERM = ["pattern", *PLACE, "metric"]
+TERM = ["pattern", *COMPARISON_KEY, "metric"]
 """What has a mean and a deviation; ``config_variant`` is no column of the published tables."""
 PUBLISHED_TERM = [name for name in TERM if name != "config_variant"]
 
@@ -37,9 +37,9 @@ def population(attentions: Iterable[str]) -> list[str]:
     ``none`` is an ablation and stays out; of ``vanilla``, ``eager`` and ``flash`` the first one that is there counts,
     since softmax attention would else be counted several times (the paper leaves FlashAttention out).
     """
-    names = sorted(set(attentions) - {ABLATION})
-    exact = next((name for name in EXACT if name in names), None)
-    return [name for name in names if name not in EXACT or name == exact]
+    names = sorted(set(attentions) - {NO_ATTENTION})
+    exact = next((name for name in SOFTMAX_VARIANTS if name in names), None)
+    return [name for name in names if name not in SOFTMAX_VARIANTS or name == exact]
 
 
 def terms(results: pd.DataFrame, normalization: str) -> pd.DataFrame:
@@ -63,9 +63,9 @@ def own_terms(results: pd.DataFrame) -> pd.DataFrame:
     A pattern and task needs every (data set, variant, backbone, metric) that any attention but ``none`` has there.
     The deviation is NaN where fewer than two attentions have a number, or all have the same.
     """
-    wanted = results[results["attention"] != ABLATION]
+    wanted = results[results["attention"] != NO_ATTENTION]
     if wanted.empty:
-        raise UserError(f"only '{ABLATION}' has results, which is no attention to measure against: run another one")
+        raise UserError(f"only '{NO_ATTENTION}' has results, which is no attention to measure against: run another one")
     table = wanted[TERM].drop_duplicates().reset_index(drop=True)
     table["weight"] = 1 / table.groupby(["pattern", "task"])["metric"].transform("size")
     members = wanted.groupby("pattern")["attention"].unique().map(population)

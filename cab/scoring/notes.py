@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from cab.files.sanitize import listed
-from cab.records.record import PLACE
+from cab.records.record import COMPARISON_KEY
 from cab.records.results import PUBLISHED
 from cab.scoring.intervals import Key
-from cab.scoring.normalization import ABLATION, PUBLISHED_TERM, TERM, corrections, population
+from cab.scoring.normalization import NO_ATTENTION, PUBLISHED_TERM, TERM, corrections, population
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_NUMBER = [*PLACE[1:], "metric"]
+_NUMBER = [*COMPARISON_KEY[1:], "metric"]
 Number = tuple[str, ...]
 """Data set, variant, backbone, metric."""
 
@@ -27,7 +27,7 @@ def not_scored(results: pd.DataFrame, needed: pd.DataFrame, normalization: str) 
         if term not in wanted:
             pattern, task, *number = term
             left.setdefault(f"{pattern} {task}", []).append(_named(tuple(number)))
-    reason = f"only '{ABLATION}' has" if normalization == "results" else "the paper has no constants for"
+    reason = f"only '{NO_ATTENTION}' has" if normalization == "results" else "the paper has no constants for"
     notes = [f"{where}: not scored, {reason} {listed(names)}" for where, names in left.items()]
     if normalization != "results" and not {"paper", PUBLISHED} & set(results["preset"]):
         notes.append(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cab.config import backbone_options, trainer_config
 from cab.errors import UserError
-from cab.records.record import CELL, PLACE, Record, Status
+from cab.records.record import CELL, COMPARISON_KEY, Record, Status
 from cab.records.results import EXAMPLE_COMMAND, SYNTHETIC, is_generated
 from cab.registry.registries import TASKS
 
@@ -73,11 +73,11 @@ def comparable(results: pd.DataFrame) -> pd.DataFrame:
     if not results["primary"].any():
         raise UserError(f"no results to score: run a cell first, as in `{EXAMPLE_COMMAND}`")
     _refuse_mixtures(results)
-    spelt = {name: _spelt_alike(results[name]) for name in (*PLACE, "metric")}
+    spelt = {name: _spelt_alike(results[name]) for name in (*COMPARISON_KEY, "metric")}
     table = results.assign(**spelt, value=results["value"].astype(float))
     table["value"] = table["value"].where(table["value"].abs() < float("inf"))
     if (table["hash"] != "").any():  # records come in the order of their hashes, CSV files in their author's
-        table = table.sort_values([*PLACE], kind="stable")
+        table = table.sort_values([*COMPARISON_KEY], kind="stable")
     directions = table.groupby(["task", "metric"])["higher_is_better"].nunique()
     if (directions > 1).any():
         names = " ".join(directions.index[directions > 1][0])
@@ -91,7 +91,7 @@ def _tell_of_settings(table: pd.DataFrame) -> None:
     """Say so when attentions that are compared differ in more than the attention."""
     runs = table[table["value"].notna() & table["record"].notna()].drop_duplicates("file")
     runs = runs.assign(settings=[_settings(record) for record in runs["record"]])
-    for names, rows in runs.groupby([*PLACE, "pattern"]):
+    for names, rows in runs.groupby([*COMPARISON_KEY, "pattern"]):
         different = rows.drop_duplicates("settings")
         if len(different) > 1:
             configs = [_flat(json.loads(text)) for text in different["settings"]]
@@ -124,7 +124,7 @@ def data_ranks(results: pd.DataFrame) -> pd.Series:
 
     known = {id(record): _data(record) for record in results["record"]}
     data = [known[id(record)] for record in results["record"]]
-    places = [tuple(map(str.lower, place)) for place in zip(*(results[name] for name in PLACE), strict=True)]
+    places = [tuple(map(str.lower, place)) for place in zip(*(results[name] for name in COMPARISON_KEY), strict=True)]
     runs: dict[tuple[str, ...], Counter[str]] = {}
     for place, text, _ in set(zip(places, data, results["file"], strict=True)):
         runs.setdefault(place, Counter()).update([text] if text else [])
@@ -139,13 +139,13 @@ def data_ranks(results: pd.DataFrame) -> pd.Series:
 def other_data(results: pd.DataFrame, ranks: pd.Series, rank: int) -> str:
     """Where the data of ``rank`` differ from those of most runs, in words, with a file of each."""
     first = results[ranks == rank].iloc[0]
-    same_place = results[[*PLACE]].apply(lambda names: names.str.lower())
-    here = (same_place == [first[name].lower() for name in PLACE]).all(axis=1)
+    same_place = results[[*COMPARISON_KEY]].apply(lambda names: names.str.lower())
+    here = (same_place == [first[name].lower() for name in COMPARISON_KEY]).all(axis=1)
     usual = next(row for _, row in results[here & (ranks == 0)].iterrows() if _data(row["record"]))
     one, other = _flat(usual["record"].data), _flat(first["record"].data)
     names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
     shown = ", ".join(f"{name} is {one.get(name)!s:.40} and {other.get(name)!s:.40}" for name in names[:2])
-    place = " ".join(first[name] for name in PLACE if first[name])
+    place = " ".join(first[name] for name in COMPARISON_KEY if first[name])
     return f"{place}: {shown} ({usual['file']} and {first['file']})"
 
 

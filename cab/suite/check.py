@@ -12,13 +12,13 @@ from pathlib import Path
 from cab.records.results import MINI_DIR, whole_records
 from cab.suite.cells import CellScores, collect
 
-LEAST_DEVIATIONS = 10.0
+MIN_EFFECT_SIZE = 10.0
 """Between no attention and vanilla, in pooled standard deviations of their seeds."""
-LEAST_WAY = 0.2
+MIN_GAP_FRACTION = 0.2
 """Of the way from the trivial answer to the best attention that removing attention must cost."""
 LEAST_RESOLVED = 0.5
 """Of the pairs of attentions, resolved at 95%."""
-MOST_SEED_SPREAD = 0.1
+MAX_SEED_SPREAD = 0.1
 """From seed to seed, as a part of the spread between attentions."""
 WINDOW_DEVIATIONS = 5.0
 """That vanilla must be ahead of a bounded attention to beat it clearly."""
@@ -69,18 +69,20 @@ def check_cell(scores: CellScores) -> Verdict:
     names = (WINDOWED, *BOUNDED_STATES)
     behind = {name: distance(known["vanilla"], known[name]) for name in names if name in known}
     failures = []
-    if deviations < LEAST_DEVIATIONS:
-        failures.append(f"none is {deviations:.1f} deviations behind vanilla, not {LEAST_DEVIATIONS:g}")
+    if deviations < MIN_EFFECT_SIZE:
+        failures.append(f"none is {deviations:.1f} deviations behind vanilla, not {MIN_EFFECT_SIZE:g}")
     if way is None:
         failures.append(f"no record has the baseline {scores.cell.trivial_baseline}")
-    elif way < LEAST_WAY:
-        failures.append(f"removing attention costs {way:.0%} of the way from trivial to best, not {LEAST_WAY:.0%}")
+    elif way < MIN_GAP_FRACTION:
+        failures.append(
+            f"removing attention costs {way:.0%} of the way from trivial to best, not {MIN_GAP_FRACTION:.0%}"
+        )
     if scores.memory_bounded_baseline is not None and means["vanilla"] <= scores.memory_bounded_baseline:
         failures.append(f"vanilla does not beat {scores.cell.memory_bounded_baseline}")
     if resolved < LEAST_RESOLVED:
         failures.append(f"{resolved:.0%} of the pairs are resolved, not {LEAST_RESOLVED:.0%}")
-    if spread > MOST_SEED_SPREAD:
-        failures.append(f"seeds spread {spread:.2f} as far as attentions, not {MOST_SEED_SPREAD:g}")
+    if spread > MAX_SEED_SPREAD:
+        failures.append(f"seeds spread {spread:.2f} as far as attentions, not {MAX_SEED_SPREAD:g}")
     if scores.cell.long_memory and behind.get(WINDOWED, WINDOW_DEVIATIONS) < WINDOW_DEVIATIONS:
         failures.append(f"{WINDOWED} is {behind[WINDOWED]:.1f} deviations behind vanilla, not {WINDOW_DEVIATIONS:g}")
     return Verdict(str(scores.cell), len(known), seeds, deviations, way, resolved, spread, behind, tuple(failures))

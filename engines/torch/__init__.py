@@ -11,7 +11,7 @@ from cab.runner.processes import Processes
 from engines.torch.checkpoints import averaged_steps
 from engines.torch.loggers import check_logger, open_loggers
 from engines.torch.loop import Loop
-from engines.torch.parallel import ManyProcesses, OneProcess
+from engines.torch.parallel import Distributed, SingleProcess
 
 
 def check(cell: Cell, processes: Processes) -> None:
@@ -34,7 +34,7 @@ def train(run: Run, backbone: Backbone) -> Training:
     if config.checkpoint_selection == "average":
         averaged_steps(config, order.num_steps)
     is_alone = run.processes.count == 1
-    processes = OneProcess() if is_alone else ManyProcesses(run.processes, config.strategy, run.device)
+    processes = SingleProcess() if is_alone else Distributed(run.processes, config.strategy, run.device)
     loop = Loop(run, processes.network_to_train(backbone).to(run.device), order, processes)
     batches = training_batches(dataset, order, num_workers=config.num_workers, device=run.device)
     with open_loggers(run) as loggers, run.signals.waiting_for_step():

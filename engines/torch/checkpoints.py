@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cab.config.trainer_config import TrainerConfig
 from cab.errors import UserError
-from cab.runner.folder import save_whole
+from cab.runner.folder import atomic_save
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Checkpoints:
 
     def save(self, state: Mapping[str, Any], *, step: int, best_step: int) -> None:
         """Write the checkpoint whole or not at all; keep it and the one before, and the best weights of both."""
-        save_whole(state, self.folder / f"step-{step:08d}.ckpt")
+        atomic_save(state, self.folder / f"step-{step:08d}.ckpt")
         for old in checkpoint_files(self.folder)[:-2]:
             old.unlink()
         for old in set(self.folder.glob("best-*.pt")) - {self.best(best_step), self.best(self._best_of_last)}:

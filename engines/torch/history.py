@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from cab.config.trainer_config import TrainerConfig
-from cab.runner.faults import Diverged
-from engines.torch.parallel import OneProcess
+from cab.runner.failures import Diverged
+from engines.torch.parallel import SingleProcess
 
 Entry = dict[str, float | None]
 
@@ -49,7 +49,7 @@ class History:
     ``loss`` is the task's; ``auxiliary_loss``, in the entries where there is some, what the network's modules added.
     """
 
-    def __init__(self, config: TrainerConfig, *, steps: int, steps_per_epoch: int, processes: OneProcess) -> None:
+    def __init__(self, config: TrainerConfig, *, steps: int, steps_per_epoch: int, processes: SingleProcess) -> None:
         self.entries: list[Entry] = []
         self._losses = LossMean()
         self._auxiliary: LossMean | None = None
@@ -99,7 +99,7 @@ class History:
             entry["auxiliary_loss"] = self._processes.mean(self._auxiliary.mean())
         self._losses, self._auxiliary = LossMean(), None
         if self._config.validate_every is not None:
-            score = entry["validation"] = self._processes.of_the_first(validate())
+            score = entry["validation"] = self._processes.broadcast(validate())
             if score < self._best:
                 self._best, self.best_step, self._stale = score, step, 0
             else:

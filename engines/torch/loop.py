@@ -13,9 +13,9 @@ from cab.attention import DecodeState
 from cab.backbone import Backbone
 from cab.runner.batches import DeviceBatches, StepBatches, mix_seed, on_device
 from cab.runner.engine import Run
-from cab.runner.faults import Preempted
-from cab.runner.folder import save_whole
-from cab.runner.progress import counted
+from cab.runner.failures import Preempted
+from cab.runner.folder import atomic_save
+from cab.runner.progress import with_progress
 from cab.task import Task
 from cab.training import after_optimizer_step, auxiliary_loss
 from engines.torch.adam import make_optimizer
@@ -23,7 +23,7 @@ from engines.torch.checkpoints import Checkpoints, averaged_steps
 from engines.torch.history import History
 from engines.torch.loggers import Loggers
 from engines.torch.memories import Memories
-from engines.torch.parallel import OneProcess
+from engines.torch.parallel import SingleProcess
 from engines.torch.profiling import NoProfile, StepProfile
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Loop:
         order: the batches of the whole run.
     """
 
-    def __init__(self, run: Run, network: Backbone, order: StepBatches, processes: OneProcess) -> None:
+    def __init__(self, run: Run, network: Backbone, order: StepBatches, processes: SingleProcess) -> None:
         self.run, self.network, self.order, self.processes = run, network, order, processes
         self.task, self.config = run.cell.task, run.cell.trainer
         self.history = History(
@@ -103,7 +103,7 @@ class Loop:
     def _progress(self) -> Iterable[int]:
         if not self.run.processes.is_first:
             return range(self.order.start, self.order.num_steps)
-        return counted(self.run.cell.title, self.order.start, self.order.num_steps)
+        return with_progress(self.run.cell.title, self.order.start, self.order.num_steps)
 
     def _make_step(self, step: int, batches: Iterator[Any]) -> None:
         """Forward and backward of the micro-batches, then one update."""
@@ -177,7 +177,7 @@ class Loop:
     def _save_weights(self, path: Any) -> None:
         weights = self.processes.weights(self.network)
         if self.run.processes.is_first:
-            save_whole(weights, path)
+            atomic_save(weights, path)
 
     def _save(self, step: int) -> None:
         state = {

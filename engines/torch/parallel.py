@@ -16,7 +16,7 @@ from cab.runner.processes import Processes
 from engines.torch.adam import whole
 
 
-class OneProcess:
+class SingleProcess:
     """Nobody to agree with."""
 
     def network_to_train(self, backbone: Backbone) -> Backbone:
@@ -37,7 +37,7 @@ class OneProcess:
     def largest(self, value: float) -> float:
         return value
 
-    def of_the_first(self, value: float) -> float:
+    def broadcast(self, value: float) -> float:
         return value
 
     def weights(self, network: nn.Module) -> dict[str, Tensor]:
@@ -48,7 +48,7 @@ class OneProcess:
         """Nothing is asked of the others any more."""
 
 
-class ManyProcesses(OneProcess):
+class Distributed(SingleProcess):
     """Started by torchrun or srun; each holds the whole network (ddp), or a share of it and its optimiser (fsdp)."""
 
     def __init__(self, processes: Processes, strategy: str, device: torch.device) -> None:
@@ -59,7 +59,7 @@ class ManyProcesses(OneProcess):
         self._device = device
         self._is_sharded = strategy == "fsdp"
         if "MASTER_ADDR" not in os.environ:
-            _meet_on_slurm()
+            _init_slurm_rendezvous()
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, rank=processes.rank, world_size=processes.count)
 
@@ -102,7 +102,7 @@ class ManyProcesses(OneProcess):
     def largest(self, value: float) -> float:
         return self._reduced(value, self._dist.ReduceOp.MAX)
 
-    def of_the_first(self, value: float) -> float:
+    def broadcast(self, value: float) -> float:
         return self._reduced(value if self._processes.is_first else 0.0, self._dist.ReduceOp.SUM)
 
     def _reduced(self, value: float, operation: Any) -> float:
@@ -117,7 +117,7 @@ class ManyProcesses(OneProcess):
         self._dist.destroy_process_group()
 
 
-def _meet_on_slurm() -> None:
+def _init_slurm_rendezvous() -> None:
     """Let the processes of srun meet on the first machine of the job, at a port of the job's own."""
     hosts = subprocess.run(["scontrol", "show", "hostnames"], capture_output=True, text=True, check=True).stdout
     os.environ["MASTER_ADDR"] = hosts.split()[0]

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from tasks.corpus.tokens import END, PAD, Corpus
 
 
-class Stretch(NamedTuple):
+class Segment(NamedTuple):
     """The next block of each row.
 
     Attributes:
@@ -32,7 +32,7 @@ def books(corpus: Corpus, part: str) -> Iterator[Tensor]:
         yield torch.from_numpy(corpus.read(part, begin, end))
 
 
-class BookBlocks(Dataset[Stretch]):
+class BookChunks(Dataset[Segment]):
     """Blocks of ``length`` tokens that end where their book ends: item i + 1 follows item i, or begins a book."""
 
     def __init__(self, corpus: Corpus, part: str, length: int, *, limit: int | None = None) -> None:
@@ -52,22 +52,22 @@ class BookBlocks(Dataset[Stretch]):
     def __len__(self) -> int:
         return len(self._starts)
 
-    def __getitems__(self, indices: list[int]) -> Stretch:
+    def __getitems__(self, indices: list[int]) -> Segment:
         tokens = np.full((len(indices), 1 + self.length), PAD, dtype=np.int64)
         for row, index in zip(tokens, indices, strict=True):
             start, stop = int(self._starts[index]), int(self._stops[index])
             row[0] = END if self._begins[index] else self.corpus.read(self.part, start - 1, start)[0]
             row[1 : 1 + stop - start] = self.corpus.read(self.part, start, stop)
-        return Stretch(torch.from_numpy(tokens), torch.from_numpy(self._begins[indices]))
+        return Segment(torch.from_numpy(tokens), torch.from_numpy(self._begins[indices]))
 
 
-class BooksAtOnce(Dataset[Stretch]):
+class BatchedBooks(Dataset[Segment]):
     """Every book from its beginning, ``rows`` of them at once: items are their first blocks, their second, ...
 
     The longest are read first, each in a row of its own: a book that has ended is a last row that is there no more.
     """
 
-    def __init__(self, blocks: BookBlocks, rows: int) -> None:
+    def __init__(self, blocks: BookChunks, rows: int) -> None:
         self.blocks = blocks
         by_length = np.argsort(-blocks.counts, kind="stable")
         groups = [by_length[start : start + rows] for start in range(0, len(by_length), rows)]
@@ -80,6 +80,6 @@ class BooksAtOnce(Dataset[Stretch]):
     def __len__(self) -> int:
         return len(self._items)
 
-    def __getitems__(self, indices: list[int]) -> Stretch:
+    def __getitems__(self, indices: list[int]) -> Segment:
         (index,) = indices
         return self.blocks.__getitems__(self._items[index])

@@ -13,12 +13,12 @@ from cab.attention import DecodeState
 from cab.backbone_protocols import RecurrentLM
 from cab.task import Batches
 from tasks.corpus.losses import recurrent_token_losses
-from tasks.corpus.streams import BookBlocks, BooksAtOnce, Stretch
+from tasks.corpus.streams import BatchedBooks, BookChunks, Segment
 from tasks.corpus.tokens import PAD, Corpus
 
 
 def stretch_losses(
-    backbone: Backbone, vocab_size: int, stretch: Stretch, past: DecodeState | None, remembered: int
+    backbone: Backbone, vocab_size: int, stretch: Segment, past: DecodeState | None, remembered: int
 ) -> tuple[Tensor, DecodeState]:
     """How unlikely each token of a block is [B, N], after ``past`` or nothing; and what is remembered then."""
     tokens, begins = stretch
@@ -29,12 +29,12 @@ def stretch_losses(
 
 
 def read_books(
-    backbone: Backbone, batches: Batches, corpus: Corpus, blocks: BookBlocks, *, rows: int, remembered: int
+    backbone: Backbone, batches: Batches, corpus: Corpus, blocks: BookChunks, *, rows: int, remembered: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The tokens of each book [n] and how unlikely they are [n], filled up to whole blocks; ``rows`` books at once."""
     past: DecodeState | None = None
     read: list[list[Any]] = []
-    for stretch in batches(BooksAtOnce(blocks, rows), 1):
+    for stretch in batches(BatchedBooks(blocks, rows), 1):
         if stretch.begins.all():
             yield from _joined(read)
             past, read = None, [[] for _ in stretch.begins]

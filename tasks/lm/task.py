@@ -21,7 +21,7 @@ from tasks.corpus.blocks import Blocks, OverlappingBlocks
 from tasks.corpus.books import WIKITEXTS, SyntheticBooks, find_books
 from tasks.corpus.facts import ALL, ANSWERS, Facts, FactScores, check_loss_on
 from tasks.corpus.losses import token_losses
-from tasks.corpus.streams import BookBlocks, Stretch, books
+from tasks.corpus.streams import BookChunks, Segment, books
 from tasks.corpus.tokens import PAD, perplexity, read_corpus, unigram_loss
 from tasks.lm.pictures import draw_contexts, write_samples
 from tasks.lm.recurrence import read_books, stretch_losses
@@ -138,9 +138,9 @@ class LM(Task):
         books = find_books(self.dataset, self.source, data_root, synthetic=SyntheticBooks(generate_book))
         self.corpus = read_corpus(books, tokenizer=self.tokenizer, vocab_size=self.vocab_size)
         self._facts = Facts.of(self.corpus) if self._asks else None
-        self._training: Blocks | BookBlocks
+        self._training: Blocks | BookChunks
         if self.memory_length:
-            self._training = BookBlocks(self.corpus, "train", self.block_len)
+            self._training = BookChunks(self.corpus, "train", self.block_len)
         else:
             self._training = Blocks(self.corpus, "train", self.block_len, whole=True)
 
@@ -156,17 +156,17 @@ class LM(Task):
         return {"vocab_size": self.corpus.size}
 
     @property
-    def training_set(self) -> Blocks | BookBlocks:
+    def training_set(self) -> Blocks | BookChunks:
         return self._training
 
-    def loss(self, backbone: Backbone, batch: Tensor | Stretch) -> Tensor:
+    def loss(self, backbone: Backbone, batch: Tensor | Segment) -> Tensor:
         """Mean negative log-likelihood, in nats a token that is scored."""
-        if isinstance(batch, Stretch):
+        if isinstance(batch, Segment):
             return self.recurrent_loss(backbone, batch, None)[0]
         return self.token_losses(backbone, batch)[self._is_scored(batch[:, 1:])].mean()
 
     def recurrent_loss(
-        self, backbone: Backbone, batch: Stretch, past: DecodeState | None
+        self, backbone: Backbone, batch: Segment, past: DecodeState | None
     ) -> tuple[Tensor, DecodeState]:
         losses, past = stretch_losses(backbone, self.corpus.size, batch, past, self.memory_length)
         scored = self._is_scored(batch.tokens[:, 1:])
@@ -203,7 +203,7 @@ class LM(Task):
         self, backbone: Backbone, batches: Batches, part: str, length: int, limit: int | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Tokens and losses of books: ``length`` are what a block has and what is remembered before it."""
-        blocks = BookBlocks(self.corpus, part, min(length, self.block_len), limit=limit)
+        blocks = BookChunks(self.corpus, part, min(length, self.block_len), limit=limit)
         rows, remembered = self.evaluation_batch_size, max(0, length - self.block_len)
         return read_books(backbone, batches, self.corpus, blocks, rows=rows, remembered=remembered)
 

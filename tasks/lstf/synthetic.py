@@ -19,13 +19,13 @@ import numpy as np
 
 from tasks.lstf.data import Series
 
-EPISODES = (4_000, 128, 256)
+NUM_EPISODES = (4_000, 128, 256)
 """Of training, validation and test."""
-DAYS, HOURS, TOLD = 6, 6, 2
+DAYS, HOURS, LEGEND_REPEATS = 6, 6, 2
 CHANNELS = 7
 """Two of colour, five of values."""
-LEGEND = TOLD * DAYS
-PAST, HORIZON = LEGEND + DAYS * HOURS, 5 * HOURS
+LEGEND_LENGTH = LEGEND_REPEATS * DAYS
+PAST, HORIZON = LEGEND_LENGTH + DAYS * HOURS, 5 * HOURS
 LEVELS = {"direct": slice(0, 6), "lookup": slice(6, 18), "long_lookup": slice(18, 30)}
 NOISE = 0.1
 RADIUS = 3.0
@@ -35,7 +35,7 @@ RADIUS = 3.0
 def synthetic_series() -> Series:
     """Episodes of 48 rows of past and 30 to forecast, one after the other; the same in every run."""
     rng = np.random.default_rng(20230723)
-    count = sum(EPISODES)
+    count = sum(NUM_EPISODES)
     values = rng.normal(size=(count, PAST + HORIZON, CHANNELS))
     values[..., :2] = 0.0
     calendar = np.zeros((count, PAST + HORIZON, 4), dtype=np.float32)
@@ -44,19 +44,19 @@ def synthetic_series() -> Series:
 
     colours = shuffled(DAYS, count, rng)  # of each day
     levels = rng.normal(size=(count, DAYS, CHANNELS - 2))
-    legend = np.concatenate([shuffled(DAYS, count, rng) for _ in range(TOLD)], axis=1)
-    values[:, :LEGEND, 2:] = levels[episode, legend]
-    values[:, LEGEND:PAST, :2] = _angle(colours[:, days], DAYS)
-    calendar[:, :LEGEND, 2:] = _angle(legend, DAYS)
-    calendar[:, LEGEND:PAST] = np.concatenate([_angle(hours, HOURS), _angle(days, DAYS)], axis=-1)
+    legend = np.concatenate([shuffled(DAYS, count, rng) for _ in range(LEGEND_REPEATS)], axis=1)
+    values[:, :LEGEND_LENGTH, 2:] = levels[episode, legend]
+    values[:, LEGEND_LENGTH:PAST, :2] = _angle(colours[:, days], DAYS)
+    calendar[:, :LEGEND_LENGTH, 2:] = _angle(legend, DAYS)
+    calendar[:, LEGEND_LENGTH:PAST] = np.concatenate([_angle(hours, HOURS), _angle(days, DAYS)], axis=-1)
 
     asked = np.tile(rng.integers(DAYS, size=(count, HOURS)), 5)
     hour = np.tile(shuffled(HOURS, count, rng), 5)
     calendar[:, PAST:, :2] = _angle(hour, HOURS)
     calendar[:, PAST : PAST + HOURS, 2:] = _angle(colours[episode, asked[:, :HOURS]], DAYS)
-    values[:, PAST:, 2:] = values[episode, LEGEND + asked * HOURS + hour, 2:] + levels[episode, asked]
+    values[:, PAST:, 2:] = values[episode, LEGEND_LENGTH + asked * HOURS + hour, 2:] + levels[episode, asked]
     values[:, PAST:, 2:] += rng.normal(0, NOISE, size=(count, HORIZON, CHANNELS - 2))
-    train, validation, test = (episodes * (PAST + HORIZON) for episodes in EPISODES)
+    train, validation, test = (episodes * (PAST + HORIZON) for episodes in NUM_EPISODES)
     return Series(
         values=values.reshape(-1, CHANNELS),
         calendar=calendar.reshape(-1, 4),

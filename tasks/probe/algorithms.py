@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.probe.questions import NOTHING, UNASKED, Questions, stream
+from tasks.probe.questions import IGNORE_INDEX, NOTHING, ProbeBatch, stream
 
 MARK, END, DIGITS = 1, 2, 3
 PLUS = MARK
 """The mark stands between two summands too."""
 
 
-def copy(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, reverse: bool = False) -> Questions:
+def copy(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, reverse: bool = False) -> ProbeBatch:
     """The input once more, or from its end to its beginning."""
     made = []
     for size in rng.integers(1, length, size=rows, endpoint=True):
@@ -26,7 +26,7 @@ def copy(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, r
     return _said(made, 2 * length + 1)
 
 
-def addition(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int) -> Questions:
+def addition(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int) -> ProbeBatch:
     """The sum of two numbers in base ``vocab_size``, all three with their last digits first.
 
     The first summand has 1 to ``length // 2`` digits and the second 1 to what leaves ``length`` for both and the mark;
@@ -59,10 +59,10 @@ def _digits(value: int, base: int) -> np.ndarray:
     return np.array(digits)
 
 
-def _said(made: list[tuple[np.ndarray, np.ndarray]], places: int) -> Questions:
+def _said(made: list[tuple[np.ndarray, np.ndarray]], places: int) -> ProbeBatch:
     """Each input, the mark and the output in ``places`` places, empty at the end; asked from the mark on."""
     tokens = np.full((len(made), places), NOTHING)
-    answers = np.full((len(made), places), UNASKED)
+    answers = np.full((len(made), places), IGNORE_INDEX)
     for i, (read, said) in enumerate(made):
         tokens[i, : len(read) + 1 + len(said)] = np.concatenate([read, [MARK], said])
         answers[i, len(read) : len(read) + len(said) + 1] = np.concatenate([said, [END]])

@@ -12,7 +12,7 @@ import random
 
 import numpy as np
 
-from tasks.probe.questions import UNASKED, Questions, stream
+from tasks.probe.questions import IGNORE_INDEX, ProbeBatch, stream
 
 NOISE_SYMBOLS = 16
 LONGEST = 3
@@ -23,7 +23,7 @@ MAP_SEED = 12345
 
 def recall(
     rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, noise: float, everything: bool
-) -> Questions:
+) -> ProbeBatch:
     """Pairs of key and value, keys drawn again and again; asked is the value of a key that was seen before.
 
     Keys are the lower half of the symbols, values the upper; a key keeps its value. The last key has been seen. With
@@ -52,7 +52,7 @@ def recall(
 
 def fuzzy(
     rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, everything: bool, test: bool
-) -> Questions:
+) -> ProbeBatch:
     """Recall in which a key and a value are one to :data:`LONGEST` different symbols in a row.
 
     Keys of a test are always of the longest. One pair stands somewhere and is asked for at the end; other keys that
@@ -96,7 +96,7 @@ def _fuzzy_row(generator: random.Random, vocab_size: int, length: int, *, test: 
     return [*tokens, *last, *values[last]], [*asked, *([False] * len(last)), *([True] * len(values[last]))]
 
 
-def selective_copying(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, pairs: int) -> Questions:
+def selective_copying(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, pairs: int) -> ProbeBatch:
     """``pairs`` symbols in order with blanks among them, a mark, and as many blanks: say the symbols again.
 
     Blanks stand before a symbol drawn for each, never after the last one, as in MAD. Its two last symbols are the blank
@@ -110,12 +110,12 @@ def selective_copying(rng: np.random.Generator, rows: int, *, vocab_size: int, l
     tokens = np.full((rows, length), blank)
     np.put_along_axis(tokens, places, symbols, axis=1)
     tokens[:, pairs + blanks] = mark
-    answers = np.full((rows, length), UNASKED)
+    answers = np.full((rows, length), IGNORE_INDEX)
     answers[:, -pairs:] = symbols + 1
     return stream(tokens + 1, answers)
 
 
-def memorization(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int) -> Questions:
+def memorization(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int) -> ProbeBatch:
     """Keys, each followed by a mark in whose place its value is to be said; the map is the same in all examples."""
     symbols = vocab_size - 2  # MAD takes one for the mark and gives its map one less again
     fixed = np.random.default_rng(MAP_SEED)
@@ -123,11 +123,11 @@ def memorization(rng: np.random.Generator, rows: int, *, vocab_size: int, length
     keys, values = fixed.permutation(half), half + fixed.permutation(symbols - half)[:half]
     drawn = rng.integers(half, size=(rows, length // 2))
     tokens = np.stack([keys[drawn], np.full_like(drawn, vocab_size - 1)], axis=-1).reshape(rows, -1)
-    answers = np.stack([np.full_like(drawn, UNASKED), values[drawn] + 1], axis=-1).reshape(rows, -1)
+    answers = np.stack([np.full_like(drawn, IGNORE_INDEX), values[drawn] + 1], axis=-1).reshape(rows, -1)
     return stream(tokens + 1, answers)
 
 
-def _next_tokens(tokens: np.ndarray, asked: np.ndarray, *, everything: bool) -> Questions:
+def _next_tokens(tokens: np.ndarray, asked: np.ndarray, *, everything: bool) -> ProbeBatch:
     """The stream without its last token, and after each token the next, where that is ``asked`` or everything is."""
-    answers = np.where(asked | everything, tokens + 1, UNASKED)
+    answers = np.where(asked | everything, tokens + 1, IGNORE_INDEX)
     return stream(tokens[:, :-1] + 1, answers[:, 1:])

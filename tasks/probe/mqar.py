@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.probe.questions import UNASKED, Questions, questions
+from tasks.probe.questions import IGNORE_INDEX, ProbeBatch, questions
 
 POWER = 0.01
 """Of the law by which queries come soon after the pairs: p(s) ~ s^(POWER - 1)."""
 
 
-def mqar(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, pairs: int) -> Questions:
+def mqar(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, pairs: int) -> ProbeBatch:
     """Keys and values by turns, then every key once more, at drawn places among fillers: say its value there.
 
     As in ``zoology/data/multiquery_ar.py`` of HazyResearch/zoology, commit dbcb60d, without random symbols in place of
@@ -24,7 +24,7 @@ def mqar(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, p
     law = (POWER - 1.0) * np.log(np.arange(1, slots + 1))
     places = 2 * np.argsort(-(law + rng.gumbel(size=(rows, slots))), axis=1)[:, :pairs]  # drawn without replacement
     asked = np.zeros((rows, length - 2 * pairs), dtype=np.int64)
-    answers = np.full(asked.shape, UNASKED)
+    answers = np.full(asked.shape, IGNORE_INDEX)
     np.put_along_axis(asked, places, keys, axis=1)
     np.put_along_axis(answers, places, values + 1, axis=1)
     return questions(np.stack([keys, values], axis=-1).reshape(rows, 2 * pairs) + 1, asked + 1, answers)

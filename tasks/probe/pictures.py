@@ -6,14 +6,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from tasks.probe.questions import UNASKED, Questions
+from tasks.probe.questions import IGNORE_INDEX, ProbeBatch
 
 
-def write_answers(batch: Questions, guesses: Tensor, path: Path) -> None:
+def write_answers(batch: ProbeBatch, guesses: Tensor, path: Path) -> None:
     """Examples as numbers: what is told, what is asked, and each answer as [truth|prediction]."""
     text = []
     for context, asked, answers, guessed in zip(*(x.tolist() for x in (*batch, guesses)), strict=True):
-        said = [f"[{a}|{g}]" if a != UNASKED else "." for a, g in zip(answers, guessed, strict=True)]
+        said = [f"[{a}|{g}]" if a != IGNORE_INDEX else "." for a, g in zip(answers, guessed, strict=True)]
         text.append(f"told  {_places(context)}\nasked {_places(asked)}\nsaid  {' '.join(said)}\n")
     path.write_text("\n".join(text))
 

@@ -26,11 +26,11 @@ from cab.backbone_protocols import Prober
 
 NOTHING = 0
 """The symbol of a place that holds no further one; its vector is zero."""
-UNASKED = -100
+IGNORE_INDEX = -100
 """In place of an answer: nothing is asked there."""
 
 
-class Questions(NamedTuple):
+class ProbeBatch(NamedTuple):
     """``context`` [B, M, S] and ``asked`` [B, Q, S] symbols, ``answers`` [B, A]; ids are int64.
 
     A is Q, or for a single question (Q = 1) any number of answers that its one place must hold.
@@ -41,17 +41,17 @@ class Questions(NamedTuple):
     answers: Tensor
 
 
-class Examples(Dataset[Questions]):
+class Examples(Dataset[ProbeBatch]):
     """Questions of a part, made at once."""
 
-    def __init__(self, questions: Questions) -> None:
+    def __init__(self, questions: ProbeBatch) -> None:
         self.questions = questions
 
     def __len__(self) -> int:
         return len(self.questions.answers)
 
-    def __getitems__(self, rows: list[int]) -> Questions:
-        return Questions(*(x[rows] for x in self.questions))
+    def __getitems__(self, rows: list[int]) -> ProbeBatch:
+        return ProbeBatch(*(x[rows] for x in self.questions))
 
     @property
     def digest(self) -> str:
@@ -62,18 +62,18 @@ class Examples(Dataset[Questions]):
         return digest.hexdigest()[:16]
 
 
-def questions(context: np.ndarray, asked: np.ndarray, answers: np.ndarray) -> Questions:
-    """Arrays of ids as :class:`Questions`; places of one symbol may leave out the last dimension."""
+def questions(context: np.ndarray, asked: np.ndarray, answers: np.ndarray) -> ProbeBatch:
+    """Arrays of ids as :class:`ProbeBatch`; places of one symbol may leave out the last dimension."""
     context, asked = (x[..., None] if x.ndim == 2 else x for x in (context, asked))
-    return Questions(*(torch.from_numpy(np.ascontiguousarray(x, dtype=np.int64)) for x in (context, asked, answers)))
+    return ProbeBatch(*(torch.from_numpy(np.ascontiguousarray(x, dtype=np.int64)) for x in (context, asked, answers)))
 
 
-def stream(symbols: np.ndarray, answers: np.ndarray) -> Questions:
-    """A sequence that tells and asks as it goes, with an answer, or :data:`UNASKED`, at each place."""
+def stream(symbols: np.ndarray, answers: np.ndarray) -> ProbeBatch:
+    """A sequence that tells and asks as it goes, with an answer, or :data:`IGNORE_INDEX`, at each place."""
     return questions(symbols[:, :0], symbols, answers)
 
 
-def ask(backbone: Backbone, batch: Questions) -> Tensor:
+def ask(backbone: Backbone, batch: ProbeBatch) -> Tensor:
     """Logits of the answers, [B, A, V]."""
     network = cast(Prober, backbone)
     context, asked, answers = batch

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.probe.questions import Questions, questions
+from tasks.probe.questions import ProbeBatch, questions
 
 FILLER, QUESTION, VALUES = 1, 2, 3
 
 
 def recall(
     rng: np.random.Generator, rows: int, *, vocab_size: int, pairs: int, distance: int, noise: float, num_queries: int
-) -> Questions:
+) -> ProbeBatch:
     """Facts in random order, fillers, then keys whose values are to be said.
 
     Args:
@@ -53,13 +53,13 @@ def recall(
     return questions(_far(facts, distance), np.stack([keys + said, np.full_like(said, QUESTION)], axis=-1), answers)
 
 
-def copying(rng: np.random.Generator, rows: int, *, vocab_size: int, pairs: int, distance: int) -> Questions:
+def copying(rng: np.random.Generator, rows: int, *, vocab_size: int, pairs: int, distance: int) -> ProbeBatch:
     """``pairs`` values, fillers, then as many question marks: the values in their order, told apart by place alone."""
     values = VALUES + rng.integers(vocab_size, size=(rows, pairs))
     return questions(_far(values[..., None], distance), np.full((rows, pairs), QUESTION), values)
 
 
-def compression(rng: np.random.Generator, rows: int, *, vocab_size: int, pairs: int, distance: int) -> Questions:
+def compression(rng: np.random.Generator, rows: int, *, vocab_size: int, pairs: int, distance: int) -> ProbeBatch:
     """``pairs`` values, fillers, and one place that must hold them all: MAD's compression in pattern CS."""
     values = VALUES + rng.integers(vocab_size, size=(rows, pairs))
     return questions(_far(values[..., None], distance), np.full((rows, 1), QUESTION), values)

@@ -16,7 +16,7 @@ from cab.backbone_protocols import Prober
 from cab.task import Batches, Metric
 from tasks.probe import algorithms, mad, mqar, recall
 from tasks.probe.pictures import write_answers
-from tasks.probe.questions import UNASKED, Examples, Questions, ask
+from tasks.probe.questions import IGNORE_INDEX, Examples, ProbeBatch, ask
 
 IN_CONTEXT = ("recall", "noisy")
 """Data sets whose answers are values that the context tells."""
@@ -155,7 +155,7 @@ class Probe(Task):
     def _has_longer(self) -> bool:
         return self.dataset in ALGORITHMS
 
-    def _made(self, part: str) -> Questions:
+    def _made(self, part: str) -> ProbeBatch:
         """The examples of a part, always the same."""
         rng = np.random.default_rng(PARTS.index(part))
         rows = self.examples if part == "train" else self.test_examples
@@ -196,15 +196,15 @@ class Probe(Task):
     def training_set(self) -> Examples:
         return self.parts["train"]
 
-    def loss(self, backbone: Backbone, batch: Questions) -> Tensor:
+    def loss(self, backbone: Backbone, batch: ProbeBatch) -> Tensor:
         """Mean negative log-likelihood of the answers, in nats."""
         logits = ask(backbone, batch).flatten(0, 1).float()
-        return F.cross_entropy(logits, batch.answers.flatten(), ignore_index=UNASKED)
+        return F.cross_entropy(logits, batch.answers.flatten(), ignore_index=IGNORE_INDEX)
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         total, count = 0.0, 0
         for batch in batches(self.parts["validation"], self.evaluation_batch_size):
-            asked = int((batch.answers != UNASKED).sum())
+            asked = int((batch.answers != IGNORE_INDEX).sum())
             total += self.loss(backbone, batch).item() * asked
             count += asked
         return total / count
@@ -223,7 +223,7 @@ class Probe(Task):
     def baselines(self) -> dict[str, dict[str, float]]:
         """The commonest answer of the validation part; where the context tells them, the commonest value in it."""
         answers = self.parts["validation"].questions.answers  # in training MAD asks for every next token
-        commonest = int(answers[answers != UNASKED].mode().values)
+        commonest = int(answers[answers != IGNORE_INDEX].mode().values)
         found = {"commonest": torch.full_like(self.parts["test"].questions.answers, commonest)}
         if self.dataset in IN_CONTEXT:
             told = self.parts["test"].questions.context[..., 1]
@@ -238,7 +238,7 @@ class Probe(Task):
 
 def _share(guesses: Tensor, answers: Tensor) -> dict[str, float]:
     """``accuracy`` over all answers, ``sequences``: over examples, those with every answer right."""
-    asked = answers != UNASKED
+    asked = answers != IGNORE_INDEX
     right = (guesses == answers) & asked
     return {
         "accuracy": right.sum().item() / asked.sum().item(),

@@ -14,7 +14,7 @@ CONTRAST = 50.0
 """So that no channel is cut off at 0 or 255: that would tell a texture by the mean of its cell."""
 
 
-def paint(number: int, low: int, high: int) -> np.ndarray:
+def render(number: int, low: int, high: int) -> np.ndarray:
     """Image ``number`` [high, high, 3] uint8, always the same.
 
     A pixel of the low resolution is a cell of one colour, by its red and green. The first row of cells is the legend:

@@ -17,7 +17,7 @@ from cab.task import Batches, Metric
 from tasks.sr.data import ImagePairs, make_pairs, read_pairs
 from tasks.sr.diffusion import Diffusion
 from tasks.sr.pictures import draw_faces
-from tasks.sr.synthetic import paint
+from tasks.sr.synthetic import render
 
 PUBLISHED_IMAGES = 100
 SYNTHETIC = {"train": 2000, "validation": 32, "test": 64}
@@ -89,7 +89,7 @@ class SR(Task):
         sizes = {"low": self.low_resolution, "high": self.high_resolution}
         self.diffusion = Diffusion(self.diffusion_steps)
         if self.dataset == "synthetic":
-            pairs = make_pairs(sum(SYNTHETIC.values()), paint, **sizes)
+            pairs = make_pairs(sum(SYNTHETIC.values()), render, **sizes)
             end = SYNTHETIC["train"] + SYNTHETIC["validation"]
             self._training = pairs.part(0, SYNTHETIC["train"], mirror=False)
             self._validation = pairs.part(SYNTHETIC["train"], end, mirror=False)
@@ -146,8 +146,8 @@ class SR(Task):
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         scores = []
         for batch in batches(self._test, self.evaluation_batch_size):
-            images = to_bytes(self.sample(backbone, batch))
-            scores += [similarity(a, b) for a, b in zip(images, to_bytes(batch["truth"]), strict=True)]
+            images = to_uint8(self.sample(backbone, batch))
+            scores += [similarity(a, b) for a, b in zip(images, to_uint8(batch["truth"]), strict=True)]
         return self._means(scores)
 
     def _means(self, scores: list[tuple[float, float]]) -> dict[str, float]:
@@ -169,12 +169,12 @@ class SR(Task):
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         batch = next(batches(self._test.part(0, min(6, len(self._test)), mirror=False), 6))
-        columns = [to_bytes(x) for x in (batch["blurred"], self.sample(backbone, batch), batch["truth"])]
+        columns = [to_uint8(x) for x in (batch["blurred"], self.sample(backbone, batch), batch["truth"])]
         names = [f"{self.low_resolution} pixels, bicubic", "sampled", "truth"]
         draw_faces(dict(zip(names, columns, strict=True)), folder / "images.png")
 
 
-def to_bytes(images: Tensor) -> np.ndarray:
+def to_uint8(images: Tensor) -> np.ndarray:
     """[B, 3, H, W] in [-1, 1] to [B, H, W, 3] uint8."""
     scaled = (images.float().clamp(-1.0, 1.0) + 1.0) * 127.5
     return scaled.round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from cab.metric import Metric
-from cab.records.record import About, Cost, Record, cell_hash
+from cab.records.record import Cost, Record, RunMetadata, cell_hash
 
 MADE = ("command", "hardware", "config", "hash", "data", "attention_code", "verified")
 COST = Cost(params=1_000_003, train_seconds=75.5, peak_memory_bytes=3 * 2**29, steps=40)
@@ -18,7 +18,7 @@ def number(*names: object) -> float:
     return 1 + zlib.crc32(repr(names).encode()) % 9973 / 9973
 
 
-def make_about(**changes: Any) -> About:
+def make_about(**changes: Any) -> RunMetadata:
     """What a record says whatever became of its run; ``changes`` go to the cell, or replace whole parts."""
     cell = {"task": "lstf", "dataset": "etth1", "config_variant": "multivariate", "backbone": "informer"}
     cell |= {"pattern": "NC", "attention": "vanilla", "preset": "mini", "seed": 0}
@@ -37,7 +37,7 @@ def make_about(**changes: Any) -> About:
         "data": {"fingerprint": "feed"},
         "started": "2026-11-20T12:00:00+00:00",
     }
-    return About(**(about | parts))
+    return RunMetadata(**(about | parts))
 
 
 def make_record(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cab.errors import UserError
-from cab.files.sanitize import csv_cell, csv_table
+from cab.files.sanitize import sanitize_csv_cell, sanitize_table
 from cab.registry.options import annotations_of, check_types, described
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 
@@ -85,9 +85,9 @@ def test_an_annotation_of_the_type_checker_alone_is_not_checked() -> None:
 def test_a_spreadsheet_runs_nothing(formula: str) -> None:
     import pandas as pd
 
-    assert csv_cell(formula) == f"'{formula}"
+    assert sanitize_csv_cell(formula) == f"'{formula}"
     table = pd.DataFrame({"name": [formula, "abc", None], formula: [-1.5, 2.0, 3.0]})
-    text = csv_table(table).to_csv(index=False)
+    text = sanitize_table(table).to_csv(index=False)
     lines = text.splitlines()
     assert all(not cell.strip('"').startswith(tuple("=@+")) for line in lines for cell in line.split(","))
     assert "-1.5" in text
@@ -96,4 +96,4 @@ def test_a_spreadsheet_runs_nothing(formula: str) -> None:
 
 @pytest.mark.parametrize("harmless", ["-0.5", "+1e-3", "-", "abc(n=3)", "", 3, None, "-inf"])
 def test_numbers_and_names_stay_what_they_are(harmless: object) -> None:
-    assert csv_cell(harmless) == harmless
+    assert sanitize_csv_cell(harmless) == harmless

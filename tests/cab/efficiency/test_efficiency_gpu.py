@@ -14,7 +14,7 @@ from cab.efficiency import benchmark, timing
 from cab.efficiency.benchmark import Plan, measure
 from cab.efficiency.cost import Cost
 from cab.efficiency.gpu_state import Clocks, clock_facts, read_clocks, refuse_when_shared
-from cab.efficiency.roof import Machine
+from cab.efficiency.roofline import Machine
 from cab.efficiency.setting import Setting
 from cab.errors import UserError
 from cab.patterns import Pattern

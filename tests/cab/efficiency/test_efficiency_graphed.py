@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cab import Attention, Pattern, build_attention
 from cab.attention import DecodeState
 from cab.efficiency import workload
-from cab.efficiency.graphed import StandingStep
-from cab.efficiency.own import measure_length
+from cab.efficiency.graphed import CudaGraphStep
+from cab.efficiency.protocol_default import measure_length
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject
 from cab.registry.registries import ATTENTIONS
@@ -54,7 +54,7 @@ def after_a_prefix(name: str, pattern: Pattern) -> tuple[Attention, Tensor, Deco
 @pytest.mark.parametrize(("name", "pattern"), CONSTANT)
 def test_a_state_that_stands_is_the_one_that_is_handed_on(name: str, pattern: Pattern) -> None:
     module, tokens, state = after_a_prefix(name, pattern)
-    step = StandingStep(module, state, tokens[0])
+    step = CudaGraphStep(module, state, tokens[0])
     places = {place: x.data_ptr() for place, x in step.state.items()}
     for token in tokens:
         expected, state = module.step(token, state)
@@ -84,9 +84,9 @@ def test_a_step_is_one_graph(name: str, pattern: Pattern) -> None:
 
 def test_the_phase_reads_the_same_tokens_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The capture is left out: the call of a graph is then that of its step."""
-    made: list[StandingStep] = []
+    made: list[CudaGraphStep] = []
 
-    class Kept(StandingStep):
+    class Kept(CudaGraphStep):
         def __init__(self, module: Attention, state: DecodeState, token: Tensor) -> None:
             super().__init__(module, state, token)
             made.append(self)

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cab.efficiency import own, timing
+from cab.efficiency import protocol_default, timing
 from cab.efficiency.benchmark import report_noise
 from cab.efficiency.cost import Cost
-from cab.efficiency.own import Case, measure_length, part_ratio
+from cab.efficiency.protocol_default import Case, measure_length, part_ratio
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject, ProjectionsSubject
 from cab.efficiency.workload import DECODED, Workload
@@ -54,7 +54,7 @@ def test_each_round_calls_every_module_once_in_a_random_order() -> None:
     setting = Setting(batch_size=1, embed_dim=8, num_heads=1, repeats=own_rounds)
     subjects = [Fake(label, Scores(log, label)) for label in "abc"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(own, "MIN_SECONDS", 0.0)
+        patch.setattr(protocol_default, "MIN_SECONDS", 0.0)
         measure_length(subjects, Pattern.NS, "forward", 5, setting)
     warm_up, rounds = log[: -3 * own_rounds], log[-3 * own_rounds :]
     assert warm_up == ["a"] * 4 + ["b"] * 4 + ["c"] * 4  # two to warm up, one for the memory, one to count
@@ -68,7 +68,7 @@ def test_short_calls_are_repeated_within_a_round(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(timing.time, "perf_counter", lambda: next(clock))
     log: list[str] = []
     (cost,) = measure_length([Fake("a", Scores(log, "a"))], Pattern.NS, "forward", 5, SMALL)
-    assert len(log) == 4 + SMALL.repeats * math.ceil(own.MIN_SECONDS / 0.001)
+    assert len(log) == 4 + SMALL.repeats * math.ceil(protocol_default.MIN_SECONDS / 0.001)
     assert cost.seconds == pytest.approx(0.001 / 20)
 
 
@@ -115,7 +115,7 @@ def test_ratios_are_of_the_same_rounds() -> None:
         case("local@slow", [9.0, 9.0, 9.0], kind="third_party", peer_of="local"),
         case("local@quick", [4.0, 6.0, 30.0], kind="third_party", peer_of="local"),
     ]
-    local = own.compare(cases, Pattern.NS, "forward", 7)[2]
+    local = protocol_default.compare(cases, Pattern.NS, "forward", 7)[2]
     assert local.relative_to_softmax == pytest.approx(0.4)  # of 0.4, 0.4, 0.67
     assert local.relative_to_softmax_without_projections == pytest.approx(2 / 8)
     assert local.best_third_party == "local@quick"
@@ -131,7 +131,7 @@ def test_an_attention_without_query_key_and_value_has_no_projections_to_subtract
     subjects = [ProjectionsSubject(), *(AttentionSubject.parse(name) for name in ("vanilla", "s4d"))]
     case = [Case(subject) for subject in subjects]
     for one in case:
-        own.prepare(one, Pattern.NS, "forward", 9, setting)
+        protocol_default.prepare(one, Pattern.NS, "forward", 9, setting)
     assert [one.has_projections for one in case] == [True, True, False]
 
 
@@ -141,7 +141,7 @@ def test_decoding_starts_after_a_prefix_and_counts_the_state(pattern: Pattern, l
     subject = AttentionSubject.parse("vanilla")
     setting = Setting(batch_size=3, embed_dim=8, num_heads=2, repeats=1)
     case = Case(subject)
-    own.prepare(case, pattern, "decode", length, setting)
+    protocol_default.prepare(case, pattern, "decode", length, setting)
     assert case.workload is not None
     assert case.workload.tokens == DECODED
     keys_and_values = 2 * 4 * 3 * length * 8

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from cab.efficiency import peers
-from cab.efficiency.own import measure_length
 from cab.efficiency.peers import PEERS, Peer, PeerSubject, dense, find_peers
 from cab.efficiency.peers.recurrent import InOurLayer
+from cab.efficiency.protocol_default import measure_length
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject, has_projections
 from cab.errors import UserError

@@ -13,9 +13,9 @@ from cab.cli.main import main
 from cab.efficiency.benchmark import Plan, measure
 from cab.efficiency.cost import Cost
 from cab.efficiency.operations import Operations, count_operations
-from cab.efficiency.own import measure_length, work
+from cab.efficiency.protocol_default import measure_length, work
 from cab.efficiency.report import tables
-from cab.efficiency.roof import COPIED_BYTES, PRODUCT_SIZE, Machine, under_roof
+from cab.efficiency.roofline import COPIED_BYTES, PRODUCT_SIZE, Machine, under_roof
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject, select_attentions
 from cab.efficiency.workload import DECODED, PHASES, make_inputs

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cab.records.results import load_results
-from cab.reports.arena import arena_table
+from cab.reports.lra import arena_table
 from tests.cab.reports.test_page import page_of
 
 

@@ -15,8 +15,8 @@ import pytest
 from cab.cli.main import main
 from cab.records.record import Cost, Record, Status
 from cab.records.results import EXAMPLE_COMMAND, PAPER_DIR, load_results
-from cab.reports.board_tables import metrics_table
 from cab.reports.leaderboard import score_boards
+from cab.reports.leaderboard_tables import metrics_table
 from cab.reports.records import baselines
 from cab.scoring import score_table
 from tests.cab.made_records import make_about, make_metric, number

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 
 from cab.config import composer
 from cab.config.compose import register_configs, resolve
-from cab.config.composer import Composer
+from cab.config.composer import ConfigComposer
 from cab.config.folders import CONFIGS
 from cab.runner.sweep import expand
 
@@ -47,7 +47,7 @@ def composed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_the_configurations_are_those_of_hydra(sweep: list[str], compositions: int, composed: list[str]) -> None:
     cells, _ = expand(sweep)
     assert len(cells) > 1
-    composer = Composer()
+    composer = ConfigComposer()
     shared = [composer.compose(cell) for cell in cells]
     assert len(composed) == compositions
     assert shared == [resolve(compose("run", overrides=cell)) for cell in cells]

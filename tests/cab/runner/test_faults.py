@@ -19,7 +19,7 @@ from cab import UserError, load_results
 from cab.cli.main import main
 from cab.records.record import Record
 from cab.records.schema import with_checksum
-from cab.runner.faults import Preempted, StopSignals
+from cab.runner.failures import Preempted, StopSignals
 from cab.runner.run import run_cell
 from cab.runner.statuses import cell_statuses
 from engines.torch.checkpoints import Checkpoints

@@ -17,7 +17,7 @@ import torch
 from cab import UserError
 from cab.cli.main import main
 from cab.runner import pool
-from cab.runner.gpu_share import SHARED_BY, keep_to_share
+from cab.runner.gpu_share import SHARED_BY, limit_gpu_memory
 from cab.runner.pool import _environment, _Worker, run_in_pool
 from cab.runner.provenance import hardware
 from cab.runner.report import Job, Report
@@ -131,13 +131,13 @@ def test_a_worker_keeps_to_its_part_of_the_memory(
     facts = types.SimpleNamespace(total_memory=80 * 2**30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: facts)
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *given: limits.append(given))
-    keep_to_share(torch.device("cpu"))
+    limit_gpu_memory(torch.device("cpu"))
     assert not limits
-    keep_to_share(torch.device("cuda"))
+    limit_gpu_memory(torch.device("cuda"))
     assert limits == ([] if share is None else [(pytest.approx(share), None)])
     monkeypatch.setenv(SHARED_BY, "200")
     with pytest.raises(UserError, match="200 workers are too many for a GPU of 80 GiB: 80 at most"):
-        keep_to_share(torch.device("cuda"))
+        limit_gpu_memory(torch.device("cuda"))
 
 
 def test_a_record_says_that_the_gpu_was_shared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from cab.scoring import compare, order_table, score, score_table
-from cab.scoring.intervals import Spread
+from cab.scoring.intervals import SeedVariance
 from tests.cab.scoring.made_results import index_of, result, table
 
 
@@ -88,7 +88,7 @@ def test_intervals_cover_the_truth_at_the_nominal_rate() -> None:
             for cell in range(2)
             for seed in range(3)
         ]
-        spread = Spread(pd.DataFrame(rows, columns=["pattern", "task", "place", "attention", "share"]))
+        spread = SeedVariance(pd.DataFrame(rows, columns=["pattern", "task", "place", "attention", "share"]))
         error = spread.error("NS", "t", "a1")
         assert error is not None
         low, high = error.interval(float(shares[1].mean(axis=1).sum()))
@@ -99,7 +99,7 @@ def test_intervals_cover_the_truth_at_the_nominal_rate() -> None:
 def test_an_interval_is_that_of_student_where_residuals_are_many_and_normal() -> None:
     residuals = stats.norm.ppf((np.arange(200) + 0.5) / 200)
     rows = [("NS", "t", "c", "abc", value) for value in residuals]
-    spread = Spread(pd.DataFrame(rows, columns=["pattern", "task", "place", "attention", "share"]))
+    spread = SeedVariance(pd.DataFrame(rows, columns=["pattern", "task", "place", "attention", "share"]))
     error = spread.error("NS", "t", "abc")
     assert error is not None
     reach = stats.t.ppf(0.975, 199) * np.std(residuals, ddof=1) / math.sqrt(200)

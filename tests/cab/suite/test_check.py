@@ -13,7 +13,7 @@ from cab.records.results import MINI_DIR
 from cab.registry.registries import TASKS
 from cab.suite.cells import CellScores, collect, read_scores, suite_cells
 from cab.suite.check import cells_that_fail, check_cell, check_suite, distance, resolved_pairs, seed_spread
-from cab.suite.lessons import lessons
+from cab.suite.summary import summarize_suite
 
 GOOD = {
     "vanilla": [-0.10, -0.11, -0.12],
@@ -115,7 +115,7 @@ def test_no_records_are_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_lessons_say_what_attention_brings_and_what_is_kept_of_it() -> None:
     cell = scores({"local": [-0.86, -0.86], "vanilla": [-0.11, -0.11], "none": [-0.91, -0.91]}, trivial_baseline=-2.0)
     cell.sign = -1.0
-    [paragraph] = lessons([cell])
+    [paragraph] = summarize_suite([cell])
     lines = paragraph.splitlines()
     assert lines[0] == "lstf, informer, pattern CS: mse (lower is better)"
     assert lines[1] == "  vanilla: 0.11"
@@ -127,7 +127,7 @@ def test_lessons_say_what_attention_brings_and_what_is_kept_of_it() -> None:
 def test_nothing_is_told_of_a_cell_without_its_ablation() -> None:
     cell = scores()
     del cell.scores["none"]
-    assert lessons([cell]) == []
+    assert summarize_suite([cell]) == []
 
 
 def test_telling_nothing_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

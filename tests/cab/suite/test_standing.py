@@ -8,14 +8,14 @@ import pytest
 
 from cab.cli.main import main
 from cab.errors import UserError
-from cab.records.record import About, Record, Status
-from cab.records.results import MINI_DIR, beside_the_field, load_results
+from cab.records.record import Record, RunMetadata, Status
+from cab.records.results import MINI_DIR, load_results, with_reference_results
 from cab.reports.leaderboard import score_boards
 from cab.reports.markdown import markdown
 from cab.reports.sections import suite_section
 from cab.suite.cells import collect, suite_cells
+from cab.suite.comparison import HEADER, compare_with_reference
 from cab.suite.overrides import suite_overrides
-from cab.suite.standing import HEADER, standings
 from tests.cab.made_records import COST, make_about, make_record
 
 FIELD = {"vanilla": 0.02, "linear": 0.4, "local": 0.70, "none": 0.71}
@@ -39,7 +39,7 @@ def field(tmp_path: Path) -> Path:
 
 
 def row_of(mine: list[Record], field: Path) -> dict[str, str]:
-    [standing] = standings(mine, field)
+    [standing] = compare_with_reference(mine, field)
     assert standing.others == len(FIELD)
     assert not standing.left_out
     [row] = standing.rows
@@ -75,16 +75,16 @@ def test_the_worst_part_is_named(field: Path) -> None:
 
 
 def test_records_of_the_same_attention_are_no_competitor(field: Path) -> None:
-    [standing] = standings([record("linear", 0.01, seed) for seed in (1, 2, 3)], field)
+    [standing] = compare_with_reference([record("linear", 0.01, seed) for seed in (1, 2, 3)], field)
     assert standing.others == 3
     assert standing.rows[0][4] == "1 of 4"
 
 
 def test_cells_that_cannot_be_compared_are_named(field: Path) -> None:
-    about: About = make_about(dataset="synthetic", pattern="CS", attention="mine", seed=2)
+    about: RunMetadata = make_about(dataset="synthetic", pattern="CS", attention="mine", seed=2)
     reason = FloatingPointError("the loss is nan")
     failed = Record.failed(about, status=Status.DIVERGED, error=reason, step=3, cost=COST, metrics=[])
-    [standing] = standings([record("mine", 0.1, 1), failed, record("mine", 0.1, 1, pattern="NC")], field)
+    [standing] = compare_with_reference([record("mine", 0.1, 1), failed, record("mine", 0.1, 1, pattern="NC")], field)
     assert standing.rows == []
     assert standing.left_out == [
         "lstf informer CS: seed 2 is diverged",
@@ -127,7 +127,7 @@ def test_the_leaderboard_shows_them_beside_a_result(tmp_path: Path, capsys: pyte
     field = load_results(MINI_DIR)
     mine = record("vanilla", 0.5, 1, config_variant="M", data=field[field["task"] == "lstf"]["record"].iloc[0].data)
     mine.write(tmp_path)
-    beside = beside_the_field(load_results(tmp_path))
+    beside = with_reference_results(load_results(tmp_path))
     same = beside.query("task == 'lstf' and pattern == 'CS' and attention == 'vanilla' and seed == 1")
     assert set(same["file"]) == {str(tmp_path / f"{mine.hash}.json")}
     assert set(field["attention"]) <= set(beside["attention"])

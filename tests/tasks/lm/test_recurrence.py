@@ -17,7 +17,7 @@ from cab import UserError, build_backbone
 from cab.runner.batches import Shares, StepBatches
 from tasks.corpus.books import SyntheticBooks
 from tasks.corpus.facts import Facts
-from tasks.corpus.streams import BookBlocks, BooksAtOnce
+from tasks.corpus.streams import BatchedBooks, BookChunks
 from tasks.corpus.tokens import END, PAD
 from tasks.lm.task import LM
 from tests.tasks.in_order import in_order
@@ -65,7 +65,7 @@ def test_ends_are_where_books_end(task: LM) -> None:
 
 
 def test_blocks_are_the_books_and_begin_with_them(task: LM) -> None:
-    blocks = BookBlocks(task.corpus, "test", LENGTH)
+    blocks = BookChunks(task.corpus, "test", LENGTH)
     tokens, begins = blocks.__getitems__(list(range(len(blocks))))
     stream = task.corpus.read("test", 0, len(task.corpus.files["test"]))
     assert tokens[:, 1:][tokens[:, 1:] != PAD].tolist() == stream.tolist()
@@ -75,7 +75,7 @@ def test_blocks_are_the_books_and_begin_with_them(task: LM) -> None:
     assert (tokens[begins, 0] == END).all()
     follows = (~begins).nonzero().flatten()
     assert torch.equal(tokens[follows, 0], tokens[follows - 1, -1])
-    part = BookBlocks(task.corpus, "test", LENGTH, limit=70)
+    part = BookChunks(task.corpus, "test", LENGTH, limit=70)
     read = part.__getitems__(list(range(len(part)))).tokens[:, 1:]
     assert read[read != PAD].tolist() == stream[:70].tolist()
 
@@ -95,7 +95,7 @@ def test_a_row_of_a_batch_goes_on_where_it_ended_and_nothing_is_read_twice(micro
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
 def test_books_at_once_are_each_book_from_its_beginning(task: LM, rows: int) -> None:
-    at_once = BooksAtOnce(BookBlocks(task.corpus, "test", LENGTH), rows)
+    at_once = BatchedBooks(BookChunks(task.corpus, "test", LENGTH), rows)
     read: list[list[Tensor]] = []
     begun: list[int] = []
     for i in range(len(at_once)):
@@ -145,8 +145,8 @@ def test_perplexity_is_that_of_each_book_alone_whatever_the_batch(task: LM) -> N
 
 
 def test_training_goes_on_from_the_block_before_and_forgets_at_a_book(task: LM) -> None:
-    backbone, blocks = network(task), BookBlocks(task.corpus, "train", LENGTH)
-    assert type(task.training_set) is BookBlocks
+    backbone, blocks = network(task), BookChunks(task.corpus, "train", LENGTH)
+    assert type(task.training_set) is BookChunks
     first = int(blocks.firsts[1])
     _, past = task.recurrent_loss(backbone, blocks.__getitems__([0, first - 1]), None)
     batch = blocks.__getitems__([1, first])  # the second row begins a book

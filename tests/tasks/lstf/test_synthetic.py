@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.lstf.synthetic import DAYS, HORIZON, HOURS, LEGEND, LEVELS, NOISE, PAST, synthetic_series
+from tasks.lstf.synthetic import DAYS, HORIZON, HOURS, LEGEND_LENGTH, LEVELS, NOISE, PAST, synthetic_series
 from tasks.lstf.task import LSTF
 
 VALUES = slice(2, None)  # channels; the first two show colours
@@ -44,14 +44,17 @@ def test_two_look_ups_find_every_value(episodes: tuple[np.ndarray, np.ndarray]) 
     left = []
     for values, calendar in zip(*(part[:50] for part in episodes), strict=True):
         past, future = calendar[:PAST], calendar[PAST:]
-        colours = values[LEGEND:PAST:HOURS, :2]  # of each day
-        levels = {nearest(past[row : row + 1, 2:], past[LEGEND::HOURS, 2:])[0]: values[row] for row in range(LEGEND)}
-        hour = nearest(future[:, :2], past[LEGEND : LEGEND + HOURS, :2])
+        colours = values[LEGEND_LENGTH:PAST:HOURS, :2]  # of each day
+        levels = {
+            nearest(past[row : row + 1, 2:], past[LEGEND_LENGTH::HOURS, 2:])[0]: values[row]
+            for row in range(LEGEND_LENGTH)
+        }
+        hour = nearest(future[:, :2], past[LEGEND_LENGTH : LEGEND_LENGTH + HOURS, :2])
         first = LEVELS["direct"]
         told = dict(zip(hour[first], nearest(future[first, 2:], colours), strict=True))
         days = np.array([told[h] for h in hour])
         level = np.stack([levels[day] for day in days])
-        expected = values[LEGEND + days * HOURS + hour] + level
+        expected = values[LEGEND_LENGTH + days * HOURS + hour] + level
         left.append((values[PAST:] - expected)[:, VALUES])
         assert not future[first.stop :, 2:].any()  # said once
     assert np.std(left) == pytest.approx(NOISE, rel=0.05)
@@ -62,7 +65,7 @@ def test_nothing_follows_from_what_is_near(episodes: tuple[np.ndarray, np.ndarra
     future, before = values[:, PAST:], values[:, PAST - 1 : -1]
     assert abs(np.corrcoef(future[:, 0].ravel(), before[:, 0].ravel())[0, 1]) < 0.05
     assert abs(np.corrcoef(values[1:, PAST:].ravel(), values[:-1, PAST:].ravel())[0, 1]) < 0.05
-    assert DAYS * HOURS + LEGEND == PAST
+    assert DAYS * HOURS + LEGEND_LENGTH == PAST
 
 
 def test_a_window_is_an_episode() -> None:
@@ -72,8 +75,8 @@ def test_a_window_is_an_episode() -> None:
     assert [len(part) for part in (task._training, task._validation, task._test)] == [4_000, 128, 256]
     for part in (task._training, task._validation, task._test):
         first = part[0]
-        assert not first["past_time"][:LEGEND, :2].any()  # the legend names no hours
-        assert first["past_time"][LEGEND:, :2].norm(dim=1).min() > 2.9
+        assert not first["past_time"][:LEGEND_LENGTH, :2].any()  # the legend names no hours
+        assert first["past_time"][LEGEND_LENGTH:, :2].norm(dim=1).min() > 2.9
     assert torch.equal(task._test[0]["past"], task._test.values[:PAST])
     names = [metric.name for metric in task.metrics]
     assert names == ["mse", "mae", "mse_direct", "mse_lookup", "mse_long_lookup"]

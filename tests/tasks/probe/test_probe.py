@@ -16,7 +16,7 @@ from cab.config.folders import CONFIGS
 from cab.registry.registries import TASKS
 from cab.runner.cell import Cell, runnable_cells
 from cab.runner.same_network import same_network
-from tasks.probe.questions import UNASKED, ask
+from tasks.probe.questions import IGNORE_INDEX, ask
 from tasks.probe.task import Probe
 from tests.tasks.in_order import in_order
 from tests.tasks.probe.test_questions import small
@@ -83,7 +83,7 @@ def test_scores_are_shares_of_answers_and_of_examples(dataset: str) -> None:
     assert set(scores) == {metric.name for metric in task.metrics}
     made = task.parts["test"].questions
     with torch.no_grad():
-        right = (ask(net, made).argmax(-1) == made.answers)[made.answers != UNASKED]
+        right = (ask(net, made).argmax(-1) == made.answers)[made.answers != IGNORE_INDEX]
     assert scores["accuracy"] == pytest.approx(right.double().mean().item())
     assert all("accuracy" in values for values in task.baselines().values())
     assert 0.0 <= task.baselines()["commonest"]["accuracy"] < 0.6

@@ -13,7 +13,7 @@ import torch
 from cab import UserError
 from cab.registry.registries import TASKS
 from tasks.probe import algorithms, mad, mqar, recall
-from tasks.probe.questions import UNASKED, Questions
+from tasks.probe.questions import IGNORE_INDEX, ProbeBatch
 from tasks.probe.task import Probe
 from tests.cab.cli.command import ROOT
 
@@ -22,9 +22,9 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(5)
 
 
-def answered(made: Questions) -> list[tuple[int, int, int]]:
+def answered(made: ProbeBatch) -> list[tuple[int, int, int]]:
     """(row, place, answer) of every question."""
-    return [(r, p, int(made.answers[r, p])) for r, p in (made.answers != UNASKED).nonzero().tolist()]
+    return [(r, p, int(made.answers[r, p])) for r, p in (made.answers != IGNORE_INDEX).nonzero().tolist()]
 
 
 @pytest.mark.parametrize(("noise", "num_queries"), [(0.0, 8), (0.5, 8), (0.0, 20), (0.25, 3)])
@@ -72,13 +72,13 @@ def test_mads_recall_asks_for_keys_seen_before(vocab_size: int, noise: float) ->
             if key >= 2 * count:
                 noises += 1
                 assert value >= 2 * count
-                assert answer == UNASKED
+                assert answer == IGNORE_INDEX
                 continue
             assert key < count <= value < 2 * count
             assert (answer == value + 1) == (key in told)
             assert told.setdefault(key, value) == value
-        assert (made.answers[row, 1::2] == UNASKED).all()
-        assert made.answers[row, -1] != UNASKED
+        assert (made.answers[row, 1::2] == IGNORE_INDEX).all()
+        assert made.answers[row, -1] != IGNORE_INDEX
         assert (every.answers[row] - 1).tolist() == tokens[1:]
     assert noises / (200 * 20) == pytest.approx(noise * 18 / 20, abs=0.02)
 
@@ -89,7 +89,7 @@ def test_mads_fuzzy_recall_plants_its_last_pair() -> None:
         for row in range(100):
             tokens = (made.asked[row, :, 0] - 1).tolist()
             answers = made.answers[row].tolist()
-            last = 63 - answers[::-1].index(UNASKED)
+            last = 63 - answers[::-1].index(IGNORE_INDEX)
             said = [answer - 1 for answer in answers[last + 1 :]]
             assert all(7 <= value < 15 for value in said)
             end = 64 - len(said) + 1
@@ -111,7 +111,7 @@ def test_mads_selective_copying_has_no_blank_behind_the_last_symbol() -> None:
         assert tokens[33:] == [15] + [14] * 6
         assert tokens[32] < 14
         assert (made.answers[row, -6:] - 1).tolist() == told
-        assert (made.answers[row, :-6] == UNASKED).all()
+        assert (made.answers[row, :-6] == IGNORE_INDEX).all()
     blanks_first = (made.asked[:, 0, 0] - 1 == 14).double().mean().item()
     assert blanks_first == pytest.approx(1 - (5 / 6) ** 27, abs=0.03)
 
@@ -133,9 +133,9 @@ def test_mqar_asks_for_every_key_once_and_soon() -> None:
         assert len(set(keys)) == len(set(values)) == 6
         assert all(2 <= key <= 32 < value <= 64 for key, value in zip(keys, values, strict=True))
         told = dict(zip(keys, values, strict=True))
-        asked = {int(made.asked[row, p, 0]): a for r, p, a in answered(Questions(*(x[row : row + 1] for x in made)))}
+        asked = {int(made.asked[row, p, 0]): a for r, p, a in answered(ProbeBatch(*(x[row : row + 1] for x in made)))}
         assert asked == told
-    places = (made.answers != UNASKED).double().mean(dim=0)
+    places = (made.answers != IGNORE_INDEX).double().mean(dim=0)
     assert (places[1::2] == 0).all()
     assert places[0] > 0.85
     assert places[0] > places[2] > places[10] > places[-2]
@@ -152,7 +152,7 @@ def test_copy_and_reverse(reverse: bool) -> None:
         said = [*(symbols[::-1] if reverse else symbols), algorithms.END]
         assert made.answers[row, size : 2 * size + 1].tolist() == said
         assert tokens[size + 1 :] == said[:-1]
-        assert (made.answers[row] != UNASKED).sum() == size + 1
+        assert (made.answers[row] != IGNORE_INDEX).sum() == size + 1
         lengths.append(size)
     assert min(lengths) == 1
     assert max(lengths) == 12

@@ -16,8 +16,8 @@ from torch import Tensor
 from cab import UserError
 from tasks.sr.data import centre_crop, degrade, read_pairs
 from tasks.sr.diffusion import BETAS, Diffusion
-from tasks.sr.synthetic import NUM_COLOURS, SAID, UNSAID, paint
-from tasks.sr.task import SR, similarity, to_bytes
+from tasks.sr.synthetic import NUM_COLOURS, SAID, UNSAID, render
+from tasks.sr.task import SR, similarity, to_uint8
 from tests.tasks.in_order import in_order
 
 
@@ -89,14 +89,14 @@ def test_psnr_and_ssim_against_their_definitions() -> None:
 
 def test_bytes_are_rounded() -> None:
     x = torch.tensor([-1.2, -1.0, 0.0, 0.5, 1.0]).view(1, 1, 1, 5).expand(1, 3, 1, 5)
-    assert to_bytes(x)[0, 0, :, 0].tolist() == [0, 0, 128, 191, 255]
+    assert to_uint8(x)[0, 0, :, 0].tolist() == [0, 0, 128, 191, 255]
 
 
 @pytest.mark.parametrize(("low", "high"), [(6, 12), (4, 16), (8, 16)])
 def test_textures_follow_from_the_legend(low: int, high: int) -> None:
     for number in range(6):
-        image = paint(number, low, high)
-        assert np.array_equal(image, paint(number, low, high))
+        image = render(number, low, high)
+        assert np.array_equal(image, render(number, low, high))
         cells = image.reshape(low, high // low, low, high // low, 3).swapaxes(1, 2).astype(float)
         means, deviations = cells.mean(axis=(2, 3)), np.abs(cells - cells.mean(axis=(2, 3), keepdims=True))
         legend = {tuple(colour): int(np.abs(SAID - blue).argmin()) for *colour, blue in means[0]}
@@ -115,7 +115,7 @@ def write_images(folder: Path, count: int = 5) -> Path:
     for kind in ("hr_16", "sr_8_16"):
         (folder / "sr" / "ffhq_8_16" / kind).mkdir(parents=True)
     for i in range(count):
-        image = paint(i, 8, 16)
+        image = render(i, 8, 16)
         Image.fromarray(image).save(folder / "sr" / "ffhq_8_16" / "hr_16" / f"{i:05d}.png")
         Image.fromarray(degrade(image, 8)).save(folder / "sr" / "ffhq_8_16" / "sr_8_16" / f"{i:05d}.png")
     return folder
@@ -147,7 +147,7 @@ def test_mirrors_are_drawn_for_both_images(tmp_path: Path) -> None:
     for seed in range(8):
         torch.manual_seed(seed)
         batch = items.__getitems__([1])
-        truth, blurred = (to_bytes(batch[name])[0] for name in ("truth", "blurred"))
+        truth, blurred = (to_uint8(batch[name])[0] for name in ("truth", "blurred"))
         flipped = np.array_equal(truth, items.truth[1][:, ::-1])
         assert flipped or np.array_equal(truth, items.truth[1])
         assert np.array_equal(blurred, items.blurred[1][:, ::-1] if flipped else items.blurred[1])
@@ -164,7 +164,7 @@ def test_other_shapes_are_cut_in_the_middle() -> None:
 
 def test_the_baseline_is_the_blurred_image_and_the_first_hundred_count(tmp_path: Path) -> None:
     task = ready(write_images(tmp_path), scored_images="first_100")
-    scores = np.array([similarity(degrade(paint(i, 8, 16), 8), paint(i, 8, 16)) for i in (3, 4)]).mean(axis=0)
+    scores = np.array([similarity(degrade(render(i, 8, 16), 8), render(i, 8, 16)) for i in (3, 4)]).mean(axis=0)
     baseline = task.baselines()["bicubic"]
     assert baseline["psnr"] == pytest.approx(scores[0], rel=1e-6)
     assert baseline["ssim_all_images"] == pytest.approx(scores[1], rel=1e-6)

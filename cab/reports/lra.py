@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cab.files.sanitize import csv_table, printable
+from cab.files.sanitize import sanitize_table, sanitize_text
 from cab.records.record import Status
 from cab.reports.sections import Block
 from cab.reports.tables import Column, Entry, Row, Table, element_id, plain
@@ -33,11 +33,13 @@ def arena_table(results: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     runs = results[(results["task"] == TASK) & (results["metric"] == METRIC) & (results["status"] == Status.FINISHED)]
-    runs = runs.assign(name=runs["attention"].map(printable), config_variant=runs["config_variant"].map(printable))
+    runs = runs.assign(
+        name=runs["attention"].map(sanitize_text), config_variant=runs["config_variant"].map(sanitize_text)
+    )
     scored = runs.groupby([*_PLACE, "name"], dropna=False)["value"].agg(["mean", "std", "count"]).reset_index()
     scored = scored.rename(columns={"mean": METRIC, "std": "deviation", "count": "seeds"}).assign(kind=TRAINED)
     trivial = [
-        {**dict(zip(_PLACE, place, strict=True)), "kind": TRIVIAL, "name": printable(name), METRIC: scores[METRIC]}
+        {**dict(zip(_PLACE, place, strict=True)), "kind": TRIVIAL, "name": sanitize_text(name), METRIC: scores[METRIC]}
         for place, own in runs.groupby(_PLACE, dropna=False)
         for name, scores in next((record.baselines for record in own["record"] if record is not None), {}).items()
     ]
@@ -50,7 +52,7 @@ def write_arena(table: pd.DataFrame, out: Path) -> Path:
     """Write ``lra.csv`` into ``out``."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / "lra.csv"
-    csv_table(table).to_csv(path, index=False)
+    sanitize_table(table).to_csv(path, index=False)
     return path
 
 

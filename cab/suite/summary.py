@@ -10,7 +10,7 @@ from cab.suite.cells import CellScores
 NAMES = {"none": "without attention", "local": "with a window (local)"}
 
 
-def lessons(scores: Iterable[CellScores]) -> list[str]:
+def summarize_suite(scores: Iterable[CellScores]) -> list[str]:
     """A paragraph for each cell that has been run with and without attention, best method first."""
     return [_paragraph(cell) for cell in scores if {"vanilla", "none"} <= cell.scores.keys()]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cab.records.verification_status import SIGN, legend
+from cab.records.verification_status import UNVERIFIED_MARK, legend
 from cab.reports.leaderboard import COSTS, place_fields, with_place
 from cab.reports.records import baselines
 from cab.reports.tables import (
@@ -61,7 +61,7 @@ def index_table(board: Board, pattern: str) -> Table:
 
 
 def _attention_row(row: dict[str, Any], cells: list[Entry]) -> Row:
-    return Row(row["attention"], cells, sign=SIGN if row["verified"] == "no" else "")
+    return Row(row["attention"], cells, sign=UNVERIFIED_MARK if row["verified"] == "no" else "")
 
 
 def _index_cell(table: Table, board: Board, row: dict[str, Any], task: str) -> Entry:

@@ -17,7 +17,7 @@ import torch
 from cab.efficiency.cost import Cost
 from cab.efficiency.failures import status_of
 from cab.efficiency.operations import Operations, count_operations
-from cab.efficiency.roof import Machine
+from cab.efficiency.roofline import Machine
 from cab.efficiency.setting import DTYPES, Setting
 from cab.efficiency.subjects import BASELINES, PROJECTIONS, Subject, has_projections
 from cab.efficiency.timing import seconds

@@ -26,7 +26,7 @@ HEADER = ("pattern", "index", "low", "high", "rank", "resolved above", "resolved
 
 
 @dataclass(frozen=True)
-class Standing:
+class Comparison:
     """One attention among others: a row a pattern by :data:`HEADER`, and why cells of it are in no index."""
 
     attention: str
@@ -35,7 +35,7 @@ class Standing:
     left_out: list[str]
 
 
-def standings(records: Sequence[Record], field: Path = MINI_DIR) -> list[Standing]:
+def compare_with_reference(records: Sequence[Record], field: Path = MINI_DIR) -> list[Comparison]:
     """Where each attention of ``records`` stands among the records in the folder ``field``.
 
     Cells in which those records do not measure attention (see :mod:`cab.suite.check`) are left out, and named.
@@ -52,7 +52,7 @@ def standings(records: Sequence[Record], field: Path = MINI_DIR) -> list[Standin
     ]
 
 
-def _standing(name: str, mine: Sequence[Record], others: Sequence[Record]) -> Standing:
+def _standing(name: str, mine: Sequence[Record], others: Sequence[Record]) -> Comparison:
     cells = {cell.cell.key: cell for cell in collect(others)}
     failures = {key: "; ".join(check_cell(cell).failures) for key, cell in cells.items()}
     unfinished = {_key(r): f"seed {r.cell['seed']} is {r.status}" for r in mine if r.status is not Status.FINISHED}
@@ -61,12 +61,12 @@ def _standing(name: str, mine: Sequence[Record], others: Sequence[Record]) -> St
     left_out = [f"{' '.join(key)}: {reason}" for key, reason in reasons.items() if reason]
     compared = [key for key, reason in reasons.items() if not reason]
     if not compared:
-        return Standing(name, 0, [], left_out)
+        return Comparison(name, 0, [], left_out)
     results = table_of(record for record in (*mine, *others) if _key(record) in compared)
     scores = score(results)
     patterns = sorted({pattern for _, _, pattern in compared}, key=pattern_rank)
     rows = [_row(name, scores, [cells[key] for key in compared if key[2] == pattern]) for pattern in patterns]
-    return Standing(name, results["attention"].nunique() - 1, rows, left_out)
+    return Comparison(name, results["attention"].nunique() - 1, rows, left_out)
 
 
 def _key(record: Record) -> Key:

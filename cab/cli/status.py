@@ -1,0 +1,33 @@
+"""`cab status`: the status of every run that was started in a results folder."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from cab.cli.text_table import print_rows
+from cab.records.record import CELL
+from cab.records.results import DEFAULT_DIR
+from cab.runner.statuses import cell_statuses
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "To run cells again by their status: cab run --retry STATUSES results_dir=DIR"
+    parser.add_argument(
+        "results_dir", nargs="?", type=Path, default=DEFAULT_DIR, help=f"folder of results (default: {DEFAULT_DIR})"
+    )
+    parser.add_argument("--csv", action="store_true", help="print comma-separated values instead of a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    print_rows(status_rows(args.results_dir), as_csv=args.csv)
+    return 0
+
+
+def status_rows(results_dir: Path) -> list[list[str]]:
+    """Return a header, and one row per run with its cell, status and detail."""
+    rows = [
+        [*(str(found.cell.get(key, "")) for key in CELL), found.status, found.detail]
+        for found in cell_statuses(results_dir)
+    ]
+    return [[*CELL, "status", "detail"], *rows]
