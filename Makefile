@@ -45,7 +45,8 @@ verify: setup
 	$(BIN)/cab list attentions --csv | tail -n +2 | cut -d, -f1 | OMP_NUM_THREADS=1 xargs -n 4 -P $(shell getconf _NPROCESSORS_ONLN) $(BIN)/cab verify --record results/verified.csv
 
 lint: setup
-	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
+	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && \
+	$(BIN)/codespell -D - -D scripts/banned_words.txt docs *.md results/*/README.md
 
 # The documentation as a site, to be opened from build/docs/index.html.
 docs: setup

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime
 import os
+import shutil
 import signal
 from collections import Counter, defaultdict
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -16,18 +17,25 @@ import torch
 from cab.files.cache import cache_root
 from tests.tasks.lstf.official_layout import write_series
 
+if TYPE_CHECKING:
+    from selenium import webdriver
+
 SAMPLES = ("lm/train", "lstf/ETTh1.csv", "pcc/sample.json", "sr/ffhq_16_128", "sum/train.tgt", "tts/wavs", "wikitext")
 """Files and folders of the samples. The whole data sets, which ``CAB_DATA`` may name as well, lack some of them."""
 CONFORMANCE = "tests/attentions/test_conformance.py"
 os.environ.setdefault("CAB_CONFORMANCE_SEED", datetime.datetime.now(datetime.UTC).date().isoformat())  # for all workers
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of every `cab` that a test starts: sums do not depend on their split
 os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_root() / "numba"))  # compiled once, whatever cache a test has
+CHROMIUM_FLAGS = (
+    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --force-prefers-reduced-motion"
+)
 SLOW = pytest.StashKey[Counter[str]]()
 LONGEST = (
     "tests/cab/runner/test_slurm.py",
     "tests/test_readme.py",
     "tests/test_site.py",
-    "tests/test_contributing.py",
+    "tests/test_howto.py",
     "tests/fairseq",
 )
 """Of the thorough tests, where the longest are."""
@@ -51,6 +59,25 @@ def samples() -> Path:
 def official_layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of generated series in the official layout of LSTF."""
     return write_series(tmp_path_factory.mktemp("official_layout"))
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    """A headless Chromium that logs errors and requests."""
+    from selenium import webdriver
+
+    programs = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
+    if None in programs.values():
+        pytest.skip("Chromium: apt-get update && apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = programs["chromium"]
+    for flag in CHROMIUM_FLAGS.split():
+        options.add_argument(flag)
+    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(programs["chromedriver"]))
+    yield driver
+    driver.quit()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

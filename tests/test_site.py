@@ -1,66 +1,177 @@
-"""The site builds, needs no network, and every command and block of its pages works."""
+"""The documentation builds without warnings and network, its search works from a file, and its pages match the code."""
 
 from __future__ import annotations
 
+import csv
+import json
 import re
-import shutil
+import shlex
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.documents import ROOT, commands_of, run, run_shown
+from cab.config.compose import check_overrides
+from scripts import docs_pages
+from tests.documents import ROOT, commands_of, run
 
-PAGES = ("index", "choose", "add", "cluster", "reproduce", "scores")
-NOTEBOOK = ROOT / "docs" / "first_hour.ipynb"
-FILES = ("cab data download", "cab data verify")
-EXAMPLE = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+if TYPE_CHECKING:
+    from selenium import webdriver
+
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+NOTEBOOK = DOCS / docs_pages.NOTEBOOK
+WRITTEN_METHODS = {
+    *("attend", "reference", "softmax_limit", "init_decode_state", "decode", "encode_source", "decode_cross"),
+    *("query_side_inputs", "key_side_inputs", "sample_noise", "param_group_overrides", "update_buffers"),
+    *("forward", "init_state", "prefill", "step", "add_loss", "accumulate_statistics"),
+}
 
 
-@pytest.mark.slow
-def test_it_builds_and_needs_no_network(tmp_path: Path) -> None:
-    process = run([sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)], ROOT)
+def name(page: Path) -> str:
+    return str(page.relative_to(DOCS))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    process = run([sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)], ROOT)
     assert process.returncode == 0, process.stderr
-    for page in (*PAGES, "notebook", "api", "contributing", "changelog"):
-        html = (tmp_path / f"{page}.html").read_text()
+    return folder
+
+
+@pytest.mark.slow
+def test_it_builds_and_needs_no_network(site: Path) -> None:
+    for page in (*PAGES, NOTEBOOK.with_suffix(".md"), DOCS / "contributing.md", DOCS / "changelog.md"):
+        html = (site / page.relative_to(DOCS)).with_suffix(".html").read_text()
         assert not re.search(r'<(?:script|img|iframe)[^>]*src="?(?:https?:)?//', html), page
-        assert not re.search(r'<link[^>]*rel="?(?:stylesheet|preload|preconnect)"?[^>]*href="?(?:https?:)?//', html), (
-            page
-        )
+        assert not re.search(r'<link[^>]*rel="?(?:stylesheet|preload|preconnect)"?[^>]*href="?(?:https?:)?//', html)
         assert "--8&lt;--" not in html
-    assert "class GatedMean" in re.sub("<[^>]+>", "", (tmp_path / "add.html").read_text())
-    assert "build_attention" in (tmp_path / "api.html").read_text()
-    assert 'src="data:image/png' in (tmp_path / "notebook.html").read_text()
+        assert "<!-- generated" not in html
+    assert 'src="data:image/png' in (site / "tutorials/first-hour.html").read_text()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES)
-def test_the_commands_of_a_page_run_one_after_another(page: str, tmp_path: Path) -> None:
-    commands = commands_of((ROOT / "docs" / f"{page}.md").read_text())
-    assert len(commands) >= 2
-    assert EXAMPLE is not None
-    (tmp_path / "gated_mean.py").write_text(EXAMPLE.group(1))
-    shutil.copytree(ROOT / "results" / "paper", tmp_path / "results" / "paper")
-    for command in commands:
-        if not command.startswith(FILES):
-            run_shown(command.replace("DATA", str(tmp_path / "data")), tmp_path)
+def test_the_python_page_has_each_method_that_a_user_writes_or_calls(site: Path) -> None:
+    html = (site / "reference/python.html").read_text()
+    assert {f"cab.attention.Attention.{method}" for method in WRITTEN_METHODS} <= set(
+        re.findall(r'id="([\w.]+)"', html)
+    )
 
 
 @pytest.mark.slow
-def test_the_commands_that_bring_files_run(samples: Path, tmp_path: Path) -> None:
-    """From the samples: no test contacts the official host."""
-    commands = [command for page in PAGES for command in commands_of((ROOT / "docs" / f"{page}.md").read_text())]
-    commands = [command.replace("DATA", str(tmp_path)) for command in commands if command.startswith(FILES)]
-    assert commands
+@pytest.mark.browser
+def test_search_works_from_a_file(site: Path, browser: webdriver.Chrome) -> None:
+    browser.set_window_size(1280, 900)
+    browser.get((site / "reference/python.html").as_uri())
+    browser.get_log("browser")
+    box = browser.find_element("css selector", "input.md-search__input")
+    box.click()
+    box.send_keys("efficiency length")
+    for _ in range(100):
+        found = {
+            link.get_attribute("href") for link in browser.find_elements("css selector", "a.md-search-result__link")
+        }
+        if any("glossary.html" in str(address) for address in found):
+            break
+        time.sleep(0.1)
+    assert any("glossary.html" in str(address) for address in found)
+    assert browser.get_log("browser") == []
+
+
+def generated(page: str) -> str:
+    return docs_pages.fill((DOCS / page).read_text())
+
+
+def test_generated_tables_have_every_entry() -> None:
+    listed = docs_pages.output("verify", "--list-checks")
+    groups = re.findall(r"^(\w+)$", listed, re.MULTILINE)
+    page = generated("reference/checks.md")
+    assert set(re.findall(r"^  (\w+)  ", listed, re.MULTILINE)) <= set(
+        re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    )
+    assert set(groups) == set(re.findall(r"^\| (\w+) \| ", page.partition("## All checks")[0], re.MULTILINE)) - {
+        "Group"
+    }
+    attentions = [row["attention"] for row in docs_pages.rows_of("list", "attentions", "--csv")]
+    assert re.findall(r"^\| `(\w+)` \|", generated("reference/attentions.md"), re.MULTILINE) == attentions
+    tasks = {row["task"] for row in docs_pages.rows_of("list", "tasks", "--csv")}
+    cards = {page.stem for page in (DOCS / "reference/tasks").glob("*.md")}
+    assert cards == {*tasks, "suite"}
+    assert {
+        f"`{key}`" for key in ("trainer.max_grad_norm", "seed", "cluster.account", "backbone.weight_sharing")
+    } <= set(re.findall(r"`[\w.]+`", generated("reference/config.md") + generated("reference/backbones.md")))
+
+
+def test_the_command_line_page_has_every_command() -> None:
+    page = generated("reference/cli.md")
+    commands = re.findall(r"^  ([a-z-]+)  ", docs_pages.output("--help"), re.MULTILINE)
+    assert len(commands) > 10
     for command in commands:
-        run_shown(command + (f" --from {samples / 'lstf'}" if command.startswith(FILES[0]) else ""), tmp_path)
+        block = re.search(rf"^## cab {command}\n\n```text\n(.*?)```", page, re.MULTILINE | re.DOTALL)
+        assert block is not None
+        assert block[1].startswith("usage: cab")
+    assert {"data download", "suite report", "paper audit"} <= set(re.findall(r"^### cab (.*)$", page, re.MULTILINE))
+
+
+def test_table_13_shows_the_verdicts_of_the_command() -> None:
+    page = generated("paper/taxonomy.md")
+    rows = docs_pages.rows_of(*docs_pages.TAXONOMY)
+    assert len(re.findall(r"^\|(?: [^|]* \|){8}$", page, re.MULTILINE)) - 2 == len(rows) // 4 == 44
+    assert "| ABC | `abc` | n | n | yes | yes | yes | yes |" in page
+    assert "| Linformer | `linformer` | n | n | yes | unsound | yes | yes |" in page
+    assert all(row["reason"] in page for row in rows)
+
+
+def test_result_fields_are_documented() -> None:
+    documented = set(re.findall(r"`(\w+)`", (DOCS / "reference/result-schema.md").read_text()))
+    record = json.loads(min((ROOT / "results/mini").glob("*.json")).read_text())
+    fields = {*record, *record["cell"], *record["cost"], *record["metrics"][0], *record["history"][0]}
+    assert fields <= documented
+
+
+def test_cost_columns_are_documented() -> None:
+    documented = set(re.findall(r"`(\w+)`", (DOCS / "reference/leaderboard-columns.md").read_text()))
+    with (ROOT / "results/efficiency/costs.csv").open(newline="") as file:
+        columns = set(next(csv.reader(file))) - {"run"}
+    assert columns <= documented
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    for page in PAGES:
+        if not name(page).startswith(("howto", "tutorials", "index")):
+            yield from ((name(page), command) for command in commands_of(page.read_text()) if command)
+
+
+@pytest.mark.parametrize(("page", "command"), list(commands()))
+def test_the_commands_of_reference_pages_exist(page: str, command: str) -> None:
+    """The guides' commands run in tests/test_howto.py."""
+    program, *words = shlex.split(command)
+    assert program in ("cab", "export"), page
+    if words[0] == "run":
+        overrides = [word for word in words[1:] if not word.startswith("-") and not word.startswith("suite=")]
+        check_overrides(overrides, sweep="-m" in words or any(word.startswith("suite=") for word in words))
+    elif program == "cab":
+        help_text = docs_pages.output(*(word for word in words[:2] if re.fullmatch("[a-z]+", word)), "--help")
+        assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--[a-z-]+", help_text)), command
+
+
+@pytest.mark.slow
+def test_the_program_of_the_python_page_runs(tmp_path: Path) -> None:
+    [program] = re.findall(r"```python\n(.*?)```", (DOCS / "reference/python.md").read_text(), re.DOTALL)
+    check = "assert torch.allclose(step_output, output[:, -1], atol=1e-5)\n"
+    process = run([sys.executable, "-c", program + check], tmp_path)
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.slow
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From its first cell to its pictures, with fewer steps of training."""
+    """All cells, with fewer training steps."""
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
@@ -69,7 +180,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         cell.source = cell.source.replace("training_steps = 500", "training_steps = 4")
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert [bool(cell.outputs) for cell in code] == shown, "the committed outputs are of another notebook"
+    assert [bool(cell.outputs) for cell in code] == shown, "the committed outputs belong to another notebook"
     pictures = [output for cell in code for output in cell.outputs if "image/png" in output.get("data", {})]
     assert len(pictures) == 2
     text = "".join(output.get("text", "") for cell in code for output in cell.outputs)

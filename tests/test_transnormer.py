@@ -1,4 +1,4 @@
-"""The commands of docs/transnormer.md: those of the published runs are commands, and the small ones run."""
+"""The commands of docs/paper/transnormer.md: those of the published runs are commands, and the small ones run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cab.config.compose import check_overrides
 from cab.data.sources import data_sets
 from tests.documents import ROOT, commands_of
 
-PAGE = (ROOT / "docs" / "transnormer.md").read_text()
+PAGE = (ROOT / "docs" / "paper" / "transnormer.md").read_text()
 COMMANDS = commands_of(PAGE)
 
 

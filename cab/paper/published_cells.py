@@ -1,7 +1,7 @@
 """Every cell of Table 3: what preset `paper` runs for it, what is known to differ, which way that may move its score.
 
-The differences are data, results/paper/differences.csv: an empty key stands for all. `docs/reproduction.md` says more
-of each; what is equal is not in the list.
+The differences are data in results/paper/differences.csv, where an empty key applies to all values.
+`docs/paper/discrepancies.md` explains each difference; what is equal is not listed.
 """
 
 from __future__ import annotations

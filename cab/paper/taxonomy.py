@@ -88,45 +88,6 @@ def _known(path: Path = CONFIGS / "taxonomy.csv") -> tuple[dict[str, str], dict[
     return names, {(r["model"], r["pattern"]): (r["verdict"], r["reason"]) for r in rows if r["pattern"]}
 
 
-def page() -> str:
-    """The text of docs/taxonomy.md."""
-    models: dict[str, list[Verdict]] = {}
-    for verdict in taxonomy():
-        models.setdefault(verdict.model, []).append(verdict)
-    lines = [INTRODUCTION, "| model | here | complexity claimed | here | NS | CS | NC | CC |", "|" + " --- |" * 8]
-    for model, verdicts in models.items():
-        first, cells = verdicts[0], [_cell(verdict) for verdict in verdicts]
-        name = f"`{first.attention}`" if first.attention else ""
-        lines.append(f"| {model} | {name} | {first.complexity_claimed} | {first.complexity} | {' | '.join(cells)} |")
-    lines += ["", "## Reasons and remarks", ""]
-    told = [verdict for verdicts in models.values() for verdict in verdicts if verdict.reason]
-    lines += [f"- {verdict.model}, {verdict.pattern}: {verdict.reason}." for verdict in told]
-    return "\n".join(lines) + "\n"
-
-
-INTRODUCTION = """\
-# Table 13, verified
-
-The paper's Table 13 says of 44 efficient attentions which patterns they support. Here each claim is held against what
-`cab verify` finds: causality by gradient and perturbation, decoding against training, padding against the row alone.
-`yes` is a claim that is verified, `+` is verified though not claimed, `(yes)` is built and not verified yet, `repaired`
-leaks as published and is verified in a sound form, `unsound` looks at what it must not, `undefined` has no meaning,
-`-` is neither claimed nor built. This page is what `cab paper taxonomy` says, written by `python -m
-cab.paper.taxonomy`.
-"""
-
-
-def _cell(verdict: Verdict) -> str:
-    text, not_claimed, _ = verdict.verdict.partition(", not claimed")
-    if not_claimed:
-        return "+" if text != "built" else "(+)"
-    return {"verified": "yes", "built": "(yes)", REPAIRED: "repaired", "": "-"}.get(text, text)
-
-
 def rows() -> list[list[str]]:
     """The table of `cab paper taxonomy`, header first."""
     return [list(COLUMNS), *(list(astuple(verdict)) for verdict in taxonomy())]
-
-
-if __name__ == "__main__":
-    (Path(__file__).parents[2] / "docs" / "taxonomy.md").write_text(page())

@@ -1,6 +1,6 @@
 """What probes say: how accurate an attention is, and how that changes with the settings that make a question harder.
 
-Probes are no part of the index (`docs/probes.md`), so no suite has them; they stand beside it, as curves.
+Probes do not enter the index (`docs/reference/tasks/probe.md`), so they have a section of their own, with curves.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The suite: the cells of generated data at preset mini, which measure attention in minutes. See docs/suite.md."""
+"""The suite: cells of generated data at preset mini (docs/reference/tasks/suite.md)."""

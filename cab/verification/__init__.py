@@ -2,7 +2,7 @@
 
 Every check is one small function that measures something and says how much of it is allowed; `cab verify
 --list-checks` lists them. A check runs on a :class:`Subject`, which is any class that follows the contract of
-docs/design.md, registered or not.
+docs/reference/python.md, registered or not.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def verify_attention(
     """Run the conformance suite on one attention in one pattern.
 
     Args:
-        attention: a registered name, or any module class that follows the contract (docs/design.md). A class
+        attention: a registered name, or any module class that follows the contract (docs/reference/python.md). A class
             that is neither registered nor a :class:`cab.Attention` is held to ``forward``, and to decoding when
             it has ``init_state`` and ``step``.
         pattern: NS, CS, NC or CC; one that a registered attention claims.

@@ -92,7 +92,7 @@ def test_wrong_options_are_refused(name: str, options: dict[str, float]) -> None
 
 @pytest.mark.parametrize(("num_features", "scale", "share"), [(16, 1.0, 0.5), (64, 1.0, 1.0), (16, 0.5, 0.0)])
 def test_how_often_the_released_floor_replaces_a_denominator(num_features: int, scale: float, share: float) -> None:
-    """Head width 64, 1,024 tokens: the figures of docs/reproduction.md."""
+    """Head width 64, 1,024 tokens: the figures of docs/paper/discrepancies.md."""
     attention = build_attention(
         "performer", pattern="NS", embed_dim=512, num_heads=8, num_features=num_features, denominator_floor=0.1
     )

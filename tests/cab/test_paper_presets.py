@@ -23,7 +23,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "roberta": {"embed_dim": 768, "num_heads": 12, "ffn_dim": 3072, "num_layers": 12},
     "sr3": {"base_channels": 64, "channel_multipliers": [1, 2, 4, 8, 8], "num_blocks": 2},
 }
-"""As run: what the parameter counts imply where Table 14 prints something else (docs/reproduction.md)."""
+"""As run: what the parameter counts imply where Table 14 prints something else (docs/paper/discrepancies.md)."""
 
 SCHEDULES = {"lambda": "exponential", "polynomial": "linear"}
 OTHERWISE = {("sr", "schedule"): "constant", ("sr", "optimizer"): "adam", ("lstf", "optimizer"): "adam"}

@@ -38,7 +38,7 @@ def test_informer_halves_from_the_second_epoch_on() -> None:
     ("schedule", "expected"), [("inverse_sqrt", INVERSE_SQRT), ("linear", POLYNOMIAL)], ids=["inverse_sqrt", "linear"]
 )
 def test_fairseqs_rates(schedule: str, expected: dict[int, float]) -> None:
-    """While warming up ours is one update ahead (docs/reproduction.md): fairseq's first one has rate 0."""
+    """While warming up ours is one update ahead (docs/paper/discrepancies.md): fairseq's first one has rate 0."""
     config = composed("tts", "ljspeech", "transformer_tts", "paper")["trainer"]
     trainer = TrainerConfig(**{**config, "schedule": schedule})
     rate = trainer.rate(1)

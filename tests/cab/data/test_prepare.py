@@ -1,4 +1,4 @@
-"""`--prepare` lets the tasks read what came; the commands of docs/data.md are commands."""
+"""`--prepare` lets the tasks read what came; the commands of docs/howto/data.md are commands."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from cab.data.sources import data_set, data_sets
 from cab.errors import UserError
 from cab.runner.prepared_data import prepare
 
-PAGE = (CONFIGS.parent / "docs" / "data.md").read_text()
-COMMANDS = re.findall(r"^    (cab [^#\n]*)|`(cab data [^`]*)`", PAGE, flags=re.MULTILINE)
+PAGE = (CONFIGS.parent / "docs" / "howto" / "data.md").read_text()
+COMMANDS = re.findall(r"^(?: {4})?(cab [^#\n]*)|`(cab data [^`]*)`", PAGE, flags=re.MULTILINE)
 
 
 def test_a_ready_set_is_read_by_its_task(official_layout: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,7 +45,7 @@ RECURRENT = [
 
 
 def test_the_commands_of_its_page_are_cells() -> None:
-    commands = commands_of((ROOT / "docs" / "recurrence.md").read_text())
+    commands = commands_of((ROOT / "docs" / "reference" / "backbones.md").read_text())
     assert commands
     for command in commands:
         overrides = [word for word in shlex.split(command)[2:] if not word.startswith("-")]
@@ -57,7 +57,7 @@ def test_a_cell_without_it_is_what_it_was() -> None:
     assert "memory_length" not in usual.identity["trainer"]
     assert usual.key["config_variant"] == ""
     cell = Cell.from_config(composed(RECURRENT))
-    assert measured(cell.config["trainer"])["recurrence"] == 32
+    assert measured(cell.config["trainer"])["memory_length"] == 32
     assert cell.key["config_variant"] == "recurrence 32"
 
 

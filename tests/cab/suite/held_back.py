@@ -1,4 +1,4 @@
-"""Attentions whose place is known before they are trained: a suite that measures attention finds it (docs/suite.md).
+"""Attentions whose rank is known before they are trained, to check that the suite finds it (docs/results/gallery.md).
 
 Not causal, and not registered: `attention=FILE.py:Class` with ``pattern=NS`` or ``NC``.
 """

@@ -1,0 +1,145 @@
+"""The commands and programs of the guides and of the tutorial work; each package of a guide is installed and used."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.documents import EXAMPLE, PROGRAMS, ROOT, commands_of, make_targets, run_shown, runnable
+from tests.documents import run as run_in
+from tests.untimed import UNTIMED_OPTION
+
+DOCS = ROOT / "docs"
+PACKAGES = {
+    "add-an-attention": ("sigmoid_mean", ["NS tts", "CS tts", "CC tts", "NC lstf"]),
+    "add-a-backbone": ("season", ["NS lstf"]),
+    "add-a-task": ("accuracy", ["CS recall"]),
+    "add-a-metric": ("skill", ["NC lstf_skill"]),
+}
+"""Guides with a package: a word that its leaderboard shows, and the columns of its scores."""
+PAGES = {
+    str(path.relative_to(DOCS)): path.read_text()
+    for path in [DOCS / "index.md", DOCS / "tutorials/your-first-attention.md", *sorted(DOCS.glob("howto/*.md"))]
+}
+OTHER_PROGRAMS = ("source", "make", "pip")
+DOWNLOAD, VERIFY_FILES = "cab data download", "cab data verify"
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)
+
+
+def files(page: str) -> dict[str, str]:
+    """Return the content of each file of a guide; the first line of its block names it."""
+    found = [block.split("\n", 1) for language in ("python", "yaml", "toml") for block in blocks(page, language)]
+    return {name.removeprefix("# "): content for name, content in found if re.fullmatch(r"# [\w/.]+\.\w+", name)}
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(folder / "site"), str(ROOT)]),
+    }
+    process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, f"{shlex.join(command)}\n{process.stdout}\n{process.stderr}"
+    return process
+
+
+def install(page: str, folder: Path) -> None:
+    """Install the package of a guide in folder/site, known by its entry points only; single files go to ``folder``."""
+    package = folder / "package"
+    for name, content in files(page).items():
+        path = package / name if "/" in name or name == "pyproject.toml" else folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        if "/" in name and name.endswith(".py"):
+            path.with_name("__init__.py").touch()
+    pip = [sys.executable, "-m", "pip", "install", "-qq", "--no-deps", "--no-build-isolation"]
+    run([*pip, "--target", str(folder / "site"), str(package)], folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guide", PACKAGES)
+def test_a_package_trains_scores_and_appears_on_the_leaderboard(guide: str, tmp_path: Path) -> None:
+    page = PAGES[f"howto/{guide}.md"]
+    shown, columns = PACKAGES[guide]
+    install(page, tmp_path)
+    for command in commands_of(page):
+        if command == "pip install .":
+            continue
+        program, *words = shlex.split(command)
+        assert program == "cab"
+        words += UNTIMED_OPTION if words[0] == "verify" else []
+        process = run([sys.executable, "-m", "cab.cli.main", *words], tmp_path)
+        if words[0] == "score":
+            assert all(re.search(rf"^{column.replace(' ', ' +')} ", process.stdout, re.MULTILINE) for column in columns)
+    for path in (tmp_path / "results").glob("*/*.json"):
+        assert json.loads(path.read_text())["status"] == "finished"
+    board = (tmp_path / "board/index.html").read_text() + (tmp_path / "board/leaderboard.csv").read_text()
+    assert shown in board
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [name for name in PAGES if Path(name).stem not in PACKAGES])
+def test_the_commands_of_a_page_run_one_after_another(page: str, tmp_path: Path, official_layout: Path) -> None:
+    (tmp_path / "gated_mean.py").write_text(EXAMPLE)
+    shutil.copytree(ROOT / "results" / "paper", tmp_path / "results" / "paper")
+    for command in runnable(commands_of(PAGES[page])):
+        if not command.startswith((DOWNLOAD, VERIFY_FILES)):
+            run_shown(command.replace("DATA", str(official_layout)), tmp_path)
+
+
+@pytest.mark.slow
+def test_the_commands_that_download_and_verify_data_run(samples: Path, tmp_path: Path) -> None:
+    """From the samples: no test contacts the official host."""
+    commands = [command for page in PAGES.values() for command in commands_of(page)]
+    commands = [command for command in commands if command.startswith((DOWNLOAD, VERIFY_FILES))]
+    assert len(commands) >= 4
+    for command in commands:
+        source = f" --source {samples / 'lstf'}" if command.startswith(DOWNLOAD) else ""
+        run_shown(command.replace("DATA", str(tmp_path)) + source, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_programs_of_the_pages_run(tmp_path: Path) -> None:
+    """Python blocks that are not files."""
+    programs = [block for page in PAGES.values() for block in blocks(page, "python") if not block.startswith("# ")]
+    assert programs
+    for program in programs:
+        process = run_in([sys.executable, "-c", program], tmp_path)
+        assert process.returncode == 0, f"{program}\n{process.stderr}"
+        assert process.stdout
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_command_names_a_program_that_the_tests_know(page: str) -> None:
+    for command in filter(None, commands_of(PAGES[page])):
+        program, *words = shlex.split(command)
+        assert program in (*PROGRAMS, *OTHER_PROGRAMS), command
+        assert program != "make" or words[0] in make_targets(), command
+
+
+def test_the_bug_of_the_tutorial_fails_the_checks_that_it_names(tmp_path: Path) -> None:
+    """The example without the two lines that use the key padding."""
+    tutorial = PAGES["tutorials/your-first-attention.md"]
+    [claimed] = re.findall(r"gated_mean NS: \d+ checks, \d+ failed: (.*)", tutorial)
+    broken = re.sub(r" +if padding\.key.*\n.*\n", "", EXAMPLE)
+    assert broken != EXAMPLE
+    (tmp_path / "gated_mean.py").write_text(broken)
+    command = [sys.executable, "-m", "cab.cli.main", "verify", "gated_mean.py:GatedMean", "--pattern", "NS", "--quick"]
+    process = run_in([*command, "--csv"], tmp_path)
+    assert process.returncode == 1, process.stderr
+    assert set(re.findall(r"^gated_mean,NS,(\w+),false", process.stdout, re.MULTILINE)) == set(claimed.split(", "))
+
+
+def test_an_attention_with_its_own_decoding_takes_at_most_sixty_lines() -> None:
+    assert files(PAGES["howto/add-an-attention.md"])["sigmoid_mean/attention.py"].count("\n") <= 60
