@@ -82,7 +82,7 @@ class ClusterFormerAttention(Attention):
                 self.accumulate_statistics(sums=(nearest.mT @ inputs).sum(dim=0), counts=nearest.sum(dim=(0, 1)))
         return each_length(self.spread, (query, key, value, inputs), padding.key)
 
-    def update_buffers(self, *, sums: Tensor, counts: Tensor) -> None:
+    def update_buffers(self, *, sums: Tensor, counts: Tensor) -> None:  # type: ignore[override]
         means = sums / counts.clamp(min=1.0).unsqueeze(1)
         self.centroids.lerp_(means.where(counts.unsqueeze(1) > 0, self.centroids), 1.0 - self.decay)
 

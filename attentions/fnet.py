@@ -51,7 +51,7 @@ class FNetAttention(Attention):
 
     def make_projections(self) -> None:
         """There are none."""
-        self.out_proj = nn.Identity()
+        self.out_proj = nn.Identity()  # type: ignore[assignment]
 
     def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: PaddingMasks) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):

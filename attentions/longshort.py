@@ -71,7 +71,7 @@ class LongShortAttention(LongShort):
         ValueError: for sizes below 1, an even kernel, or an option of the other form.
     """
 
-    def __new__(
+    def __new__(  # type: ignore[misc]  # one of the two forms, which are no subclasses of it
         cls,
         *,
         pattern: Pattern | str,

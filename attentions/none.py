@@ -19,7 +19,7 @@ class NoAttention(Attention):
 
     def make_projections(self) -> None:
         """There are none."""
-        self.out_proj = nn.Identity()
+        self.out_proj = nn.Identity()  # type: ignore[assignment]
 
     def compute(self, query: Tensor, *_: Any) -> Tensor:
         # Masked rather than new, so that gradients to the inputs are zero and not missing.
@@ -32,7 +32,7 @@ class NoAttention(Attention):
         return {}
 
     encode_source = init_decode_state
-    encode_source_inputs = init_decode_state
+    encode_source_inputs = init_decode_state  # type: ignore[assignment]
 
     def decode_inputs(self, tokens: Tensor, _mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
         return self.compute(tokens), state

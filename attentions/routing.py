@@ -120,7 +120,7 @@ class RoutingAttention(BucketedAttention):
         far = (routed - nearest @ self.centroids).square().mean(dim=(1, 3))
         self.add_loss(self.commitment * far, padding)
 
-    def update_buffers(self, *, sums: Tensor, counts: Tensor) -> None:
+    def update_buffers(self, *, sums: Tensor, counts: Tensor) -> None:  # type: ignore[override]
         new = F.layer_norm(sums, (self.head_dim,)).where(counts.unsqueeze(-1) > 0, self.centroids)
         self.centroids.lerp_(new, 1.0 - self.decay)
 

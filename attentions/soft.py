@@ -60,7 +60,7 @@ class SoftAttention(Attention):
         if ridge <= 0.0:
             raise UserError(f"ridge must be above 0, got {ridge}")
         self.num_landmarks, self.ridge = num_landmarks, ridge
-        self.k_proj = nn.Identity()  # keys are the queries
+        self.k_proj = nn.Identity()  # type: ignore[assignment]  # keys are the queries
         self.landmark_map = nn.Linear(self.head_dim, self.head_dim, bias=False)
         self.landmark_norm = nn.LayerNorm(self.head_dim)
         self.conv = None

@@ -75,9 +75,9 @@ class SynthesizerAttention(Attention):
         self.reads_positions = "random" in variant
         # A map that nothing reads is none.
         if self.reads_positions and variant != "random_plus":
-            self.q_proj = nn.Identity()
+            self.q_proj = nn.Identity()  # type: ignore[assignment]
         if variant != "random_plus":
-            self.k_proj = nn.Identity()
+            self.k_proj = nn.Identity()  # type: ignore[assignment]
         width = math.isqrt(max_length)
         shapes: dict[str, dict[str, tuple[int, ...]]] = {
             "dense": {"scores": (self.head_dim, max_length)},

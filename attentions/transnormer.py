@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from torch import Tensor
@@ -64,7 +65,7 @@ class TransNormer(Attention):
     def compute(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         return self.form.compute(query, key, value, padding)
 
-    def compute_row(self, query: Tensor, key: Tensor, value: Tensor, draws: dict[str, Tensor]) -> Tensor:
+    def compute_row(self, query: Tensor, key: Tensor, value: Tensor, draws: Mapping[str, Tensor]) -> Tensor:
         return self.form.compute_row(query, key, value, draws)
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:

@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cab.attention import Attention as Attention, DecodeState as DecodeState, LayerPosition as LayerPosition
+    from cab.backbone import AttentionFactory as AttentionFactory, Backbone as Backbone
+    from cab.errors import UnsupportedError as UnsupportedError, UserError as UserError
+    from cab.metric import Metric as Metric
+    from cab.padding import PaddingMasks as PaddingMasks
+    from cab.patterns import Pattern as Pattern
+    from cab.records.results import load_results as load_results
+    from cab.registry.build import build_attention as build_attention, build_backbone as build_backbone
+    from cab.registry.registries import (
+        register_attention as register_attention,
+        register_backbone as register_backbone,
+        register_task as register_task,
+    )
+    from cab.task import Batches as Batches, Task as Task
+    from cab.training import ParamGroupOverride as ParamGroupOverride, recompute as recompute
 
 _EXPORTS = {
     "Attention": "cab.attention",
     "Backbone": "cab.backbone",
+    "Batches": "cab.task",
     "LayerPosition": "cab.attention",
     "Metric": "cab.metric",
     "PaddingMasks": "cab.padding",
     "ParamGroupOverride": "cab.training",
     "Pattern": "cab.patterns",
+    "AttentionFactory": "cab.backbone",
     "DecodeState": "cab.attention",
     "Task": "cab.task",
+    "UnsupportedError": "cab.errors",
     "UserError": "cab.errors",
     "build_attention": "cab.registry.build",
     "build_backbone": "cab.registry.build",
     "load_results": "cab.records.results",
+    "recompute": "cab.training",
     "register_attention": "cab.registry.registries",
     "register_backbone": "cab.registry.registries",
     "register_task": "cab.registry.registries",

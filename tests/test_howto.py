@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import EXAMPLE, PROGRAMS, ROOT, commands_of, make_targets, run_shown, runnable
-from tests.documents import run as run_in
+from tests.documents import EXAMPLE, PROGRAMS, ROOT, commands_of, make_targets, run as run_in, run_shown, runnable
 from tests.untimed import UNTIMED_OPTION
 
 DOCS = ROOT / "docs"

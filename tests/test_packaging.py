@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hatchling.builders.wheel import WheelBuilder
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -41,6 +42,22 @@ def test_citation_and_metadata_name_one_version_and_licence() -> None:
     assert paper["url"] == PROJECT["urls"]["Paper"]
     assert [author["family-names"] for author in paper["authors"]] == ["Zhang", "Jiang", "Feng", "Zheng", "Kong"]
     assert (ROOT / "LICENSE").read_text().lstrip().startswith("Apache License\n")
+
+
+def test_every_package_of_the_wheel_is_typed() -> None:
+    """A type checker reads annotations only of packages that hold ``py.typed`` (PEP 561)."""
+    files = {Path(file.distribution_path) for file in WheelBuilder(str(ROOT)).recurse_included_files()}
+    packages = {file.parent for file in files if file.name == "__init__.py" and len(file.parts) == 2}
+    assert {str(package) for package in packages} >= {
+        "cab",
+        "attentions",
+        "backbones",
+        "tasks",
+        "engines",
+        "cab_fairseq",
+    }
+    assert "Typing :: Typed" in PROJECT["classifiers"]
+    assert [str(package) for package in packages if package / "py.typed" not in files] == []
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)

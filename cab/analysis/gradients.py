@@ -1,15 +1,16 @@
-"""Gradients of scores (Qin et al. 2022, section 3.1), and how the gradients' norm varies over training (their Table 2).
+"""Gradients of attention scores (Qin et al. 2022, section 3.1) and gradient norms over training (their Table 2).
 
-A score s_ij is what a method's readable form computes first of query i and key j: q.k / sqrt(E), phi(q).phi(k), ...
+The score s_ij is the first product of query i and key j in a method's reference form: q.k / sqrt(E), phi(q).phi(k), ...
 
-Shapes: H heads, n targets, m keys, E width of a head.
+Shapes: H heads, n targets, m keys, E head dimension.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
+import dataclasses
 import math
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,8 +21,11 @@ from torch.overrides import TorchFunctionMode
 
 from cab.analysis.subject import Subject, with_heads
 from cab.attention import Attention
-from cab.runner.batches import Shares, StepBatches, mix_seed, training_batches
-from cab.training import after_optimizer_step, auxiliary_loss, parameter_groups
+from cab.errors import UserError
+from cab.runner.cell import DEFAULT_ENGINE, Cell
+from cab.runner.engine import Run, StepObserver, find_engine
+from cab.runner.failures import Diverged
+from cab.runner.processes import Processes
 
 QUANTILES = {"median": 0.5, "q90": 0.9, "q99": 0.99, "largest": 1.0}
 PRODUCTS = {torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.bmm}
@@ -30,19 +34,20 @@ SCALINGS = {torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__tr
 
 @dataclass
 class Layer:
-    """Of one slot: what its readable form computed of each row."""
+    """The scores, outputs and values that the reference form of one attention layer computed."""
 
     path: str
     reads: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
-    """Scores [H, n, m], outputs [H, n, E] and values [H, m, E], the first two with their gradients."""
+    """Scores [H, n, m], outputs [H, n, E] and values [H, m, E] per sequence; the first two hold their gradients."""
 
     def row(self) -> dict[str, float | str]:
-        """Quantiles of |dL/ds| over the pairs that have a gradient, and the bounds (their Eq. 48 and 58).
+        """Compute quantiles of abs(dL/ds) over pairs with a nonzero gradient, and the bounds (their Eq. 48 and 58).
 
-        With c1 = max |dL/do_i| over all heads of a token, c2 = max |v_j|, c3 = min |s|: softmax sqrt(n) c1 c2 / 4,
-        linear attention with a denominator that over c3, NormAttention 3 c1 c2 D / (2 sqrt(eps)) with eps 1e-8. The
-        first two as printed lack a factor sqrt(2), which they have here: a column of a softmax's Jacobian, of two
-        weights of a half, has norm sqrt(2) / 4. All empty for a method without such a product.
+        Let c1 = max norm(dL/do_i) over all heads of a token, c2 = max norm(v_j) and c3 = min abs(s). The bounds are
+        sqrt(n) c1 c2 / 4 for softmax, the same divided by c3 for linear attention with a denominator, and
+        3 c1 c2 D / (2 sqrt(eps)) with eps = 1e-8 for NormAttention. The first two include a factor sqrt(2) that the
+        printed ones lack: a column of the Jacobian of a softmax with two weights of 1/2 has norm sqrt(2) / 4. A method
+        without such a product has no columns but ``layer``.
         """
         columns: dict[str, float | str] = {"layer": self.path}
         pairs = [(s.grad.abs(), s) for s, _, _ in self.reads if s.grad is not None]
@@ -64,7 +69,7 @@ class Layer:
 
 
 def score_gradients(subject: Subject, *, rows: int = 4) -> list[dict[str, float | str]]:
-    """A row a slot under test: :meth:`Layer.row` of the task's loss on some rows of training data."""
+    """Return :meth:`Layer.row` per attention layer under test, for the task's loss on ``rows`` training examples."""
     subject.network.eval()
     with recorded(subject) as layers:
         subject.cell.task.loss(subject.network, subject.batch(rows)).backward()
@@ -75,7 +80,7 @@ def score_gradients(subject: Subject, *, rows: int = 4) -> list[dict[str, float 
 
 @contextlib.contextmanager
 def recorded(subject: Subject) -> Iterator[list[Layer]]:
-    """Runs the slots in their readable forms, and records what these compute."""
+    """Run the attention layers in their reference forms and record what these compute."""
     layers, undo = [], []
     for path, slot in subject.attention_layers():
         layer = Layer(path)
@@ -110,7 +115,7 @@ def _watched(reference: Callable[..., Tensor] | None, layer: Layer) -> Callable[
 
 
 class FirstProduct(TorchFunctionMode):
-    """Keeps the first product of matrices that has an entry for each of n targets and m keys, with what scales it."""
+    """Record the first matrix product with one entry per target and key, including its scaling."""
 
     def __init__(self, targets: int, keys: int) -> None:
         super().__init__()
@@ -131,38 +136,40 @@ class FirstProduct(TorchFunctionMode):
 
 
 def norms_over_training(subject: Subject, steps: int) -> list[dict[str, float]]:
-    """A row a step: its loss, and the norm of the gradient, of all parameters and of each slot under test.
+    """Train the network for some steps and return one row per step: loss and gradient norms.
 
-    The network goes on from the weights it has, with the cell's optimiser, rates and order of the data; gradients are
-    measured before they are clipped.
+    The network continues from the weights it has, trained on the CPU as ``engine=torch`` trains the cell, without
+    validation. Norms are measured before clipping, over all parameters and over each attention layer under test.
+
+    Raises:
+        ValueError: the cell has another engine, fewer steps, or its loss diverges.
     """
-    network, cell, config = subject.network, subject.cell, subject.cell.trainer
-    data = cell.task.training_set
-    shares = Shares.cut(num_items=len(data), batch_size=config.batch_size, micro_batch_size=None)  # type: ignore[arg-type]
-    order = StepBatches(num_items=len(data), shares=shares, num_steps=steps, seed=cell.config["seed"])  # type: ignore[arg-type]
-    groups = parameter_groups(network, learning_rate=config.learning_rate, weight_decay=config.weight_decay)
-    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-    optimizer = kind(groups, betas=(config.betas[0], config.betas[1]), eps=config.eps)
-    peaks = [group["lr"] for group in optimizer.param_groups]
-    rate = config.rate(order.steps_per_epoch)
-    network.train()
-    table = []
-    batches = training_batches(data, order, num_workers=0, device=torch.device("cpu"))
-    for step, batch in enumerate(itertools.islice(batches, steps)):
-        torch.manual_seed(mix_seed(order.seed, step))
-        loss = cell.task.loss(network, batch)
-        added = auxiliary_loss(network)
-        (loss if added is None else loss + added).backward()
+    if subject.cell.engine != DEFAULT_ENGINE:
+        raise UserError(f"--steps observes engine={DEFAULT_ENGINE} only, got engine={subject.cell.engine}")
+    table: list[dict[str, float]] = []
+
+    def note(step: int, loss: Tensor) -> None:
         norms = {path: _norm(slot) for path, slot in subject.attention_layers()}
-        table.append({"step": step + 1, "loss": loss.item(), "all": _norm(network), **norms})
-        if config.max_grad_norm:
-            nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm)
-        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-            group["lr"] = peak * rate(step)
-        optimizer.step()
-        after_optimizer_step(network)
-        optimizer.zero_grad()
+        table.append({"step": step, "loss": loss.item(), "all": _norm(subject.network), **norms})
+
+    with tempfile.TemporaryDirectory() as folder:
+        run = _observed_run(subject.cell, StepObserver(steps, note), folder)
+        run.folder.mkdir()
+        try:
+            with run.cell.trainer.matmul_precision():
+                run.engine.train(run, subject.network)
+        except Diverged as error:
+            raise UserError(str(error)) from error
     return table
+
+
+def _observed_run(cell: Cell, observer: StepObserver, folder: str) -> Run:
+    """Return a run of the cell that keeps its last weights and writes nothing outside ``folder``."""
+    logger = {**cell.config["logger"], "name": "csv"}
+    config = {**cell.config, "results_dir": folder, "profile": False, "logger": logger}
+    trainer = dataclasses.replace(cell.trainer, checkpoint_selection="last", validate_every=None, patience=None)
+    cell = dataclasses.replace(cell, config=config, trainer=trainer)
+    return Run(cell, "", find_engine(cell.engine), torch.device("cpu"), Processes(), observer=observer)
 
 
 def _norm(module: nn.Module | Attention) -> float:
@@ -171,6 +178,6 @@ def _norm(module: nn.Module | Attention) -> float:
 
 
 def relative_deviation(values: list[float]) -> float:
-    """Standard deviation over mean."""
+    """Return the standard deviation divided by the mean."""
     mean = sum(values) / len(values)
     return math.sqrt(sum((x - mean) ** 2 for x in values) / len(values)) / mean if mean else math.nan

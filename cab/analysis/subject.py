@@ -1,4 +1,4 @@
-"""What is analysed: the network of a record with its weights, or a fresh one."""
+"""The network to analyze: that of a record with its trained weights, or a freshly initialized one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from cab.errors import UserError
 from cab.records.record import Record, weights_path
 from cab.runner.batches import DeviceBatches
 from cab.runner.cell import Cell
-from cab.runner.engine import make_backbone
+from cab.runner.engine import make_backbone, make_initial_backbone
 from cab.runner.launch import composed
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A cell, its network on the CPU, and whether that was trained."""
+    """A cell, its network on the CPU, and whether the network is trained."""
 
     cell: Cell
     network: Backbone
@@ -29,14 +29,15 @@ class Subject:
 
     @property
     def title(self) -> str:
+        """The title of outputs and pictures."""
         return f"{self.cell.title}, {'trained' if self.is_trained else 'untrained'}"
 
     def batch(self, rows: int) -> Any:
-        """The first items of the training set."""
+        """Return the first ``rows`` examples of the training set."""
         return next(DeviceBatches(torch.device("cpu"))(self.cell.task.training_set, rows))
 
     def attention_layers(self) -> list[tuple[str, Attention]]:
-        """Path and attention of every slot under test."""
+        """Return path and module of every attention layer under test."""
         slots = []
         for path, pattern in self.network.attention_layers():
             slot = self.network.get_submodule(path)
@@ -46,17 +47,17 @@ class Subject:
 
 
 def subject_of(what: Sequence[str], data_root: str | None = None) -> Subject:
-    """The network of a record's file, or of the overrides of `cab run`, with its data read.
+    """Build the network of a record's file, or of the overrides of `cab run`, and read its data.
 
     Raises:
-        ValueError: a record without a score or without weights, or a mistake in the overrides.
+        ValueError: the record has no score or no weights, or an override is wrong.
     """
     if len(what) == 1 and what[0].endswith(".json"):
         path = Path(what[0])
         record = Record.read(path)
         weights = weights_path(path.parent, record.hash)
         if not weights.exists():
-            raise UserError(f"no weights at {weights}: run the cell again, or analyse a fresh network by its overrides")
+            raise UserError(f"no weights at {weights}: repeat the run, or pass overrides to analyze a fresh network")
         config = dict(record.config)
     else:
         weights, config = None, composed(what)
@@ -64,17 +65,18 @@ def subject_of(what: Sequence[str], data_root: str | None = None) -> Subject:
         config["data_root"] = data_root
     cell = Cell.from_config(config)
     cell.task.setup(cell.data_root)
-    torch.manual_seed(cell.config["seed"])
-    network = make_backbone(cell)
-    if weights is not None:
+    if weights is None:
+        network = make_initial_backbone(cell)
+    else:
+        network = make_backbone(cell)
         network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
     subject = Subject(cell, network, weights is not None)
     if not subject.attention_layers():
-        raise UserError(f"{cell.title} has no attention in a slot of {cell.pattern}")
+        raise UserError(f"{cell.title} has no attention layer with pattern {cell.pattern}")
     return subject
 
 
 def with_heads(slot: Attention) -> Attention | None:
-    """The attention in a slot, or the one that it hands its work to, whose readable form is a function of heads."""
+    """Return the attention, or the inner one it delegates to, that has a reference form on heads, or None."""
     inner = (module for module in slot.modules() if isinstance(module, Attention))
     return next((module for module in inner if module.reference is not None), None)

@@ -6,10 +6,24 @@ import functools
 import importlib.util
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from cab.errors import UserError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+
+
+@functools.cache
+def run_defaults() -> dict[str, Any]:
+    """Return the literal defaults of configs/run.yaml, by key: no groups, interpolations or missing values."""
+    options = yaml.safe_load((CONFIGS / "run.yaml").read_text())
+    return {
+        name: value
+        for name, value in options.items()
+        if name != "defaults" and not isinstance(value, dict) and not (isinstance(value, str) and value[0] in "$?")
+    }
 
 
 @functools.cache

@@ -7,6 +7,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
+from cab.config.folders import run_defaults
 from cab.config.sources import REGISTRIES
 from cab.config.trainer_config import ADDED, TrainerConfig
 from cab.errors import UserError
@@ -41,15 +42,6 @@ class RunOptions(TypedDict):
 KEYS: Mapping[str, Any] = typing.get_type_hints(RunOptions)
 TRAINER_KEYS = tuple(field.name for field in dataclasses.fields(TrainerConfig))
 DATA_KINDS: Mapping[str, Any] = {"download": bool}
-_USUAL = {
-    "seed": 1,
-    "results_dir": "results/local",
-    "profile": False,
-    "force": False,
-    "device": "auto",
-    "engine": "torch",
-    "retry": [],
-}
 
 
 def typed_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,11 +58,11 @@ def typed_config(config: Mapping[str, Any]) -> dict[str, Any]:
         if name not in given:
             raise UserError(f"{name} has no value: options are set, not removed")
     typed = with_words(config, KEYS)
-    check_types({name: typed[name] for name in KEYS}, KEYS, _USUAL)
+    check_types({name: typed[name] for name in KEYS}, KEYS, run_defaults())
     if not set(typed["retry"]) <= set(Status):
         raise UserError(f"retry must be a list of {', '.join(Status)}, got {typed['retry']}")
     if not typed["results_dir"].strip():
-        raise UserError("results_dir must name a folder, got ''; as results_dir=results/local")
+        raise UserError(f"results_dir must name a folder, got ''; as results_dir={run_defaults()['results_dir']}")
     for group, registry in REGISTRIES.items():
         entry = registry.get(typed[group]["name"])
         typed[group] = with_words(typed[group], annotations_of(entry.cls))

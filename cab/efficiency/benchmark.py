@@ -13,13 +13,10 @@ import torch
 from cab.efficiency.cost import DECODING, Cost
 from cab.efficiency.failures import within_free_memory
 from cab.efficiency.gpu_state import clock_facts
-from cab.efficiency.network import PATTERN as NETWORK_PATTERN
-from cab.efficiency.network import PHASES as NETWORK_PHASES
-from cab.efficiency.network import NetworkSubject
+from cab.efficiency.network import PATTERN as NETWORK_PATTERN, PHASES as NETWORK_PHASES, NetworkSubject
 from cab.efficiency.peers import PeerSubject
 from cab.efficiency.protocol_default import measure_length
-from cab.efficiency.protocol_paper import PHASE as PAPER_PHASE
-from cab.efficiency.protocol_paper import measure_as_paper
+from cab.efficiency.protocol_paper import PHASE as PAPER_PHASE, measure_as_paper
 from cab.efficiency.roofline import Machine, under_roof
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import BASELINES, AttentionSubject, ProjectionsSubject, Subject

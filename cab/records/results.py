@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cab.config.folders import run_defaults
 from cab.errors import UserError
 from cab.records.record import CELL, Record, Status, record_path
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DEFAULT_DIR = Path("results/local")
+DEFAULT_DIR = Path(run_defaults()["results_dir"])
 PAPER_DIR = Path(__file__).resolve().parents[2] / "results" / "paper"
 """The published tables, as data with their sources."""
 MINI_DIR = PAPER_DIR.with_name("mini")

@@ -19,6 +19,7 @@ from cab.config.trainer_config import TrainerConfig
 from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
 from cab.records.record import Record, cell_hash, record_path
+from cab.records.schema import LARGEST_SEED
 from cab.registry.build import backbone_patterns, check_attention, check_slot, parse_other_attention
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.task import Task
@@ -224,8 +225,8 @@ def _split(group: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _check_seed(seed: Any) -> None:
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**31:
-        raise UserError(f"seed must be a whole number from 0 to {2**31 - 1}, got {seed!r}")
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= LARGEST_SEED:
+        raise UserError(f"seed must be a whole number from 0 to {LARGEST_SEED}, got {seed!r}")
 
 
 @functools.cache

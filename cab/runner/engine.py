@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from cab.backbone import Backbone
 from cab.errors import UserError, first_line, unknown_name
@@ -56,6 +59,20 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True)
+class StepObserver:
+    """Observe the first steps of a training run; supported by ``engine=torch``.
+
+    Attributes:
+        num_steps: number of steps after which training stops. The schedule remains that of the whole run.
+        on_gradients: called in every step with its number, starting at 1, and the task's loss, a scalar. The parameters
+            then hold the gradients of the whole step, before clipping.
+    """
+
+    num_steps: int
+    on_gradients: Callable[[int, Tensor], None]
+
+
+@dataclass(frozen=True)
 class Run:
     """A cell that is checked, its data read, and what it is run with: everything from here on is given it."""
 
@@ -65,6 +82,7 @@ class Run:
     device: torch.device
     processes: Processes
     signals: StopSignals = field(default_factory=StopSignals)
+    observer: StepObserver | None = None
 
     @classmethod
     def checked(cls, cell: Cell, command: str) -> Run:
@@ -135,6 +153,17 @@ def make_backbone(cell: Cell, *, has_memory: bool = True) -> Backbone:
             other_attention={str(p): {"name": spec.name, **spec.options} for p, spec in cell.other_attention.items()},
             **options,
         )
+
+
+def make_initial_backbone(cell: Cell) -> Backbone:
+    """Build the network from which training of the cell starts: drawn with its seed, or loaded by its task."""
+    seed = cell.config["seed"]
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    backbone = make_backbone(cell)
+    cell.task.load_initial_weights(backbone)
+    return backbone
 
 
 def _check_packages(cell: Cell) -> None:

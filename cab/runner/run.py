@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import random
 import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from cab.backbone import Backbone
@@ -22,7 +20,7 @@ from cab.records.record import Cost, Record, RunMetadata, Status, record_path, w
 from cab.runner.batches import DeviceBatches, mix_seed
 from cab.runner.cell import Cell
 from cab.runner.data_check import DataCheck
-from cab.runner.engine import Run, make_backbone
+from cab.runner.engine import Run, make_initial_backbone
 from cab.runner.failures import status_of
 from cab.runner.folder import atomic_save, empty_folder, lock_run_dir
 from cab.runner.provenance import PeakMemory, ResourceUsage, about_run, attention_code
@@ -124,9 +122,7 @@ def _train_and_evaluate(run: Run, about: RunMetadata, effort: ResourceUsage) -> 
     cell, started = run.cell, time.perf_counter()
     memory = PeakMemory(run.device)
     with run.signals.watched(), cell.trainer.matmul_precision():
-        _seed_everything(cell.config["seed"])
-        backbone = make_backbone(cell)
-        cell.task.load_initial_weights(backbone)
+        backbone = make_initial_backbone(cell)
         training = run.engine.train(run, backbone)
         if not run.processes.is_first:
             return None
@@ -156,13 +152,6 @@ def _train_and_evaluate(run: Run, about: RunMetadata, effort: ResourceUsage) -> 
         cost=dataclasses.replace(cost, **spent, **training.cost),
         engine_facts=training.facts,
     )
-
-
-def _seed_everything(seed: int) -> None:
-    """Of the weights' initial values; a training seeds its steps itself."""
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
 
 
 def _scores(run: Run, backbone: Backbone) -> dict[str, float]:

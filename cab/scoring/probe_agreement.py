@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from cab.errors import UserError
 from cab.patterns import pattern_rank
-from cab.scoring.agreement import COLUMNS as AGREEMENT
-from cab.scoring.agreement import agreement
+from cab.scoring.agreement import COLUMNS as AGREEMENT, agreement
 from cab.scoring.index import AVERAGE
 from cab.scoring.normalization import population
 

@@ -1,4 +1,4 @@
-"""``engine=torch``, the default: our own training loop, on one process or several."""
+"""The default engine, ``engine=torch``: CAB's training loop, in one process or several."""
 
 from __future__ import annotations
 
@@ -15,41 +15,50 @@ from engines.torch.parallel import Distributed, SingleProcess
 
 
 def check(cell: Cell, processes: Processes) -> None:
-    """UserError for a logger that is not there, and for memories that several processes would have to put together."""
+    """Check the logger and the number of processes.
+
+    Raises:
+        UserError: the logger is unknown or not installed, or ``trainer.memory_length`` is set with several processes.
+    """
     check_logger(cell.config["logger"]["name"])
     if cell.trainer.memory_length and processes.count > 1:
-        raise UserError("trainer.memory_length remembers in one process: start it without torchrun or srun")
+        raise UserError("trainer.memory_length runs in one process only: start it without torchrun or srun")
 
 
 def train(run: Run, backbone: Backbone) -> Training:
-    """Train, or go on from the newest checkpoint in the folder of the run.
+    """Train the backbone, or resume from the newest checkpoint in the folder of the run.
 
     Raises:
-        Diverged: the loss is no number.
-        Preempted: a signal asked to stop; the checkpoint is on disk.
+        Diverged: the loss is NaN or infinite.
+        Preempted: a signal requested a stop; the checkpoint is on disk.
     """
     config = run.cell.trainer
     dataset = run.cell.task.training_set
     order = make_order(len(dataset), run)  # type: ignore[arg-type]
+    if run.observer is not None and run.observer.num_steps > order.num_steps:
+        raise UserError(
+            f"cannot observe {run.observer.num_steps} steps: training of this cell has {order.num_steps}; "
+            "observe fewer steps or raise trainer.max_steps"
+        )
     if config.checkpoint_selection == "average":
         averaged_steps(config, order.num_steps)
     is_alone = run.processes.count == 1
     processes = SingleProcess() if is_alone else Distributed(run.processes, config.strategy, run.device)
-    loop = Loop(run, processes.network_to_train(backbone).to(run.device), order, processes)
+    loop = Loop(run, processes.prepare_network(backbone).to(run.device), order, processes)
     batches = training_batches(dataset, order, num_workers=config.num_workers, device=run.device)
     with open_loggers(run) as loggers, run.signals.waiting_for_step():
         steps = loop.train(batches, loggers)
     best_step = loop.history.best_step if config.checkpoint_selection == "best" else 0
-    weights = processes.weights(loop.network)
-    processes.end()
+    weights = processes.state_dict(loop.network)
+    processes.close()
     backbone.to(run.device).eval()
     if run.processes.is_first:
-        backbone.load_state_dict(loop.checkpoints.kept_weights(config, steps=steps, best_step=best_step) or weights)
+        backbone.load_state_dict(loop.checkpoints.selected_weights(config, steps=steps, best_step=best_step) or weights)
     return Training(loop.history.entries, steps, best_step, loop.history.earlier_seconds)
 
 
 def make_order(num_items: int, run: Run) -> StepBatches:
-    """The batches of the whole run, cut for these processes."""
+    """Return the batches of the whole run, divided among its processes."""
     config = run.cell.trainer
     shares = Shares.cut(
         num_items=num_items,
@@ -61,8 +70,8 @@ def make_order(num_items: int, run: Run) -> StepBatches:
     in_rows = config.memory_length > 0
     if in_rows and num_items < config.batch_size:
         raise UserError(
-            f"trainer.memory_length: the {num_items} blocks of the training part are fewer than the rows of "
-            f"trainer.batch_size={config.batch_size}; lower it"
+            f"trainer.memory_length needs one block per sequence of a batch: the training set has {num_items} blocks, "
+            f"trainer.batch_size is {config.batch_size}; lower trainer.batch_size"
         )
     order = StepBatches(num_items=num_items, shares=shares, num_steps=0, seed=run.cell.config["seed"], in_rows=in_rows)
     order.num_steps = config.num_steps(order.steps_per_epoch)

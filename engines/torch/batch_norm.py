@@ -1,4 +1,4 @@
-"""Batch norm over the batch of all processes."""
+"""Batch normalization over the batch of all processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class SumOverProcesses(torch.autograd.Function):
-    """The sum over processes; each process's loss depends on all terms, so the gradients are summed as well."""
+    """Sum over processes. The loss of each process depends on all terms, so gradients are summed as well."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: ARG004
@@ -26,9 +26,9 @@ class SumOverProcesses(torch.autograd.Function):
 
 
 class GlobalBatchNorm1d(nn.BatchNorm1d):
-    """Batch norm with the statistics of the batch of all processes, on any device.
+    """Batch normalization with the statistics of the batch of all processes, on any device.
 
-    A step of several processes is then that of one process. (torch.nn.SyncBatchNorm is for GPUs only.)
+    A step in several processes then equals a step in one. (``torch.nn.SyncBatchNorm`` supports GPUs only.)
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -42,12 +42,12 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
         mean = total / count
         variance = (squares / count - mean.square()).clamp(min=0.0)
         with torch.no_grad():
-            self._remember(mean, variance * count / (count - 1).clamp(min=1.0))
+            self._update_running_statistics(mean, variance * count / (count - 1).clamp(min=1.0))
         shape = [1, -1] + [1] * (x.ndim - 2)
         scale = self.weight * torch.rsqrt(variance + self.eps)
         return (wide * scale.view(shape) + (self.bias - mean * scale).view(shape)).to(x.dtype)
 
-    def _remember(self, mean: Tensor, variance: Tensor) -> None:
+    def _update_running_statistics(self, mean: Tensor, variance: Tensor) -> None:
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
@@ -57,8 +57,8 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
         self.running_var.lerp_(variance, momentum)
 
 
-def share_batch_norms(module: nn.Module) -> None:
-    """Make every BatchNorm1d a :class:`GlobalBatchNorm1d`, in place: same parameters, same names."""
+def convert_batch_norms(module: nn.Module) -> None:
+    """Convert every BatchNorm1d to :class:`GlobalBatchNorm1d` in place, with the same parameters and names."""
     for child in module.modules():
         if type(child) is nn.BatchNorm1d:
             child.__class__ = GlobalBatchNorm1d

@@ -1,4 +1,4 @@
-"""Weights and checkpoints in the folder of a run, written by its first process."""
+"""Checkpoints and weights in the folder of a run, written by its first process."""
 
 from __future__ import annotations
 
@@ -18,32 +18,34 @@ log = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """``step-N.ckpt`` to go on from, ``best-N.pt`` and ``average-N.pt`` to evaluate."""
+    """The files ``step-N.ckpt``, to resume from, and ``best-N.pt`` and ``average-N.pt``, to evaluate."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._best_of_last = 0
 
     def best(self, step: int) -> Path:
+        """Return the file of the best weights, from the validation after ``step``."""
         return self.folder / f"best-{step:08d}.pt"
 
     def averaged(self, step: int) -> Path:
+        """Return the file of the weights after ``step`` that enter the average."""
         return self.folder / f"average-{step:08d}.pt"
 
-    def newest(self) -> dict[str, Any] | None:
-        """The newest checkpoint that can be read; broken ones are reported and passed over."""
+    def load_newest(self) -> dict[str, Any] | None:
+        """Load the newest readable checkpoint; log and skip unreadable ones."""
         for path in reversed(checkpoint_files(self.folder)):
             try:
                 state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-            except Exception as error:  # whatever is wrong with it, the one before may be whole
-                log.warning("skipped the broken checkpoint %s (%s)", path, type(error).__name__)
+            except Exception as error:  # whatever is wrong with it, the previous one may be intact
+                log.warning("skipping unreadable checkpoint %s (%s)", path, type(error).__name__)
                 continue
             self._best_of_last = state["history"]["best"][1]
             return state
         return None
 
     def save(self, state: Mapping[str, Any], *, step: int, best_step: int) -> None:
-        """Write the checkpoint whole or not at all; keep it and the one before, and the best weights of both."""
+        """Write a checkpoint atomically; keep it and the previous one, and the best weights of both."""
         atomic_save(state, self.folder / f"step-{step:08d}.ckpt")
         for old in checkpoint_files(self.folder)[:-2]:
             old.unlink()
@@ -51,8 +53,8 @@ class Checkpoints:
             old.unlink()
         self._best_of_last = best_step
 
-    def kept_weights(self, config: TrainerConfig, *, steps: int, best_step: int) -> Mapping[str, Tensor] | None:
-        """The weights to evaluate, read from disk; None for those of the last step."""
+    def selected_weights(self, config: TrainerConfig, *, steps: int, best_step: int) -> Mapping[str, Tensor] | None:
+        """Load the weights to evaluate; return None if they are those of the last step."""
         if config.checkpoint_selection == "best" and best_step:
             return load_weights(self.best(best_step))
         if config.checkpoint_selection == "average" and steps:
@@ -61,20 +63,22 @@ class Checkpoints:
 
 
 def checkpoint_files(folder: Path) -> list[Path]:
-    """Checkpoints to go on from, oldest first."""
+    """List the checkpoints to resume from, oldest first."""
     return sorted(folder.glob("step-*.ckpt"))
 
 
 def averaged_steps(config: TrainerConfig, steps: int) -> list[int]:
-    """The steps whose weights are averaged: the last ``average_count`` multiples of ``average_every``."""
+    """Return the steps whose weights are averaged: the last ``average_count`` multiples of ``average_every``."""
     chosen = list(range(config.average_every, steps + 1, config.average_every))[-config.average_count :]
     if not chosen:
-        raise UserError(f"no step of {steps} is a multiple of trainer.average_every {config.average_every}")
+        raise UserError(
+            f"trainer.average_every={config.average_every} is more than the {steps} steps of the run; lower it"
+        )
     return chosen
 
 
 def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of state dicts; what is not a floating-point number is the last one's."""
+    """Return the mean of state dicts; entries that are not floating point come from the last one."""
     mean: dict[str, Tensor] = {}
     for path in paths:
         for name, value in load_weights(path).items():
@@ -86,5 +90,6 @@ def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
+    """Load a state dict on the CPU."""
     weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
     return weights

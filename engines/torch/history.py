@@ -1,4 +1,4 @@
-"""What a training notes of itself: losses, validations, the best of them, and whether it has diverged."""
+"""The history of a training run: losses, validation scores, the best step, and divergence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Entry = dict[str, float | None]
 
 
 class LossMean:
-    """The mean of the losses of the steps since the last entry, kept on their device so that no step waits for it."""
+    """The mean loss since the last entry, kept on the device so that no step synchronizes."""
 
     def __init__(self, total: float = 0.0, steps: float = 0.0) -> None:
         self._total: Tensor | float = total
@@ -26,27 +26,29 @@ class LossMean:
         self._bad_step: Tensor | None = None
 
     def add(self, loss: Tensor, step: int, pieces: int) -> None:
-        """``loss`` of one of the ``pieces`` micro-batches of ``step``."""
+        """Add the loss of one of the ``pieces`` micro-batches of ``step``."""
         self._total = self._total + (loss.detach() / pieces).double()
         self._steps += 1 / pieces
         bad = torch.where(torch.isfinite(loss), 0, step)
         self._bad_step = bad if self._bad_step is None else torch.where(self._bad_step > 0, self._bad_step, bad)
 
     def mean(self) -> float:
+        """Return the mean over steps, 0 without any."""
         return float(self._total) / max(1, self._steps)
 
     def bad_step(self) -> int:
-        """The first step whose loss was no number; 0 when there was none."""
+        """Return the first step with a NaN or infinite loss, or 0."""
         return 0 if self._bad_step is None else int(self._bad_step)
 
     def state(self) -> list[float]:
+        """Return the constructor's arguments."""
         return [float(self._total), self._steps]
 
 
 class History:
-    """Entries of ``step``, ``loss`` and ``validation``, and what follows from them; in every process the same.
+    """Entries of ``step``, ``loss`` and ``validation``, and what depends on them; equal in all processes.
 
-    ``loss`` is the task's; ``auxiliary_loss``, in the entries where there is some, what the network's modules added.
+    ``loss`` is the task's loss. Entries have ``auxiliary_loss`` if modules of the network added losses.
     """
 
     def __init__(self, config: TrainerConfig, *, steps: int, steps_per_epoch: int, processes: SingleProcess) -> None:
@@ -65,35 +67,35 @@ class History:
         self._started = time.perf_counter()
 
     def add_losses(self, loss: Tensor, auxiliary: Tensor | None, step: int, pieces: int) -> None:
-        """Of one of the ``pieces`` micro-batches of ``step``."""
+        """Add the losses of one of the ``pieces`` micro-batches of ``step``."""
         self._losses.add(loss, step, pieces)
         if auxiliary is not None:
             self._auxiliary = self._auxiliary or LossMean()
             self._auxiliary.add(auxiliary, step, pieces)
 
     def is_due(self, step: int) -> bool:
-        """Whether there is an entry after ``step``."""
+        """Return whether there is an entry after ``step``."""
         return step % self._every == 0 or step == self._total
 
     @property
     def has_stalled(self) -> bool:
-        """Whether validation has not got better for ``trainer.patience`` entries."""
+        """Whether validation has not improved for ``trainer.patience`` entries."""
         return self._config.patience is not None and self._stale >= self._config.patience
 
     def check_losses(self, step: int) -> None:
-        """Diverged at the first step whose loss is no number, or if the run may go on, when it has ended so.
+        """Raise Diverged if a loss was NaN or infinite; without ``stop_when_diverged`` only after the last step.
 
-        It is not asked at every step: to know a loss is to wait for it.
+        Losses are read every tenth step, since reading one waits for the device.
         """
         if not (step % 10 == 0 or step % self._config.checkpoint_every == 0 or self.is_due(step)):
             return
-        bad = int(self._processes.largest(self._losses.bad_step()))
+        bad = int(self._processes.max(self._losses.bad_step()))
         self._diverged_at = (self._diverged_at or bad) if bad else 0
         if bad and (self._config.stop_when_diverged or step >= self._total):
             raise Diverged(self._diverged_at)
 
     def add(self, step: int, validate: Callable[[], float]) -> Entry:
-        """The entry after ``step``: the mean loss since the last one, and a validation if there is to be one."""
+        """Append the entry after ``step``: the mean loss since the last entry, and a validation score if configured."""
         entry: Entry = {"step": step, "loss": self._processes.mean(self._losses.mean()), "validation": None}
         if self._auxiliary is not None:
             entry["auxiliary_loss"] = self._processes.mean(self._auxiliary.mean())
@@ -108,6 +110,7 @@ class History:
         return entry
 
     def state_dict(self) -> dict[str, Any]:
+        """Return everything that a resumed run needs."""
         return {
             "entries": self.entries,
             "best": [self._best, self.best_step, self._stale],
@@ -118,6 +121,7 @@ class History:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
         self.entries = list(state["entries"])
         self._best, self.best_step, self._stale = state["best"]
         self._diverged_at = state["diverged_at"]

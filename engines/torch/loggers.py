@@ -1,4 +1,4 @@
-"""Where a training writes its numbers as it goes on; no logger can fail a run."""
+"""Loggers of a training run. A logger that fails does not end the run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLUMNS = ("step", "loss", "validation", "auxiliary_loss")
 
 
 def check_logger(name: str) -> None:
-    """UserError for a logger that is not there."""
+    """Raise UserError if the logger is unknown or not installed."""
     if name not in LOGGERS:
         raise UserError(f"unknown logger '{name}': choose {', '.join(LOGGERS)}")
     if name != "csv" and importlib.util.find_spec(name) is None:
@@ -31,13 +31,15 @@ def check_logger(name: str) -> None:
 
 
 class Logger(Protocol):
+    """A destination for the numbers of a run."""
+
     def write(self, step: int, numbers: Mapping[str, float]) -> None: ...
     def close(self) -> None: ...
 
 
 @contextlib.contextmanager
 def open_loggers(run: Run) -> Iterator[Loggers]:
-    """The loggers of the run, closed at its end: the next cell of a sweep must not write into this one's."""
+    """Open the loggers of a run and close them at its end, before the next run of a sweep starts."""
     loggers = Loggers(run)
     try:
         yield loggers
@@ -46,7 +48,7 @@ def open_loggers(run: Run) -> Iterator[Loggers]:
 
 
 class Loggers:
-    """``metrics.csv`` in the folder of the run, the log, and what the configuration asks for; of one process alone."""
+    """The log, ``metrics.csv`` in the folder of the run, and the configured logger; written by the first process."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -63,6 +65,7 @@ class Loggers:
         self._loggers.append(maker(self._run.cell, self._run.folder))
 
     def write(self, entry: Mapping[str, float | None]) -> None:
+        """Write an entry of the history to all loggers."""
         numbers = {name: value for name, value in entry.items() if value is not None and name != "step"}
         step = int(entry["step"] or 0)
         if self._run.processes.is_first:
@@ -71,21 +74,22 @@ class Loggers:
             self._guarded(functools.partial(logger.write, step, numbers), logger)
 
     def close(self) -> None:
+        """Close all loggers."""
         for logger in [*self._loggers]:
             self._guarded(logger.close, logger)
 
     def _guarded(self, call: Callable[[], object], logger: Logger | None = None) -> None:
-        """A logger that breaks is reported once, and asked no more."""
+        """Call a logger; if it fails, report that once and remove it."""
         try:
             call()
         except Exception as error:
-            log.warning("a logger gave up: %s: %s", type(error).__name__, error)
+            log.warning("logger disabled after an error: %s: %s", type(error).__name__, error)
             if logger is not None:
                 self._loggers.remove(logger)
 
 
 class MetricsFile:
-    """A row an entry; a run that goes on adds its own, so those after its checkpoint stand twice."""
+    """A CSV file with one row per entry. A resumed run appends, so entries after its checkpoint occur twice."""
 
     def __init__(self, cell: Cell, folder: Path) -> None:  # noqa: ARG002
         path = folder / "metrics.csv"
@@ -104,6 +108,8 @@ class MetricsFile:
 
 
 class Tensorboard:
+    """Event files in the folder ``tensorboard`` of the run."""
+
     def __init__(self, cell: Cell, folder: Path) -> None:  # noqa: ARG002
         from torch.utils.tensorboard import SummaryWriter
 
@@ -118,7 +124,7 @@ class Tensorboard:
 
 
 class Wandb:
-    """Offline unless WANDB_MODE says otherwise; a run that goes on is the same run there."""
+    """Weights & Biases, offline unless WANDB_MODE is ``online``; a resumed run continues the same W&B run."""
 
     def __init__(self, cell: Cell, folder: Path) -> None:
         import wandb

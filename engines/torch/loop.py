@@ -1,9 +1,10 @@
-"""The loop over the steps of a run, for one process and for several."""
+"""The training loop, for one process and for several."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,32 +19,41 @@ from cab.runner.folder import atomic_save
 from cab.runner.progress import with_progress
 from cab.task import Task
 from cab.training import after_optimizer_step, auxiliary_loss
-from engines.torch.adam import make_optimizer
 from engines.torch.checkpoints import Checkpoints, averaged_steps
 from engines.torch.history import History
 from engines.torch.loggers import Loggers
-from engines.torch.memories import Memories
+from engines.torch.optimizer import (
+    load_optimizer_state,
+    make_optimizer,
+    make_scheduler,
+    optimizer_state,
+    parameters_of,
+)
 from engines.torch.parallel import SingleProcess
 from engines.torch.profiling import NoProfile, StepProfile
+from engines.torch.recurrent_memory import RecurrentMemory
 
 log = logging.getLogger(__name__)
 
 
 class Objective(nn.Module):
-    """The task's loss on the network, and the losses that its modules add: what processes exchange gradients of.
+    """The task's loss and the auxiliary losses of the network's modules: what is differentiated in each process.
 
-    Where rows go on from batch to batch, it is given what they remember and gives what they remember then.
+    Args:
+        is_compiled: compile the network with ``torch.compile``.
+        is_recurrent: pass the memory of the previous batch to the task and return that of this batch.
     """
 
-    def __init__(self, task: Task, network: Backbone, *, is_compiled: bool, recurs: bool) -> None:
+    def __init__(self, task: Task, network: Backbone, *, is_compiled: bool, is_recurrent: bool) -> None:
         super().__init__()
         self.task = task
         self.network = network
-        self._recurs = recurs
+        self._is_recurrent = is_recurrent
         self._called = (torch.compile(network) if is_compiled else network,)  # in a tuple, so no second submodule
 
     def forward(self, batch: Any, memory: DecodeState | None) -> tuple[Tensor, Tensor | None, DecodeState | None]:
-        if self._recurs:
+        """Return the task's loss, the auxiliary loss or None, and the memory or None."""
+        if self._is_recurrent:
             loss, memory = self.task.recurrent_loss(self._called[0], batch, memory)  # type: ignore[arg-type]
         else:
             loss = self.task.loss(self._called[0], batch)  # type: ignore[arg-type]
@@ -51,11 +61,11 @@ class Objective(nn.Module):
 
 
 class Loop:
-    """Every random number of a step follows from (seed, step), so a run that was cut goes on as if it was not.
+    """Train a network. All random numbers of a step depend on (seed, step) alone, so that runs resume bit-exactly.
 
     Args:
-        network: on the device of the run; trained in place, from the newest checkpoint if there is one.
-        order: the batches of the whole run.
+        network: network on the device of the run, trained in place, from the newest checkpoint if there is one.
+        order: batches of the whole run.
     """
 
     def __init__(self, run: Run, network: Backbone, order: StepBatches, processes: SingleProcess) -> None:
@@ -65,29 +75,37 @@ class Loop:
             self.config, steps=order.num_steps, steps_per_epoch=order.steps_per_epoch, processes=processes
         )
         self.checkpoints = Checkpoints(run.folder)
-        self.memories = Memories(order.shares.accumulate)
-        saved = self.checkpoints.newest()
+        self.memory = RecurrentMemory(order.shares.accumulate)
+        saved = self.checkpoints.load_newest()
         if saved is not None:
             order.start = saved["step"]
             log.info("resuming from step %d", order.start)
             network.load_state_dict(saved["network"])
             self.history.load_state_dict(saved["history"])
-            self.memories.load(saved.get("memories"), run.device)
-        objective = Objective(self.task, network, is_compiled=self.config.compile, recurs=self.config.memory_length > 0)
-        self.objective = processes.spread(objective)
+            self.memory.load_state_dict(saved.get("memories"), run.device)
+        is_compiled, is_recurrent = self.config.compile, self.config.memory_length > 0
+        objective = Objective(self.task, network, is_compiled=is_compiled, is_recurrent=is_recurrent)
+        self.objective = processes.prepare_objective(objective)
         self.optimizer = make_optimizer(network, self.config)
-        self.rate = self.config.rate(order.steps_per_epoch)
+        self.scheduler = make_scheduler(
+            self.optimizer, self.config, steps_per_epoch=order.steps_per_epoch, start=order.start
+        )
         is_scaled = self.config.precision == "16-mixed" and run.device.type == "cuda"
         self.scaler = torch.amp.GradScaler(run.device.type, enabled=is_scaled)
         if saved is not None:
-            self.optimizer.load_state_dict(saved["optimizer"])
+            load_optimizer_state(self.optimizer, saved["optimizer"])
             if saved["scaler"]:
                 self.scaler.load_state_dict(saved["scaler"])
         self._epoch: int | None = None
         self.profile: NoProfile = StepProfile(run, order) if run.cell.config["profile"] else NoProfile()
 
     def train(self, batches: Iterable[Any], loggers: Loggers) -> int:
-        """Make the steps that are left with ``batches``, the micro-batches from there on; how many steps were made."""
+        """Run the remaining steps and return the number of the last one.
+
+        Args:
+            batches: the remaining micro-batches of this process.
+            loggers: where the entries of the history are written.
+        """
         step = self.order.start
         self.network.train()
         remaining = iter(batches)
@@ -97,7 +115,9 @@ class Loop:
             with self.profile.step(index):
                 self._make_step(index, remaining)
             step = index + 1
-            self._note(step, loggers)
+            self._finish_step(step, loggers)
+            if self.run.observer is not None and step == self.run.observer.num_steps:
+                break
         return step
 
     def _progress(self) -> Iterable[int]:
@@ -106,45 +126,49 @@ class Loop:
         return with_progress(self.run.cell.title, self.order.start, self.order.num_steps)
 
     def _make_step(self, step: int, batches: Iterator[Any]) -> None:
-        """Forward and backward of the micro-batches, then one update."""
+        """Run forward and backward of the micro-batches, then one update."""
         accumulate = self.order.shares.accumulate
         if step % self.order.steps_per_epoch == 0:
-            self.memories.forget()
+            self.memory.reset()
+        losses = []
         for piece in range(accumulate):
             with self.profile.part("batch"):
                 batch = on_device(next(batches), self.run.device)
-            self._begin(step, self.order.number(step * accumulate + piece))
-            with self.processes.step_part(self.objective, is_last=piece == accumulate - 1):
+            self._start_micro_batch(step, self.order.number(step * accumulate + piece))
+            with self.processes.micro_batch(self.objective, is_last=piece == accumulate - 1):
                 with self.profile.part("forward"), self.config.autocast(self.run.device):
-                    loss, auxiliary, self.memories[piece] = self.objective(batch, self.memories[piece])
+                    loss, auxiliary, self.memory[piece] = self.objective(batch, self.memory[piece])
                 with self.profile.part("backward"):
                     total = (loss if auxiliary is None else loss + auxiliary) / accumulate
                     self.scaler.scale(total).backward()
             self.history.add_losses(loss, auxiliary, step + 1, accumulate)
+            losses.append(loss.detach())
         with self.profile.part("optimizer"):
-            self._update(step)
+            self._update(step, losses)
 
-    def _update(self, step: int) -> None:
-        """Weights and statistics, from the gradients of the whole step."""
-        self.optimizer.rate = self.rate(step)
-        self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it asks for no more than Adam has
-        if self.config.max_grad_norm:
-            nn.utils.clip_grad_norm_(self.optimizer.parameters, self.config.max_grad_norm)
-        self.scaler.step(self.optimizer)  # type: ignore[arg-type]
-        self.scaler.update()
-        after_optimizer_step(self.network)
-        self.optimizer.zero_grad()
-
-    def _begin(self, step: int, number: int) -> None:
-        """Announce the epoch, and seed the micro-batch."""
+    def _start_micro_batch(self, step: int, number: int) -> None:
+        """Announce a new epoch to the task, and seed the micro-batch."""
         epoch = step // self.order.steps_per_epoch
         if epoch != self._epoch:
             self._epoch = epoch
             self.task.begin_epoch(self.network, epoch)
         torch.manual_seed(mix_seed(self.order.seed, number))
 
-    def _note(self, step: int, loggers: Loggers) -> None:
-        """After a step, in this order: validate, save, stop; so a run that goes on passes through the same states."""
+    def _update(self, step: int, losses: list[Tensor]) -> None:
+        """Update weights and statistics from the gradients of the whole step."""
+        self.scaler.unscale_(self.optimizer)
+        if self.run.observer is not None:
+            self.run.observer.on_gradients(step + 1, torch.stack(losses).mean())
+        if self.config.max_grad_norm:
+            nn.utils.clip_grad_norm_(parameters_of(self.optimizer), self.config.max_grad_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.scheduler.step()
+        after_optimizer_step(self.network)
+        self.optimizer.zero_grad()
+
+    def _finish_step(self, step: int, loggers: Loggers) -> None:
+        """Validate, save and stop, in this order, so that a resumed run passes through the same states."""
         self.history.check_losses(step)
         if self.history.is_due(step):
             entry = self.history.add(step, self._validate)
@@ -161,11 +185,11 @@ class Loop:
             raise Preempted(stop)
 
     def _stop_signal(self, step: int) -> int:
-        """The signal that asks to stop, 0 for none. Several processes ask each other, every tenth step."""
+        """Return the signal that requests a stop, or 0. Several processes exchange it every tenth step."""
         received = self.run.signals.received or 0
         if self.run.processes.count == 1:
             return received
-        return int(self.processes.largest(received)) if step % 10 == 0 else 0
+        return int(self.processes.max(received)) if step % 10 == 0 else 0
 
     def _validate(self) -> float:
         self.network.eval()
@@ -174,19 +198,19 @@ class Loop:
         self.network.train()
         return score
 
-    def _save_weights(self, path: Any) -> None:
-        weights = self.processes.weights(self.network)
+    def _save_weights(self, path: Path) -> None:
+        weights = self.processes.state_dict(self.network)
         if self.run.processes.is_first:
             atomic_save(weights, path)
 
     def _save(self, step: int) -> None:
         state = {
             "step": step,
-            "network": self.processes.weights(self.network),
-            "optimizer": self.optimizer.state_dict(),
+            "network": self.processes.state_dict(self.network),
+            "optimizer": optimizer_state(self.optimizer),
             "scaler": self.scaler.state_dict(),
             "history": self.history.state_dict(),
-            "memories": self.memories.state(),
+            "memories": self.memory.state_dict(),
         }
         if self.run.processes.is_first:
             self.checkpoints.save(state, step=step, best_step=self.history.best_step)

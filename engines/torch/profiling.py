@@ -1,4 +1,4 @@
-"""``profile=true``: where the time of a training step goes, as a table and as a trace."""
+"""A profile of training steps (``profile=true``): a table of the time per part, and a trace."""
 
 from __future__ import annotations
 
@@ -27,21 +27,23 @@ COLUMNS = ("kind", "name", "calls", "seconds", "share")
 
 
 class NoProfile:
-    """Of a run that nobody asked about."""
+    """A profile that measures nothing."""
 
     def step(self, index: int) -> AbstractContextManager[Any]:  # noqa: ARG002
+        """Measure a whole step."""
         return contextlib.nullcontext()
 
     def part(self, name: str) -> AbstractContextManager[Any]:  # noqa: ARG002
+        """Measure one of the parts inside a step."""
         return contextlib.nullcontext()
 
 
 class StepProfile(NoProfile):
-    """Of five steps after the first three, or what there is, in the folder of the run.
+    """A profile of five steps after the first three, or of the steps that there are, in the folder of the run.
 
-    ``profile.csv`` has a row for each part of a step (the rest of it is ``other``: what the loop itself takes), then
-    the operators that took most, all as means of a step; ``trace.json`` is for a viewer of traces. On a GPU each part
-    waits for the device, so that its seconds are its own; such a step takes longer than others.
+    ``profile.csv`` has one row per part of a step (``other`` is the time of the loop itself), then one row per
+    operator for the slowest operators; all values are means per step. ``trace.json`` opens in a trace viewer. On a GPU
+    each part synchronizes with the device to measure its own time, which makes profiled steps slower.
     """
 
     def __init__(self, run: Run, order: StepBatches) -> None:
@@ -59,7 +61,7 @@ class StepProfile(NoProfile):
 
     @contextlib.contextmanager
     def step(self, index: int) -> Iterator[None]:
-        """Around a whole step."""
+        """Measure a whole step."""
         self._is_on = index in self.steps
         if self._is_on and index == self.steps[0]:
             self._trace.start()
@@ -72,7 +74,7 @@ class StepProfile(NoProfile):
         self._is_on = False
 
     def part(self, name: str) -> AbstractContextManager[Any]:
-        """Around one of the parts, inside a step."""
+        """Measure one of the parts inside a step."""
         return self._timed(name)
 
     @contextlib.contextmanager
@@ -91,7 +93,7 @@ class StepProfile(NoProfile):
         return time.perf_counter()
 
     def write(self) -> None:
-        """The table and the trace."""
+        """Write the table and the trace."""
         whole = self.seconds.pop("step")
         parts = {**self.seconds, "other": whole - sum(self.seconds.values()), "step": whole}
         rows: list[tuple[str, str, int, float]] = [("part", name, 1, parts[name] / len(self.steps)) for name in parts]
@@ -103,10 +105,12 @@ class StepProfile(NoProfile):
                 writer.writerow((kind, name, calls, f"{seconds:.6g}", f"{seconds * len(self.steps) / whole:.4f}"))
         self._trace.export_chrome_trace(str(self.folder / "trace.json"))
         shares = ", ".join(f"{name} {100 * seconds / whole:.0f}%" for name, seconds in parts.items() if name != "step")
-        log.info("a step takes %.3g s: %s; %s", whole / len(self.steps), shares, self.folder / "profile.csv")
+        log.info(
+            "time per step %.3g s: %s; details in %s", whole / len(self.steps), shares, self.folder / "profile.csv"
+        )
 
     def _operators(self) -> list[tuple[str, str, int, float]]:
-        """By their own time, on the device where there is one."""
+        """Return the operators with the most self time, on the GPU if there is one."""
         which = "self_device_time_total" if self.device.type == "cuda" else "self_cpu_time_total"
         events = [event for event in self._trace.key_averages() if not event.key.startswith("cab::")]
         events.sort(key=lambda event: -getattr(event, which))

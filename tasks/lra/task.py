@@ -214,7 +214,8 @@ class LongRangeArena(Task):
     def logits(self, backbone: Backbone, batch: Batch) -> Tensor:
         """[B, C]."""
         masks = [self._hidden(ids) for ids in batch.texts]
-        return (backbone.compare if len(masks) == 2 else backbone)(*batch.texts, *masks).float()
+        call: Any = backbone.compare if len(masks) == 2 else backbone
+        return call(*batch.texts, *masks).float()
 
     def _hidden(self, ids: Tensor) -> Tensor | None:
         """What no attention sees, [B, N]; None where nothing is hidden. An image that is all black is seen."""

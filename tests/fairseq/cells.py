@@ -23,7 +23,7 @@ from cab.training import after_optimizer_step, auxiliary_loss
 from engines.fairseq import environment
 from engines.fairseq.command import training_arguments
 from engines.fairseq.data import write_dictionary
-from engines.torch.adam import make_optimizer
+from engines.torch.optimizer import make_optimizer, make_scheduler
 from tasks.corpus.tokens import PAD
 from tests.cab.cli.command import ROOT
 
@@ -78,7 +78,7 @@ class Ours:
     def train(self) -> list[float]:
         """Steps on all batches, with the seeds of fairseq's; the loss of the last batch of each, after it."""
         optimizer = make_optimizer(self.backbone, self.config)
-        rate = self.config.rate(steps_per_epoch=STEPS)
+        scheduler = make_scheduler(optimizer, self.config, steps_per_epoch=STEPS, start=0)
         pieces = self.config.batch_size // (self.config.micro_batch_size or self.config.batch_size)
         losses = []
         for step in range(STEPS // pieces):
@@ -90,8 +90,8 @@ class Ours:
                 own = auxiliary_loss(self.backbone)
                 ((loss if own is None else loss + own) / pieces).backward()
             torch.nn.utils.clip_grad_norm_(self.backbone.parameters(), self.config.max_grad_norm)
-            optimizer.rate = rate(step)
             optimizer.step()
+            scheduler.step()
             after_optimizer_step(self.backbone)
             self.backbone.eval()
             with torch.no_grad():

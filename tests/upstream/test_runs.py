@@ -23,10 +23,8 @@ from tasks.tts.audio import RATE, read_wave
 from tasks.tts.distortion import distortions
 from tasks.tts.synthetic import generate_utterance
 from tests.cab.test_paper_presets import composed
-from tests.tasks.sum.test_sum import ready as ready_sum
-from tests.tasks.sum.test_sum import write_pairs
-from tests.tasks.tts.test_tts import ready as ready_tts
-from tests.tasks.tts.test_tts import write_ljspeech
+from tests.tasks.sum.test_sum import ready as ready_sum, write_pairs
+from tests.tasks.tts.test_tts import ready as ready_tts, write_ljspeech
 
 SPEECH = composed("tts", "ljspeech", "fastspeech2", "paper")["task"]
 

@@ -239,7 +239,7 @@ def test_a_checkpoint_with_code_in_it_runs_nothing(troubled: Cell, tmp_path: Pat
     folder.mkdir()
     torch.save({"state": Hostile(tmp_path / "owned")}, folder / "step-00000004.ckpt")
     (folder / "step-00000005.ckpt").write_bytes(pickle.dumps(Hostile(tmp_path / "owned")))
-    assert Checkpoints(folder).newest() is None
+    assert Checkpoints(folder).load_newest() is None
     record = run_cell(troubled()).record
     assert record is not None
     assert record.metrics == uncut.metrics

@@ -84,5 +84,5 @@ def test_a_run_passes_over_hostile_checkpoints(hostile: Path, troubled: Cell, ca
     outcome = run_cell(config)
     assert outcome.record is not None
     assert outcome.record.status == "finished"
-    assert "skipped the broken checkpoint" in caplog.text
+    assert "skipping unreadable checkpoint" in caplog.text
     assert nothing_happened(hostile)

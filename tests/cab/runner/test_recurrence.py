@@ -22,7 +22,7 @@ from cab.runner.launch import composed
 from cab.runner.processes import Processes
 from engines.fairseq.command import check_trainer, network_arguments
 from engines.torch import check, checkpoints, make_order
-from engines.torch.memories import Memories
+from engines.torch.recurrent_memory import RecurrentMemory
 from tasks.lm.task import LM
 from tests.cab.runner.processes import records, run_cab, the_record
 from tests.documents import ROOT, commands_of
@@ -105,23 +105,25 @@ def test_more_rows_than_blocks_are_refused() -> None:
         cell=Cell.from_config(composed(RECURRENT)), processes=Processes(rank=0, local_rank=0, count=1)
     )
     assert make_order(9, run).in_rows  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"the 3 blocks .* fewer than the rows of trainer\.batch_size=4; lower it"):
+    with pytest.raises(
+        UserError, match=r"the training set has 3 blocks, trainer\.batch_size is 4; lower trainer\.batch_size"
+    ):
         make_order(3, run)  # type: ignore[arg-type]
 
 
 def test_memories_are_those_of_the_rows_however_they_are_cut() -> None:
     rows = torch.arange(12.0).view(4, 3)
-    two = Memories(2)
-    assert two.state() is None
+    two = RecurrentMemory(2)
+    assert two.state_dict() is None
     two[0], two[1] = {"x": rows[:2]}, {"x": rows[2:]}
-    state = two.state()
+    state = two.state_dict()
     assert state is not None
     assert torch.equal(state["x"], rows)
-    four = Memories(4)
-    four.load(state, torch.device("cpu"))
+    four = RecurrentMemory(4)
+    four.load_state_dict(state, torch.device("cpu"))
     assert [four[piece]["x"].tolist() for piece in range(4)] == [[row] for row in rows.tolist()]  # type: ignore[index]
-    four.forget()
-    assert four.state() is None
+    four.reset()
+    assert four.state_dict() is None
 
 
 def test_a_run_that_is_cut_goes_on_with_what_it_remembered(tmp_path: Path) -> None:
@@ -138,7 +140,7 @@ def test_a_run_that_is_cut_goes_on_with_what_it_remembered(tmp_path: Path) -> No
     assert process.returncode == -9, process.stderr
     assert not records(cut)
     [folder] = [path for path in cut.iterdir() if path.is_dir()]
-    saved = checkpoints.Checkpoints(folder).newest()
+    saved = checkpoints.Checkpoints(folder).load_newest()
     assert saved is not None
     assert saved["step"] == 4
     assert saved["memories"]["count"].tolist() == [32] * 4

@@ -151,7 +151,7 @@ def test_average_of_whole_numbers_is_the_last(tmp_path: Path) -> None:
 
 
 def test_nothing_to_average_is_refused(troubled: Cell, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="average_every 1000"):
+    with pytest.raises(UserError, match="average_every=1000"):
         run_cell(troubled("trainer.checkpoint_selection=average", "trainer.validate_every=null"))
     assert not list(tmp_path.glob("*.json"))
 

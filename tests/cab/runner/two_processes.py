@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from cab.runner.processes import find_processes
-from engines.torch.batch_norm import share_batch_norms
+from engines.torch.batch_norm import convert_batch_norms
 
 
 def main(path: Path) -> None:
@@ -26,7 +26,7 @@ def main(path: Path) -> None:
         return nn.Sequential(nn.Conv1d(6, 6, 3, padding=1), nn.BatchNorm1d(6, momentum=0.3))
 
     alone, shared = network(), network()
-    share_batch_norms(shared)
+    convert_batch_norms(shared)
     own = slice(4 * processes.rank, 4 * processes.rank + 4)
     worst = {"output": 0.0, "gradient": 0.0, "state": 0.0, "evaluation": 0.0}
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cab.verification import broken_long as long
-from tests.cab.verification import broken_training as broken
+from tests.cab.verification import broken_long as long, broken_training as broken
 from tests.cab.verification.test_verification_catches import failures
 
 IN_TRAINING = [

@@ -14,8 +14,7 @@ from tasks.corpus import losses
 from tasks.lm.task import LM
 from tasks.mlm.task import MLM
 from tests.cab.cli.command import ROOT
-from tests.tasks.lm.test_lm import Bigram, write_books
-from tests.tasks.lm.test_lm import ready as ready_lm
+from tests.tasks.lm.test_lm import Bigram, ready as ready_lm, write_books
 from tests.tasks.mlm.test_mlm import ready as ready_mlm
 
 

@@ -1,0 +1,100 @@
+"""Optimizers of ``torch.optim`` and the learning-rate schedule of a run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from cab.config.trainer_config import TrainerConfig
+from cab.training import parameter_groups
+
+DecodeState = dict[int, dict[str, Tensor]]
+
+
+def without_compiler(optimizer: type[torch.optim.Adam]) -> type[torch.optim.Adam]:
+    """Return a subclass that does not import ``torch._dynamo``.
+
+    The methods of torch's optimizers are wrapped for ``torch.compile``, and each wrapper imports the compiler: four
+    seconds of CPU time and 150 MB per process, half of a whole smoke run. The subclass calls what is wrapped.
+    """
+    names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+    methods = {name: inspect.unwrap(getattr(optimizer, name)) for name in names}
+    methods["step"] = torch.no_grad()(inspect.unwrap(optimizer.step))
+    return type(optimizer.__name__, (optimizer,), methods)
+
+
+Adam = without_compiler(torch.optim.Adam)
+AdamW = without_compiler(torch.optim.AdamW)
+
+
+def make_optimizer(network: nn.Module, config: TrainerConfig) -> torch.optim.Adam:
+    """Build Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019) over the parameters of a network.
+
+    Weight decay applies to all parameters, or without ``decay_vectors`` to those of two or more dimensions. A module's
+    own settings come first (:func:`cab.training.parameter_groups`). One fused kernel updates each group, unless
+    parameters are sharded.
+    """
+    groups = []
+    for group in parameter_groups(network, learning_rate=config.learning_rate, weight_decay=config.weight_decay):
+        decays_all = config.decay_vectors or group["weight_decay"] != config.weight_decay
+        decayed = [p for p in group["params"] if decays_all or p.ndim > 1]
+        vectors = [p for p in group["params"] if not (decays_all or p.ndim > 1)]
+        groups += [{**group, "params": decayed}] if decayed else []
+        groups += [{**group, "params": vectors, "weight_decay": 0.0}] if vectors else []
+    betas = (config.betas[0], config.betas[1])
+    kind = AdamW if config.optimizer == "adamw" else Adam
+    return kind(groups, betas=betas, eps=config.eps, fused=not any(map(_is_sharded, network.parameters())))
+
+
+def make_scheduler(optimizer: torch.optim.Adam, config: TrainerConfig, *, steps_per_epoch: int, start: int) -> LambdaLR:
+    """Set the learning rates of step ``start``; each call of ``step`` sets those of the next."""
+    for group in optimizer.param_groups:
+        group["initial_lr"] = group["lr"]
+    return LambdaLR(optimizer, config.rate(steps_per_epoch), last_epoch=start - 1)
+
+
+def parameters_of(optimizer: torch.optim.Adam) -> list[nn.Parameter]:
+    """Return the parameters of all groups, in the order of the optimizer's state."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def optimizer_state(optimizer: torch.optim.Adam) -> DecodeState:
+    """Return the step and moments of each parameter by its position, shards gathered; every process must call this."""
+    state = optimizer.state_dict()["state"]
+    return {position: {name: whole(value) for name, value in own.items()} for position, own in state.items()}
+
+
+def load_optimizer_state(optimizer: torch.optim.Adam, state: Mapping[int, Mapping[str, Tensor]]) -> None:
+    """Restore what :func:`optimizer_state` returned; learning rates and decays stay as they are."""
+    parameters = parameters_of(optimizer)
+    own = {
+        position: {
+            name: value if name == "step" else _shard_like(value, parameters[position]) for name, value in saved.items()
+        }
+        for position, saved in state.items()
+    }
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": own})
+
+
+def whole(value: Tensor) -> Tensor:
+    """Return the tensor itself, or a sharded tensor gathered on the CPU (every process must call this)."""
+    return value.full_tensor().cpu() if _is_sharded(value) else value  # type: ignore[attr-defined]
+
+
+def _is_sharded(value: Tensor) -> bool:
+    return hasattr(value, "device_mesh")
+
+
+def _shard_like(value: Tensor, parameter: Tensor) -> Tensor:
+    """Return ``value`` on the device of a parameter, sharded as it is."""
+    if not _is_sharded(parameter):
+        return value.to(parameter.device)
+    from torch.distributed.tensor import distribute_tensor
+
+    sharded: Any = parameter
+    return distribute_tensor(value.to(parameter.device), sharded.device_mesh, sharded.placements)

@@ -1,0 +1,116 @@
+"""Training steps of `cab analyze gradients` produce the weights that `cab run` produces, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from cab import UserError
+from cab.analysis.gradients import norms_over_training
+from cab.analysis.subject import Subject, subject_of
+from cab.runner.launch import composed
+from cab.runner.run import run_cell
+from tasks.glue import synthetic
+
+STEPS = 3
+SMOKE = ["preset=smoke", "device=cpu"]
+LM = ["task=lm", "dataset=synthetic", "backbone=gpt2", "pattern=CS", "attention=abc", *SMOKE]
+LSTF = ["task=lstf", "dataset=synthetic", "pattern=NC", "attention=performer", "backbone.dropout=0.2", *SMOKE]
+DECAY = ["trainer.optimizer=adamw", "trainer.weight_decay=0.1", "trainer.decay_vectors=false"]
+LAST = ["trainer.checkpoint_selection=last", f"trainer.max_steps={STEPS}"]
+INSIDE = [
+    f"trainer.max_steps={2 * STEPS - 1}",
+    "trainer.checkpoint_selection=average",
+    f"trainer.average_every={STEPS}",
+]
+"""The weights of a longer run after STEPS steps."""
+
+
+def trained_weights(overrides: list[str], folder: Path) -> dict[str, torch.Tensor]:
+    outcome = run_cell(composed([*overrides, f"results_dir={folder}"]))
+    assert outcome.record is not None
+    assert outcome.record.status.value == "finished"
+    weights: dict[str, torch.Tensor] = torch.load(folder / outcome.record.hash / "weights.pt", weights_only=True)
+    return weights
+
+
+def assert_same_weights(overrides: list[str], folder: Path) -> Subject:
+    """The observed training changes every trained parameter and ends with the weights of the run."""
+    subject = subject_of([*overrides, f"results_dir={folder / 'unused'}"])
+    before = {name: weight.clone() for name, weight in subject.network.state_dict().items()}
+    table = norms_over_training(subject, STEPS)
+    assert [row["step"] for row in table] == list(range(1, STEPS + 1))
+    assert not (folder / "unused").exists()
+    expected, found = trained_weights(overrides, folder), subject.network.state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert sum(not torch.equal(found[name], before[name]) for name in before) > len(before) / 2
+    return subject
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [*LM, *LAST, *DECAY, "trainer.micro_batch_size=2", "trainer.precision=bf16-mixed", "trainer.max_grad_norm=0.1"],
+        [*LSTF, *INSIDE, *DECAY, "trainer.schedule=linear", "trainer.warmup_steps=2"],
+        [
+            "task=lm",
+            "dataset=synthetic",
+            "attention=transformer_xl",
+            "pattern=CS",
+            *SMOKE,
+            *LAST,
+            "trainer.memory_length=8",
+        ],
+    ],
+    ids=["decay-precision-micro", "inside-a-longer-schedule", "recurrence"],
+)
+def test_weights_are_those_of_the_run(overrides: list[str], tmp_path: Path) -> None:
+    assert_same_weights(overrides, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "setting", ["trainer.decay_vectors=true", "trainer.precision=32-true", "trainer.micro_batch_size=null"]
+)
+def test_the_settings_matter(setting: str, tmp_path: Path) -> None:
+    """Each setting of the first case above changes the weights, so that ignoring it would be noticed."""
+    cell = [
+        *LSTF,
+        *LAST,
+        *DECAY,
+        "trainer.weight_decay=10",
+        "trainer.precision=bf16-mixed",
+        "trainer.micro_batch_size=2",
+    ]
+    subject = subject_of(cell)
+    norms_over_training(subject, STEPS)
+    other = trained_weights([*cell, setting], tmp_path)
+    assert any(not torch.equal(weight, other[name]) for name, weight in subject.network.state_dict().items())
+
+
+def test_a_fresh_network_has_the_initial_weights_of_its_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GLUE starts from the encoder of a finished run of MLM."""
+    monkeypatch.setenv("CAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(synthetic, "COUNTS", {"train": 64, "dev": 16})
+    encoder = ["dataset=synthetic", "attention=vanilla", "pattern=NS", *SMOKE]
+    pretrained = trained_weights(["task=mlm", *encoder], tmp_path / "mlm")
+    glue = ["task=glue", *encoder, f"task.pretrained={tmp_path / 'mlm'}", *LAST]
+    fresh = subject_of(glue).network.state_dict()
+    shared = fresh.keys() & pretrained.keys()
+    assert len(shared) > len(fresh) / 2
+    assert all(torch.equal(fresh[name], pretrained[name]) for name in shared)
+    assert_same_weights(glue, tmp_path)
+
+
+def test_more_steps_than_the_training_has_is_an_error() -> None:
+    with pytest.raises(UserError, match="cannot observe 4 steps: training of this cell has 3"):
+        norms_over_training(subject_of([*LM, *LAST]), STEPS + 1)
+
+
+def test_another_engine_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = subject_of([*LM, *LAST])
+    monkeypatch.setitem(subject.cell.config, "engine", "fairseq")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="observes engine=torch only, got engine=fairseq"):
+        norms_over_training(subject, 1)
