@@ -1,4 +1,4 @@
-"""HGRN2 (Qin et al. 2024): gated linear attention whose keys are what its forget gates leave."""
+"""HGRN2 (Qin et al. 2024): gated linear attention whose keys are the complement of its forget gates."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ from cab.attention import SINGLE_LAYER
 
 @register_attention("hgrn2", patterns="CS", complexity="n", paper="Qin et al. 2024")
 class HGRN2Attention(Recurrent):
-    """o_t = silu(q_t) S_t, S_t = diag(f_t) S_{t-1} + (1 - f_t) (x) v_t, f = l + (1 - l) sigmoid(k)  (HGRN2, Eq. 7).
+    """Compute o_t = silu(q_t) S_t with S_t = diag(f_t) S_{t-1} + (1 - f_t) (x) v_t and f = l + (1 - l) sigmoid(k).
 
-    k_proj gives the forget gates; then an RMS norm over all heads, and out_proj. The published heads are 128 wide;
-    here a head has its slot's width, and its memory the square of that.
+    HGRN2, Eq. 7. ``k_proj`` computes the forget gates. An RMS norm over all heads and ``out_proj`` follow. Published
+    heads are 128 wide; here the width per head is ``embed_dim / num_heads``.
 
-    l is a learnt lower bound for each feature, which grows from layer to layer: here layer i of L begins at i / L, as
-    the published ones do, and learns its own; published bounds are cumulative sums of one softmax over all layers,
-    which no layer alone can form. The first layer has none.
+    l is a learnt lower bound per feature that grows from layer to layer. Layer i of L starts at i / L, as published,
+    and learns its own bound. The published bounds are cumulative sums of one softmax over all layers, which a single
+    layer cannot compute. The first layer has no bound.
 
     Args:
-        conv_size: taps of short convolutions before q, k and v; none as published.
+        pattern: CS.
+        embed_dim: width of inputs and outputs.
+        num_heads: heads H; must divide ``embed_dim``.
+        dropout: unused.
+        depth: position of the layer in its network.
+        conv_size: kernel size of short convolutions of q, k and v; 0, as published, for none.
     """
 
     normalised_together = True
@@ -47,6 +52,7 @@ class HGRN2Attention(Recurrent):
             self.bound = nn.Parameter(first.logit())
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, _position: Tensor) -> Terms:
+        """Compute the forget gates and the keys from ``key``."""
         log_forget, written = F.logsigmoid(key), (-key).sigmoid()
         if self.bound is not None:
             bound = self.bound.to(key.dtype)

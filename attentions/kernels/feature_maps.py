@@ -101,6 +101,6 @@ class Taylor:
         return result
 
 
-def unit(x: Tensor) -> Tensor:
-    """x [..., K] divided by its norm, or near zero by 1e-3."""
-    return x * (x.square().sum(dim=-1, keepdim=True) + 1e-6).rsqrt()
+def unit(x: Tensor, eps: float = 1e-6) -> Tensor:
+    """Divide x [..., K] by the square root of its squared norm plus ``eps``."""
+    return x * (x.square().sum(dim=-1, keepdim=True) + eps).rsqrt()

@@ -24,6 +24,7 @@ from attentions.kernels.generalized_delta_rule import generalized_delta_rule
 from attentions.kernels.recurrence import recurrence
 from cab import build_attention
 from cab.efficiency.operations import count_operations
+from tests.attentions.agreement import with_output
 
 HEADS, KEYS, VALUES = 2, 18, 20
 FP16 = torch.float16
@@ -130,7 +131,7 @@ def test_an_attention_in_float16(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     """
     monkeypatch.setattr("attentions.kernels.blocks.ON_CPU", 64 * 4)
     monkeypatch.setattr(fla_kernels, "FACTORS", torch.float16)
-    module = build_attention(name, pattern="CS", embed_dim=32, num_heads=2)
+    module = with_output(build_attention(name, pattern="CS", embed_dim=32, num_heads=2))
     x, padding = torch.randn(2, 70, 32, requires_grad=True), torch.zeros(2, 70, dtype=torch.bool)
     padding[1, 50:] = True
     runs: list[Tensor] = []

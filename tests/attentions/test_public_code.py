@@ -40,10 +40,9 @@ ROUGH = {
     "adaptive_span": 1e-5,
     "reformer": 1e-8,
     "routing": 2e-5,
-    "rwkv7_layer": 1e-6,
 }
 """Softmax in float32; 1e-8 added to every sum of weights, 1e-9 to every count of rounds, 1e-5 to every
-count of clusters; 1e-6 under the root of a norm."""
+count of clusters."""
 
 CASES: list[tuple[str, str, str, dict[str, Any], slice]] = [
     ("luong_dot", LUONG, "NC", {"score": "dot"}, slice(None)),

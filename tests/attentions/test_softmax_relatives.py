@@ -126,10 +126,16 @@ def test_nsa_of_every_block_alone_is_softmax_attention() -> None:
     torch.testing.assert_close(module(x), vanilla(x))
 
 
-def test_latent_state_is_that_of_one_short_vector_a_token() -> None:
-    module = build_attention("mla", pattern="CS", embed_dim=32, num_heads=4)
+@pytest.mark.parametrize(
+    ("width", "heads", "rank", "rotary"),
+    [(32, 4, 8, 4), (512, 8, 128, 32), (768, 12, 192, 32), (2048, 16, 512, 64), (5120, 40, 512, 64)],
+)
+def test_latent_state_is_that_of_one_short_vector_a_token(width: int, heads: int, rank: int, rotary: int) -> None:
+    """Four head widths, at most a quarter of the width: 512 as DeepSeek-V2-Lite at its width, and with more heads."""
+    module = build_attention("mla", pattern="CS", embed_dim=width, num_heads=heads)
     assert isinstance(module, LatentKeyValueAttention)
-    assert module.state_bytes(101) - module.state_bytes(100) == 4 * (4 * 8 + 4) + 1  # c, k', and the mask
+    assert module.state_bytes(3) - module.state_bytes(2) == 4 * (rank + rotary) + 1  # c, k', and the mask
+    assert all(part.bias is None for part in module.modules() if isinstance(part, torch.nn.Linear))
 
 
 @pytest.mark.parametrize(

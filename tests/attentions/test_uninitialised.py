@@ -9,6 +9,7 @@ from torch import Tensor
 from attentions.kernels.windowed import Window, windowed_attention
 from cab import build_attention
 from cab.registry.registries import ATTENTIONS
+from tests.attentions.agreement import with_output
 
 CASES = [(entry.name, str(pattern)) for entry in ATTENTIONS for pattern in entry.patterns if entry.name != "none"]
 
@@ -20,7 +21,7 @@ def gradients(output: Tensor, leaves: list[Tensor]) -> list[Tensor]:
 
 @pytest.mark.parametrize(("name", "pattern"), CASES)
 def test_nothing_uninitialised_is_read(name: str, pattern: str) -> None:
-    attention = build_attention(name, pattern=pattern, embed_dim=16, num_heads=2)
+    attention = with_output(build_attention(name, pattern=pattern, embed_dim=16, num_heads=2))
     inputs = [
         torch.randn(3, length, 16, requires_grad=True)
         for length in ((150, 130, 130) if attention.pattern.is_cross else (150,))
