@@ -41,7 +41,7 @@ def test_fast_form_is_the_readable_one(name: str, pattern: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "option"),
-    [("set_transformer", {"feedforward": True}), ("luna", {"tie_kv": False}), ("linformer", {"share": "key_value"})],
+    [("set_transformer", {"feedforward": False}), ("luna", {"tie_kv": False}), ("linformer", {"share": "key_value"})],
 )
 @pytest.mark.parametrize("pattern", ["NS", "CC"])
 def test_fast_form_with_options(name: str, option: dict[str, Any], pattern: str) -> None:
@@ -173,9 +173,7 @@ def test_set_transformer_of_its_authors() -> None:
         for part in ("weight", "bias"):
             data[f"weight_{name}.{part}"] *= (4 / 8) ** 0.5
     data["weight_inducing"] = data["weight_inducing"].unflatten(1, (2, 4)).transpose(0, 1).contiguous()
-    module = build_attention(
-        "set_transformer", pattern="NS", embed_dim=8, num_heads=2, num_inducing=3, feedforward=True
-    )
+    module = build_attention("set_transformer", pattern="NS", embed_dim=8, num_heads=2, num_inducing=3)
     assert_gives(with_weights(module, data), data, "x")
 
 
