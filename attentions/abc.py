@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.kernels.causal_abc import causal_abc
 from attentions.kernels.precision import no_weight, wide
-from attentions.kernels.running_memory import causal_abc
 from attentions.kernels.weighted_means import WeightedMeans
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.precision import no_weight
-from attentions.kernels.relative import Distances, relative_attention
+from attentions.kernels.window_attention import window_attention
+from attentions.kernels.window_layout import Distances, Window
 from cab import Pattern, register_attention
 from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
@@ -108,23 +109,24 @@ class AdaptiveSpanAttention(SparseAttention):
         return super().attend(query, key, value, padding)
 
     def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        distances = self.distances()
-        output = relative_attention(query, key, value, distances, dropout=self.weight_dropout)
+        window, distances = self.window(query.shape[2])
+        output = window_attention(query, key, value, window, distances=distances, dropout=self.weight_dropout)
         if self.include_self:
             return output
         sees_none = (distances.biases <= no_weight(distances.biases.dtype)).all(dim=1)
         output = output.masked_fill(sees_none[:, None, None], 0.0)
         return torch.cat([torch.zeros_like(output[:, :, :1]), output[:, :, 1:]], dim=2)
 
-    def distances(self) -> Distances:
-        """The window of the longest span."""
-        left = self.longest() - 1
+    def window(self, length: int) -> tuple[Window, Distances]:
+        """Return the window of the longest span in a sequence of ``length``, and what its distances add."""
+        left = min(self.longest(), length) - 1
         right = left if self.pattern is Pattern.NS else 0
         distance = torch.arange(left, -right - 1, -1, device=self.reach.device).abs()
         embeddings = self.reach.new_zeros(left + 1, self.head_dim) if self.position is None else self.position
         mask = self.mask(distance[None])[:, 0]
         biases = mask.where(mask > 0.0, 1.0).log().masked_fill(mask == 0.0, no_weight(mask.dtype))
-        return Distances(left, right, embeddings[distance].expand(self.num_heads, -1, -1), biases)
+        embedded = embeddings[distance].expand(self.num_heads, -1, -1)
+        return Window(left, right), Distances(embedded, biases)
 
     def weights_at(self, query: Tensor, key: Tensor, distance: Tensor) -> Tensor:
         """Weights of pairs [..., T, S] that are so far apart, written out; a later key in CS has none."""

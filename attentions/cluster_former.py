@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.kernels.pieces import each_length
-from attentions.kernels.windowed import Window, windowed_attention
+from attentions.kernels.window_attention import window_attention
+from attentions.kernels.window_layout import Window
 from cab import Attention, Pattern, register_attention
 from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
@@ -91,7 +92,7 @@ class ClusterFormerAttention(Attention):
         order = self.assign(inputs).argsort(dim=1, stable=True)
         q, k, v = (_at(x, order) for x in (query, key, value))
         window = Window(0, 0, segment=min(self.chunk_size, query.shape[2]))
-        return _at(windowed_attention(q, k, v, window, dropout=self.weight_dropout), order.argsort(dim=1))
+        return _at(window_attention(q, k, v, window, dropout=self.weight_dropout), order.argsort(dim=1))
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, inputs: Tensor) -> Tensor:
         clusters = self.assign(inputs).tolist()

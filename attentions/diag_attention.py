@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.lattice import along_rows, in_rows
+from attentions.kernels.grid2d import along_rows, in_rows
 from attentions.kernels.merged_norm import MergedNorm
 from attentions.kernels.precision import wide
 from attentions.norm_attention import make_turns, turned, turned_by_matrices

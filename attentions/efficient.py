@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attentions.kernels.cumulative_softmax_mean import read_cumulative_means
 from attentions.kernels.precision import no_weight, wide
-from attentions.kernels.running_means import read_running_means
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
 
@@ -70,7 +70,9 @@ class EfficientAttention(Attention):
         with torch.autocast(query.device.type, enabled=False):
             logits, values = _shown(key, value, padding.key)
             read = wide(query).softmax(dim=-1)
-            output, mass, mean = read_running_means(read, logits, values, state["mass"], state["mean"].to(values.dtype))
+            output, mass, mean = read_cumulative_means(
+                read, logits, values, state["mass"], state["mean"].to(values.dtype)
+            )
         return output.to(query.dtype), {"mass": mass, "mean": mean}
 
 

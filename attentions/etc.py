@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from attentions.kernels.pieces import each_length, in_pieces, weighted
-from attentions.kernels.relative import Distances, Slots, relative_attention
+from attentions.kernels.window_attention import window_attention
+from attentions.kernels.window_layout import Distances, Slots, Window
 from cab import Attention, Pattern, register_attention
 from cab.attention import PaddingMasks
 from cab.errors import UserError
@@ -110,12 +111,13 @@ class ETCAttention(Attention):
         reach = min(self.radius, query.shape[2] - 1)
         back = torch.arange(-reach, reach + 1, device=query.device)
         label = back.clamp(-self.max_distance, self.max_distance) + self.max_distance
-        distances = Distances(reach, reach, self.label_key[:, label], self.label_bias[:, label] * self.scale)
+        distances = Distances(self.label_key[:, label], self.label_bias[:, label] * self.scale)
         across = 2 * (2 * self.max_distance + 1)
         bias = (self.label_bias[:, across] * self.scale)[:, None].expand(-1, global_key.shape[2])
         global_key = global_key + self.label_key[:, across, None].to(global_key.dtype)
         slots = Slots(global_key, global_value, bias) if global_key.shape[2] else None
-        return relative_attention(query, key, value, distances, slots=slots, dropout=self.weight_dropout)
+        window, dropout = Window(reach, reach), self.weight_dropout
+        return window_attention(query, key, value, window, slots=slots, distances=distances, dropout=dropout)
 
     def of_globals(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Return the outputs of global tokens, which attend to all tokens."""

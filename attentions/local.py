@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attentions.kernels.windowed import Window, windowed_attention
+from attentions.kernels.window_attention import window_attention
+from attentions.kernels.window_layout import Window
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
@@ -65,7 +66,7 @@ class LocalAttention(Attention):
         return self.attend_window(query, key, value, self.window, hidden)
 
     def attend_window(self, query: Tensor, key: Tensor, value: Tensor, window: Window, hidden: Tensor | None) -> Tensor:
-        return windowed_attention(query, key, value, window, key_padding_mask=hidden, dropout=self.weight_dropout)
+        return window_attention(query, key, value, window, key_padding_mask=hidden, dropout=self.weight_dropout)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         logits = query @ key.mT * self.scale

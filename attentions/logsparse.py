@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.offsets import offset_attention
+from attentions.kernels.offsets import relative_offset_attention
 from cab import Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
@@ -88,7 +88,7 @@ class LogSparseAttention(SparseAttention):
 
     def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         offsets = self.distances(query.shape[2])
-        return offset_attention(query, key, value, offsets, dropout=self.weight_dropout)
+        return relative_offset_attention(query, key, value, offsets, dropout=self.weight_dropout)
 
     # --- decoding with the convolution --------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.pieces import each_length
-from attentions.kernels.windowed import Window, windowed_attention
+from attentions.kernels.window_attention import window_attention
+from attentions.kernels.window_layout import Slots, Window
 from cab import Pattern, register_attention
 from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
@@ -121,12 +122,12 @@ class LongformerAttention(SparseAttention):
         hidden = (position < self.num_globals) | (position >= length)
         filled = (F.pad(x, (0, 0, 0, position.numel() - length)) for x in (query, key, value))
         q, k, v = (x.unflatten(2, (-1, steps)).permute(3, 0, 1, 2, 4).flatten(0, 1) for x in filled)
-        output = windowed_attention(
+        output = window_attention(
             q,
             k,
             v,
             Window(self.window, 0 if self.pattern is Pattern.CS else self.window),
-            slots=(slots[0], slots[1]) if self.num_globals else None,
+            slots=Slots(slots[0], slots[1]) if self.num_globals else None,
             key_padding_mask=hidden.repeat_interleave(batch, dim=0),
             dropout=self.weight_dropout,
         )

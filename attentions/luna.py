@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.linearized import hide
-from attentions.kernels.latents import pack, without_source
+from attentions.kernels.latents import latent_attention, zero_empty_sources
 from attentions.kernels.precision import wide
 from attentions.kernels.recurrence import recurrence
 from cab import Attention, Pattern, register_attention
@@ -104,9 +104,9 @@ class LunaAttention(Attention):
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         """Return keys and values of the landmarks, [B, H, r, E]; values are zero if all keys of the row are padding."""
-        slots = self.merge_heads(pack(self.queries_of_slots(), key, value, padding.key))
+        slots = self.merge_heads(latent_attention(self.queries_of_slots(), key, value, padding.key))
         keys, values = self.split_heads(self.slots_k(slots)), self.split_heads(self.slots_v(slots))
-        return {"keys": keys, "values": without_source(values, padding.key)}
+        return {"keys": keys, "values": zero_empty_sources(values, padding.key)}
 
     def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         return F.scaled_dot_product_attention(query, state["keys"], state["values"]), state

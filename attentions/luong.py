@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.pieces import at_once, formed_anew, weighted
+from attentions.kernels.pieces import at_once, recompute_upcast, weighted
 from attentions.vanilla import VanillaAttention
 from cab import Pattern, register_attention
 from cab.attention import SoftmaxLimit
@@ -93,7 +93,7 @@ class LuongAttention(VanillaAttention):
                 elif visible is not None and visible.shape[2] > 1:
                     seen = visible[:, :, begin : begin + size]
                 mean = functools.partial(self.concat_mean, seen)
-                outputs.append(formed_anew(mean, (tile, key[:, :, :end], value[:, :, :end]), self.weight_dropout))
+                outputs.append(recompute_upcast(mean, (tile, key[:, :, :end], value[:, :, :end]), self.weight_dropout))
         return torch.cat(outputs, dim=2)
 
     def concat_mean(self, visible: Tensor | None, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ from attentions.kernels.key_blocks import expand_blocks, largest, later, to_bloc
 from attentions.kernels.precision import wide
 from attentions.kernels.softmax import softmax_of_seen
 from attentions.kernels.target_blocks import sums_by_targets
-from attentions.kernels.windowed import Window, windowed_attention
+from attentions.kernels.window_attention import window_attention
+from attentions.kernels.window_layout import Window
 from attentions.mca import packed
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
@@ -192,7 +193,7 @@ class NativeSparseAttention(Attention):
             outputs = (
                 sums_by_targets(compression, q, slot_value, is_causal=False, dropout=dropout),
                 sums_by_targets(selection, q, value, is_causal=True, dropout=dropout),
-                windowed_attention(q, near_key, near_value, Window(self.window_size - 1, 0), dropout=dropout),
+                window_attention(q, near_key, near_value, Window(self.window_size - 1, 0), dropout=dropout),
             )
             return sum(g * x for g, x in zip(gates.split(1, dim=-1), outputs, strict=True)).to(query.dtype)
 

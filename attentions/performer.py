@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attentions.bases.linearized import LinearizedAttention, Where, hide
-from attentions.kernels.exponential_features import FeatureMean, KeyMeans
+from attentions.kernels.exponential_features import KeyMeans, read_features
 from attentions.kernels.precision import no_weight
 from cab import Pattern, UserError, register_attention
 from cab.attention import DecodeState, SoftmaxLimit
@@ -110,7 +110,7 @@ class PerformerAttention(LinearizedAttention):
             return super().read(logs - logs.detach().amax(dim=-1, keepdim=True), summary, where)
         memory = [summary[name].flatten(0, 1) for name in ("means", "log_mass")]
         heads = (query * self.head_dim**-0.25).flatten(0, 1)
-        return FeatureMean.apply(heads, self._weights_of_rows(query), *memory).unflatten(0, query.shape[:2])
+        return read_features(heads, self._weights_of_rows(query), *memory).unflatten(0, query.shape[:2])
 
     def _weights_of_rows(self, x: Tensor) -> Tensor:
         """[B H, r, E]."""

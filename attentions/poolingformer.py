@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from attentions.kernels.pieces import each_length
 from attentions.kernels.precision import no_weight
 from attentions.kernels.tiles import Tile, tiled_attention
-from attentions.kernels.windowed import Window, windowed_attention
+from attentions.kernels.window_attention import window_attention
+from attentions.kernels.window_layout import Window
 from cab import Attention, Pattern, register_attention
 from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
@@ -110,7 +111,7 @@ class PoolingformerAttention(Attention):
     def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Rows without padding."""
         window, dropout = Window(self.window, self.window), self.weight_dropout
-        output = windowed_attention(query, key, value, window, dropout=dropout)
+        output = window_attention(query, key, value, window, dropout=dropout)
         if not self.pooled_window:
             return output
         keys, values = self.pool(key, 0), self.pool(value, 1)

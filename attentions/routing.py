@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from attentions.bases.bucketed import BucketedAttention
 from attentions.kernels.buckets import Reach
 from attentions.kernels.pieces import each_length
-from attentions.kernels.windowed import Window, windowed_attention
+from attentions.kernels.window_attention import window_attention
+from attentions.kernels.window_layout import Window
 from cab import Pattern, register_attention
 from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
@@ -142,7 +143,7 @@ class RoutingAttention(BucketedAttention):
         routed = self.balanced(query[:, local:], key[:, local:], value[:, local:])
         if not local:
             return routed
-        return torch.cat([windowed_attention(q, k, v, window, dropout=self.weight_dropout), routed], dim=1)
+        return torch.cat([window_attention(q, k, v, window, dropout=self.weight_dropout), routed], dim=1)
 
     def size(self, length: int) -> int:
         """w."""

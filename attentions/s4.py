@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.kernels.matrix_powers import answers_of_powers
-from attentions.kernels.pieces import at_once, formed_anew
+from attentions.kernels.pieces import at_once, recompute_upcast
 from attentions.kernels.precision import wide, wide_dtype
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
@@ -120,7 +120,7 @@ class S4Attention(Attention):
         with torch.autocast(query.device.type, enabled=False):
             u = wide(query)
             pieces = zip(u.split(size, dim=2), *(x.split(size) for x in self.modes()), strict=True)
-            y = torch.cat([formed_anew(self.convolve, piece) for piece in pieces], dim=2)
+            y = torch.cat([recompute_upcast(self.convolve, piece) for piece in pieces], dim=2)
             y = self.activate(torch.addcmul(y, self.skip.to(u.dtype), u))
         return self.out_proj(y.to(query.dtype))
 

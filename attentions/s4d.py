@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.kernels.block_readout import read_blocks
-from attentions.kernels.diagonal_recurrence import Scan
+from attentions.kernels.diagonal_recurrence import diagonal_scan
 from attentions.kernels.precision import wide_dtype
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
@@ -130,10 +130,10 @@ class S4DAttention(Attention):
             within, factor = powers[..., :block], powers[..., block]
             tokens = self.blocks(x, block)
             first = within.new_zeros(*tokens.shape[:2], within.shape[1]) if state is None else state.transpose(0, 1)
-            before = Scan.apply(self.summaries(tokens, within.flip(-1)), factor, first, False)
+            before = diagonal_scan(self.summaries(tokens, within.flip(-1)), factor, first)
             after = None
             if self.bidirectional:
-                after = _as_pairs(Scan.apply(self.summaries(tokens, within), factor, first, True))
+                after = _as_pairs(diagonal_scan(self.summaries(tokens, within), factor, first, reverse=True))
             matrix = self.block_matrix(powers, readout)
         weight, bias = self.out_proj.weight.unflatten(1, (self.channels, self.embed_dim)), self.out_proj.bias
         device = x.device.type

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.kernels.blocks import dropout_factor, dropout_seed
+from attentions.kernels.checkpointing import recompute
 from attentions.kernels.exponential_features import KeyMeans
 from attentions.kernels.precision import no_weight, wide
-from attentions.kernels.spans import formed_anew
 from attentions.performer import orthogonal_gaussians
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
@@ -107,7 +107,7 @@ class ScatterbrainAttention(Attention):
             for block, low, high, *summaries in zip(blocks, lows, highs, *far, strict=True):
                 mask = None if hidden is None else hidden[:, low:high]
                 given = q[:, :, block], k[:, :, low:high], v[:, :, low:high], mask, lead + block.start, low, seed
-                outputs.append(formed_anew(self.block, *given, *summaries))
+                outputs.append(recompute(self.block, *given, *summaries))
             return torch.cat(outputs, dim=2).to(query.dtype)
 
     def block(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.latents import pack, without_source
+from attentions.kernels.latents import latent_attention, zero_empty_sources
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError
@@ -80,14 +80,14 @@ class SetTransformerAttention(Attention):
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         """Return keys and values of the points, [B, H, m, E]; values are zero in a row whose keys are all padding."""
-        slots = pack(self.inducing, key, value, padding.key)
+        slots = latent_attention(self.inducing, key, value, padding.key)
         if self.slot_layer is not None:
             slots = slots + self.inducing
         slots = self.merge_heads(slots)
         if self.slot_layer is not None:
             slots = slots + self.slot_layer(slots).relu()
         keys, values = self.split_heads(self.slot_k(slots)), self.split_heads(self.slot_v(slots))
-        return {"keys": keys, "values": without_source(values, padding.key)}
+        return {"keys": keys, "values": zero_empty_sources(values, padding.key)}
 
     def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         return F.scaled_dot_product_attention(query, state["keys"], state["values"]), state

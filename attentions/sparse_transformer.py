@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from attentions.bases.sparse import SparseAttention, Spread, by_halves, check_spread, check_stride, first_heads
-from attentions.kernels.lattice import along_both, along_columns, along_rows
+from attentions.kernels.grid2d import along_both, along_columns, along_rows
 from attentions.kernels.tiles import Tile, tiled_attention
-from attentions.kernels.windowed import Window, windowed_attention
+from attentions.kernels.window_attention import window_attention
+from attentions.kernels.window_layout import Window
 from cab import Pattern, register_attention
 from cab.attention import SoftmaxLimit
 from cab.errors import UserError
@@ -100,7 +101,7 @@ class SparseTransformerAttention(SparseAttention):
         along: dict[str, Any] = {"width": width, "is_causal": causal, "dropout": dropout}
         if self.layout == "strided":
             window = Window(width - 1, 0 if causal else width - 1)
-            first: Spread = functools.partial(windowed_attention, window=window, dropout=dropout)
+            first: Spread = functools.partial(window_attention, window=window, dropout=dropout)
             second: Spread = functools.partial(along_columns, **along)
         else:
             first = functools.partial(along_rows, **along)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attentions.kernels.linear_sums import FeatureMap, Mapped, MeanOfQueries, SumOfKeys, away_from_zero
+from attentions.kernels.linear_sums import FeatureMap, MeanOfQueries, SumOfKeys, away_from_zero
 from attentions.kernels.precision import wide
 from attentions.kernels.recurrence import recurrence
 from attentions.kernels.spans import over_spans
@@ -53,7 +53,8 @@ class LinearizedAttention(Attention):
 
     def features(self, x: Tensor, where: Where) -> Tensor:
         """phi(x), [B, H, N, E] to [B, H, N, r]."""
-        return Mapped.apply(self.feature_map, x, self.factors(x, where))
+        # Contiguous, since the compiler mistakes the strides of an elementwise gradient of two layouts.
+        return self.feature_map.forward(x.contiguous(), self.factors(x, where))
 
     def written(
         self, key: Tensor, padding: Tensor | None, where: Where, _state: DecodeState, _extras: Mapping[str, Tensor]

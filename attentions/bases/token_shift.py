@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attentions.bases.recurrent import Recurrent
 from attentions.kernels.blocks import tokens_at_once
-from attentions.kernels.spans import formed_anew
+from attentions.kernels.checkpointing import recompute
 from cab import PaddingMasks
 from cab.attention import DecodeState
 from cab.padding import lengths
@@ -46,7 +46,7 @@ class TokenShift(Recurrent):
         """Run ``mixed`` on one span of tokens at a time."""
         size = tokens_at_once(len(x) * self.num_heads, x.device)
         spans = zip(x.split(size, dim=1), before.split(size, dim=1), strict=True)
-        parts = zip(*(formed_anew(self.mixed, *span) for span in spans), strict=True)
+        parts = zip(*(recompute(self.mixed, *span) for span in spans), strict=True)
         return tuple(torch.cat(part, dim=1) for part in parts)
 
     def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: PaddingMasks) -> Tensor:

@@ -1,8 +1,7 @@
-"""A depthwise convolution over positions with one kernel a head, as products with banded matrices.
+"""Depthwise convolution over positions with one kernel per head, as products with banded matrices.
 
-On a CPU ``conv2d`` copies its input and keeps several times its size for the backward pass; here a block of
-positions is one matrix product, and what is kept is the input. The gradient by hand takes 0.51 of the memory of
-``conv2d`` at 4,096 positions and 0.63 of its time (results/efficiency/kernel_gains.csv).
+On a CPU ``conv2d`` copies its input and stores several times its size for the backward pass. Here a block of positions
+is one matrix product, and only the input is stored (results/efficiency/kernel_gains.csv lists what that gains).
 
 Shapes: B rows, H heads, G rows times heads, N positions, E width of a head, K taps.
 """
@@ -24,11 +23,11 @@ BLOCK = 64
 
 
 def depthwise_conv(x: Tensor, weight: Tensor) -> Tensor:
-    """y_i = sum_t weight_t x_(i + t - K // 2) for each head, zeros beyond both ends: [B, H, N, E] to the same.
+    """Return y_i = sum_t weight_t x_(i + t - K // 2) for each head, with zeros beyond both ends, [B, H, N, E].
 
     Args:
         x: [B, H, N, E].
-        weight: [H, 1, K, 1], as ``nn.Conv2d`` holds it; K is odd.
+        weight: [H, 1, K, 1], the weight of an ``nn.Conv2d``; K is odd.
     """
     weight = weight.to(x.dtype)
     if x.is_cuda:
@@ -38,7 +37,7 @@ def depthwise_conv(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _blocks(num_positions: int, num_taps: int) -> Iterator[tuple[slice, slice, slice]]:
-    """Positions of a block, those that they see, and the columns of these in the band."""
+    """Yield the positions of each block, the positions it reads, and their columns in the band."""
     half = num_taps // 2
     for begin in range(0, num_positions, BLOCK):
         end, start = min(begin + BLOCK, num_positions), begin - half
@@ -47,7 +46,7 @@ def _blocks(num_positions: int, num_taps: int) -> Iterator[tuple[slice, slice, s
 
 
 def _band(taps: Tensor) -> Tensor:
-    """Taps [G, K] to [G, BLOCK, BLOCK + K - 1]: row i holds them from column i on."""
+    """Expand taps [G, K] to [G, BLOCK, BLOCK + K - 1], where row i holds them from column i on."""
     num_taps = taps.shape[1]
     rows = F.pad(taps.unsqueeze(1).expand(-1, BLOCK, -1), (0, BLOCK)).flatten(1)
     return rows[:, : BLOCK * (BLOCK + num_taps - 1)].unflatten(1, (BLOCK, -1))
@@ -63,7 +62,7 @@ def _forward(x: Tensor, taps: Tensor) -> Tensor:
 
 
 def _backward(grad: Tensor, x: Tensor, taps: Tensor) -> list[Tensor]:
-    """Gradients of input and taps; those of the band's entries are summed before its diagonals are."""
+    """Return the gradients of the input and the taps."""
     band, d_x = _band(taps), BlockSum(x)
     d_band = torch.zeros_like(band, dtype=wide_dtype(band.dtype))
     for here, seen, columns in _blocks(x.shape[2], taps.shape[1]):

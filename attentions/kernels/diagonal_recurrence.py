@@ -1,55 +1,33 @@
-"""A linear recurrence without mixing of its components, over the summaries of blocks: S4D's states.
+"""Linear recurrence with a diagonal transition over block summaries (the states of S4D).
 
 Shapes: D width, B batch, J inputs, M complex modes.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 GROUP = 16
-"""Blocks whose states are formed one after the other; groups of them are joined by the same rule."""
+"""Inputs that one group scans sequentially. The groups are joined by the same recurrence."""
 
 
-class Scan(torch.autograd.Function):
-    """States before each input, s_{j+1} = factor s_j + inputs_j, forwards or from the end: complex [D, B, J, M].
-
-    Its gradient is the same recurrence in the other direction, so no step of it is recorded: `s4d` takes 0.88 (NS) and
-    0.91 (CS) of the memory of plain autograd at 4,096 tokens (results/efficiency/kernel_gains.csv).
+def diagonal_scan(inputs: Tensor, factor: Tensor, first: Tensor, *, reverse: bool = False) -> Tensor:
+    """Return the states before each input, s_{j+1} = factor s_j + inputs_j: complex [D, B, J, M].
 
     Args:
-        inputs: [D, B, J, M].
-        factor: [D, M].
-        first: the state before the first input that is read, [D, B, M].
-        backwards: begin with the last input.
+        inputs: complex [D, B, J, M].
+        factor: complex [D, M].
+        first: the state before the first input that is read, complex [D, B, M].
+        reverse: read the inputs from the last to the first.
     """
-
-    @staticmethod
-    def forward(inputs: Tensor, factor: Tensor, first: Tensor, backwards: bool) -> Tensor:
-        if backwards:
-            return _states(inputs.flip(2), factor[:, None], first).flip(2)
-        return _states(inputs, factor[:, None], first)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, factor, _, ctx.backwards = inputs
-        ctx.save_for_backward(factor, output)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        factor, states = ctx.saved_tensors
-        back, start = factor.conj().resolve_conj(), -1 if ctx.backwards else 0
-        grad_inputs = Scan.apply(grad, back, torch.zeros_like(grad[:, :, 0]), not ctx.backwards)
-        grad_factor = torch.einsum("dbjm,dbjm->dm", grad_inputs, states.conj())
-        grad_first = torch.addcmul(grad[:, :, start], back.unsqueeze(1), grad_inputs[:, :, start])
-        return grad_inputs, grad_factor, grad_first, None
+    if reverse:
+        return _scan(inputs.flip(2), factor[:, None], first).flip(2)
+    return _scan(inputs, factor[:, None], first)
 
 
-def _states(inputs: Tensor, factor: Tensor, first: Tensor) -> Tensor:
-    """The recurrence, step by step for a few inputs, else in groups that advance together; factor [D, 1, M]."""
+def _scan(inputs: Tensor, factor: Tensor, first: Tensor) -> Tensor:
+    """Scan forward: step by step for few inputs, else in groups that advance together. ``factor`` is [D, 1, M]."""
     count = inputs.shape[2]
     if count <= GROUP:
         series = [first]
@@ -64,7 +42,7 @@ def _states(inputs: Tensor, factor: Tensor, first: Tensor) -> Tensor:
     for one in groups.unbind(dim=3):
         within.append(torch.addcmul(one, factor.unsqueeze(1), within[-1]))
         decay.append(decay[-1] * factor)
-    starts = _states(within.pop(), decay.pop(), first)
+    starts = _scan(within.pop(), decay.pop(), first)
     states = torch.stack(within, dim=3)
     states.addcmul_(torch.stack(decay, dim=2).unsqueeze(1), starts.unsqueeze(3))
     return states.flatten(2, 3)[:, :, :count]

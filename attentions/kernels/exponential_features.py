@@ -5,8 +5,8 @@ With a_ir = exp(w_r . q_i) and b_jr = exp(w_r . k_j - |k_j|^2 / 2) (the factor o
     sum_j sum_r a_ir b_jr v_j / sum_j sum_r a_ir b_jr = sum_r softmax_r(w_r . q_i + log sum_j b_jr) mean_r,
     mean_r = sum_j softmax_j(w_r . k_j - |k_j|^2 / 2) v_j,
 
-so nothing over- or underflows and no scale has to be chosen. Tokens are taken some at a time, whose features stay in
-the processor's cache; the backward pass forms them anew, so no feature of a token is ever kept.
+so nothing over- or underflows and no scale has to be chosen. Tokens are processed in chunks whose features fit in the
+processor cache, and features are recomputed in the backward pass instead of stored.
 
 Shapes: G rows times heads, N queries, M keys, E width of a head, r features.
 """
@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attentions.kernels.blocks import pieces
-from attentions.kernels.softmax import softmax_gradient
+from attentions.kernels.blocks import pieces, tokens_at_once
+from attentions.kernels.checkpointing import recompute
 
 
 def _key_logarithms(key: Tensor, weights: Tensor, hidden: Tensor | None) -> Tensor:
-    """w_r . k_j - |k_j|^2 / 2, [G, r, keys]; ``hidden`` [G, 1, keys] is added."""
+    """Return w_r . k_j - |k_j|^2 / 2, [G, r, keys], plus ``hidden`` [G, 1, keys]."""
     bias = key.square().sum(dim=-1).mul_(-0.5).unsqueeze(1)
     if hidden is not None:
         bias = bias + hidden
@@ -32,10 +32,10 @@ def _key_logarithms(key: Tensor, weights: Tensor, hidden: Tensor | None) -> Tens
 
 
 class KeyMeans(torch.autograd.Function):
-    """mean_r [G, r, E] and log sum_j b_jr [G, r] of keys and values [G, M, E], weights [G, r, E].
+    """Compute mean_r [G, r, E] and log sum_j b_jr [G, r] from keys and values [G, M, E] and weights [G, r, E].
 
-    ``hidden`` [G, 1, M] or None is added to the logarithms: zero, or very negative for padding.
-    By hand it takes 0.72 of the memory of plain autograd at 4,096 keys (results/efficiency/kernel_gains.csv).
+    ``hidden`` [G, 1, M] or None is added to the logarithms: zero, or very negative for padding. The gradient is
+    hand-written (results/efficiency/kernel_gains.csv lists what that gains).
     """
 
     @staticmethod
@@ -73,37 +73,19 @@ class KeyMeans(torch.autograd.Function):
             return key_grad, value_grad, None, None
 
 
-class FeatureMean(torch.autograd.Function):
-    """sum_r softmax_r(w_r . q_i + log_mass_r) mean_r: [G, N, E] of queries [G, N, E].
+def read_features(query: Tensor, weights: Tensor, means: Tensor, log_mass: Tensor) -> Tensor:
+    """Return sum_r softmax_r(w_r . q_i + log_mass_r) mean_r, [G, N, E].
 
-    By hand, `performer` in NS takes 0.53 of the memory of plain autograd at 4,096 tokens with its 266 features; with 64
-    or fewer it gains nothing (results/efficiency/kernel_gains.csv).
+    Args:
+        query: [G, N, E].
+        weights: w, [G, r, E], without a gradient.
+        means: [G, r, E].
+        log_mass: [G, r].
     """
 
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, weights: Tensor, means: Tensor, log_mass: Tensor) -> Tensor:
-        output = torch.empty_like(query)
-        for piece in pieces(query):
-            output[:, piece] = torch.bmm(_feature_shares(query[:, piece], weights, log_mass), means)
-        ctx.save_for_backward(query, weights, means, log_mass)
-        return output
+    def read(query: Tensor, means: Tensor, log_mass: Tensor) -> Tensor:
+        logits = torch.baddbmm(log_mass.unsqueeze(1), query, weights.transpose(1, 2))
+        return torch.bmm(logits.softmax(dim=-1), means)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, weights, means, log_mass = ctx.saved_tensors
-        with torch.autocast(grad.device.type, enabled=False):
-            query_grad = torch.empty_like(query)
-            means_grad, mass_grad = torch.zeros_like(means), torch.zeros_like(log_mass)
-            for piece in pieces(query):
-                share, g = _feature_shares(query[:, piece], weights, log_mass), grad[:, piece]
-                means_grad.baddbmm_(share.transpose(1, 2), g)
-                share_grad = torch.bmm(g, means.transpose(1, 2))
-                logs_grad = softmax_gradient(share, share_grad)
-                mass_grad.add_(logs_grad.sum(dim=1))
-                query_grad[:, piece] = torch.bmm(logs_grad, weights)
-            return query_grad, None, means_grad, mass_grad
-
-
-def _feature_shares(query: Tensor, weights: Tensor, log_mass: Tensor) -> Tensor:
-    return torch.baddbmm(log_mass.unsqueeze(1), query, weights.transpose(1, 2)).softmax(dim=-1)
+    size = tokens_at_once(len(query), query.device)
+    return torch.cat([recompute(read, piece, means, log_mass) for piece in query.split(size, dim=1)], dim=1)

@@ -1,6 +1,6 @@
-"""Features of kernel attentions whose slopes follow from the features themselves, so that nothing else is kept.
+"""Feature maps of kernel attentions whose gradients follow from the features, so that no input is stored.
 
-What a feature map is: kernels.linear_sums. Shapes: N tokens, E width of a head, r features.
+They implement ``linear_sums.FeatureMap``. Shapes: N tokens, E width of a head, r features.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LEAK = 0.01
 
 
 class Elementwise(NamedTuple):
-    """A function of each number, its slope as a function of its value, and whether it is never negative."""
+    """An elementwise function, its derivative as a function of its value, and whether it is never negative."""
 
     function: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]
@@ -41,7 +41,7 @@ KERNELS = {
 
 
 def kernel_of(name: str) -> Elementwise:
-    """The features called ``name``; UserError for a name that is none."""
+    """Return the feature map called ``name``, or raise UserError if there is none."""
     if name not in KERNELS:
         raise UserError(f"kernel must be one of {', '.join(KERNELS)}, got '{name}'")
     return KERNELS[name]

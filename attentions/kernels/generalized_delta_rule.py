@@ -1,8 +1,8 @@
-"""A matrix that forgets by feature and removes along one direction what it holds for another, computed block by block.
+"""The generalized delta rule of RWKV-7: a transition that is diagonal plus rank one, computed block by block.
 
     S_t = exp(g_t) S_{t-1} - e_t (x) (r_t S_{t-1}) + k_t (x) v_t,    o_t = q_t S_t
 
-The transition is diagonal plus rank one. Shapes: B batch, H heads, N tokens, K and V widths of a key and a value; J
+Shapes: B batch, H heads, N tokens, K and V widths of a key and a value; J
 blocks of C tokens.
 """
 
@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.corrected_states import corrected_states, is_fused
+from attentions.kernels.delta_rule_chunked import delta_rule_chunked, is_fused
 from attentions.kernels.recurrence import block_size, in_blocks
 
 BLOCK = 16
-"""Tokens of a block, within which decays are divided by each other: ``log_decay`` says how far that goes."""
+"""Tokens per block. Within a block decays are divided by each other, which bounds ``log_decay``."""
 
 
 def generalized_delta_rule(
     query: Tensor, key: Tensor, value: Tensor, removal: Tensor, erasure: Tensor, log_decay: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Outputs [B, H, N, V] and the state [B, H, K, V] after the last token.
+    """Return outputs [B, H, N, V] and the state [B, H, K, V] after the last token.
 
     Within a block what a token finds, x_t = r_t S_{t-1}, solves (1 + A) x = D v + d r S with A and D the decayed
     products of r with earlier e and k, and S before the block: a triangular system for the two parts of the right side
@@ -62,7 +62,7 @@ def _written(
     """Values above what is found, [B, H, J, 2 C, V]; the states before blocks [B, H, J, K, V], and after the last."""
     if is_fused(seen):  # values are rows that find what they are, whatever the state is
         own, seen = torch.cat([value, own], dim=-2), F.pad(seen, (0, 0, value.shape[-2], 0))
-        return corrected_states(state, own, seen, kept.mT, decay)
+        return delta_rule_chunked(state, own, seen, kept.mT, decay)
     written, states = [], [state]
     for v, x, w, rows, factor in zip(*(y.unbind(2) for y in (value, own, seen, kept, decay)), strict=True):
         written.append(torch.cat([v, x + w @ states[-1]], dim=-2))

@@ -1,8 +1,7 @@
-"""Kernel attention over all keys with features that are cheap to form: they are never kept.
+"""Kernel attention over all keys with feature maps that are cheap to evaluate.
 
-Tokens are taken some at a time, whose features stay in the processor's cache; the backward pass forms them anew.
-What a feature map is: ``forward(x, factors)`` gives the features, ``backward(features, factors, grad)`` the gradient
-of x from the features themselves. ``factors`` [B or 1, 1, tokens, ...] depend on the position, or are None.
+Tokens are processed in chunks whose features fit in the processor cache, and features are recomputed in the backward
+pass instead of stored. The gradients are hand-written (results/efficiency/kernel_gains.csv lists what that gains).
 
 Shapes: B batch, H heads, N queries, M keys, E width of a head, r features.
 """
@@ -19,13 +18,19 @@ from attentions.kernels.blocks import pieces
 
 
 class FeatureMap(Protocol):
-    def forward(self, x: Tensor, factors: Tensor | None) -> Tensor: ...
+    """A feature map phi and its gradient. ``factors`` [B or 1, 1, tokens, ...] depend on the position, or are None."""
 
-    def backward(self, features: Tensor, factors: Tensor | None, grad: Tensor) -> Tensor: ...
+    def forward(self, x: Tensor, factors: Tensor | None) -> Tensor:
+        """Return the features of ``x``."""
+        ...
+
+    def backward(self, features: Tensor, factors: Tensor | None, grad: Tensor) -> Tensor:
+        """Return the gradient of ``x`` from its features and their gradient."""
+        ...
 
 
 def away_from_zero(x: Tensor, smallest: float) -> Tensor:
-    """``x``, or ``smallest`` with its sign where it is nearer to zero: a denominator."""
+    """Return ``x`` with absolute values below ``smallest`` raised to it, signs kept, for use as a denominator."""
     return torch.where(x.abs() < smallest, torch.full_like(x, smallest).copysign(x), x)
 
 
@@ -40,32 +45,8 @@ def _key_features(
     return features if padding is None else features.masked_fill_(padding[:, None, piece, None], 0.0)
 
 
-class Mapped(torch.autograd.Function):
-    """phi(x); keeps its output alone, which is what its reader keeps as well.
-
-    By hand, `linear` in CS takes 0.85 of the memory of plain autograd at 512 tokens; where spans are formed anew, from
-    4,096 on, the same (results/efficiency/kernel_gains.csv).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, kind: FeatureMap, x: Tensor, factors: Tensor | None) -> Tensor:
-        features = kind.forward(x, factors)
-        ctx.save_for_backward(features, factors)
-        ctx.kind = kind
-        return features
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        features, factors = ctx.saved_tensors
-        return None, ctx.kind.backward(features, factors, grad), None
-
-
 class SumOfKeys(torch.autograd.Function):
-    """phi(k)^T v [B, H, r, E] and phi(k)^T 1 [B, H, r] of keys and values [B, H, M, E]; padding [B, M] or None.
-
-    By hand it takes 0.88 of the memory of plain autograd at 4,096 keys (results/efficiency/kernel_gains.csv).
-    """
+    """Compute phi(k)^T v [B, H, r, E] and phi(k)^T 1 [B, H, r] from keys and values [B, H, M, E] and padding [B, M]."""
 
     @staticmethod
     def forward(
@@ -98,15 +79,14 @@ class SumOfKeys(torch.autograd.Function):
 
 
 def _masses(features: Tensor, mass: Tensor) -> Tensor:
-    """phi(q) mass, [B, H, tokens, 1]; a product of matrix and vector is eight times slower here."""
+    """Return phi(q) mass, [B, H, tokens, 1]. A matrix-vector product would be eight times slower here."""
     return (features * mass.unsqueeze(-2)).sum(dim=-1, keepdim=True)
 
 
 class MeanOfQueries(torch.autograd.Function):
-    """phi(q) sums / phi(q) mass, kept away from zero by ``smallest``: [B, H, N, E] of queries [B, H, N, E].
+    """Compute phi(q) sums / phi(q) mass, [B, H, N, E], with denominators of at least ``smallest`` in absolute value.
 
-    The gradient of a denominator is minus the product of features and their own gradient, over the denominator.
-    By hand it takes 0.50 of the memory of plain autograd at 4,096 queries (results/efficiency/kernel_gains.csv).
+    The gradient of a denominator is minus the product of the features and their gradient, divided by the denominator.
     """
 
     @staticmethod

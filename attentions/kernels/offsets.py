@@ -1,9 +1,10 @@
-"""Softmax attention over keys at a few distances from every query: products of shifted views, one for each distance.
+"""Softmax attention over keys at a few fixed distances from the query, as products of shifted views.
 
-Neither gathered keys nor an N x N mask is formed. A few heads at a time; weights are computed anew in the backward
-pass, and gradients add up in place, where autograd would make a tensor for each distance.
+Neither gathered keys nor an N x N mask is formed. A few heads are processed at a time. The hand-written backward pass
+recomputes the weights and accumulates gradients in place, where autograd would allocate a tensor per distance
+(results/efficiency/kernel_gains.csv).
 
-Shapes: B rows, H heads, h heads of a piece, N tokens, E width of a head, P distances.
+Shapes: B rows, H heads, h heads of a chunk, N tokens, E width of a head, P distances.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from attentions.kernels.precision import no_weight, wide_dtype
 from attentions.kernels.softmax import softmax_gradient
 
 
-def offset_attention(
+def relative_offset_attention(
     query: Tensor, key: Tensor, value: Tensor, offsets: Sequence[int], *, dropout: float = 0.0
 ) -> Tensor:
-    """softmax over p of q_i k_(i + p) / sqrt(E), times v_(i + p), for those of the distances p that exist.
+    """Return the softmax over p of q_i k_(i + p) / sqrt(E), times v_(i + p), [B, H, N, E].
 
-    [B, H, N, E] to the same; ``offsets`` has 0, so that every token sees one.
+    Distances that lead outside the sequence are left out. ``offsets`` must contain 0, so that every token sees a key.
     """
     inside = [p for p in offsets if abs(p) < query.shape[2]]
     return _attend(query, key.to(query.dtype), value.to(query.dtype), inside, dropout, dropout_seed(dropout))
 
 
 def _pieces(x: Tensor) -> Iterator[tuple[int, int, slice]]:
-    """Numbers of pieces, their rows and heads."""
+    """Yield the number, sequence and heads of each chunk."""
     size, number = groups_at_once(x.shape[2], x.device), 0
     for row in range(len(x)):
         for begin in range(0, x.shape[1], size):
@@ -40,12 +41,12 @@ def _pieces(x: Tensor) -> Iterator[tuple[int, int, slice]]:
 
 
 def _places(length: int, offset: int) -> tuple[slice, slice]:
-    """The queries that have a key at this distance, and these keys."""
+    """Return the queries that have a key at this distance, and these keys."""
     return slice(max(0, -offset), length - max(0, offset)), slice(max(0, offset), length - max(0, -offset))
 
 
 def _weights(query: Tensor, key: Tensor, offsets: list[int]) -> Tensor:
-    """[h, N, P], in float32 at least."""
+    """Return the weights [h, N, P] in float32 or wider."""
     num_heads, length, width = query.shape
     dtype = wide_dtype(query.dtype)
     logits = query.new_full((num_heads, length, len(offsets)), no_weight(dtype), dtype=dtype)
@@ -111,4 +112,4 @@ def _backward(
     return gradients
 
 
-_attend = differentiable_operator("offset_attention", _forward, _backward, gradients=("query", "key", "value"))
+_attend = differentiable_operator("relative_offset_attention", _forward, _backward, gradients=("query", "key", "value"))

@@ -1,5 +1,7 @@
-"""Functions with gradients by hand, keeping their inputs alone: as operators opaque to ``torch.compile`` where it reads
-them, else as plain functions, since the first call of an operator loads the compiler (as long as torch itself takes).
+"""Functions with hand-written gradients that store only their inputs.
+
+Under ``torch.compile`` they are opaque operators. Otherwise they are plain functions, since the first call of an
+operator loads the compiler, which takes as long as importing torch.
 """
 
 from __future__ import annotations
@@ -7,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
@@ -15,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 
 def like_the_first(first: Tensor, *_: Any) -> Tensor:
-    """An uncleared tensor of the shape and type of the first input."""
+    """Return an uninitialized tensor of the shape and dtype of the first input."""
     return torch.empty_like(first)
 
 
@@ -28,15 +30,16 @@ def differentiable_operator(
     shapes: Callable[..., Any] = like_the_first,
     keeps: Sequence[int] = (),
 ) -> Callable[..., Any]:
-    """``forward`` with ``backward`` as its derivative; for the compiler it is the operator ``cab::name``.
+    """Return ``forward`` with ``backward`` as its derivative; under the compiler it is the operator ``cab::name``.
 
     Args:
-        forward: a function with type annotations, of tensors, tensors or None, numbers and lists of numbers.
-        backward: a function with type annotations, of the gradients of all outputs, all inputs of ``forward``, and
-            the outputs that are kept; gives the gradients of the inputs in ``gradients`` that are not None, in order.
+        name: of the operator.
+        forward: a function with type annotations that takes tensors, None, numbers and lists of numbers.
+        backward: a function with type annotations that takes the gradients of all outputs, all inputs of ``forward``,
+            and the stored outputs. It returns the gradients of the inputs in ``gradients`` that are not None, in order.
         gradients: names of the inputs that have a gradient.
-        shapes: uncleared outputs, from the inputs.
-        keeps: numbers of the outputs that ``backward`` reads.
+        shapes: a function from the inputs to uninitialized outputs.
+        keeps: indices of the outputs that ``backward`` reads.
     """
     names = list(inspect.signature(forward).parameters)
     places = [names.index(wanted) for wanted in gradients]
@@ -81,3 +84,23 @@ def differentiable_operator(
             return differentiate(backward, ctx, *output_gradients)
 
     return lambda *inputs: call(*inputs) if torch.compiler.is_compiling() else Plain.apply(*inputs)
+
+
+def of_flat_arguments(function: Callable[..., Any], inputs: Any, *gradients: str) -> Callable[..., Any]:
+    """Return ``function(*gradients, inputs(...))`` as a function of the gradients and the fields of ``inputs``.
+
+    Args:
+        function: takes the gradients of the outputs, and one named tuple.
+        inputs: class of the named tuple; its annotations become those of the arguments.
+        gradients: names of the gradients.
+    """
+    kind, count = inspect.Parameter.POSITIONAL_OR_KEYWORD, len(gradients)
+    types = dict.fromkeys(gradients, Tensor) | get_type_hints(inputs)
+
+    def call(*arguments: Any) -> Any:
+        return function(*arguments[:count], inputs(*arguments[count:]))
+
+    parameters = [inspect.Parameter(name, kind, annotation=annotation) for name, annotation in types.items()]
+    returned = get_type_hints(function)["return"]
+    call.__signature__ = inspect.Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
+    return call

@@ -1,9 +1,8 @@
-"""Attention over subsets of the keys, a few heads at a time and formed anew in the backward pass.
+"""Attention over subsets of the keys, a few heads at a time, recomputed in the backward pass.
 
-What a method forms for a few heads (gathered keys, logits, weights) is then in memory for these alone, and its
-gradient is autograd's.
+Gathered keys, logits and weights exist for a few heads at a time. The gradient is that of autograd.
 
-Shapes: B rows, H heads, N queries, E width of a head, h heads of a piece.
+Shapes: B rows, H heads, N queries, E width of a head, h heads of a chunk.
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
+from attentions.kernels.checkpointing import recompute
 from attentions.kernels.precision import no_weight, wide
 from cab.padding import lengths
 
 ON_CPU, ELSEWHERE = 2**21, 2**27
-"""Numbers that a piece forms, at most, if it has more than one head."""
+"""Largest number of elements that a chunk of more than one head computes."""
 
 
 def at_once(cost: int, device: torch.device) -> int:
-    """How many of what forms ``cost`` numbers each, at least one."""
+    """Return how many items fit in a chunk if each computes ``cost`` elements, at least one."""
     return max(1, (ON_CPU if device.type == "cpu" else ELSEWHERE) // max(cost, 1))
 
 
@@ -35,14 +34,14 @@ def in_pieces(
     cost: int,
     dropout: float = 0.0,
 ) -> Tensor:
-    """``function(*heads, *per_head)`` of a few heads of one row at a time, in float32 at least.
+    """Return ``function(*heads, *per_head)``, computed for a few heads of one sequence at a time in float32 or wider.
 
     Args:
-        function: [h, N, E] of each of ``heads``, [h, ...] of each of ``per_head``, to [h, N, E].
+        function: maps [h, N, E] of each of ``heads`` and [h, ...] of each of ``per_head`` to [h, N, E].
         heads: [B, H, N, E] each.
-        per_head: [H, ...] each, the same for all rows.
-        cost: numbers that one head forms.
-        dropout: whether the function draws random numbers: not 0.
+        per_head: [H, ...] each, shared by all sequences.
+        cost: elements that one head computes.
+        dropout: above 0 if the function draws random numbers.
     """
     size = at_once(cost, heads[0].device)
     shared = [x.split(size) for x in per_head]
@@ -50,32 +49,32 @@ def in_pieces(
     with torch.autocast(heads[0].device.type, enabled=False):
         for row in zip(*(x.unbind() for x in heads), strict=True):
             pieces = zip(*(x.split(size) for x in row), *shared, strict=True)
-            rows.append(torch.cat([formed_anew(function, piece, dropout) for piece in pieces]))
+            rows.append(torch.cat([recompute_upcast(function, piece, dropout) for piece in pieces]))
     return torch.stack(rows)
 
 
-def formed_anew(function: Callable[..., Tensor], piece: Sequence[Tensor], dropout: float = 0.0) -> Tensor:
-    """``function(*piece)`` in float32 at least, in the type of the first input; what it forms is not kept."""
+def recompute_upcast(function: Callable[..., Tensor], piece: Sequence[Tensor], dropout: float = 0.0) -> Tensor:
+    """Recompute ``function(*piece)`` in float32 or wider, and return it in the dtype of the first input."""
 
     def compute(*x: Tensor) -> Tensor:
         return function(*(wide(part) if part.is_floating_point() else part for part in x)).to(piece[0].dtype)
 
-    if not torch.is_grad_enabled():
-        return compute(*piece)
-    return checkpoint(compute, *piece, use_reentrant=False, preserve_rng_state=dropout > 0.0)
+    output: Tensor = recompute(compute, *piece, draws=dropout > 0.0)
+    return output
 
 
 def weighted(logits: Tensor, hidden: Tensor | None, dropout: float) -> Tensor:
-    """Weights over the last dimension of ``logits``, none where ``hidden``; equal ones where all is hidden."""
+    """Return the softmax over the last dimension, zero where ``hidden``, or equal weights where all keys are hidden."""
     if hidden is not None:
         logits = logits.masked_fill(hidden, no_weight(logits.dtype))
     return F.dropout(logits.softmax(dim=-1), dropout)
 
 
 def each_length(function: Callable[..., Tensor], heads: Sequence[Tensor], mask: Tensor | None) -> Tensor:
-    """``function(*heads)`` of rows of equal length together, without their padding, which is on the right.
+    """Return ``function(*heads)``, called once per sequence length, without the padding on the right.
 
-    For what depends on the length of a row. ``heads`` are [B, ..., N, E] and ``mask`` [B, N]; padded outputs are zero.
+    This is for methods that depend on the length of a sequence. ``heads`` are [B, ..., N, E] and ``mask`` is [B, N].
+    Padded outputs are zero.
     """
     if mask is None:
         return function(*heads)

@@ -1,4 +1,4 @@
-"""In which precision sums over many tokens are formed, and what stands for the weight of nothing."""
+"""Accumulation dtype of sums over many tokens, and the logit of a hidden key."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from torch import Tensor
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """``dtype``, or float32 where that is more."""
+    """Return ``dtype``, or float32 if that is wider."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def wide(x: Tensor) -> Tensor:
-    """``x`` in float32 at least."""
+    """Return ``x`` in float32 or wider."""
     return x.to(wide_dtype(x.dtype))
 
 
 def no_weight(dtype: torch.dtype = torch.float32) -> float:
-    """Logarithm of the weight of nothing; finite, so that sums of a few and differences are numbers."""
+    """Return the logit of a hidden key. It is finite, so that sums and differences of a few of them are not NaN."""
     return max(-1e30, torch.finfo(dtype).min / 4)

@@ -1,4 +1,4 @@
-"""A matrix that forgets and is written to token by token, computed block by block.
+"""Gated linear attention: a decaying matrix state with one rank-one write per token, computed block by block.
 
     S_t = exp(g_t) S_{t-1} + k_t (x) v_t,    o_t = q_t S_t
 
@@ -11,27 +11,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.decayed_sums import decayed_sums
+from attentions.kernels.gated_linear_recurrence import gated_linear_recurrence
 
 BLOCK = 64
-"""Tokens whose products with each other are formed; before them stands one state. A power of two."""
+"""Tokens per block, whose products with each other are formed. A power of two."""
 
 FORGOTTEN = -1e3
-"""A log decay whose exp is zero in every type, and beside which sums in float64 keep their digits."""
+"""A log decay whose exp is zero in every dtype, and that leaves the digits of sums in float64."""
 
 
 def recurrence(
     query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor | None, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Outputs [B, H, N, V] and the state [B, H, K, V] after the last token.
+    """Return outputs [B, H, N, V] and the state [B, H, K, V] after the last token.
 
-    Every factor is exp of a sum of log decays between two tokens, never of a difference of such sums: none exceeds
-    one, and none loses digits to what was forgotten long before.
+    Every factor is exp of a sum of log decays between two tokens, never of a difference of such sums. No factor exceeds
+    one, and none loses precision to earlier decays.
 
     Args:
-        query, key: [B, H or 1, N, K]; one for all heads is multiplied once.
+        query, key: [B, H or 1, N, K]; with 1, all heads share one product.
         value: [B, H, N, V].
-        log_decay: g <= 0 of each head [B or 1, H, N], of each feature [B or 1, H, N, K], or None for none.
+        log_decay: g <= 0 per head [B or 1, H, N] or per feature [B or 1, H, N, K]; None for no decay.
         state: S before the first token, [B, H, K, V].
     """
     length = query.shape[2]
@@ -48,18 +48,18 @@ def recurrence(
         factors = _head_factors if log_decay.dim() == 3 else _feature_factors
         scores, prefix, suffix, whole = factors(q, k, in_blocks(log_decay, size, dim=2))
         q, k = q * prefix, k * suffix
-    before, state = decayed_sums(state, k.mT @ v, whole)
+    before, state = gated_linear_recurrence(state, k.mT @ v, whole)
     output = scores @ v + q @ before
     return output.flatten(2, 3)[:, :, :length], state
 
 
 def block_size(length: int, most: int = BLOCK) -> int:
-    """The power of two that holds ``length`` tokens, at most ``most``."""
+    """Return the smallest power of two of at least ``length``, but at most ``most``."""
     return min(most, 1 << (length - 1).bit_length())
 
 
 def in_blocks(x: Tensor, size: int, dim: int = 2) -> Tensor:
-    """[B, H, N, ...] to [B, H, J, C, ...], filled up with zeros at the right end."""
+    """Reshape [B, H, N, ...] to [B, H, J, C, ...], padded with zeros on the right."""
     missing = -x.shape[dim] % size
     if missing:
         x = F.pad(x, (0, 0) * (x.dim() - dim - 1) + (0, missing))
@@ -67,10 +67,13 @@ def in_blocks(x: Tensor, size: int, dim: int = 2) -> Tensor:
 
 
 def head_decays(g: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of log decays [B, H, J, C]: from token j to i [.., C, C], zero for j > i; from before the block to each token
-    [.., C, 1]; from each token to the end [.., C, 1]; and of the block [.., 1, 1].
+    """Return the decays within blocks from log decays [B, H, J, C].
 
-    Sums are in float64, where their differences keep the digits that float32 has room for.
+    Sums are in float64, so that their differences are exact to float32.
+
+    Returns:
+        Decays from token j to token i [.., C, C], zero for j > i; from before the block to each token [.., C, 1]; from
+        each token to the end of the block [.., C, 1]; and over the block [.., 1, 1].
     """
     sums = g.double().clamp(min=FORGOTTEN).cumsum(dim=-1)
     upper = torch.ones(g.shape[-1], g.shape[-1], dtype=torch.bool, device=g.device).triu(1)
@@ -81,13 +84,13 @@ def head_decays(g: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, 
 
 
 def _head_factors(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Decayed products within blocks [B, H, J, C, C], and the other three of :func:`head_decays`."""
+    """Return decayed products within blocks [B, H, J, C, C], and the last three results of :func:`head_decays`."""
     between, prefix, suffix, whole = head_decays(g, q.dtype)
     return (q @ k.mT) * between, prefix, suffix, whole
 
 
 def _feature_factors(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same for log decays of each feature [B, H, J, C, K]; the block's is [.., K, 1]."""
+    """Return what :func:`_head_factors` does for log decays per feature [B, H, J, C, K]; the last one is [.., K, 1]."""
     shape = torch.broadcast_shapes(q.shape, k.shape, g.shape)
     flat = [x.expand(shape).reshape(-1, *shape[-2:]) for x in (q, k, g)]
     scores = _decayed_products(*flat).unflatten(0, shape[:-2])
@@ -96,16 +99,16 @@ def _feature_factors(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, T
 
 
 def _sums_to(g: Tensor, *, inclusive: bool) -> Tensor:
-    """Sums of log decays [..., C, K] from the first to each token, or over those after each; by a matrix of ones."""
+    """Sum log decays [..., C, K] from the first token to each one, or over the tokens after each one."""
     ones = torch.ones(g.shape[-2], g.shape[-2], dtype=g.dtype, device=g.device)
     return (ones.tril() if inclusive else ones.triu(1)) @ g
 
 
 def _decayed_products(q: Tensor, k: Tensor, g: Tensor) -> Tensor:
-    """sum_c q_ic k_jc exp(g_(j+1)c + ... + g_ic) for j <= i, else zero: [P, C, K] to [P, C, C].
+    """Return sum_c q_ic k_jc exp(g_(j+1)c + ... + g_ic) for j <= i, else zero: [P, C, K] to [P, C, C].
 
-    A block is halved: a pair of one token in each half decays to their border and on from it, two factors of at most
-    one, so these pairs are a matrix product; what is left are two blocks of half the size.
+    A block is split in halves. A pair with one token in each half decays to the border and on from it, by two factors
+    of at most one, so these pairs are one matrix product. The pairs within each half are two blocks of half the size.
     """
     size = q.shape[1]
     if size == 1:

@@ -1,4 +1,4 @@
-"""Weights of all pairs, for some targets at a time: formed anew in the backward pass, never held for all.
+"""Weights of all pairs, for some targets at a time, recomputed in the backward pass.
 
 Shapes: B batch, H heads, N targets, M keys, E width of a value.
 """
@@ -10,24 +10,25 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
+
+from attentions.kernels.checkpointing import recompute
 
 ON_CPU, ELSEWHERE = 2**21, 2**26
-"""Weights in memory at once; elsewhere a launch costs more than memory."""
+"""Weights per chunk of targets. On a GPU, launches cost more than memory."""
 
 FEWEST = 16
-"""Targets at once, at least."""
+"""Smallest chunk of targets."""
 
 
 def sums_by_targets(
     weigh: Callable[[slice, int], Tensor], query: Tensor, value: Tensor, *, is_causal: bool, dropout: float = 0.0
 ) -> Tensor:
-    """Weighted sums of ``value`` [B, H, M, E] for each target of ``query`` [B, H, N, ...]: [B, H, N, E].
+    """Return the weighted sum of ``value`` [B, H, M, E] for each target of ``query`` [B, H, N, ...], [B, H, N, E].
 
     Args:
-        weigh: from a slice of the targets and a number of keys m to their weights of the first m, [B, H, targets, m].
-        query: of which only the shape is read.
-        is_causal: whether target i has no weight beyond key i, so that these weights need not be asked for.
+        weigh: maps a slice of the targets and a number of keys m to weights of the first m keys, [B, H, targets, m].
+        query: only its shape is used.
+        is_causal: whether target i sees no key after i, so that later weights are not computed.
         dropout: probability of dropping a weight.
     """
     num_targets, num_keys = query.shape[2], value.shape[2]
@@ -41,17 +42,14 @@ def sums_by_targets(
     outputs = []
     for begin in range(0, num_targets, size):
         targets = slice(begin, min(begin + size, num_targets))
-        if torch.is_grad_enabled():
-            outputs.append(checkpoint(some, targets, use_reentrant=False, preserve_rng_state=dropout > 0.0))
-        else:
-            outputs.append(some(targets))
+        outputs.append(recompute(some, targets, draws=dropout > 0.0))
     return torch.cat(outputs, dim=2)
 
 
 def unseen(targets: slice, num_keys: int, hidden: Tensor | None, *, is_causal: bool, like: Tensor) -> Tensor | None:
-    """Which of the first ``num_keys`` keys those targets do not see, bool [B or 1, 1, targets or 1, num_keys].
+    """Return which of the first ``num_keys`` keys are masked, bool [B or 1, 1, targets or 1, num_keys].
 
-    None where they see all; ``hidden`` [B, M] keys are seen by no target.
+    None if the targets see all of them. Keys in ``hidden`` [B, M] are masked for all targets.
     """
     mask = None if hidden is None else hidden[:, None, None, :num_keys]
     if is_causal:

@@ -1,7 +1,7 @@
-"""Softmax attention of tiles of queries over keys that are listed for each: gathered once for all queries of a tile.
+"""Softmax attention of tiles of queries over listed keys, gathered once for all queries of a tile.
 
-Weights are computed anew in the backward pass, and gradients of gathered keys add up in place, where autograd would
-make a tensor of the whole sequence for each tile.
+The hand-written backward pass recomputes the weights and accumulates gradients of gathered keys in place, where
+autograd would allocate a tensor of the whole sequence per tile (results/efficiency/kernel_gains.csv).
 
 Shapes: B rows, H heads, N queries, M keys, E width of a head, Q queries and K keys of a tile.
 """
@@ -21,26 +21,26 @@ from attentions.kernels.softmax import softmax_gradient
 
 
 class Tile(NamedTuple):
-    """Queries, none of which is in another tile, and the keys that they see."""
+    """Queries that are in no other tile, and the keys that they see."""
 
     queries: slice | Tensor
     """A slice of the sequence, or [Q]."""
     keys: slice | Tensor
     """A slice of the sequence, [K], or [H, K] where heads see different ones."""
     hidden: Tensor | None = None
-    """What is not seen, [Q or 1, K] or [H, Q or 1, K]."""
+    """True = hidden, [Q or 1, K] or [H, Q or 1, K]."""
 
 
 def tiled_attention(
     query: Tensor, key: Tensor, value: Tensor, tiles: Sequence[Tile], *, dropout: float = 0.0
 ) -> Tensor:
-    """softmax(q K^T / sqrt(E)) V of each tile, [B, H, N, E]; zero for a query that sees no key, or is in no tile."""
+    """Return softmax(q K^T / sqrt(E)) V of each tile, [B, H, N, E]; zero for queries without a key or a tile."""
     dtype = query.dtype
     return _Tiled.apply(query, key.to(dtype), value.to(dtype), tiles, dropout, dropout_seed(dropout))
 
 
 def _take(x: Tensor, where: slice | Tensor) -> Tensor:
-    """The listed tokens of [B, H, N, E]."""
+    """Return the listed tokens of ``x`` [B, H, N, E]."""
     if isinstance(where, slice):
         return x[:, :, where]
     if where.dim() == 1:
@@ -49,7 +49,7 @@ def _take(x: Tensor, where: slice | Tensor) -> Tensor:
 
 
 def _add(total: Tensor, where: slice | Tensor, part: Tensor) -> None:
-    """The way back of :func:`_take`."""
+    """Add ``part`` to the listed tokens of ``total``."""
     if isinstance(where, slice):
         total[:, :, where] += part
     elif where.dim() == 1:
@@ -59,7 +59,7 @@ def _add(total: Tensor, where: slice | Tensor, part: Tensor) -> None:
 
 
 def _weights(query: Tensor, key: Tensor, hidden: Tensor | None) -> Tensor:
-    """[B, H, Q, K], in float32 at least; zero where hidden."""
+    """Return the weights [B, H, Q, K] in float32 or wider, zero where hidden."""
     logits = wide(query * query.shape[-1] ** -0.5) @ wide(key).mT
     if hidden is None:
         return logits.softmax(dim=-1)

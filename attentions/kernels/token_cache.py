@@ -1,4 +1,4 @@
-"""What decoding keeps of every token: tensors that grow by the new tokens, and which of all are padding.
+"""Caches of decoding that grow by the new tokens, with a mask of padding.
 
 Shapes: B batch, H heads, n cached tokens, T new ones.
 """
@@ -12,13 +12,13 @@ from cab.attention import DecodeState
 
 
 def no_tokens(batch_size: int, like: Tensor, **shapes: tuple[int, ...]) -> DecodeState:
-    """A cache of tensors [B, H, 0, ...], by the shapes (H, ...), and of which are ``hidden``, [B, 0]."""
+    """Return an empty cache of tensors [B, H, 0, ...] from the shapes (H, ...), with the mask ``hidden`` [B, 0]."""
     empty = {name: like.new_empty(batch_size, heads, 0, *rest) for name, (heads, *rest) in shapes.items()}
     return {**empty, "hidden": like.new_zeros(batch_size, 0, dtype=torch.bool)}
 
 
 def with_tokens(state: DecodeState, padding: Tensor | None, **new: Tensor) -> DecodeState:
-    """The cache with tensors [B, H, T, ...] at the end of those of the same names; padding [B, T] is hidden."""
+    """Return the cache with new tensors [B, H, T, ...] appended by name; padding [B, T] is hidden."""
     count = next(iter(new.values())).shape[2]
     if padding is None:
         padding = state["hidden"].new_zeros(len(state["hidden"]), count)
@@ -27,7 +27,7 @@ def with_tokens(state: DecodeState, padding: Tensor | None, **new: Tensor) -> De
 
 
 def unseen_tokens(state: DecodeState, num_new: int) -> Tensor:
-    """Which cached tokens the last ``num_new`` of them do not see: padding and later ones, bool [B, 1, T, n]."""
+    """Return the mask of padding and later tokens for the last ``num_new`` cached ones, bool [B, 1, T, n]."""
     hidden = state["hidden"]
     past = hidden.shape[1] - num_new
     later = hidden.new_ones(num_new, hidden.shape[1]).triu(past + 1)

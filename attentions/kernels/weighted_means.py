@@ -1,4 +1,4 @@
-"""Means over all positions, weighted by a softmax of linear maps of what is averaged: ABC's memory.
+"""Means over all positions, weighted by a softmax of a linear map of the averaged vectors (the memory of ABC).
 
 Shapes: B batch, H heads, M keys, E width of a head, r means.
 """
@@ -15,10 +15,10 @@ from attentions.kernels.precision import no_weight
 
 
 class WeightedMeans(torch.autograd.Function):
-    """softmax over positions of (x weight), transposed, times x: [B, H, M, E] to [B, H, r, E].
+    """Compute softmax over positions of (x weight), transposed, times x: [B, H, M, E] to [B, H, r, E].
 
-    The backward pass forms the weights anew, and both gradients to x in one product. By hand it takes 0.77 of the
-    memory of plain autograd at 4,096 tokens (results/efficiency/kernel_gains.csv).
+    The hand-written backward pass recomputes the weights and forms both gradients of x in one product
+    (results/efficiency/kernel_gains.csv lists what that gains).
     """
 
     @staticmethod

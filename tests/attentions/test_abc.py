@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from attentions.abc import ABCAttention
-from attentions.kernels import blocks, running_memory
+from attentions.kernels import blocks, causal_abc as kernel
+from attentions.kernels.causal_abc import BLOCK, causal_abc
 from attentions.kernels.precision import no_weight
-from attentions.kernels.running_memory import BLOCK, causal_abc
 
 
 def build(scale: float = 1.0, num_landmarks: int = 5) -> ABCAttention:
@@ -34,7 +34,7 @@ def gradients(attention: ABCAttention, x: Tensor, padding: Tensor | None) -> lis
 def test_spans_equal_the_readable_form(
     length: int, padded: bool, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running_memory, "SPAN", 2 * BLOCK)
+    monkeypatch.setattr(kernel, "SPAN", 2 * BLOCK)
     monkeypatch.setattr(blocks, "ON_CPU", 8 * BLOCK)  # two of three rows at once
     attention = build(scale)
     x = 2 * torch.randn(3, length, 8, dtype=torch.float64)
@@ -78,8 +78,8 @@ def test_gradients_reach_through_the_memory() -> None:
 
 
 def test_gradients_of_the_memory_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running_memory, "BLOCK", 3)
-    monkeypatch.setattr(running_memory, "SPAN", 6)
+    monkeypatch.setattr(kernel, "BLOCK", 3)
+    monkeypatch.setattr(kernel, "SPAN", 6)
     torch.manual_seed(5)
     heads = torch.randn(3, 1, 1, 11, 2, dtype=torch.float64, requires_grad=True)
     compress = torch.randn(2, 2, 3, dtype=torch.float64, requires_grad=True)

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentions.kernels.windowed import Window, windowed_attention
+from attentions.kernels.window_attention import window_attention
+from attentions.kernels.window_layout import Window
 from cab import build_attention
 from cab.registry.registries import ATTENTIONS
 from tests.attentions.agreement import with_output
@@ -44,7 +45,7 @@ def test_keys_that_no_window_reaches_have_no_gradient(offset: int) -> None:
     """Before the first window, and after the last one."""
     query = torch.randn(1, 2, 100, 4, requires_grad=True)
     key, value = (torch.randn(1, 2, 100 + offset + 200, 4, requires_grad=True) for _ in range(2))
-    output = windowed_attention(query, key, value, Window(5, 2, offset=offset))
+    output = window_attention(query, key, value, Window(5, 2, offset=offset))
     _, _, d_key, d_value = gradients(output, [query, key, value])
     for gradient in (d_key, d_value):
         assert not gradient[:, :, : max(offset - 5, 0)].any()

@@ -108,7 +108,7 @@ def hash_of_registered(name):
 @pytest.mark.parametrize(
     ("file", "changed"),
     [
-        ("attentions/kernels/windowed.py", [True, False, False]),
+        ("attentions/kernels/window_attention.py", [True, False, False]),
         ("attentions/vanilla.py", [False, True, False]),
         ("cab/attention.py", [True, True, False]),
         ("cab/padding.py", [True, True, False]),

@@ -1,8 +1,8 @@
-"""Attention on a sequence laid out in rows of a grid: along rows, along columns, or both in one softmax.
+"""Attention on a sequence arranged as a grid: along rows, along columns, or over both in one softmax.
 
-Token t is the cell (t // W, t % W); the last row may be shorter. No N x N tensor is formed.
+Token t is at (t // W, t % W); the last row may be shorter. No N x N tensor is formed.
 
-Shapes: B rows of a batch, H heads, h heads of a piece, N tokens, E width of a head, R rows of the grid, W its width.
+Shapes: B rows of a batch, H heads, h heads of a chunk, N tokens, E width of a head, R rows of the grid, W its width.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from attentions.kernels.pieces import in_pieces, weighted
 
 
 def in_rows(x: Tensor, width: int) -> Tensor:
-    """[..., N, E] to [..., R, W, E], with zeros where the last row has no token."""
+    """Reshape [..., N, E] to [..., R, W, E], with zeros where the last row has no token."""
     return F.pad(x, (0, 0, 0, -x.shape[-2] % width)).unflatten(-2, (-1, width))
 
 
 def along_rows(
     query: Tensor, key: Tensor, value: Tensor, width: int, *, is_causal: bool, dropout: float = 0.0
 ) -> Tensor:
-    """Softmax attention of each token over its row, in the causal form up to itself: [B, H, N, E]."""
+    """Return softmax attention of each token over its row, up to itself if causal, [B, H, N, E]."""
     return _along(query, key, value, width, is_causal, dropout, by_column=False)
 
 
 def along_columns(
     query: Tensor, key: Tensor, value: Tensor, width: int, *, is_causal: bool, dropout: float = 0.0
 ) -> Tensor:
-    """Softmax attention of each token over its column, in the causal form up to itself: [B, H, N, E]."""
+    """Return softmax attention of each token over its column, up to itself if causal, [B, H, N, E]."""
     return _along(query, key, value, width, is_causal, dropout, by_column=True)
 
 
@@ -58,9 +58,9 @@ def along_both(
     is_sliding: bool,
     dropout: float = 0.0,
 ) -> Tensor:
-    """One softmax over a token's column and its row: [B, H, N, E].
+    """Return one softmax over the column and the row of each token, [B, H, N, E].
 
-    ``is_sliding``: in place of the row, the tokens less than W away.
+    With ``is_sliding``, the tokens less than W away replace the row.
     """
     length, scale = query.shape[2], query.shape[3] ** -0.5
     position = torch.arange(-(-length // width) * width, device=query.device).view(-1, width)
@@ -90,7 +90,7 @@ def along_both(
 
 
 def _neighbours(x: Tensor, steps: list[int]) -> Tensor:
-    """Each row of [h, R, W, E] with those so many rows away, zeros where there is none: [h, R, W steps, E]."""
+    """Join each row of [h, R, W, E] with the rows at ``steps`` from it, zeros outside the grid: [h, R, W steps, E]."""
     num_rows = x.shape[1]
     filled = F.pad(x, (0, 0, 0, 0, -steps[0], steps[-1]))
     return torch.cat([filled[:, step - steps[0] : step - steps[0] + num_rows] for step in steps], dim=2)

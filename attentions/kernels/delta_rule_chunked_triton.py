@@ -1,4 +1,4 @@
-"""The kernel of ``kernels.corrected_states``: columns of a state do not mix, so a few walk through the blocks alone."""
+"""Triton kernel of ``delta_rule_chunked``. Columns of a state are independent, so a program handles a few of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TILE, SMALLEST = 16, 16
 
 
 @triton.jit
-def corrected_states_kernel(
+def delta_rule_kernel(
     first: tl.tensor,
     own: tl.tensor,
     read: tl.tensor,
@@ -88,7 +88,7 @@ def walk(
     written, last = torch.empty_like(own), torch.empty_like(first)
     before = first.new_empty(*read.shape[:3], num_keys, num_values)
     with torch.cuda.device_of(own):
-        corrected_states_kernel[(read.shape[:2].numel(), triton.cdiv(num_values, TILE))](
+        delta_rule_kernel[(read.shape[:2].numel(), triton.cdiv(num_values, TILE))](
             first,
             own,
             read,

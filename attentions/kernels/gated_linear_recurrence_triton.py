@@ -1,4 +1,4 @@
-"""The kernel of ``kernels.decayed_sums``: the numbers of a sum do not mix, so each walks through the blocks alone."""
+"""Triton kernel of ``gated_linear_recurrence``. Elements of a state are independent, so each program handles some."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TILE, WARPS = 256, 2
 
 
 @triton.jit
-def decayed_sums_kernel(
+def recurrence_kernel(
     first: tl.tensor,
     added: tl.tensor,
     factor: tl.tensor,
@@ -57,7 +57,7 @@ def scan(first: Tensor, added: Tensor, factor: Tensor | None, *, backwards: bool
     num_rows, num_blocks, size = added.shape[:2].numel(), added.shape[2], first.shape[2:].numel()
     given = added if factor is None else factor.contiguous()  # of no factor nothing is read
     with torch.cuda.device_of(added):
-        decayed_sums_kernel[(num_rows, triton.cdiv(size, TILE))](
+        recurrence_kernel[(num_rows, triton.cdiv(size, TILE))](
             first,
             added,
             given,

@@ -1,7 +1,7 @@
-"""States that blocks of tokens read, and write corrections to: u_j = x_j + r_j S_j,  S_(j+1) = f_j S_j + l_j^T u_j.
+"""Chunked delta rule over blocks of tokens: u_j = x_j + r_j S_j,  S_(j+1) = f_j S_j + l_j^T u_j.
 
-On a GPU the walk over the blocks is one Triton kernel where Triton is installed, else a step a block. The gradient is
-the same walk in the other direction, r and l in each other's place, so the kernel is its own backward pass.
+On a GPU with Triton the recurrence over blocks is one kernel, otherwise one step per block. The gradient is the same
+recurrence in reverse with r and l exchanged, so the kernel is also its own backward pass.
 
 Shapes: B batch, H heads, J blocks, C rows of a block, K and V widths of a state.
 """
@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from attentions.kernels import decayed_sums
+from attentions.kernels import gated_linear_recurrence
 from attentions.kernels.operator import differentiable_operator
 from attentions.kernels.precision import wide_dtype
 
 WIDEST = 512
-"""Rows K of a state of which the kernel has room for some columns."""
+"""Largest number of rows K of a state for which the kernel has room."""
 
 
-def corrected_states(
+def delta_rule_chunked(
     first: Tensor, own: Tensor, read: Tensor, late: Tensor, factor: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """u of every block [B, H, J, C, V], the states before them [B, H, J, K, V], and the one after the last.
+    """Return u of every block [B, H, J, C, V], the states before them [B, H, J, K, V], and the last state.
 
     Args:
         first: S before the first block, [B, H, K, V].
@@ -45,17 +45,17 @@ def corrected_states(
 
 
 def is_fused(read: Tensor) -> bool:
-    """Whether states that ``read`` [B, H, J, C, K] reads are formed by the kernel.
+    """Return whether the Triton kernel computes the states that ``read`` [B, H, J, C, K] reads.
 
-    Not where operators are looked at one by one, as where they are counted: its products are none.
+    It does not under a dispatch mode, such as an operation counter, which does not see the products in a kernel.
     """
-    return decayed_sums.is_fused(read) and read.shape[-1] <= WIDEST and not is_in_torch_dispatch_mode(False)
+    return gated_linear_recurrence.is_fused(read) and read.shape[-1] <= WIDEST and not is_in_torch_dispatch_mode(False)
 
 
 def _states(
     first: Tensor, own: Tensor, read: Tensor, late: Tensor, factor: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    from attentions.kernels.corrected_states_triton import walk
+    from attentions.kernels.delta_rule_chunked_triton import walk
 
     return walk(first, own, read, late, factor)
 
@@ -72,8 +72,8 @@ def _states_backward(
     written: Tensor,
     before: Tensor,
 ) -> list[Tensor]:
-    """Walked from the last block on, the gradients of x and of the state after each block; from these all others."""
-    from attentions.kernels.corrected_states_triton import walk
+    """Return the gradients, from the reverse recurrence over the gradients of x and of the state after each block."""
+    from attentions.kernels.delta_rule_chunked_triton import walk
 
     d_own, d_after, d_first = walk(d_last, d_written, late, read, factor, added=d_before, backwards=True)
     gradients = [d_first.to(first.dtype), d_own.to(own.dtype), d_own @ before.mT, written @ d_after.mT]
@@ -91,7 +91,7 @@ def _shapes(
 
 
 _fused = differentiable_operator(
-    "corrected_states",
+    "delta_rule_chunked",
     _states,
     _states_backward,
     shapes=_shapes,

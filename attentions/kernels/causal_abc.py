@@ -1,10 +1,10 @@
-"""ABC's causal form: the memory of target t holds running means of the keys and values up to t  (CAB, Eq. 20).
+"""Causal ABC: the memory of target t holds cumulative softmax means of the keys and values up to t  (CAB, Eq. 20).
 
-Blocks of tokens, and spans of blocks. Within a block every token weighs exp(logit), in units of what there was at
-the block's first token; a target reads its block's tokens through their products with it, so its own memory is
-never formed. Before a block stands one memory. A span's activations are formed anew in the backward pass: what is
-kept is query, key, value and the memory before each span: at 4,096 tokens 0.74 of the time and 0.48 of the memory of
-plain autograd (results/efficiency/kernel_gains.csv).
+A sequence is cut into spans, and a span into blocks. One memory is formed before each block. Within a block a token
+has weight exp(logit), relative to the memory at the first token of the block, and a target reads the tokens of its
+block through their products with its query, so the memory of a single target is never formed. The activations of a
+span are recomputed in the backward pass: only query, key, value and the memory before each span are stored. The
+gradient is hand-written (results/efficiency/kernel_gains.csv lists what that gains).
 
 Shapes: B batch, H heads, N tokens, E width of a head, r slots; G rows times heads, J blocks of a span, c tokens of
 a block. A leading 2 stands for keys and values.
@@ -19,19 +19,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.kernels.blocks import groups_at_once
-from attentions.kernels.decayed_sums import is_fused, series_of_sums
+from attentions.kernels.gated_linear_recurrence import is_fused, recurrence_states
 from attentions.kernels.operator import differentiable_operator
 from attentions.kernels.precision import no_weight
 from attentions.kernels.softmax import softmax_gradient
 
 BLOCK = 32
-"""Tokens whose products with each other are formed; before them stands one memory."""
+"""Tokens per block, whose products with each other are formed."""
 
 SPAN, SPAN_ELSEWHERE = 256, 1024
-"""Tokens that are in memory at once, on a CPU and elsewhere, where launches cost more: multiples of BLOCK."""
+"""Tokens per span on a CPU and on other devices, where launches cost more: multiples of BLOCK."""
 
 LARGEST = 600.0
-"""Logarithm of the largest weight within a block, in units of what came before: e^600 is a float64."""
+"""Largest logarithm of a weight relative to the mass before the block: exp(600) is a finite float64."""
 
 
 def causal_abc(
@@ -43,14 +43,14 @@ def causal_abc(
     mass: Tensor,
     mean: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """softmax(q_t K~_t^T / sqrt(E)) V~_t, and the memory after the last token.
+    """Return softmax(q_t K~_t^T / sqrt(E)) V~_t, and the memory after the last token.
 
     Args:
         query, key, value: [B, H, N, E].
         compress: C_k and C_v, [2, E, r].
-        padding: bool [B, N], True = no token.
-        mass, mean: the memory before the first token: logarithms of its weights, float64 [2, B, H, r], and its
-            means [2, B, H, r, E], in float32 at least.
+        padding: bool [B, N], True = padding.
+        mass, mean: the memory before the first token: logarithms of its total weights, float64 [2, B, H, r], and its
+            means [2, B, H, r, E], in float32 or wider.
 
     Returns:
         output [B, H, N, E], mass and mean.
@@ -61,42 +61,42 @@ def causal_abc(
 
 
 class _Span(NamedTuple):
-    """What is formed of one span; tokens after the end are padding."""
+    """Activations of one span. Tokens after the end of the sequence are padding."""
 
     query: Tensor
     """[G, J, c, E]."""
     tokens: Tensor
     """Keys and values, [2, G, J, c, E]."""
     empty: Tensor | None
-    """Which of them are none, [G or 1, J, c, 1]."""
+    """Which tokens are padding, [G or 1, J, c, 1]; None if there are none."""
     share: Tensor
     """Weight of a token within its block's mean, [2, G, J, c, r]."""
     block_mean: Tensor
     """[2, G, J, r, E]."""
     old: Tensor
     new: Tensor
-    """Parts of the memory before a block, and of the block, in the memory after it: [2, G, J, r]."""
+    """Shares of the memory before a block and of the block in the memory after it, [2, G, J, r]."""
     masses: Tensor
     means: Tensor
-    """Before each block and after the last, [2, G, J + 1, r] and [2, G, J + 1, r, E]."""
+    """Memory before each block and after the last one, [2, G, J + 1, r] and [2, G, J + 1, r, E]."""
     before: Tensor
     weight: Tensor
     total: Tensor
-    """Of a block's memory, of its tokens, of all up to a token: [2, G, J, 1, r] and twice [2, G, J, c, r], float64."""
+    """Weights of the memory before a block [2, G, J, 1, r], of its tokens, and of all up to a token [2, G, J, c, r]."""
     products: Tensor
     """q_t k_i for i <= t, [G, J, c, c]."""
     past: Tensor
-    """q_t and the means before its block, [G, J, c, r]."""
+    """Products of q_t with the means before its block, [G, J, c, r]."""
     logits: Tensor
-    """q_t and its own memory's means, [G, J, c, r], float64."""
+    """Products of q_t with the means of its own memory, [G, J, c, r], float64."""
     weights: Tensor
-    """softmax(logits / sqrt(E)) / total: what a slot's weights are multiplied by, [G, J, c, r], float64."""
+    """softmax(logits / sqrt(E)) / total, the factor of the weights of a slot, [G, J, c, r], float64."""
     mixed: Tensor
     """Weight of value i in output t, [G, J, c, c]."""
 
 
 class _Part(NamedTuple):
-    """The tokens of a span, in a few rows."""
+    """A span of tokens in a few sequences of the batch."""
 
     number: int
     """Of the span."""
@@ -108,11 +108,11 @@ class _Part(NamedTuple):
         return self.tokens.stop - self.tokens.start
 
     def of(self, x: Tensor) -> Tensor:
-        """Of [B, H, N, E]."""
+        """Return this part of ``x`` [B, H, N, E]."""
         return x[self.rows, :, self.tokens]
 
     def memory(self, x: Tensor, after: bool = False) -> Tensor:
-        """Of [spans + 1, 2, B, H, ...], the memory before the span or after it: [2, G, ...]."""
+        """Return the memory before or after the span, [2, G, ...], from ``x`` [spans + 1, 2, B, H, ...]."""
         return x[self.number + after, :, self.rows].flatten(1, 2)
 
 
@@ -130,7 +130,7 @@ def _span_size(x: Tensor) -> int:
 
 
 def _in_blocks(part: _Part, dtype: torch.dtype, *tensors: Tensor) -> Tensor:
-    """That part of each [B, H, N, E], in blocks that zeros fill up: [tensors, G, J, c, E]."""
+    """Return this part of each tensor [B, H, N, E] in blocks padded with zeros, [tensors, G, J, c, E]."""
     num_rows, num_heads, length, width = part.of(tensors[0]).shape
     block = min(BLOCK, length)
     shape = (len(tensors), num_rows, num_heads, length + -length % block, width)
@@ -141,13 +141,13 @@ def _in_blocks(part: _Part, dtype: torch.dtype, *tensors: Tensor) -> Tensor:
 
 
 def _from_blocks(part: _Part, into: Tensor, blocks: Tensor) -> None:
-    """The way back of :func:`_in_blocks`, into that part of one tensor."""
+    """Copy ``blocks`` into this part of one tensor, the inverse of :func:`_in_blocks`."""
     target = part.of(into)
     target.copy_(blocks.flatten(1, 2)[:, : part.length].view(target.shape))
 
 
 def _none(padding: Tensor | None, part: _Part, blocks: Tensor) -> Tensor | None:
-    """Which tokens of ``blocks`` are padding or after the end, [G or 1, J, c, 1]; None for none of them."""
+    """Return which tokens of ``blocks`` are padding or after the end, [G or 1, J, c, 1]; None if no token is."""
     num_groups, num_blocks, block = blocks.shape[1:4]
     fill = num_blocks * block - part.length
     if padding is not None:
@@ -170,7 +170,7 @@ def _form(
     masses: Tensor,
     means: Tensor,
 ) -> _Span:
-    """Everything of one part, from the memory before it."""
+    """Compute the activations of one part from the memory before it."""
     blocks, mass, mean = _in_blocks(part, means.dtype, query, key, value), part.memory(masses), part.memory(means)
     empty = _none(padding, part, blocks)
     if empty is not None:
@@ -188,7 +188,7 @@ def _form(
     old = (masses[:, :, :-1] - masses[:, :, 1:]).exp_()
     new = (block_mass - masses[:, :, 1:]).exp_()
     kept, added = (x.to(mean.dtype).unsqueeze(-1) for x in (old, new))
-    means = series_of_sums(mean, added * block_mean, kept)
+    means = recurrence_states(mean, added * block_mean, kept)
 
     before = masses[:, :, :-1].unsqueeze(-2)
     unit = torch.maximum(before, logits[..., :1, :])
@@ -208,7 +208,7 @@ def _form(
 
 
 def _output(span: _Span) -> Tensor:
-    """[G, J, c, E]."""
+    """Return the outputs of a span, [G, J, c, E]."""
     read = (span.weights * span.before[1]).to(span.mixed.dtype)
     return (read @ span.means[1, :, :-1]).add_(span.mixed @ span.tokens[1])
 
@@ -216,7 +216,7 @@ def _output(span: _Span) -> Tensor:
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, compress: Tensor, padding: Tensor | None, mass: Tensor, mean: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Output [B, H, N, E], and the memory before each span and after the last, [spans + 1, 2, B, H, ...]."""
+    """Return outputs [B, H, N, E], and the memory before each span and after the last, [spans + 1, 2, B, H, ...]."""
     output, parts = torch.empty_like(query), _parts(query)
     count = parts[-1].number + 2
     masses, means = mass.new_empty(count, *mass.shape), mean.new_empty(count, *mean.shape)
@@ -245,7 +245,7 @@ def _attend_backward(
     masses: Tensor,
     means: Tensor,
 ) -> list[Tensor]:
-    """Gradients of query, key, value, compress, and the memory before the first token."""
+    """Return the gradients of query, key, value, compress, and the memory before the first token."""
     d_inputs = [torch.empty_like(x) for x in (query, key, value)]
     d_compress, d_masses, d_means = torch.zeros_like(compress), d_masses.clone(), d_means.clone()
     with torch.autocast(query.device.type, enabled=False):
@@ -268,7 +268,7 @@ def _attend_backward(
 
 
 def _span_backward(span: _Span, grad: Tensor, d_mass: Tensor, d_mean: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of [query; tokens] but for what passes through their logits, of the logits, and of the memory."""
+    """Return the gradients of [query; tokens] except through their logits, of the logits, and of the memory."""
     dtype, (key, value), y = grad.dtype, span.tokens, span.weights
     d_blocks = span.query.new_empty(3, *span.query.shape)
     d_means = torch.empty_like(span.block_mean)
@@ -306,13 +306,13 @@ def _span_backward(span: _Span, grad: Tensor, d_mass: Tensor, d_mean: Tensor) ->
 def _memory_backward(
     span: _Span, d_means: Tensor, direct: Tensor, d_mass: Tensor, d_mean: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """From gradients of the memory before each block, and after the last, to those of the blocks' and of the first.
+    """Return the gradients of the blocks' means and masses and of the first memory, from those of all memories.
 
     The memory after a block: mass' = logaddexp(mass, block_mass), mean' = old mean + new block_mean, with
     old = exp(mass - mass') and new = exp(block_mass - mass').
     """
     old, new = span.old.to(d_mean.dtype), span.new.to(d_mean.dtype)
-    after = series_of_sums(d_mean, d_means.flip(2), old.flip(2).unsqueeze(-1)).flip(
+    after = recurrence_states(d_mean, d_means.flip(2), old.flip(2).unsqueeze(-1)).flip(
         2
     )  # of the memory before each block
     d_mean, after = after[:, :, 0], after[:, :, 1:]
@@ -321,7 +321,7 @@ def _memory_backward(
     if is_fused(direct):  # the rule of the loop, with its terms gathered
         gathered = direct + d_old - span.old * (d_new + d_old)
         columns = (x.unsqueeze(-1) for x in (d_mass, gathered.flip(2), span.old.flip(2)))
-        series = series_of_sums(*columns).flip(2).squeeze(-1)
+        series = recurrence_states(*columns).flip(2).squeeze(-1)
         d_block_mass = d_new + span.new * (series[:, :, 1:] - d_new - d_old)
         return new.unsqueeze(-1) * after, d_block_mass, series[:, :, 0], d_mean
     d_block_mass = torch.empty_like(direct)

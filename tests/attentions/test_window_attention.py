@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask, flex_attention
 
-from attentions.kernels import windowed
-from attentions.kernels.windowed import Window, by_blocks, by_flex, flex_tiles, flex_works, windowed_attention
+from attentions.kernels import window_flex, window_layout
+from attentions.kernels.window_attention import by_blocks, window_attention
+from attentions.kernels.window_flex import by_flex, flex_tiles, flex_works
+from attentions.kernels.window_layout import Distances, Slots, Window
 
 WINDOWS = [Window(3, 0), Window(0, 0, offset=9), Window(130, 5), Window(7, 7, segment=15), Window(400, 400)]
 CPU = torch.device("cpu")
@@ -24,10 +26,10 @@ def dense_flex(query: Tensor, key: Tensor, value: Tensor, *, block_mask: BlockMa
 
 @pytest.fixture
 def flex_on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(windowed, "compiled_flex", lambda: dense_flex)
-    windowed._answers.clear()
+    monkeypatch.setattr(window_flex, "compiled_flex", lambda: dense_flex)
+    window_flex._answers.clear()
     yield
-    windowed._answers.clear()
+    window_flex._answers.clear()
 
 
 @pytest.mark.parametrize("num_slots", [0, 5, 140])
@@ -51,11 +53,13 @@ def test_flex_agrees_with_blocks(window: Window, num_slots: int) -> None:
     slots = None
     if num_slots:
         slot_key, slot_value = torch.randn(2, 2, 3, num_slots, 16, dtype=torch.float64, requires_grad=True).unbind()
-        slots = (slot_key, slot_value)
+        slots = Slots(slot_key, slot_value)
     results = []
     for form in (by_flex, by_blocks):
         output = form(query, key, value, window, slots, padding).where(real, 0.0)
-        results.append([output, *torch.autograd.grad(output.sin().sum(), [query, key, value, *(slots or ())])])
+        results.append(
+            [output, *torch.autograd.grad(output.sin().sum(), [query, key, value, *(slots[:2] if slots else ())])]
+        )
     for flex, blocks in zip(*results, strict=True):
         torch.testing.assert_close(flex, blocks)
 
@@ -70,11 +74,11 @@ def test_flex_takes_the_tiles() -> None:
 
 @pytest.mark.usefixtures("flex_on_cpu")
 def test_flex_is_used_only_where_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert flex_works(CPU, torch.float32, 16)
-    monkeypatch.setattr(windowed, "compiled_flex", lambda: lambda query, *_, **__: query * 2.0)
-    assert not flex_works(CPU, torch.float32, 17)
-    monkeypatch.setattr(windowed, "compiled_flex", lambda: None)
-    assert not flex_works(CPU, torch.float32, 18)
+    assert flex_works(CPU, torch.float32, 16, by_blocks)
+    monkeypatch.setattr(window_flex, "compiled_flex", lambda: lambda query, *_, **__: query * 2.0)
+    assert not flex_works(CPU, torch.float32, 17, by_blocks)
+    monkeypatch.setattr(window_flex, "compiled_flex", lambda: None)
+    assert not flex_works(CPU, torch.float32, 18, by_blocks)
 
 
 @pytest.mark.usefixtures("flex_on_cpu")
@@ -83,13 +87,13 @@ def test_question_is_a_constant_to_the_compiler() -> None:
 
     @torch.compile(fullgraph=True, backend="eager")
     def double_where_it_works(x: Tensor) -> Tensor:
-        return x * 2.0 if flex_works(x.device, x.dtype, x.shape[-1]) else x
+        return x * 2.0 if flex_works(x.device, x.dtype, x.shape[-1], by_blocks) else x
 
-    assert flex_works(CPU, torch.float32, 16)
+    assert flex_works(CPU, torch.float32, 16, by_blocks)
     torch.testing.assert_close(double_where_it_works(torch.ones(2, 16)), torch.full((2, 16), 2.0))
     other = torch.ones(2, 16, dtype=torch.float64)
     torch.testing.assert_close(double_where_it_works(other), other)
-    assert len(windowed._answers) == 1
+    assert len(window_flex._answers) == 1
 
 
 @pytest.mark.usefixtures("flex_on_cpu")
@@ -97,7 +101,7 @@ def test_question_does_not_disturb_random_numbers() -> None:
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    flex_works(CPU, torch.float64, 4)
+    flex_works(CPU, torch.float64, 4, by_blocks)
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -107,9 +111,27 @@ def test_gradients_are_derivatives(dropout: float) -> None:
 
     def call(*x: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(5)
-        return windowed_attention(*x[:3], Window(9, 2, offset=4), slots=(x[3], x[4]), dropout=dropout)
+        return window_attention(*x[:3], Window(9, 2, offset=4), slots=Slots(x[3], x[4]), dropout=dropout)
 
     assert torch.autograd.gradcheck(call, tensors, fast_mode=True)
+
+
+def test_gradients_of_relative_positions_and_of_biases_are_derivatives() -> None:
+    shapes = [(2, 2, 70, 3)] * 3 + [(2, 2, 3, 3)] * 2 + [(2, 3), (2, 8, 3), (2, 8), (2, 3)]
+    tensors = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+    def call(*x: Tensor) -> Tensor:
+        slots, distances = Slots(x[3], x[4], x[5]), Distances(x[6], x[7], x[8])
+        return window_attention(x[0], x[1], x[2], Window(5, 2), slots=slots, distances=distances)
+
+    assert torch.autograd.gradcheck(call, tensors, fast_mode=True)
+
+
+def test_many_rows_have_smaller_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    query, key, value = torch.randn(3, 2, 3, 140, 8, dtype=torch.float64).unbind()
+    expected = window_attention(query, key, value, Window(20, 3))
+    monkeypatch.setattr(window_layout, "LARGEST", 2000)
+    torch.testing.assert_close(window_attention(query, key, value, Window(20, 3)), expected)
 
 
 def test_half_precision_forms_its_logits_in_float32() -> None:

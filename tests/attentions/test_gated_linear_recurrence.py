@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentions.kernels import decayed_sums, running_means, running_memory
+from attentions.kernels import causal_abc, cumulative_softmax_mean, gated_linear_recurrence
 from attentions.kernels.recurrence import BLOCK, recurrence
 from cab import build_attention
 from tests.attentions.agreement import assert_compiles, assert_forms_agree, make
@@ -27,18 +27,20 @@ ADDITIVE = (
 @pytest.fixture
 def _fused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sum is formed by the interpreted kernel."""
-    from attentions.kernels import decayed_sums_triton
+    from attentions.kernels import gated_linear_recurrence_triton
 
     monkeypatch.setattr(
-        decayed_sums_triton, "decayed_sums_kernel", interpreted(decayed_sums_triton.decayed_sums_kernel)
+        gated_linear_recurrence_triton,
+        "recurrence_kernel",
+        interpreted(gated_linear_recurrence_triton.recurrence_kernel),
     )
-    for module in (decayed_sums, running_memory):
+    for module in (gated_linear_recurrence, causal_abc):
         monkeypatch.setattr(module, "is_fused", lambda _: True)
 
 
 def sums_and_gradients(inputs: list[Tensor | None]) -> list[Tensor]:
     leaves = [None if x is None else x.detach().clone().requires_grad_() for x in inputs]
-    before, last = decayed_sums.decayed_sums(*leaves)  # type: ignore[arg-type]
+    before, last = gated_linear_recurrence.gated_linear_recurrence(*leaves)  # type: ignore[arg-type]
     loss = before.double().cos().sum() + last.double().sin().sum()
     return [before, last, *torch.autograd.grad(loss, [x for x in leaves if x is not None])]
 
@@ -74,7 +76,7 @@ def test_the_kernel_is_the_loop(
         factor = torch.rand(factors[kind]).to(dtype) if kind in factors else None
         cases.append([torch.randn(2, 2, *state).to(dtype), torch.randn(2, 2, count, *state).to(dtype), factor])
     found = [sums_and_gradients(case) for case in cases]
-    monkeypatch.setattr(decayed_sums, "is_fused", lambda _: False)
+    monkeypatch.setattr(gated_linear_recurrence, "is_fused", lambda _: False)
     for sums, case in zip(found, cases, strict=True):
         assert all(x.dtype is dtype for x in sums)
         assert_near(sums, sums_and_gradients([None if x is None else x.double() for x in case]), error)
@@ -109,7 +111,7 @@ def test_a_recurrence_is_its_steps(kind: str, length: int, width: int) -> None:
     ],
 )
 def test_attentions_equal_their_readable_forms(name: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for kernel in (running_means, running_memory):
+    for kernel in (cumulative_softmax_mean, causal_abc):
         monkeypatch.setattr(kernel, "SPAN", 64)
     module = make(name, "CS")
     with torch.no_grad():
@@ -142,7 +144,7 @@ def test_the_compiler_reads_the_kernel_as_one_operator(name: str) -> None:
 def test_the_kernel_compiles_for_a_gpu(pointer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import triton.language as tl
 
-    from attentions.kernels.decayed_sums_triton import TILE, WARPS, decayed_sums_kernel
+    from attentions.kernels.gated_linear_recurrence_triton import TILE, WARPS, recurrence_kernel
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     tensors = dict.fromkeys(("first", "added", "factor", "before", "last"), pointer)
@@ -152,7 +154,7 @@ def test_the_kernel_compiles_for_a_gpu(pointer: str, tmp_path: Path, monkeypatch
         constants = {"BACKWARDS": backwards, "FORGETS": forgets, "TYPE": kind, "TILE": TILE}
         constants |= dict.fromkeys(ones, 1)  # a number that is 1 is a constant to Triton: one factor a head
         numbers = {name: "i32" for name in every if name not in ones}
-        ptx = compiled(decayed_sums_kernel, tensors, numbers, constants, WARPS).asm["ptx"]
+        ptx = compiled(recurrence_kernel, tensors, numbers, constants, WARPS).asm["ptx"]
         assert ".target sm_90" in ptx
         if pointer != "*bf16":  # of two bytes no copy is
             assert "cp.async" in ptx  # the blocks to come are fetched while one is added

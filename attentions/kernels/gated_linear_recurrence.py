@@ -1,7 +1,7 @@
-"""Sums that forget, over what blocks write: s_(j+1) = f_j s_j + a_j.
+"""Gated linear recurrence over the writes of blocks: s_(j+1) = f_j s_j + a_j.
 
-On a GPU they are one Triton kernel where Triton is installed (CUDA builds of torch bring it), else a step a block. The
-gradient is the same recurrence in the other direction, so the kernel is its own backward pass.
+On a GPU with Triton (CUDA builds of torch include it) this is one kernel, otherwise one step per block. The gradient is
+the same recurrence in reverse, so the kernel is also its own backward pass.
 
 Shapes: B batch, H heads, J blocks, K and V widths of a state.
 """
@@ -20,8 +20,8 @@ HAS_TRITON = find_spec("triton") is not None
 FUSED_TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
-def decayed_sums(first: Tensor, added: Tensor, factor: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The sums before each block [B, H, J, K, V], and the one after the last [B, H, K, V].
+def gated_linear_recurrence(first: Tensor, added: Tensor, factor: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the states before each block [B, H, J, K, V], and the state after the last block [B, H, K, V].
 
     Args:
         first: s before the first block, [B, H, K, V].
@@ -34,8 +34,8 @@ def decayed_sums(first: Tensor, added: Tensor, factor: Tensor | None) -> tuple[T
     return torch.stack(sums[:-1], dim=2), sums[-1]
 
 
-def series_of_sums(first: Tensor, added: Tensor, factor: Tensor) -> Tensor:
-    """The same in one tensor, [B, H, J + 1, K, V]."""
+def recurrence_states(first: Tensor, added: Tensor, factor: Tensor) -> Tensor:
+    """Return the states before each block and after the last one in one tensor, [B, H, J + 1, K, V]."""
     if is_fused(added):
         before, last = _apply(first, added, factor)
         return torch.cat([before, last.unsqueeze(2)], dim=2)
@@ -51,18 +51,18 @@ def _one_by_one(first: Tensor, added: Tensor, factor: Tensor | None) -> list[Ten
 
 
 def is_fused(x: Tensor) -> bool:
-    """Whether sums of ``x`` are formed by the kernel."""
+    """Return whether the Triton kernel computes the recurrence of ``x``."""
     return x.is_cuda and x.dtype in FUSED_TYPES and HAS_TRITON
 
 
 def _apply(first: Tensor, added: Tensor, factor: Tensor | None) -> tuple[Tensor, Tensor]:
     if factor is not None:
         factor = factor.expand(*added.shape[:3], -1, -1).contiguous()
-    return _fused(first, added, factor)
+    return _fused(first.contiguous(), added.contiguous(), factor)  # as the compiler assumes of the gradients
 
 
 def _sums(first: Tensor, added: Tensor, factor: Tensor | None) -> tuple[Tensor, Tensor]:
-    from attentions.kernels.decayed_sums_triton import scan
+    from attentions.kernels.gated_linear_recurrence_triton import scan
 
     return scan(first, added, factor, backwards=False)
 
@@ -70,8 +70,8 @@ def _sums(first: Tensor, added: Tensor, factor: Tensor | None) -> tuple[Tensor, 
 def _sums_backward(
     d_before: Tensor, d_last: Tensor, first: Tensor, added: Tensor, factor: Tensor | None, before: Tensor
 ) -> list[Tensor]:
-    """The gradient of what a block writes is the one of the sum after it."""
-    from attentions.kernels.decayed_sums_triton import scan
+    """Return the gradients; that of a block's write is the gradient of the state after it."""
+    from attentions.kernels.gated_linear_recurrence_triton import scan
 
     d_added, d_first = scan(d_last, d_before, factor, backwards=True)
     gradients = [d_first.to(first.dtype), d_added.to(added.dtype)]
@@ -87,5 +87,5 @@ def _shapes(first: Tensor, added: Tensor, _factor: Tensor | None) -> tuple[Tenso
 
 
 _fused = differentiable_operator(
-    "decayed_sums", _sums, _sums_backward, shapes=_shapes, gradients=("first", "added", "factor"), keeps=(0,)
+    "gated_linear_recurrence", _sums, _sums_backward, shapes=_shapes, gradients=("first", "added", "factor"), keeps=(0,)
 )
