@@ -8,7 +8,7 @@ DEMO ?= trainer.max_steps=500
 export PYTHONDONTWRITEBYTECODE =
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: setup fairseq demo test test-thorough test-all test-lowest verify lint docs bench gpu clean
+.PHONY: setup fairseq demo test test-slow test-all test-lowest verify lint docs bench gpu clean
 
 setup:
 	@PYTHON=$(PYTHON) scripts/environment.sh
@@ -21,20 +21,20 @@ fairseq: .venv-fairseq/ready
 demo: setup
 	$(BIN)/cab run -m task=lstf dataset=synthetic attention=vanilla,abc,performer,cosformer,local,none pattern=CS preset=mini results_dir=$(RESULTS) cluster=local cluster.workers=$(shell getconf _NPROCESSORS_ONLN) $(DEMO)
 	$(BIN)/cab leaderboard $(RESULTS) --format markdown
-	$(BIN)/cab suite tell $(RESULTS)
+	$(BIN)/cab suite report $(RESULTS)
 
 # What a change could break quickly.
 test: setup
 	@scripts/browser.sh
-	$(PYTEST) -m "not thorough"
+	$(PYTEST) -m "not slow"
 
 # The rest, with a Slurm and fairseq's environment where they can be had.
-test-thorough: setup
+test-slow: setup
 	@scripts/browser.sh
 	-$(MAKE) fairseq
-	scripts/with_slurm.sh env $(PYTEST) -m thorough
+	scripts/with_slurm.sh env $(PYTEST) -m slow
 
-test-all: test test-thorough
+test-all: test test-slow
 
 # The lowest versions that pyproject.toml declares.
 test-lowest:
@@ -53,7 +53,7 @@ docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: setup
-	$(BIN)/cab efficiency --pattern NS CS NC CC --phase forward forward+backward decode --lengths 256 512 1024 2048 4096 8192 16384 --batch-size 1 --peers --out results/bench/costs.csv --plot results/bench
+	$(BIN)/cab efficiency --pattern NS CS NC CC --phase forward forward+backward decode --lengths 256 512 1024 2048 4096 8192 16384 --batch-size 1 --third-party --out results/bench/costs.csv --plot results/bench
 
 # Verify, time and train on a machine with a GPU, with the torch of PYTHON. DEVICE=cpu tries the same commands, shortened.
 gpu:

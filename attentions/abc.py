@@ -13,7 +13,7 @@ from attentions.kernels.precision import no_weight, wide
 from attentions.kernels.running_memory import causal_abc
 from attentions.kernels.weighted_means import WeightedMeans
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, State
+from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError
 
 
@@ -36,7 +36,7 @@ class ABCAttention(Attention):
         ValueError: for ``num_landmarks`` below 1.
     """
 
-    constant_state = True
+    has_constant_size_state = True
 
     def __init__(
         self,
@@ -50,17 +50,17 @@ class ABCAttention(Attention):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         if num_landmarks < 1:
             raise UserError(f"num_landmarks must be at least 1, got {num_landmarks}")
-        self.compacts_padding = self.pattern is Pattern.CS  # so that a row begins with a token
+        self.requires_right_padding = self.pattern is Pattern.CS  # so that a row begins with a token
         self.num_landmarks = num_landmarks
         self.compress_k = nn.Parameter(torch.empty(self.head_dim, num_landmarks))
         self.compress_v = nn.Parameter(torch.empty(self.head_dim, num_landmarks))
         for weight in (self.compress_k, self.compress_v):
             nn.init.xavier_uniform_(weight, gain=2**-0.5)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         if self.pattern is Pattern.CS:
-            return self.decode(query, key, value, self.start(len(query), query), padding)[0]
-        return self.decode_cross(query, self.read_source(key, value, padding), padding)[0]
+            return self.decode(query, key, value, self.init_decode_state(len(query), query), padding)[0]
+        return self.decode_cross(query, self.encode_source(key, value, padding), padding)[0]
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Eq. 20, with the memory of every target written out: of its own prefix in CS, else of all keys."""
@@ -76,25 +76,27 @@ class ABCAttention(Attention):
 
     # --- a memory of all keys: NS, NC, CC ----------------------------------------------------------------
 
-    def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
+    def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         """K~ and V~ [B, H, r, E]; zero in a row whose keys are all padding."""
         with torch.autocast(key.device.type, enabled=False):
             keys = WeightedMeans.apply(wide(key), wide(self.compress_k), padding.key)
             values = WeightedMeans.apply(wide(value), wide(self.compress_v), padding.key)
         return {"keys": keys.to(key.dtype), "values": values.to(value.dtype)}
 
-    def decode_cross(self, query: Tensor, state: State, _padding: Padding) -> tuple[Tensor, State]:
+    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         return F.scaled_dot_product_attention(query, state["keys"], state["values"]), state
 
     # --- a memory that grows with the target: CS ---------------------------------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Of keys and values, logarithms of masses [B, 2, H, r] and means [B, 2, H, r, E] of nothing."""
         shape = (batch_size, 2, self.num_heads, self.num_landmarks)
         mass = like.new_full(shape, no_weight(), dtype=torch.float64)
         return {"mass": mass, "mean": wide(like.new_zeros(*shape, self.head_dim))}
 
-    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+    def decode(
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
+    ) -> tuple[Tensor, DecodeState]:
         memory = (state[name].transpose(0, 1) for name in ("mass", "mean"))
         compress = torch.stack([self.compress_k, self.compress_v])
         output, mass, mean = causal_abc(query, key, value, compress, padding.key, *memory)

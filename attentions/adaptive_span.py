@@ -13,7 +13,7 @@ from attentions.bases.sparse import SparseAttention
 from attentions.kernels.precision import no_weight
 from attentions.kernels.relative import Distances, relative_attention
 from cab import Pattern, register_attention
-from cab.attention import Padding, SoftmaxLimit
+from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -42,7 +42,7 @@ class AdaptiveSpanAttention(SparseAttention):
         ValueError: for a ramp below 1 or a span that it does not fit in.
     """
 
-    constant_state = True
+    has_constant_size_state = True
 
     def __init__(
         self,
@@ -95,16 +95,16 @@ class AdaptiveSpanAttention(SparseAttention):
         mask = ((self.ramp + self.spans().view(-1, 1, 1) - distance) / self.ramp).clamp(0.0, 1.0)
         return torch.where(distance == 0, float(self.include_self), mask)
 
-    def learn(self, **_steps: Tensor) -> None:
+    def update_buffers(self, **_steps: Tensor) -> None:
         """Spans stay between none and the largest."""
         least = self.ramp / self.max_span
         self.reach.clamp_(least, 1.0 + least)
 
     # --- both forms ---------------------------------------------------------------------------------------
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         self.add_loss(self.coefficient * self.spans().mean())
-        self.gather(steps=torch.ones(1, device=query.device))
+        self.accumulate_statistics(steps=torch.ones(1, device=query.device))
         return super().attend(query, key, value, padding)
 
     def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

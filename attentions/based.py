@@ -8,7 +8,7 @@ from attentions.bases.linearized import LinearizedAttention, Where
 from attentions.bases.recurrent import xavier_linear
 from attentions.kernels.feature_maps import Taylor
 from cab import Pattern, UserError, register_attention
-from cab.attention import State
+from cab.attention import DecodeState
 
 
 @register_attention("based", patterns="NS CS NC CC", complexity="n", paper="Arora et al. 2024")
@@ -43,10 +43,10 @@ class BasedAttention(LinearizedAttention):
         self.q_proj = xavier_linear(embed_dim, num_heads * feature_dim, gain=2**-0.5)
         self.k_proj = xavier_linear(embed_dim, num_heads * feature_dim, gain=2**-0.5)
 
-    def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> State:
+    def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> DecodeState:
         return super().summarise(key * self.feature_dim**-0.25, value, padding, where)
 
-    def read(self, query: Tensor, summary: State, where: Where) -> Tensor:
+    def read(self, query: Tensor, summary: DecodeState, where: Where) -> Tensor:
         return super().read(query * self.feature_dim**-0.25, summary, where)
 
     def features(self, x: Tensor, where: Where) -> Tensor:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from attentions.kernels.pieces import each_length
 from attentions.kernels.windowed import Window, windowed_attention
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, SoftmaxLimit
+from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -36,7 +36,7 @@ class ClusterFormerAttention(Attention):
         ValueError: for sizes below 1 or a decay outside [0, 1].
     """
 
-    compacts_padding = True
+    requires_right_padding = True
     centroids: Tensor
 
     def __init__(
@@ -64,7 +64,7 @@ class ClusterFormerAttention(Attention):
         return SoftmaxLimit(({"chunk_size": num_tokens},))
 
     @torch.no_grad()
-    def key_extras(self, x: Tensor) -> dict[str, Tensor]:
+    def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
         """The layer's inputs, whose cluster counts."""
         return {"inputs": x.to(self.centroids.dtype)}
 
@@ -73,16 +73,16 @@ class ClusterFormerAttention(Attention):
         with torch.autocast(inputs.device.type, enabled=False):
             return (inputs @ self.centroids.mT).argmax(dim=-1)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, inputs: Tensor) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, inputs: Tensor) -> Tensor:
         if self.training:
             nearest = F.one_hot(self.assign(inputs), self.num_clusters).to(inputs.dtype)
             if padding.key is not None:
                 nearest = nearest.masked_fill(padding.key.unsqueeze(2), 0.0)
             with torch.autocast(inputs.device.type, enabled=False):
-                self.gather(sums=(nearest.mT @ inputs).sum(dim=0), counts=nearest.sum(dim=(0, 1)))
+                self.accumulate_statistics(sums=(nearest.mT @ inputs).sum(dim=0), counts=nearest.sum(dim=(0, 1)))
         return each_length(self.spread, (query, key, value, inputs), padding.key)
 
-    def learn(self, *, sums: Tensor, counts: Tensor) -> None:
+    def update_buffers(self, *, sums: Tensor, counts: Tensor) -> None:
         means = sums / counts.clamp(min=1.0).unsqueeze(1)
         self.centroids.lerp_(means.where(counts.unsqueeze(1) > 0, self.centroids), 1.0 - self.decay)
 

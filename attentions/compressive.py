@@ -15,7 +15,7 @@ from attentions.kernels.relative import segment_attention
 from attentions.mca import packed
 from attentions.transformer_xl import RelativeAttention
 from cab import Pattern, register_attention
-from cab.attention import Padding, SoftmaxLimit, State
+from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import take_rows
 
@@ -48,8 +48,8 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
     """
 
     parameter_budget = 0.4  # the convolution, c D^2, and W_R, as published
-    exact_gradient = False
-    constant_state = True
+    has_exact_gradient = False
+    has_constant_size_state = True
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         """One segment, without positions."""
         return SoftmaxLimit(({"segment": num_tokens, "position": "none"},))
 
-    def key_extras(self, x: Tensor) -> dict[str, Tensor]:
+    def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
         """Inputs without gradient: what memories are made of."""
         return {"past": x.detach()}
 
@@ -90,7 +90,7 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         """How many groups have left the memory of segments that begin there."""
         return ((begin - self.memory) // self.factor).clamp(min=0)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, past: Tensor) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, past: Tensor) -> Tensor:
         """Padding is on the right, where no real token looks."""
         length, device = query.shape[2], query.device
         size, begin = min(self.segment, length), torch.arange(0, length, self.segment, device=device)
@@ -182,13 +182,15 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
 
     # --- decoding: group g stands among the positions of tokens as -2 - g ----------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Beside keys and values of tokens and groups, the inputs of the incomplete group."""
-        return super().start(batch_size, like) | {"open": like.new_zeros(batch_size, self.factor - 1, self.embed_dim)}
+        return super().init_decode_state(batch_size, like) | {
+            "open": like.new_zeros(batch_size, self.factor - 1, self.embed_dim)
+        }
 
     def decode_piece(
-        self, query: Tensor, key: Tensor, value: Tensor, state: State, count: Tensor, **more: Tensor
-    ) -> tuple[Tensor, State]:
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, count: Tensor, **more: Tensor
+    ) -> tuple[Tensor, DecodeState]:
         past = more["past"]
         c, length, new = self.factor, state["length"], torch.arange(key.shape[2], device=key.device)
         total, asked = length + count, length[:, None] + new

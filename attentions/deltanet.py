@@ -12,7 +12,7 @@ from attentions.kernels.delta_rule import delta_rule
 from attentions.kernels.feature_maps import unit
 from attentions.kernels.fla_kernels import Form
 from attentions.ssd import step_map
-from cab import ParameterRule, Pattern, register_attention
+from cab import ParamGroupOverride, Pattern, register_attention
 
 
 class DeltaRule(Recurrent):
@@ -60,7 +60,7 @@ class DeltaNetAttention(DeltaRule):
         self.largest_strength = 2.0 if negative_eigenvalues else 1.0
         self.strength_proj = xavier_linear(embed_dim, num_heads, bias=False)
 
-    def key_extras(self, key: Tensor) -> dict[str, Tensor]:
+    def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
         return {"strength": self.strength_proj(key)}
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> Terms:
@@ -115,10 +115,10 @@ class GatedDeltaNetAttention(DeltaRule):
         self.log_rate = nn.Parameter(torch.empty(num_heads).uniform_(1e-3, 16.0).log())
         self.step_proj = step_map(embed_dim, num_heads)
 
-    def parameter_rules(self) -> dict[str, ParameterRule]:
-        return {name: ParameterRule(weight_decay=0.0) for name in ("log_rate", "step_proj.bias")}
+    def param_group_overrides(self) -> dict[str, ParamGroupOverride]:
+        return {name: ParamGroupOverride(weight_decay=0.0) for name in ("log_rate", "step_proj.bias")}
 
-    def key_extras(self, key: Tensor) -> dict[str, Tensor]:
+    def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
         return {"strength": self.strength_proj(key), "step": self.step_proj(key)}
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> Terms:

@@ -15,7 +15,7 @@ from attentions.kernels.merged_norm import MergedNorm
 from attentions.kernels.precision import wide
 from attentions.norm_attention import make_turns, turned, turned_by_matrices
 from cab import Pattern, UserError, register_attention
-from cab.attention import Padding, SoftmaxLimit, State
+from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
 
 WEIGHTS = ("softmax", "rela")
 
@@ -39,7 +39,7 @@ class DiagAttention(SparseAttention):
         ValueError: for a block below 1, unknown weights or positions.
     """
 
-    constant_state = True
+    has_constant_size_state = True
 
     def __init__(
         self,
@@ -98,13 +98,13 @@ class DiagAttention(SparseAttention):
 
     # --- positions and norm, around it ---------------------------------------------------------------------
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         query, key = (turned(self.turns, x, period=self.block_size) for x in (query, key))
         return self.normalised(super().attend(query, key, value, padding), query.dtype)
 
     def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding, **_: Tensor
-    ) -> tuple[Tensor, State]:
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, **_: Tensor
+    ) -> tuple[Tensor, DecodeState]:
         query, key = (turned(self.turns, x, state["length"], self.block_size) for x in (query, key))
         output, state = super().decode(query, key, value, state, padding)
         return self.normalised(output, query.dtype), state

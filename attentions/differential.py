@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from attentions.kernels.precision import wide
 from attentions.vanilla import VanillaAttention
 from cab import Pattern, register_attention
-from cab.attention import ALONE, Depth, SoftmaxLimit
+from cab.attention import SINGLE_LAYER, LayerPosition, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -39,7 +39,7 @@ class DifferentialAttention(VanillaAttention):
         embed_dim: int,
         num_heads: int,
         dropout: float = 0.0,
-        depth: Depth = ALONE,
+        layer_position: LayerPosition = SINGLE_LAYER,
     ) -> None:
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         self.num_pairs = num_heads if num_heads % 2 else num_heads // 2
@@ -48,7 +48,7 @@ class DifferentialAttention(VanillaAttention):
                 f"embed_dim {embed_dim} is not divisible by twice the {num_heads} heads; choose another width"
             )
         self.width = embed_dim // self.num_pairs // 2
-        self.initial = 0.8 - 0.6 * math.exp(-0.3 * depth.index)
+        self.initial = 0.8 - 0.6 * math.exp(-0.3 * layer_position.index)
         self.lambdas = nn.Parameter(0.1 * torch.randn(2, 2, self.width))
         self.norm = nn.RMSNorm(2 * self.width, eps=1e-5)
 

@@ -12,8 +12,8 @@ from attentions.bases.recurrent import xavier_linear
 from attentions.kernels.delta_rule import delta_rule
 from attentions.kernels.feature_maps import kernel_of
 from cab import Pattern, UserError, register_attention
-from cab.attention import State
-from cab.errors import Unsupported
+from cab.attention import DecodeState
+from cab.errors import UnsupportedError
 from cab.padding import lengths
 
 
@@ -52,12 +52,14 @@ class DPFPAttention(LinearizedAttention):
         if self.update not in ("delta", "sum"):
             raise UserError(f"update must be delta or sum, got '{update}'")
         if self.update == "delta" and self.pattern is not Pattern.CS:
-            raise Unsupported(f"update=delta needs an order of keys, which pattern {self.pattern} has not; use sum")
+            raise UnsupportedError(
+                f"update=delta needs an order of keys, which pattern {self.pattern} has not; use sum"
+            )
         self.nu = nu
         if self.update == "delta":
             self.strength_proj = xavier_linear(embed_dim, num_heads, bias=False)
 
-    def key_extras(self, key: Tensor) -> dict[str, Tensor]:
+    def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
         return {"strength": self.strength_proj(key)} if self.update == "delta" else {}
 
     def products(self, x: Tensor) -> Tensor:
@@ -65,10 +67,10 @@ class DPFPAttention(LinearizedAttention):
         both = torch.cat([x.relu(), (-x).relu()], dim=-1)
         return torch.cat([both * both.roll(i, dims=-1) for i in range(1, self.nu + 1)], dim=-1)
 
-    def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> State:
+    def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> DecodeState:
         return super().summarise(self.products(key), value, padding, where)
 
-    def read(self, query: Tensor, summary: State, where: Where) -> Tensor:
+    def read(self, query: Tensor, summary: DecodeState, where: Where) -> Tensor:
         return super().read(self.products(query), summary, where)
 
     def features(self, x: Tensor, _where: Where) -> Tensor:
@@ -81,9 +83,9 @@ class DPFPAttention(LinearizedAttention):
         key: Tensor,
         value: Tensor,
         padding: Tensor | None,
-        state: State,
+        state: DecodeState,
         extras: Mapping[str, Tensor],
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Tensor, DecodeState]:
         if self.update == "sum":
             return super().span(query, key, value, padding, state, extras)
         queries, keys = (self.features(x, Where()) for x in (query, key))

@@ -11,7 +11,7 @@ from torch import Tensor
 from attentions.kernels.precision import no_weight, wide
 from attentions.kernels.running_means import read_running_means
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, State
+from cab.attention import DecodeState, PaddingMasks
 
 
 @register_attention("efficient", patterns="NS CS NC CC", complexity="n", paper="Shen et al. 2021")
@@ -24,16 +24,16 @@ class EfficientAttention(Attention):
     ``dropout`` is not used (as released).
     """
 
-    constant_state = True
+    has_constant_size_state = True
 
     def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        self.compacts_padding = self.pattern is Pattern.CS  # so that a row begins with a token
+        self.requires_right_padding = self.pattern is Pattern.CS  # so that a row begins with a token
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         if self.pattern is Pattern.CS:
-            return self.decode(query, key, value, self.start(len(query), query), padding)[0]
-        return self.decode_cross(query, self.read_source(key, value, padding), padding)[0]
+            return self.decode(query, key, value, self.init_decode_state(len(query), query), padding)[0]
+        return self.decode_cross(query, self.encode_source(key, value, padding), padding)[0]
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         read = query.softmax(dim=-1)
@@ -46,25 +46,27 @@ class EfficientAttention(Attention):
 
     # --- means over all keys: NS, NC, CC -----------------------------------------------------------------
 
-    def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
+    def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         """The mean of each feature, [B, H, E, E]; zero in a row whose keys are all padding."""
         with torch.autocast(key.device.type, enabled=False):
             logits, values = _shown(key, value, padding.key)
             return {"mean": logits.softmax(dim=2).mT @ values}
 
-    def decode_cross(self, query: Tensor, state: State, _padding: Padding) -> tuple[Tensor, State]:
+    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
             return (wide(query).softmax(dim=-1) @ state["mean"]).to(query.dtype), state
 
     # --- means that run along: CS ------------------------------------------------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Logarithms of masses [B, H, E] and means [B, H, E, E] of nothing."""
         shape = (batch_size, self.num_heads, self.head_dim)
         mass = like.new_full(shape, no_weight(), dtype=torch.float64)
         return {"mass": mass, "mean": wide(like.new_zeros(*shape, self.head_dim))}
 
-    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+    def decode(
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
+    ) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
             logits, values = _shown(key, value, padding.key)
             read = wide(query).softmax(dim=-1)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attentions.kernels.pieces import each_length, in_pieces, weighted
 from attentions.kernels.relative import Distances, Slots, relative_attention
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding
+from cab.attention import PaddingMasks
 from cab.errors import UserError
 
 
@@ -38,7 +38,7 @@ class ETCAttention(Attention):
         ValueError: for a negative size.
     """
 
-    compacts_padding = True
+    requires_right_padding = True
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class ETCAttention(Attention):
         hidden = ((i - j).abs() > self.radius) & (i >= self.num_globals) & (j >= self.num_globals)
         return logits.masked_fill(hidden, -torch.inf).softmax(dim=-1) @ value
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         return each_length(self.spread, (query, key, value), padding.key)
 
     def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

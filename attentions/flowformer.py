@@ -12,7 +12,7 @@ from attentions.bases.linearized import hide
 from attentions.kernels.precision import no_weight, wide
 from attentions.kernels.recurrence import recurrence
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, State
+from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -42,7 +42,7 @@ class FlowAttention(Attention):
         ValueError: for a clamp that is not positive.
     """
 
-    constant_state = True
+    has_constant_size_state = True
 
     def __init__(
         self,
@@ -57,16 +57,16 @@ class FlowAttention(Attention):
         if competition_clamp is not None and competition_clamp <= 0.0:
             raise UserError(f"competition_clamp must be above 0, or none, got {competition_clamp}")
         self.competition_clamp = competition_clamp
-        self.compacts_padding = self.pattern is Pattern.CS
+        self.requires_right_padding = self.pattern is Pattern.CS
 
     def competition(self, flow: Tensor) -> Tensor:
         """Logits of sources."""
         clamp = self.competition_clamp
         return flow if clamp is None else flow.clamp(-clamp, clamp)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         if self.pattern is Pattern.CS:
-            return self.decode(query, key, value, self.start(len(query), query), padding)[0]
+            return self.decode(query, key, value, self.init_decode_state(len(query), query), padding)[0]
         with torch.autocast(query.device.type, enabled=False):
             q, k = hide(wide(query).sigmoid(), padding.query), hide(wide(key).sigmoid(), padding.key)
             sinks, sources = (
@@ -113,7 +113,7 @@ class FlowAttention(Attention):
 
     # --- sums that run along: CS ------------------------------------------------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Sums of sinks and sources as they are and as flows [B, H, 1, E], of competing weights, and of values."""
         zeros = wide(like.new_zeros(batch_size, self.num_heads, 1, self.head_dim))
         state = dict.fromkeys(("sinks", "sources", "sink_flow", "source_flow"), zeros)
@@ -121,7 +121,9 @@ class FlowAttention(Attention):
         length = zeros.new_zeros(batch_size, dtype=torch.long)
         return {**state, "mass": zeros[..., :1], "values": sums, "length": length}
 
-    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+    def decode(
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
+    ) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
             q, k = (hide(wide(x).sigmoid(), padding.key) for x in (query, key))
             position = torch.arange(1, q.shape[2] + 1, device=q.device)

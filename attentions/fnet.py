@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attentions.kernels.pieces import each_length
 from attentions.kernels.precision import wide
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding
+from cab.attention import PaddingMasks
 from cab.errors import UserError
 
 
@@ -33,7 +33,7 @@ class FNetAttention(Attention):
         ValueError: for an unknown ``norm``.
     """
 
-    compacts_padding = True
+    requires_right_padding = True
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class FNetAttention(Attention):
         """There are none."""
         self.out_proj = nn.Identity()
 
-    def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: Padding) -> Tensor:
+    def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: PaddingMasks) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
             return each_length(self.transform, (wide(query),), padding.query).to(query.dtype)
 

@@ -14,7 +14,7 @@ from attentions.kernels.softmax import softmax_of_seen
 from attentions.kernels.target_blocks import sums_by_targets, unseen
 from attentions.kernels.token_cache import no_tokens, unseen_tokens, with_tokens
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, State
+from cab.attention import DecodeState, PaddingMasks
 
 
 @register_attention("forgetting", patterns="CS", complexity="n^2", paper="Lin et al. 2025")
@@ -26,17 +26,17 @@ class ForgettingAttention(Attention):
     difference of large numbers is rounded. Decoding keeps keys, values and F of every token.
     """
 
-    compacts_padding = True
+    requires_right_padding = True
 
     def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         self.forget = nn.Linear(embed_dim, num_heads)
 
-    def key_extras(self, x: Tensor) -> dict[str, Tensor]:
+    def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
         """Logarithms of the gate, [B, H, N]."""
         return {"kept": F.logsigmoid(wide(self.forget(x))).transpose(1, 2)}
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: Padding, kept: Tensor) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: PaddingMasks, kept: Tensor) -> Tensor:
         # With the padding on the right, the causal order alone hides it from every real target.
         with torch.autocast(query.device.type, enabled=False):
             q, k, v, total = wide(query), wide(key), wide(value), kept.double().cumsum(dim=-1)
@@ -57,7 +57,7 @@ class ForgettingAttention(Attention):
 
     # --- decoding ---------------------------------------------------------------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """No tokens; ``total`` is F of each, ``last`` of the last."""
         shape = (self.num_heads, self.head_dim)
         state = no_tokens(batch_size, like, key=shape, value=shape)
@@ -65,8 +65,8 @@ class ForgettingAttention(Attention):
         return {**state, "total": total, "last": total.new_zeros(batch_size, self.num_heads)}
 
     def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding, kept: Tensor
-    ) -> tuple[Tensor, State]:
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, kept: Tensor
+    ) -> tuple[Tensor, DecodeState]:
         if padding.key is not None:
             kept = kept.masked_fill(padding.key.unsqueeze(1), 0.0)
         total = state["last"].unsqueeze(-1) + kept.double().cumsum(dim=-1)

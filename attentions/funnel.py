@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from attentions.kernels.pieces import each_length, in_pieces, weighted
 from attentions.transformer_xl import RelativeAttention
 from cab import Pattern, register_attention
-from cab.attention import Padding, SoftmaxLimit
+from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -72,7 +72,7 @@ class FunnelAttention(RelativeAttention):
             outputs.append((logits.softmax(dim=-1) @ value).expand(-1, len(group), -1))
         return torch.cat(outputs, dim=1)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         if self.has_positions:
             return each_length(self.with_positions, (query, key, value), padding.key)
         pooled, visible = self.pool(query, lengths(query, padding.query)), None

@@ -17,7 +17,7 @@ from attentions.kernels.rotary import rotate
 from attentions.kernels.target_blocks import sums_by_targets
 from attentions.kernels.token_cache import no_tokens, with_tokens
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, State
+from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -38,7 +38,7 @@ class GatedAttentionUnit(Attention):
     the unit's: a layer has 2 D^2 + s D parameters more than with softmax attention. ``num_heads`` changes nothing.
     """
 
-    compacts_padding = True
+    requires_right_padding = True
     parameter_budget = 0.13
     num_maps = 2
 
@@ -126,7 +126,7 @@ class QuadraticUnit(GatedAttentionUnit):
             raise UserError(f"scale_length must be at least 1, got {scale_length}")
         self.scale_length = scale_length
 
-    def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: Padding) -> Tensor:
+    def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: PaddingMasks) -> Tensor:
         is_causal = self.pattern is Pattern.CS
         q, k = (x.unsqueeze(1) for x in self.maps(query))
         v = self.values(query).unsqueeze(1)
@@ -153,12 +153,12 @@ class QuadraticUnit(GatedAttentionUnit):
 
     # --- decoding ---------------------------------------------------------------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """No tokens yet, and how many there are."""
         state = no_tokens(batch_size, wide(like), key=(1, self.query_key_dim), value=(1, 2 * self.embed_dim))
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
-    def advance(self, tokens: Tensor, mask: Tensor | None, state: State) -> tuple[Tensor, State]:
+    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
         q, k = (x.unsqueeze(1) for x in self.maps(tokens))
         place = state["length"].unsqueeze(1) + torch.arange(tokens.shape[1], device=tokens.device)
         new = in_order(with_tokens(state, mask, key=k, value=self.values(tokens).unsqueeze(1)), "key", "value")
@@ -187,7 +187,7 @@ class GroupedUnit(GatedAttentionUnit):
         ValueError: for options below 1.
     """
 
-    constant_state = True
+    has_constant_size_state = True
     num_maps = 4
 
     def __init__(
@@ -214,7 +214,7 @@ class GroupedUnit(GatedAttentionUnit):
         turned = rotate(maps[..., :width], place)
         return list(torch.cat([turned, maps[..., width:]], dim=-1).unbind(dim=1))
 
-    def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: Padding) -> Tensor:
+    def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: PaddingMasks) -> Tensor:
         length, size = query.shape[1], min(self.group_size, query.shape[1])
         maps = self.turned(query, torch.arange(length, device=query.device).unsqueeze(0))
         v = self.values(query)
@@ -254,14 +254,14 @@ class GroupedUnit(GatedAttentionUnit):
 
     # --- decoding ---------------------------------------------------------------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """The sum over earlier groups, and of the open group k, k' and v."""
         like, s, e = wide(like), self.query_key_dim, 2 * self.embed_dim
         state = {"sums": like.new_zeros(batch_size, s, e), "value": like.new_zeros(batch_size, self.group_size, e)}
         state |= {name: like.new_zeros(batch_size, self.group_size, s) for name in ("key", "far_key")}
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
-    def advance(self, tokens: Tensor, mask: Tensor | None, state: State) -> tuple[Tensor, State]:
+    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
         """Token by token: rows may stand at different places of their groups."""
         place = state["length"].unsqueeze(1) + torch.arange(tokens.shape[1], device=tokens.device)
         maps, v = self.turned(tokens, place), self.values(tokens)
@@ -273,7 +273,7 @@ class GroupedUnit(GatedAttentionUnit):
                 outputs.append(output)
         return self.finish(tokens, torch.cat(outputs, dim=1)), state
 
-    def read_token(self, token: list[Tensor], state: State, real: Tensor | None) -> tuple[Tensor, State]:
+    def read_token(self, token: list[Tensor], state: DecodeState, real: Tensor | None) -> tuple[Tensor, DecodeState]:
         """Weighted sums [B, 1, e] of q, k, q', k', v of one token a row, some not ``real`` [B]; the new state."""
         q, k, far_q, far_k, v = token
         slot = state["length"] % self.group_size

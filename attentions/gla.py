@@ -51,7 +51,7 @@ class GatedLinearAttention(Recurrent):
             xavier_linear(embed_dim, gate_rank, bias=False), xavier_linear(gate_rank, num_heads * self.key_width)
         )
 
-    def key_extras(self, key: Tensor) -> dict[str, Tensor]:
+    def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
         return {"decay": self.decay_map(key)}
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> Terms:

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, Recurrent, Terms
-from cab import Depth, Pattern, register_attention
-from cab.attention import ALONE
+from cab import LayerPosition, Pattern, register_attention
+from cab.attention import SINGLE_LAYER
 
 
 @register_attention("hgrn2", patterns="CS", complexity="n", paper="Qin et al. 2024")
@@ -35,15 +35,15 @@ class HGRN2Attention(Recurrent):
         embed_dim: int,
         num_heads: int,
         dropout: float = 0.0,
-        depth: Depth = ALONE,
+        layer_position: LayerPosition = SINGLE_LAYER,
         conv_size: int = 0,
     ) -> None:
         super().__init__(
             pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, conv_size=conv_size
         )
         self.bound: nn.Parameter | None = None
-        if depth.index:
-            first = torch.full((num_heads, 1, self.key_width), depth.index / depth.count)
+        if layer_position.index:
+            first = torch.full((num_heads, 1, self.key_width), layer_position.index / layer_position.num_layers)
             self.bound = nn.Parameter(first.logit())
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, _position: Tensor) -> Terms:

@@ -37,7 +37,7 @@ class ImageLocalAttention(SparseAttention):
         ValueError: for blocks without a token.
     """
 
-    constant_state = True
+    has_constant_size_state = True
 
     def __init__(
         self,

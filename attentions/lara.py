@@ -8,7 +8,7 @@ from torch import Tensor
 from attentions.kernels.landmarks import average, segment_means, segments
 from attentions.kernels.precision import no_weight, wide
 from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import Padding, SoftmaxLimit
+from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.padding import lengths
 
 
@@ -29,7 +29,7 @@ class LARAAttention(Attention):
         ValueError: for ``num_landmarks`` below 1.
     """
 
-    compacts_padding = True
+    requires_right_padding = True
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class LARAAttention(Attention):
         steps = (1, max(num_tokens // 3, 1), num_tokens)
         return SoftmaxLimit(tuple({"num_landmarks": landmarks} for landmarks in steps), tolerance=0.2)
 
-    def draws(self, query: Tensor, _key: Tensor, _padding: Padding) -> dict[str, Tensor]:
+    def sample_noise(self, query: Tensor, _key: Tensor, _padding: PaddingMasks) -> dict[str, Tensor]:
         """What samples differ from their proposals' means by: ``noise`` [B, H, r, E]."""
         like = wide(query.new_empty(0))
         shape = (len(query), self.num_heads, self.num_landmarks, self.head_dim)
@@ -64,7 +64,7 @@ class LARAAttention(Attention):
             else like.new_zeros(shape)
         }
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, noise: Tensor) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, noise: Tensor) -> Tensor:
         dtype, num_tokens = query.dtype, query.shape[2]
         with torch.autocast(query.device.type, enabled=False):
             query, key, value = (wide(x) for x in (query, key, value))

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, Recurrent, Terms, xavier_linear
-from cab import Depth, Pattern, register_attention
-from cab.attention import ALONE
+from cab import LayerPosition, Pattern, register_attention
+from cab.attention import SINGLE_LAYER
 
 
 @register_attention("lightning", patterns="CS", complexity="n", paper="Qin et al. 2023")
@@ -33,18 +33,18 @@ class LightningAttention(Recurrent):
         embed_dim: int,
         num_heads: int,
         dropout: float = 0.0,
-        depth: Depth = ALONE,
+        layer_position: LayerPosition = SINGLE_LAYER,
         conv_size: int = 0,
     ) -> None:
         super().__init__(
             pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, conv_size=conv_size
         )
-        self.slowing = 1.0 - depth.index / max(depth.count - 1, 1) + 1e-5
+        self.slowing = 1.0 - layer_position.index / max(layer_position.num_layers - 1, 1) + 1e-5
         self.gate_map = nn.Sequential(
             xavier_linear(embed_dim, self.head_dim, bias=False), xavier_linear(self.head_dim, embed_dim, bias=False)
         )
 
-    def query_extras(self, query: Tensor) -> dict[str, Tensor]:
+    def query_side_inputs(self, query: Tensor) -> dict[str, Tensor]:
         return {"gate": self.gate_map(query)}
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, _position: Tensor) -> Terms:

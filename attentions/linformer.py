@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from attentions.bases.linearized import hide
 from attentions.kernels.precision import wide
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, State
+from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError
 
 
@@ -33,8 +33,8 @@ class LinformerAttention(Attention):
         ValueError: for sizes below 1, an unknown ``share``, and, when called, for more keys than ``max_length``.
     """
 
-    compacts_padding = True
-    constant_state = True
+    requires_right_padding = True
+    has_constant_size_state = True
     parameter_budget = 0.21  # two maps of 8,192 positions to 128 slots a layer
 
     def __init__(
@@ -63,15 +63,15 @@ class LinformerAttention(Attention):
         bound = num_landmarks**-0.5
         return nn.Parameter(torch.empty(num_landmarks, self.max_length).uniform_(-bound, bound))
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
-        return self.decode_cross(query, self.read_source(key, value, padding), padding)[0]
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
+        return self.decode_cross(query, self.encode_source(key, value, padding), padding)[0]
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         m = key.shape[1]
         weights = (query @ (self.mix_k[:, :m] @ key).mT * self.scale).softmax(dim=-1)
         return weights @ (self.mix_v[:, :m] @ value)
 
-    def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
+    def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         """Mixed keys and values [B, H, r, E]; zero in a row whose keys are all padding."""
         length = key.shape[2]
         if length > self.max_length:
@@ -82,7 +82,7 @@ class LinformerAttention(Attention):
             key, value = hide(wide(key), padding.key), hide(wide(value), padding.key)
             return {"keys": wide(self.mix_k[:, :length]) @ key, "values": wide(self.mix_v[:, :length]) @ value}
 
-    def decode_cross(self, query: Tensor, state: State, _padding: Padding) -> tuple[Tensor, State]:
+    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         keys, values = state["keys"], state["values"]
         with torch.autocast(query.device.type, enabled=False):
             output = F.scaled_dot_product_attention(wide(query), keys, values, dropout_p=self.weight_dropout)

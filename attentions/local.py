@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attentions.kernels.windowed import Window, windowed_attention
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, SoftmaxLimit, State
+from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -29,8 +29,8 @@ class LocalAttention(Attention):
         ValueError: for a window below 1 or an unknown extent.
     """
 
-    compacts_padding = True
-    constant_state = True
+    requires_right_padding = True
+    has_constant_size_state = True
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class LocalAttention(Attention):
         """A window over the whole sequence."""
         return SoftmaxLimit(({"window_size": num_tokens, "extent": "per_side"},))
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         # In the causal pattern padding is on the right, where no real target looks.
         hidden = None if self.pattern is Pattern.CS else padding.key
         return self.attend_window(query, key, value, self.window, hidden)
@@ -75,12 +75,14 @@ class LocalAttention(Attention):
 
     # --- decoding ---------------------------------------------------------------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Keys and values of the tokens that the next one sees, none so far."""
         past = like.new_zeros(batch_size, self.num_heads, self.window.left, self.head_dim)
         return {"key": past, "value": past, "hidden": past.new_ones(batch_size, self.window.left, dtype=torch.bool)}
 
-    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+    def decode(
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
+    ) -> tuple[Tensor, DecodeState]:
         past, count = self.window.left, lengths(key, padding.key).unsqueeze(1)
         new = torch.arange(key.shape[2], device=key.device) >= count
         key, value = torch.cat([state["key"], key], dim=2), torch.cat([state["value"], value], dim=2)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.offsets import offset_attention
 from cab import Pattern, register_attention
-from cab.attention import Padding, SoftmaxLimit, State
+from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths, take_rows
 
@@ -92,16 +92,16 @@ class LogSparseAttention(SparseAttention):
 
     # --- decoding with the convolution --------------------------------------------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """What the pattern keeps, and the last inputs."""
         inputs = like.new_zeros(batch_size, self.kernel_size - 1, self.embed_dim)
-        return super().start(batch_size, like) | {"inputs": inputs}
+        return super().init_decode_state(batch_size, like) | {"inputs": inputs}
 
-    def advance(self, tokens: Tensor, mask: Tensor | None, state: State) -> tuple[Tensor, State]:
+    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
         past = self.kernel_size - 1
         x = torch.cat([state["inputs"].to(tokens.dtype), tokens], dim=1)
         query, key = (self.split_heads(projection(x)[:, past:]) for projection in (self.q_proj, self.k_proj))
-        heads, new = self.decode(query, key, self.split_heads(self.v_proj(tokens)), state, Padding(mask, mask))
+        heads, new = self.decode(query, key, self.split_heads(self.v_proj(tokens)), state, PaddingMasks(mask, mask))
         last = lengths(tokens, mask)[:, None] + torch.arange(past, device=x.device)
         return self.out_proj(self.merge_heads(heads)), new | {"inputs": take_rows(x, last)}
 

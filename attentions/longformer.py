@@ -13,7 +13,7 @@ from attentions.bases.sparse import SparseAttention
 from attentions.kernels.pieces import each_length
 from attentions.kernels.windowed import Window, windowed_attention
 from cab import Pattern, register_attention
-from cab.attention import Padding, SoftmaxLimit
+from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -37,7 +37,7 @@ class LongformerAttention(SparseAttention):
         ValueError: for a dilation below 1.
     """
 
-    constant_state = True
+    has_constant_size_state = True
     parameter_budget = 0.2  # three more projections, as published: 17% of GPT-2
 
     def __init__(
@@ -71,7 +71,7 @@ class LongformerAttention(SparseAttention):
         """A window over the whole sequence."""
         return SoftmaxLimit(({"window": num_tokens, "share_global": True},))
 
-    def key_extras(self, x: Tensor) -> dict[str, Tensor]:
+    def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
         """Queries of the global tokens, and keys and values that they see, [B, N, D]."""
         if not self.has_own:
             return {}
@@ -89,7 +89,7 @@ class LongformerAttention(SparseAttention):
     def needs(self, key: Tensor, length: Tensor) -> Tensor:
         return (key >= length - self.window * self.dilation) | (key < self.num_globals)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, **own: Tensor) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **own: Tensor) -> Tensor:
         heads = [query, key, value, *(self.split_heads(own[name]) for name in sorted(own))]
         return each_length(self.spread, heads, None if self.pattern is Pattern.CS else padding.key)
 

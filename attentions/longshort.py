@@ -14,7 +14,7 @@ from attentions.kernels.precision import no_weight, wide
 from attentions.kernels.relative_window import Chunks, causal_longshort
 from attentions.kernels.windowed import Window, windowed_attention
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, State
+from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths, take_rows
 
@@ -22,7 +22,7 @@ from cab.padding import lengths, take_rows
 class LongShort(Attention):
     """What both forms share: the scores by which tokens are compressed, and the norms of tokens and slots."""
 
-    compacts_padding = True
+    requires_right_padding = True
     parameter_budget = 0.12  # as published: two maps of relative positions a layer, 11.7% of GPT-2
 
     def make_projections(self) -> None:
@@ -39,7 +39,7 @@ class LongShort(Attention):
         self.token_norm = nn.LayerNorm(self.embed_dim)
         self.slot_norm = nn.LayerNorm(self.embed_dim)
 
-    def key_extras(self, x: Tensor) -> dict[str, Tensor]:
+    def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
         """Scores of each token for its slots, [B, N, H r]."""
         return {"score": self.score(x)}
 
@@ -132,7 +132,7 @@ class SegmentedLongShort(LongShort):
         query, key, value = super().project(query, key, value)
         return query, self.normalise(self.token_norm, key), self.normalise(self.token_norm, value)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, score: Tensor) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, score: Tensor) -> Tensor:
         score = wide(score)
         if padding.key is not None:
             score = score.masked_fill(padding.key.unsqueeze(-1), no_weight(score.dtype))
@@ -193,7 +193,7 @@ class ChunkedLongShort(LongShort):
         self.position_bias = nn.Parameter(torch.zeros(num_heads, self.head_dim))
         self.make_compression(chunk_rank)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: Padding, score: Tensor) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: PaddingMasks, score: Tensor) -> Tensor:
         """Padding is on the right, where no real token looks; keys and values are not yet normed."""
         finished = (query.shape[2] - 1) // self.chunks.size
         slot_key, slot_value = (self.compress(x, score, finished) for x in (key, value))
@@ -267,7 +267,7 @@ class ChunkedLongShort(LongShort):
 
     # --- decoding ---------------------------------------------------------------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Projections of the tokens that can still be needed, slots of the finished chunks, tokens read."""
         past = max(self.chunks.window, self.chunks.size) - 1
         tokens = like.new_zeros(batch_size, past, self.embed_dim)
@@ -282,8 +282,8 @@ class ChunkedLongShort(LongShort):
         }
 
     def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding, score: Tensor
-    ) -> tuple[Tensor, State]:
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, score: Tensor
+    ) -> tuple[Tensor, DecodeState]:
         num_tokens, size, read, count = query.shape[2], self.chunks.size, state["length"], lengths(query, padding.query)
         new = {"key": self.merge_heads(key), "value": self.merge_heads(value), "score": score}
         source = {name: torch.cat([state[name], x], dim=1) for name, x in new.items()}
@@ -329,7 +329,7 @@ class ChunkedLongShort(LongShort):
 
     def _keep(
         self, source: dict[str, Tensor], slots: dict[str, Tensor], num_slots: int, read: Tensor, count: Tensor
-    ) -> State:
+    ) -> DecodeState:
         """The state after ``count`` more tokens.
 
         Slots stand at the right end, so that the last one is equally far from every row's open chunk.

@@ -16,7 +16,7 @@ from attentions.kernels.latents import pack, without_source
 from attentions.kernels.precision import wide
 from attentions.kernels.recurrence import recurrence
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, State
+from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -44,7 +44,7 @@ class LunaAttention(Attention):
         ValueError: for ``num_landmarks`` below 1.
     """
 
-    constant_state = True
+    has_constant_size_state = True
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class LunaAttention(Attention):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         if num_landmarks < 1:
             raise UserError(f"num_landmarks must be at least 1, got {num_landmarks}")
-        self.compacts_padding = self.pattern is Pattern.CS  # tokens are counted
+        self.requires_right_padding = self.pattern is Pattern.CS  # tokens are counted
         if tie_kv:
             self.v_proj = self.k_proj
         self.slots = nn.Parameter(torch.empty(num_landmarks, embed_dim))
@@ -81,10 +81,10 @@ class LunaAttention(Attention):
         """[H, r, E]."""
         return self.split_heads(self.slots_q(self.slots).unsqueeze(0))[0]
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, **packing: Tensor) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **packing: Tensor) -> Tensor:
         if self.pattern is Pattern.CS:
-            return self.decode(query, key, value, self.start(len(query), query), padding, **packing)[0]
-        return self.decode_cross(query, self.read_source(key, value, padding), padding)[0]
+            return self.decode(query, key, value, self.init_decode_state(len(query), query), padding, **packing)[0]
+        return self.decode_cross(query, self.encode_source(key, value, padding), padding)[0]
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, packing: Tensor | None = None) -> Tensor:
         if packing is None:
@@ -101,33 +101,33 @@ class LunaAttention(Attention):
 
     # --- slots of all keys: NS, NC, CC -------------------------------------------------------------------
 
-    def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
+    def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         """Keys and values of the slots [B, H, r, E]; the values are zero in a row whose keys are all padding."""
         slots = self.merge_heads(pack(self.queries_of_slots(), key, value, padding.key))
         keys, values = self.split_heads(self.slots_k(slots)), self.split_heads(self.slots_v(slots))
         return {"keys": keys, "values": without_source(values, padding.key)}
 
-    def decode_cross(self, query: Tensor, state: State, _padding: Padding) -> tuple[Tensor, State]:
+    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         return F.scaled_dot_product_attention(query, state["keys"], state["values"]), state
 
     # --- tokens up to the target: CS ---------------------------------------------------------------------
 
-    def key_extras(self, x: Tensor) -> dict[str, Tensor]:
+    def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
         """p of each token for each slot, [B, H, N, r]."""
         if self.pattern is not Pattern.CS:
             return {}
         logits = self.split_heads(self.pack_k(x)) @ self.queries_of_slots().mT * self.scale
         return {"packing": F.softplus(wide(logits), beta=math.log(2.0))}
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Sums of keys [B, H, E, r] and values [B, H, r, E] with their packing, and the number of tokens [B]."""
         shape = batch_size, self.num_heads, len(self.slots), self.head_dim
         sums = wide(like.new_zeros(shape))
         return {"keys": sums.mT, "values": sums, "length": sums.new_zeros(batch_size, dtype=torch.long)}
 
     def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding, packing: Tensor
-    ) -> tuple[Tensor, State]:
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, packing: Tensor
+    ) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
             q, k, v = wide(query) * self.scale, wide(key), wide(value)
             packing = hide(packing, padding.key)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, SoftmaxLimit, State
+from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -31,7 +31,7 @@ class MemoryCompressedAttention(Attention):
         ValueError: for a factor below 1 or an unknown reduction.
     """
 
-    compacts_padding = True
+    requires_right_padding = True
 
     def __init__(
         self,
@@ -59,10 +59,10 @@ class MemoryCompressedAttention(Attention):
         """Groups of one token."""
         return SoftmaxLimit(({"factor": 1, "reduction": "mean"},))
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         if self.pattern is Pattern.CS:
             return self.attend_causal(query, key, value)
-        return self.decode_cross(query, self.read_source(key, value, padding), padding)[0]
+        return self.decode_cross(query, self.encode_source(key, value, padding), padding)[0]
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         n, m, c = query.shape[1], key.shape[1], self.factor
@@ -102,7 +102,7 @@ class MemoryCompressedAttention(Attention):
 
     # --- all groups: NS, NC, CC --------------------------------------------------------------------------
 
-    def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
+    def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         """Keys and values of all groups [B, H, G, E], and how many a row has [B]."""
         count = lengths(key, padding.key)
         if padding.key is not None:
@@ -111,7 +111,7 @@ class MemoryCompressedAttention(Attention):
         state = {"key": self.compress("compress_k", key, count), "value": self.compress("compress_v", value, count)}
         return state | {"groups": -(-count // self.factor)}
 
-    def decode_cross(self, query: Tensor, state: State, _padding: Padding) -> tuple[Tensor, State]:
+    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         groups, total = state["groups"], state["key"].shape[2]
         seen = torch.arange(total, device=query.device) < groups[:, None]
         none = (groups == 0)[:, None]
@@ -148,7 +148,7 @@ class MemoryCompressedAttention(Attention):
 
     # --- decoding in CS -----------------------------------------------------------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Groups that have ended, tokens of the open one, the first value, tokens read."""
         empty = like.new_zeros(batch_size, self.num_heads, 0, self.head_dim)
         past = like.new_zeros(batch_size, self.num_heads, self.factor - 1, self.head_dim)
@@ -161,11 +161,13 @@ class MemoryCompressedAttention(Attention):
             "length": torch.zeros(batch_size, dtype=torch.long, device=like.device),
         }
 
-    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+    def decode(
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
+    ) -> tuple[Tensor, DecodeState]:
         c, read, count = self.factor, state["length"], lengths(key, padding.key)
         total = read + count
         first = torch.where((read > 0)[:, None, None, None], state["first"].to(value.dtype), value[:, :, :1])
-        new: State = {"length": total, "first": first}
+        new: DecodeState = {"length": total, "first": first}
         for name, x in (("key", key), ("value", value)):
             tokens = packed(state[f"open_{name}"], read % c, x)
             groups = self.compress(f"compress_{name[0]}", tokens, None)

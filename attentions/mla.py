@@ -14,7 +14,7 @@ from attentions.kernels.rotary import rotate
 from attentions.kernels.softmax import softmax_of_seen
 from attentions.kernels.token_cache import no_tokens, unseen_tokens, with_tokens
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, State
+from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -38,7 +38,7 @@ class LatentKeyValueAttention(Attention):
         ValueError: for ``kv_rank`` below 1 or a ``rotary_dim`` that is not even and positive.
     """
 
-    compacts_padding = True
+    requires_right_padding = True
     parameter_budget = 0.12
 
     def __init__(
@@ -79,7 +79,7 @@ class LatentKeyValueAttention(Attention):
         """k' of tokens, [B, 1, N, p]."""
         return rotate(self.k_rotary(x).unsqueeze(1), position)
 
-    def compute(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def compute(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         positions = [torch.arange(x.shape[1], device=x.device).unsqueeze(0) for x in (query, key)]
         q = self.queries(query, positions[0])
         latent = self.latent(key)
@@ -114,24 +114,24 @@ class LatentKeyValueAttention(Attention):
 
     # --- decoding ---------------------------------------------------------------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """No tokens yet: c and k' of each, and how many there are."""
         state = no_tokens(batch_size, like, latent=(1, self.down.out_features), rotary=(1, self.k_rotary.out_features))
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
-    def read_source(self, latent: Tensor, rotary: Tensor, hidden: Tensor) -> State:
+    def encode_source(self, latent: Tensor, rotary: Tensor, hidden: Tensor) -> DecodeState:
         """c [B, 1, M, r] and k' of the source."""
         length = torch.zeros(len(hidden), dtype=torch.long, device=hidden.device)
         return {"latent": latent, "rotary": rotary, "hidden": hidden, "length": length}
 
-    def read_source_inputs(self, key: Tensor, value: Tensor, mask: Tensor | None) -> State:
+    def encode_source_inputs(self, key: Tensor, value: Tensor, mask: Tensor | None) -> DecodeState:
         """c and k' of the source; c of the values apart where they are others."""
         position = torch.arange(key.shape[1], device=key.device).unsqueeze(0)
         hidden = torch.zeros(key.shape[:2], dtype=torch.bool, device=key.device) if mask is None else mask
-        state = self.read_source(self.latent(key).unsqueeze(1), self.shared_key(key, position), hidden)
+        state = self.encode_source(self.latent(key).unsqueeze(1), self.shared_key(key, position), hidden)
         return state if key is value else {**state, "value_latent": self.latent(value).unsqueeze(1)}
 
-    def advance(self, tokens: Tensor, mask: Tensor | None, state: State) -> tuple[Tensor, State]:
+    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
         position = state["length"].unsqueeze(1) + torch.arange(tokens.shape[1], device=tokens.device)
         query = self.queries(tokens, position)
         new = {**state, "length": state["length"] + lengths(tokens, mask)}

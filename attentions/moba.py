@@ -15,7 +15,7 @@ from attentions.kernels.softmax import softmax_of_seen
 from attentions.kernels.target_blocks import sums_by_targets
 from attentions.kernels.token_cache import no_tokens, with_tokens
 from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import Padding, SoftmaxLimit, State
+from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
 from cab.padding import lengths
 
 
@@ -37,7 +37,7 @@ class BlockMixtureAttention(Attention):
         ValueError: for options below 1.
     """
 
-    compacts_padding = True
+    requires_right_padding = True
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class BlockMixtureAttention(Attention):
             unseen = ~expand_blocks(largest(scores, self.top_k), self.block_size, num_keys) | later(position, num_keys)
         return softmax_of_seen(query @ key.mT * self.scale, unseen)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: PaddingMasks) -> Tensor:
         # With the padding on the right, no real target sees it, nor the mean of a block that holds some.
         with torch.autocast(query.device.type, enabled=False):
             q, k, v = wide(query), wide(key), wide(value)
@@ -102,13 +102,15 @@ class BlockMixtureAttention(Attention):
 
     # --- decoding ---------------------------------------------------------------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """No tokens yet, and how many there are."""
         shape = (self.num_heads, self.head_dim)
         state = no_tokens(batch_size, like, key=shape, value=shape)
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
-    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+    def decode(
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
+    ) -> tuple[Tensor, DecodeState]:
         position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
         new = in_order(with_tokens(state, padding.key, key=key, value=value), "key", "value")
         new["length"] = state["length"] + lengths(key, padding.key)

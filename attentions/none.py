@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from cab import Attention, register_attention
-from cab.attention import State
+from cab.attention import DecodeState
 
 
 @register_attention("none", patterns="NS CS NC CC", complexity="1", paper="Zhang et al. 2023 (CAB)")
 class NoAttention(Attention):
     """Zero for every target, without parameters: what is left of a residual branch is the identity."""
 
-    constant_state = True
+    has_constant_size_state = True
 
     def make_projections(self) -> None:
         """There are none."""
@@ -28,11 +28,11 @@ class NoAttention(Attention):
     def compute_row(self, query: Tensor, *_: Any) -> Tensor:
         return self.compute(query)
 
-    def start(self, *_: Any) -> State:
+    def init_decode_state(self, *_: Any) -> DecodeState:
         return {}
 
-    read_source = start
-    read_source_inputs = start
+    encode_source = init_decode_state
+    encode_source_inputs = init_decode_state
 
-    def advance(self, tokens: Tensor, _mask: Tensor | None, state: State) -> tuple[Tensor, State]:
+    def decode_inputs(self, tokens: Tensor, _mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
         return self.compute(tokens), state

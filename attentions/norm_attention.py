@@ -15,7 +15,7 @@ from attentions.kernels.precision import wide
 from attentions.kernels.recurrence import recurrence
 from attentions.kernels.spans import over_spans
 from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import Padding, State
+from cab.attention import DecodeState, PaddingMasks
 from cab.padding import lengths
 
 KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -47,8 +47,8 @@ class NormAttention(Attention):
         ValueError: for an unknown kernel, norm or positions.
     """
 
-    compacts_padding = True
-    constant_state = True
+    requires_right_padding = True
+    has_constant_size_state = True
 
     def __init__(
         self,
@@ -84,17 +84,19 @@ class NormAttention(Attention):
 
     # --- keys up to the query: CS ------------------------------------------------------------------------
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         if self.pattern is Pattern.CS:
-            return self.decode(query, key, value, self.start(len(query), query), padding)[0]
-        return self.decode_cross(query, self.read_source(key, value, padding), padding)[0]
+            return self.decode(query, key, value, self.init_decode_state(len(query), query), padding)[0]
+        return self.decode_cross(query, self.encode_source(key, value, padding), padding)[0]
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Sums of nothing, [B, H, E, E], and no tokens read."""
         sums = wide(like.new_zeros(batch_size, self.num_heads, self.head_dim, self.head_dim))
         return {"sums": sums, "length": torch.zeros(batch_size, dtype=torch.long, device=like.device)}
 
-    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+    def decode(
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
+    ) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
             heads = [wide(x) for x in (query, key, value)]
             output, state = over_spans(self.span, heads, padding.key, state, {})
@@ -106,9 +108,9 @@ class NormAttention(Attention):
         key: Tensor,
         value: Tensor,
         padding: Tensor | None,
-        state: State,
+        state: DecodeState,
         _extras: Mapping[str, Tensor],
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Tensor, DecodeState]:
         """The same for a number of tokens whose features are in memory at once."""
         start = state["length"]
         keys = hide(self.features(key, start), padding)
@@ -117,12 +119,12 @@ class NormAttention(Attention):
 
     # --- all keys: NS, NC, CC ----------------------------------------------------------------------------
 
-    def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
+    def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         with torch.autocast(key.device.type, enabled=False):
             sums = hide(self.features(wide(key)), padding.key).mT @ wide(value)
         return {"sums": sums, "length": torch.zeros(len(key), dtype=torch.long, device=key.device)}
 
-    def decode_cross(self, query: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+    def decode_cross(self, query: Tensor, state: DecodeState, padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
             output = self.norm(self.features(wide(query), state["length"]) @ state["sums"])
         return output.to(query.dtype), {**state, "length": state["length"] + lengths(query, padding.query)}

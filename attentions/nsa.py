@@ -15,7 +15,7 @@ from attentions.kernels.softmax import softmax_of_seen
 from attentions.kernels.target_blocks import sums_by_targets
 from attentions.kernels.token_cache import no_tokens, with_tokens
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, State
+from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -45,9 +45,9 @@ class NativeSparseAttention(Attention):
         ValueError: for sizes below 1, fewer than 3 blocks, or ``num_kv_heads`` that do not divide the heads.
     """
 
-    compacts_padding = True
+    requires_right_padding = True
 
-    exact_gradient = False  # the choice of blocks jumps, and of thousands of choices one is always near its border
+    has_exact_gradient = False  # the choice of blocks jumps, and of thousands of choices one is always near its border
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class NativeSparseAttention(Attention):
         """[B, N, D], or fewer heads, to [B, H, N, E], a view."""
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-    def query_extras(self, x: Tensor) -> dict[str, Tensor]:
+    def query_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
         """Gates of each target and head, [B, H, N, 3]."""
         return {"gates": wide(self.gate(x)).sigmoid().unflatten(-1, (-1, 3)).transpose(1, 2)}
 
@@ -114,7 +114,7 @@ class NativeSparseAttention(Attention):
         window = softmax_of_seen(logits, far | after)
         return gates[..., :1] * compressed, gates[..., 1:2] * selected + gates[..., 2:] * window
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: Padding, gates: Tensor) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: PaddingMasks, gates: Tensor) -> Tensor:
         # With the padding on the right, no real target sees it, nor the mean of a block that holds some.
         with torch.autocast(query.device.type, enabled=False):
             q, k, v = wide(query), self.shared(key), self.shared(value)
@@ -159,15 +159,15 @@ class NativeSparseAttention(Attention):
 
     # --- decoding ---------------------------------------------------------------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """No tokens yet, and how many there are."""
         shape = (self.num_kv_heads, self.head_dim)
         state = no_tokens(batch_size, like, key=shape, value=shape)
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
     def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding, gates: Tensor
-    ) -> tuple[Tensor, State]:
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, gates: Tensor
+    ) -> tuple[Tensor, DecodeState]:
         position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
         new = in_order(with_tokens(state, padding.key, key=key, value=value), "key", "value")
         new["length"] = state["length"] + lengths(key, padding.key)

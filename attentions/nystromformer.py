@@ -10,7 +10,7 @@ from attentions.kernels.depthwise import depthwise_conv
 from attentions.kernels.landmarks import average, segment_means, segments
 from attentions.kernels.precision import no_weight, wide
 from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import Padding, SoftmaxLimit
+from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.padding import lengths
 
 ITERATIONS = 6
@@ -35,7 +35,7 @@ class NystromAttention(Attention):
         ValueError: for options that cannot be.
     """
 
-    compacts_padding = True
+    requires_right_padding = True
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class NystromAttention(Attention):
         """A landmark for every token."""
         return SoftmaxLimit(({"num_landmarks": num_tokens},))
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         dtype = query.dtype
         with torch.autocast(query.device.type, enabled=False):
             query, key, value = (wide(x) for x in (query, key, value))

@@ -11,8 +11,8 @@ from attentions.bases.linearized import LinearizedAttention, Where, hide
 from attentions.kernels.exponential_features import FeatureMean, KeyMeans
 from attentions.kernels.precision import no_weight
 from cab import Pattern, UserError, register_attention
-from cab.attention import SoftmaxLimit, State
-from cab.errors import Unsupported
+from cab.attention import DecodeState, SoftmaxLimit
+from cab.errors import UnsupportedError
 
 RELEASED_OFFSET = 1e-4
 
@@ -68,7 +68,9 @@ class PerformerAttention(LinearizedAttention):
         if denominator_floor < 0:
             raise UserError(f"denominator_floor must not be negative, got {denominator_floor}")
         if denominator_floor and self.pattern is Pattern.CS:
-            raise Unsupported("denominator_floor repeats released code that has no causal form; in CS it must be 0")
+            raise UnsupportedError(
+                "denominator_floor repeats released code that has no causal form; in CS it must be 0"
+            )
         self.num_features = num_features
         self.denominator_floor = denominator_floor
         self.smallest_denominator = denominator_floor or LinearizedAttention.smallest_denominator
@@ -86,7 +88,7 @@ class PerformerAttention(LinearizedAttention):
 
     # --- all keys: two softmaxes, or sums as released ----------------------------------------------------
 
-    def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> State:
+    def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> DecodeState:
         """Of each feature the mean value, ``means`` [B, H, r, E], and the log of its sum, ``log_mass`` [B, H, r]."""
         if self.denominator_floor:
             logs = hide(self.logarithms(key), padding, no_weight())
@@ -102,7 +104,7 @@ class PerformerAttention(LinearizedAttention):
             means = means.masked_fill(padding.all(dim=1)[:, None, None, None], 0.0)
         return {"means": means, "log_mass": log_mass}
 
-    def read(self, query: Tensor, summary: State, where: Where) -> Tensor:
+    def read(self, query: Tensor, summary: DecodeState, where: Where) -> Tensor:
         if self.denominator_floor:
             logs = self.logarithms(query)
             return super().read(logs - logs.detach().amax(dim=-1, keepdim=True), summary, where)
@@ -121,8 +123,8 @@ class PerformerAttention(LinearizedAttention):
         return (logs - logs.detach().amax(dim=-1, keepdim=True)).exp()
 
     def written(
-        self, key: Tensor, padding: Tensor | None, _where: Where, state: State, _extras: Mapping[str, Tensor]
-    ) -> tuple[Tensor, Tensor | None, State]:
+        self, key: Tensor, padding: Tensor | None, _where: Where, state: DecodeState, _extras: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor | None, DecodeState]:
         """phi(k) divided by exp of the largest logarithm so far, as the sums are by that of the time."""
         logs = hide(self.logarithms(key), padding, no_weight())
         running = logs.detach().amax(dim=-1).cummax(dim=-1).values

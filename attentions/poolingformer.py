@@ -14,7 +14,7 @@ from attentions.kernels.precision import no_weight
 from attentions.kernels.tiles import Tile, tiled_attention
 from attentions.kernels.windowed import Window, windowed_attention
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, SoftmaxLimit
+from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 BLOCK = 128
@@ -39,7 +39,7 @@ class PoolingformerAttention(Attention):
         ValueError: for options outside of these.
     """
 
-    compacts_padding = True
+    requires_right_padding = True
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class PoolingformerAttention(Attention):
         )
         return output + logits.softmax(dim=-1) @ pooled[1]
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         return each_length(self.spread, (query, key, value), padding.key)
 
     def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

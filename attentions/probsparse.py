@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from attentions.kernels.precision import wide_dtype
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, SoftmaxLimit
+from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -50,7 +50,7 @@ class ProbSparseAttention(Attention):
         ValueError: for ``factor`` below 1, an unknown ``mean_over`` or ``sampled``, or ``mix`` in pattern NS.
     """
 
-    compacts_padding = True
+    requires_right_padding = True
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class ProbSparseAttention(Attention):
         """Every query selected."""
         return SoftmaxLimit(({"factor": num_tokens},))
 
-    def draws(self, query: Tensor, _key: Tensor, padding: Padding) -> dict[str, Tensor]:
+    def sample_noise(self, query: Tensor, _key: Tensor, padding: PaddingMasks) -> dict[str, Tensor]:
         """Positions [B, 1 or N, u] of the sampled keys, of which a shorter row uses the first of its own u."""
         length, size = lengths(query, padding.key)[:, None, None], self.largest_count(query.shape[1])
         queries = torch.arange(1 if self.sampled == "shared" else query.shape[1], device=query.device)[:, None]
@@ -94,7 +94,7 @@ class ProbSparseAttention(Attention):
             positions = (spread + queries) % length.clamp_min(1)
         return {"sample": positions.long().minimum(length - 1).clamp_min(0)}
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, sample: Tensor) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, sample: Tensor) -> Tensor:
         length = lengths(query, padding.key)
         selected = self.select(query, key, sample, length, padding.key)
         index = selected.unsqueeze(-1).expand(-1, -1, -1, self.head_dim)

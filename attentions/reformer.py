@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from attentions.bases.bucketed import BucketedAttention
 from attentions.kernels.buckets import Reach
 from cab import Pattern, register_attention
-from cab.attention import Padding
+from cab.attention import PaddingMasks
 from cab.errors import UserError
 
 
@@ -80,7 +80,7 @@ class ReformerAttention(BucketedAttention):
         shape = (self.rounds, self.num_heads, self.head_dim, self.num_buckets // 2)
         return torch.randn(shape, dtype=like.dtype, device=like.device)
 
-    def draws(self, query: Tensor, _key: Tensor, _padding: Padding) -> dict[str, Tensor]:
+    def sample_noise(self, query: Tensor, _key: Tensor, _padding: PaddingMasks) -> dict[str, Tensor]:
         rotations = self.new_rotations(self.rotations) if self.training else self.rotations
         return {"rotations": rotations.expand(len(query), -1, -1, -1, -1)}
 

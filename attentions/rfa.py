@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from attentions.bases.linearized import LinearizedAttention, Where
 from attentions.kernels.feature_maps import Trigonometric, unit
 from cab import Pattern, UserError, register_attention
-from cab.attention import State
-from cab.errors import Unsupported
+from cab.attention import DecodeState
+from cab.errors import UnsupportedError
 
 FIRST_GATE = 0.9
 """What a gate keeps before it has learnt."""
@@ -61,7 +61,7 @@ class RandomFeatureAttention(LinearizedAttention):
         if denominator_floor <= 0:
             raise UserError(f"denominator_floor must be above 0, got {denominator_floor}")
         if gate and self.pattern is not Pattern.CS:
-            raise Unsupported(f"gate needs an order of keys, which pattern {self.pattern} has not; use it in CS")
+            raise UnsupportedError(f"gate needs an order of keys, which pattern {self.pattern} has not; use it in CS")
         self.smallest_denominator = denominator_floor
         self.deviation = nn.Parameter(torch.ones(num_heads, 1, self.head_dim))
         self.register_buffer("weights", torch.randn(num_heads, num_features, self.head_dim))
@@ -73,21 +73,21 @@ class RandomFeatureAttention(LinearizedAttention):
         """W x', [B, H, N, E] to [B, H, N, D]."""
         return unit(x) @ (self.weights * self.deviation).to(x.dtype).mT
 
-    def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> State:
+    def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> DecodeState:
         return super().summarise(self.angles(key), value, padding, where)
 
-    def read(self, query: Tensor, summary: State, where: Where) -> Tensor:
+    def read(self, query: Tensor, summary: DecodeState, where: Where) -> Tensor:
         return super().read(self.angles(query), summary, where)
 
     def features(self, x: Tensor, where: Where) -> Tensor:
         return super().features(self.angles(x), where)
 
-    def key_extras(self, key: Tensor) -> dict[str, Tensor]:
+    def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
         return {"gate": self.gate_proj(key)} if hasattr(self, "gate_proj") else {}
 
     def written(
-        self, key: Tensor, padding: Tensor | None, where: Where, state: State, extras: Mapping[str, Tensor]
-    ) -> tuple[Tensor, Tensor | None, State]:
+        self, key: Tensor, padding: Tensor | None, where: Where, state: DecodeState, extras: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor | None, DecodeState]:
         keys, log_decay, new = super().written(key, padding, where, state, extras)
         if "gate" in extras:
             gate = extras["gate"].transpose(1, 2)

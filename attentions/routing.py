@@ -14,7 +14,7 @@ from attentions.kernels.buckets import Reach
 from attentions.kernels.pieces import each_length
 from attentions.kernels.windowed import Window, windowed_attention
 from cab import Pattern, register_attention
-from cab.attention import Padding, SoftmaxLimit
+from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -109,24 +109,24 @@ class RoutingAttention(BucketedAttention):
         nearest = self.scores(query[:, self.num_local :]).argmax(dim=-1)
         return F.pad(nearest, (0, 0, self.num_local, 0))[None]
 
-    def follow(self, heads: Tensor, padding: Padding) -> None:
+    def follow(self, heads: Tensor, padding: PaddingMasks) -> None:
         """The loss and the statistics of normalised queries or keys [B, H, N, E]."""
         routed = heads[:, self.num_local :].to(self.centroids.dtype)
         with torch.no_grad():
             nearest = F.one_hot(self.scores(routed).argmax(dim=-1), self.num_buckets).to(routed.dtype)
             if padding.key is not None:
                 nearest = nearest.masked_fill(padding.key[:, None, :, None], 0.0)
-            self.gather(sums=(nearest.mT @ routed).sum(dim=0), counts=nearest.sum(dim=(0, 2)))
+            self.accumulate_statistics(sums=(nearest.mT @ routed).sum(dim=0), counts=nearest.sum(dim=(0, 2)))
         far = (routed - nearest @ self.centroids).square().mean(dim=(1, 3))
         self.add_loss(self.commitment * far, padding)
 
-    def learn(self, *, sums: Tensor, counts: Tensor) -> None:
+    def update_buffers(self, *, sums: Tensor, counts: Tensor) -> None:
         new = F.layer_norm(sums, (self.head_dim,)).where(counts.unsqueeze(-1) > 0, self.centroids)
         self.centroids.lerp_(new, 1.0 - self.decay)
 
     # --- attention ----------------------------------------------------------------------------------------
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, **draws: Tensor) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **draws: Tensor) -> Tensor:
         if self.training:
             self.follow(query, padding)
         if self.pattern is Pattern.CS:

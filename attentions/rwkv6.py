@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from attentions.bases.recurrent import Extras, Terms, check_positive, xavier_linear
 from attentions.bases.token_shift import TokenShift
 from attentions.kernels.fla_kernels import Form
-from cab import Depth, Pattern, register_attention
-from cab.attention import ALONE
+from cab import LayerPosition, Pattern, register_attention
+from cab.attention import SINGLE_LAYER
 
 MIXED = 5
 """Inputs that are mixed, each in its own way, of a token and the one before it: of decay, k, v, r and gate."""
@@ -49,13 +49,16 @@ class RWKV6Attention(TokenShift):
         embed_dim: int,
         num_heads: int,
         dropout: float = 0.0,
-        depth: Depth = ALONE,
+        layer_position: LayerPosition = SINGLE_LAYER,
         mix_rank: int = 32,
         decay_rank: int = 64,
     ) -> None:
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         check_positive(mix_rank=mix_rank, decay_rank=decay_rank)
-        last, rest = depth.index / max(depth.count - 1, 1), 1 - depth.index / depth.count
+        last, rest = (
+            layer_position.index / max(layer_position.num_layers - 1, 1),
+            1 - layer_position.index / layer_position.num_layers,
+        )
         place = torch.arange(embed_dim) / embed_dim
         ramp, slow = 1 - place**rest, 1 - place ** (rest / 2)
         self.mix = nn.Parameter(torch.stack([ramp, ramp, ramp - 0.3 * last, slow, slow]))

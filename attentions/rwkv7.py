@@ -15,8 +15,8 @@ from attentions.kernels import fla_kernels
 from attentions.kernels.feature_maps import unit
 from attentions.kernels.fla_kernels import Form
 from attentions.kernels.generalized_delta_rule import generalized_delta_rule
-from cab import Depth, Pattern, register_attention
-from cab.attention import ALONE
+from cab import LayerPosition, Pattern, register_attention
+from cab.attention import SINGLE_LAYER
 
 FASTEST = math.exp(-0.5)
 """The largest rate of decay: from token to token a feature keeps exp(-exp(-1/2)) = 0.545 or more of what it holds."""
@@ -53,14 +53,17 @@ class RWKV7Attention(TokenShift):
         embed_dim: int,
         num_heads: int,
         dropout: float = 0.0,
-        depth: Depth = ALONE,
+        layer_position: LayerPosition = SINGLE_LAYER,
         decay_rank: int = 64,
         rate_rank: int = 64,
         gate_rank: int = 128,
     ) -> None:
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         check_positive(decay_rank=decay_rank, rate_rank=rate_rank, gate_rank=gate_rank)
-        late, rest = depth.index / max(depth.count - 1, 1), 1 - depth.index / depth.count
+        late, rest = (
+            layer_position.index / max(layer_position.num_layers - 1, 1),
+            1 - layer_position.index / layer_position.num_layers,
+        )
         place = torch.arange(embed_dim) / embed_dim
         powers = torch.tensor([0.2, 0.9, 0.7, 0.7, 0.9, 0.2])  # of r, w, k, v, a, g
         self.mix = nn.Parameter(1 - place ** (powers * rest).unsqueeze(1))
@@ -76,7 +79,7 @@ class RWKV7Attention(TokenShift):
         self.removed = nn.Parameter((0.76 - 0.1 * place).view(of_head))
         self.replaced = nn.Parameter(torch.full(of_head, 1.02))
         self.bonus = nn.Parameter(torch.full(of_head, -0.04))
-        self.norm_weight = nn.Parameter(torch.full(of_head, (1 - rest + 1 / depth.count) ** 0.7))
+        self.norm_weight = nn.Parameter(torch.full(of_head, (1 - rest + 1 / layer_position.num_layers) ** 0.7))
         self.norm_bias = nn.Parameter(torch.zeros(of_head))
 
     # --- the token before ---------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ from attentions.kernels.matrix_powers import answers_of_powers
 from attentions.kernels.pieces import at_once, formed_anew
 from attentions.kernels.precision import wide, wide_dtype
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, State
+from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError
-from cab.training import ParameterRule
+from cab.training import ParamGroupOverride
 
 DT_MIN, DT_MAX = 1e-3, 1e-1
 """Range of the initial step sizes."""
@@ -50,8 +50,8 @@ class S4Attention(Attention):
         ValueError: for a ``state_size`` that is not even and positive.
     """
 
-    compacts_padding = True
-    constant_state = True
+    requires_right_padding = True
+    has_constant_size_state = True
 
     def __init__(
         self,
@@ -91,10 +91,10 @@ class S4Attention(Attention):
         self.skip = nn.Parameter(torch.randn(self.embed_dim))
         self.log_dt = nn.Parameter(torch.empty(self.embed_dim).uniform_(math.log(DT_MIN), math.log(DT_MAX)))
 
-    def parameter_rules(self) -> dict[str, ParameterRule]:
+    def param_group_overrides(self) -> dict[str, ParamGroupOverride]:
         """As released, but for its own learning rate of at most 0.001."""
         names = ("log_decay", "frequency", "low_rank", "input", "log_dt")
-        return {name: ParameterRule(weight_decay=0.0) for name in names}
+        return {name: ParamGroupOverride(weight_decay=0.0) for name in names}
 
     def modes(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """dt [D, 1], lambda, P and B [D, M], and C [D, S, M], in float64; of conjugate pairs one."""
@@ -112,7 +112,7 @@ class S4Attention(Attention):
 
     # --- all tokens: a convolution -------------------------------------------------------------------------
 
-    def compute(self, query: Tensor, *_: Tensor | Padding) -> Tensor:
+    def compute(self, query: Tensor, *_: Tensor | PaddingMasks) -> Tensor:
         """A few features at a time, formed anew in the backward pass. Padding is zero and on the right: it adds
         nothing to any sum."""
         batch, length = query.shape[:2]
@@ -175,12 +175,12 @@ class S4Attention(Attention):
 
     # --- decoding: the recurrence ----------------------------------------------------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """One complex number a feature and mode, as pairs [B, D, M, 2]."""
         shape = (batch_size, self.embed_dim, self.state_size // 2, 2)
         return {"modes": like.new_zeros(shape, dtype=wide_dtype(like.dtype))}
 
-    def advance(self, tokens: Tensor, mask: Tensor | None, state: State) -> tuple[Tensor, State]:
+    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
         """Token by token: both factors of Abar are diagonal and low rank, the inverse by the Woodbury identity."""
         with torch.autocast(tokens.device.type, enabled=False):
             u = wide(tokens)

@@ -16,7 +16,7 @@ from attentions.kernels.block_readout import read_blocks
 from attentions.kernels.diagonal_recurrence import Scan
 from attentions.kernels.precision import wide_dtype
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, State
+from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import compact_rows, lengths
 
@@ -51,8 +51,8 @@ class S4DAttention(Attention):
         ValueError: for a ``state_size`` that is not even and positive, or ``channels`` below 1.
     """
 
-    compacts_padding = True
-    constant_state = True
+    requires_right_padding = True
+    has_constant_size_state = True
     parameter_budget = 0.5  # 12 channels in GPT-2 add 48%; the published run, with 8 of them, 27%
 
     def __init__(
@@ -105,7 +105,7 @@ class S4DAttention(Attention):
         log_step = self.log_dt.to(dtype).exp().unsqueeze(1) * a
         return log_step, torch.view_as_complex(self.readout.to(dtype)) * (torch.expm1(log_step) / a)
 
-    def compute(self, query: Tensor, *_: Tensor | Padding) -> Tensor:
+    def compute(self, query: Tensor, *_: Tensor | PaddingMasks) -> Tensor:
         return self.convolve(query, None)  # padding is zero and on the right: it adds nothing to any sum
 
     def compute_row(self, query: Tensor, *_: Any) -> Tensor:
@@ -184,12 +184,12 @@ class S4DAttention(Attention):
 
     # --- decoding ----------------------------------------------------------------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """One complex number a feature and mode, as pairs [B, D, M, 2]."""
         shape = (batch_size, self.embed_dim, self.state_size // 2, 2)
         return {"modes": like.new_zeros(shape, dtype=wide_dtype(like.dtype))}
 
-    def advance(self, tokens: Tensor, mask: Tensor | None, state: State) -> tuple[Tensor, State]:
+    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
         modes = torch.view_as_complex(state["modes"].to(wide_dtype(tokens.dtype)))
         if tokens.shape[1] == 1:
             output, modes = self.recur(tokens, modes, mask)

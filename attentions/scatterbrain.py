@@ -18,7 +18,7 @@ from attentions.kernels.precision import no_weight, wide
 from attentions.kernels.spans import formed_anew
 from attentions.performer import orthogonal_gaussians
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, SoftmaxLimit, State
+from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -53,8 +53,8 @@ class ScatterbrainAttention(Attention):
         ValueError: for a negative window, or ``num_features`` that is not even and positive.
     """
 
-    compacts_padding = True
-    constant_state = True
+    requires_right_padding = True
+    has_constant_size_state = True
     weights: Tensor
 
     def __init__(
@@ -87,7 +87,7 @@ class ScatterbrainAttention(Attention):
         norms = x.square().sum(dim=-1, keepdim=True) + math.log(self.num_features)
         return x @ self.weights.to(x.dtype).mT - norms / 2
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         return self.read(query, key, value, padding.key, self.nothing(len(query), wide(query)), 0)
 
     def read(self, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None, past: Far, lead: int) -> Tensor:
@@ -181,14 +181,16 @@ class ScatterbrainAttention(Attention):
 
     # --- decoding ----------------------------------------------------------------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """A window of padding, and nothing before it."""
         means, log_mass = self.nothing(batch_size, wide(like))
         window = means.new_zeros(batch_size, self.num_heads, self.window, self.head_dim)
         hidden = torch.ones(batch_size, self.window, dtype=torch.bool, device=like.device)
         return {"means": means, "log_mass": log_mass, "key": window, "value": window, "hidden": hidden}
 
-    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+    def decode(
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
+    ) -> tuple[Tensor, DecodeState]:
         far = state["means"], state["log_mass"]
         new = torch.zeros(len(query), query.shape[2], dtype=torch.bool, device=query.device)
         hidden = torch.cat([state["hidden"], new if padding.key is None else padding.key], dim=1)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from attentions.kernels.latents import pack, without_source
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, State
+from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError
 
 
@@ -36,7 +36,7 @@ class SetTransformerAttention(Attention):
         ValueError: for ``num_inducing`` below 1.
     """
 
-    constant_state = True
+    has_constant_size_state = True
     parameter_budget = 0.12  # two maps of the points, as published; 0.18 with their feed-forward layer
 
     def __init__(
@@ -62,8 +62,8 @@ class SetTransformerAttention(Attention):
             nn.init.xavier_uniform_(linear.weight, gain=2**-0.5)
             nn.init.zeros_(linear.bias)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
-        return self.decode_cross(query, self.read_source(key, value, padding), padding)[0]
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
+        return self.decode_cross(query, self.encode_source(key, value, padding), padding)[0]
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         slots = (self.inducing @ key.mT * self.scale).softmax(dim=-1) @ value
@@ -76,7 +76,7 @@ class SetTransformerAttention(Attention):
         )
         return (query @ keys.mT * self.scale).softmax(dim=-1) @ values
 
-    def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
+    def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         """Keys and values of the points, [B, H, m, E]; the values are zero in a row whose keys are all padding."""
         slots = pack(self.inducing, key, value, padding.key)
         if self.slot_layer is not None:
@@ -87,5 +87,5 @@ class SetTransformerAttention(Attention):
         keys, values = self.split_heads(self.slot_k(slots)), self.split_heads(self.slot_v(slots))
         return {"keys": keys, "values": without_source(values, padding.key)}
 
-    def decode_cross(self, query: Tensor, state: State, _padding: Padding) -> tuple[Tensor, State]:
+    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         return F.scaled_dot_product_attention(query, state["keys"], state["values"]), state

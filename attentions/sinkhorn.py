@@ -14,7 +14,7 @@ from attentions.kernels.pieces import each_length
 from attentions.kernels.precision import no_weight, wide
 from attentions.kernels.token_cache import no_tokens, with_tokens
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, SoftmaxLimit, State
+from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -44,7 +44,7 @@ class SinkhornAttention(Attention):
         ValueError: for sizes below 1 or a temperature that is not above 0.
     """
 
-    compacts_padding = True
+    requires_right_padding = True
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class SinkhornAttention(Attention):
 
     # --- attention ----------------------------------------------------------------------------------------
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         mask = None if self.pattern is Pattern.CS else padding.key
         return each_length(self.spread, (query, key, value), mask)
 
@@ -150,13 +150,15 @@ class SinkhornAttention(Attention):
 
     # --- decoding -----------------------------------------------------------------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Queries, keys and values of no tokens, and how many there are."""
         shape = (self.num_heads, self.head_dim)
         state = no_tokens(batch_size, like, query=shape, key=shape, value=shape)
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
-    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+    def decode(
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
+    ) -> tuple[Tensor, DecodeState]:
         position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
         new = in_order(with_tokens(state, padding.key, query=query, key=key, value=value), "query", "key", "value")
         new["length"] = state["length"] + lengths(key, padding.key)
@@ -164,7 +166,7 @@ class SinkhornAttention(Attention):
         with torch.autocast(query.device.type, enabled=False):
             return torch.cat([self.read(q, at, new) for q, at in pieces], dim=2), new
 
-    def read(self, query: Tensor, position: Tensor, state: State) -> Tensor:
+    def read(self, query: Tensor, position: Tensor, state: DecodeState) -> Tensor:
         """Queries [B, H, T, E] at ``position`` [B, T] of what the state holds."""
         size = self.block_size
         keys, values, sums = wide(state["key"]), wide(state["value"]), wide(state["query"]).cumsum(dim=2)

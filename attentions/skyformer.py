@@ -11,7 +11,7 @@ from torch import Tensor
 from attentions.kernels.gaussian import gaussian, gaussian_sums, solve_regularised
 from attentions.kernels.precision import wide
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, State
+from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -38,8 +38,8 @@ class SkyformerAttention(Attention):
         ValueError: for fewer than 2 landmarks or a ridge that is not positive.
     """
 
-    compacts_padding = True
-    constant_state = True
+    requires_right_padding = True
+    has_constant_size_state = True
 
     places: Tensor
 
@@ -66,7 +66,7 @@ class SkyformerAttention(Attention):
         places = [(torch.arange(count) + torch.rand(count)) / count for count in counts]
         self.register_buffer("places", torch.cat(places))
 
-    def landmarks(self, query: Tensor, key: Tensor, padding: Padding) -> Tensor:
+    def landmarks(self, query: Tensor, key: Tensor, padding: PaddingMasks) -> Tensor:
         """Some of the queries and some of the keys, [B, H, r, E]."""
         parts = []
         for x, mask, places in (
@@ -77,7 +77,7 @@ class SkyformerAttention(Attention):
             parts.append(x.gather(2, index[:, None, :, None].expand(-1, self.num_heads, -1, x.shape[-1])))
         return torch.cat(parts, dim=2)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
             q, k = wide(query), wide(key)
             landmarks = self.landmarks(q, k, padding)
@@ -99,13 +99,13 @@ class SkyformerAttention(Attention):
         middle = kappa(landmarks, landmarks) + self.ridge * torch.eye(landmarks.shape[1], dtype=query.dtype)
         return kappa(query, landmarks) @ torch.linalg.inv(middle) @ kappa(landmarks, key) @ value
 
-    def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
+    def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         """Landmarks among the keys, and what they stand for."""
         with torch.autocast(key.device.type, enabled=False):
             k = wide(key)
             landmarks = self.landmarks(k, k, padding)
             return {"landmarks": landmarks, "values": self.summarise(landmarks, k, wide(value), padding.key)}
 
-    def decode_cross(self, query: Tensor, state: State, _padding: Padding) -> tuple[Tensor, State]:
+    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
             return gaussian_sums(wide(query), state["landmarks"], state["values"]).to(query.dtype), state

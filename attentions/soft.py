@@ -15,7 +15,7 @@ from attentions.kernels.gaussian import gaussian, gaussian_sums, solve_regularis
 from attentions.kernels.landmarks import average, segment_means, segments
 from attentions.kernels.precision import wide
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding
+from cab.attention import PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -39,7 +39,7 @@ class SoftAttention(Attention):
         ValueError: for options that cannot be.
     """
 
-    compacts_padding = True
+    requires_right_padding = True
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class SoftAttention(Attention):
         """[..., r, E] of segments to the same."""
         return F.gelu(self.landmark_norm(self.landmark_map(means)))
 
-    def attend(self, query: Tensor, _key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, _key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
             q, v = wide(query), hide(wide(value), padding.key)
             count = lengths(q, padding.key)

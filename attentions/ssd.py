@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, Recurrent, Terms, check_positive, xavier_linear
-from cab import ParameterRule, Pattern, register_attention
+from cab import ParamGroupOverride, Pattern, register_attention
 
 STEP_MIN, STEP_MAX = 1e-3, 1e-1
 """Range of the first steps dt, whose logarithms are uniform."""
@@ -62,10 +62,10 @@ class SSDAttention(Recurrent):
         self.skip = nn.Parameter(torch.ones(num_heads))
         self.step_proj = step_map(embed_dim, num_heads)
 
-    def parameter_rules(self) -> dict[str, ParameterRule]:
-        return {name: ParameterRule(weight_decay=0.0) for name in ("log_rate", "skip", "step_proj.bias")}
+    def param_group_overrides(self) -> dict[str, ParamGroupOverride]:
+        return {name: ParamGroupOverride(weight_decay=0.0) for name in ("log_rate", "skip", "step_proj.bias")}
 
-    def key_extras(self, key: Tensor) -> dict[str, Tensor]:
+    def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
         return {"step": self.step_proj(key)}
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> Terms:

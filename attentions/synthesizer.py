@@ -14,7 +14,7 @@ from attentions.kernels.precision import wide
 from attentions.kernels.softmax import softmax_of_seen
 from attentions.kernels.target_blocks import sums_by_targets, unseen
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, State
+from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -46,8 +46,8 @@ class SynthesizerAttention(Attention):
         ValueError: for an unknown variant or sizes below 1, and, when called, for a length above ``max_length``.
     """
 
-    compacts_padding = True
-    reads_key = False
+    requires_right_padding = True
+    uses_key = False
 
     scores: Tensor
     columns: Tensor
@@ -108,7 +108,7 @@ class SynthesizerAttention(Attention):
             return rows @ self.columns[:, :num_keys].to(query.dtype).mT
         return rows[..., :num_keys]
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         self.check_length(key.shape[2], "keys")
         if self.reads_positions:
             self.check_length(query.shape[2], "targets")
@@ -144,14 +144,16 @@ class SynthesizerAttention(Attention):
 
     # --- decoding ---------------------------------------------------------------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """No value yet; ``position`` [B, n] is -1 where a cached one is padding."""
         empty = like.new_empty(batch_size, self.num_heads, 0, self.head_dim)
         state = {"value": empty, "position": empty.new_zeros(batch_size, 0, dtype=torch.long)}
         state["length"] = empty.new_zeros(batch_size, dtype=torch.long)
         return {**state, "key": empty} if self.variant == "random_plus" else state
 
-    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+    def decode(
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
+    ) -> tuple[Tensor, DecodeState]:
         position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
         own = position if padding.key is None else position.masked_fill(padding.key, -1)
         new = {
@@ -163,7 +165,7 @@ class SynthesizerAttention(Attention):
             new["key"] = torch.cat([state["key"].to(key.dtype), key], dim=2)
         return self.read(query, position, new, new["position"][:, None] > position.unsqueeze(2)), new
 
-    def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
+    def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         """Values of the source, and its positions."""
         self.check_length(key.shape[2], "keys")
         position = torch.arange(key.shape[2], device=key.device).expand(len(key), -1)
@@ -172,12 +174,12 @@ class SynthesizerAttention(Attention):
         state = {"value": value, "position": position, "length": position.new_zeros(len(key))}
         return {**state, "key": key} if self.variant == "random_plus" else state
 
-    def decode_cross(self, query: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+    def decode_cross(self, query: Tensor, state: DecodeState, padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
         new = {**state, "length": state["length"] + lengths(query, padding.query)}
         return self.read(query, position, new, None), new
 
-    def read(self, query: Tensor, position: Tensor, state: State, later: Tensor | None) -> Tensor:
+    def read(self, query: Tensor, position: Tensor, state: DecodeState, later: Tensor | None) -> Tensor:
         """Targets at ``position`` [B, T] over the cached values, but for those ``later`` [B, T, n]."""
         cached = state["position"]
         longest = cached.shape[1]

@@ -12,7 +12,7 @@ from attentions.bases.sparse import SparseAttention
 from attentions.kernels.precision import wide_dtype
 from attentions.kernels.relative import all_pairs_attention, segment_attention
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, SoftmaxLimit
+from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -23,7 +23,7 @@ class RelativeAttention(Attention):
     biases; weights are drawn from N(0, 0.02).
     """
 
-    compacts_padding = True
+    requires_right_padding = True
 
     def make_projections(self) -> None:
         """Queries, keys, values, the last, and W_R."""
@@ -92,7 +92,7 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
         ValueError: for a segment below 1.
     """
 
-    constant_state = True
+    has_constant_size_state = True
 
     def __init__(
         self,
@@ -114,14 +114,14 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
             self.remove_positions()
         self.segment, self.memory = segment, memory
         self.most_kept = segment + memory
-        self.exact_gradient = self.pattern is Pattern.NS
+        self.has_exact_gradient = self.pattern is Pattern.NS
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
         """One segment, without positions."""
         return SoftmaxLimit(({"segment": num_tokens, "position": "none"},))
 
-    def key_extras(self, x: Tensor) -> dict[str, Tensor]:
+    def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
         """Keys and values of the memory: the same numbers, without a gradient to the inputs."""
         if self.pattern is Pattern.NS:
             return {}
@@ -135,7 +135,7 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
     def needs(self, key: Tensor, length: Tensor) -> Tensor:
         return key >= length // self.segment * self.segment - self.memory
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, **past: Tensor) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **past: Tensor) -> Tensor:
         if self.pattern is Pattern.NS:
             return super().attend(query, key, value, padding)
         past_key, past_value = (self.split_heads(past[name]) for name in ("past_key", "past_value"))

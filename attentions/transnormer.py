@@ -9,7 +9,7 @@ from torch import Tensor
 from attentions.diag_attention import DiagAttention
 from attentions.norm_attention import NormAttention
 from cab import Attention, Pattern, register_attention
-from cab.attention import ALONE, Depth, Padding, State
+from cab.attention import SINGLE_LAYER, DecodeState, LayerPosition, PaddingMasks
 
 
 class TransNormer(Attention):
@@ -27,8 +27,8 @@ class TransNormer(Attention):
     kernel: ClassVar[str]
     """Of NormAttention."""
 
-    compacts_padding = True
-    constant_state = True
+    requires_right_padding = True
+    has_constant_size_state = True
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class TransNormer(Attention):
         dropout: float = 0.0,
         block_size: int = 64,
         positions: str = "none",
-        depth: Depth = ALONE,
+        layer_position: LayerPosition = SINGLE_LAYER,
     ) -> None:
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         self.form: Attention
-        if depth.index < depth.count // 2:
+        if layer_position.index < layer_position.num_layers // 2:
             self.form = DiagAttention(
                 pattern=pattern,
                 embed_dim=embed_dim,
@@ -61,18 +61,18 @@ class TransNormer(Attention):
     def make_projections(self) -> None:
         """Those of the form."""
 
-    def compute(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def compute(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         return self.form.compute(query, key, value, padding)
 
     def compute_row(self, query: Tensor, key: Tensor, value: Tensor, draws: dict[str, Tensor]) -> Tensor:
         return self.form.compute_row(query, key, value, draws)
 
-    def start(self, batch_size: int, like: Tensor) -> State:
-        assert self.form.start is not None
-        return self.form.start(batch_size, like)
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
+        assert self.form.init_decode_state is not None
+        return self.form.init_decode_state(batch_size, like)
 
-    def advance(self, tokens: Tensor, mask: Tensor | None, state: State) -> tuple[Tensor, State]:
-        return self.form.advance(tokens, mask, state)
+    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
+        return self.form.decode_inputs(tokens, mask, state)
 
 
 @register_attention("transnormer_t1", patterns="NS CS", complexity="n", paper="Qin et al. 2022")

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from attentions.kernels.precision import no_weight
 from cab import Attention, Pattern, register_attention
-from cab.attention import Padding, SoftmaxLimit, State
+from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 SINKS = ("none", "one", "learned")
@@ -59,7 +59,7 @@ class VanillaAttention(Attention):
         if self.num_kv_heads < num_heads:
             self.share_keys()
         # With the padding on the right, the causal order alone hides it from every real target.
-        self.compacts_padding = self.pattern is Pattern.CS
+        self.requires_right_padding = self.pattern is Pattern.CS
         if not qkv_bias:
             for projection in (self.q_proj, self.k_proj, self.v_proj):
                 projection.register_parameter("bias", None)
@@ -81,7 +81,7 @@ class VanillaAttention(Attention):
         """Softmax attention itself."""
         return SoftmaxLimit(({},))
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         if self.pattern is Pattern.CS:
             return self.softmax_attention(query, key, value, is_causal=True)
         return self.softmax_attention(query, key, value, visible=_visible(padding.key))
@@ -141,26 +141,28 @@ class VanillaAttention(Attention):
 
     # --- decoding ---------------------------------------------------------------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """No keys yet, neither in the long cache nor among the recent ones."""
         empty = like.new_empty(batch_size, self.num_kv_heads, 0, self.head_dim)
         state = dict.fromkeys(("key", "value", "recent_key", "recent_value"), empty)
         return {**state, "key_padding": empty.new_zeros(batch_size, 0, dtype=torch.bool)}
 
-    def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
+    def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         """Keys and values of the source."""
         state = {"key": key, "value": value}
         return state if padding.key is None else {**state, "key_padding": padding.key}
 
-    def decode_cross(self, query: Tensor, state: State, _padding: Padding) -> tuple[Tensor, State]:
+    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         visible = _visible(state.get("key_padding"))
         return self.softmax_attention(query, state["key"], state["value"], visible=visible), state
 
-    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+    def decode(
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
+    ) -> tuple[Tensor, DecodeState]:
         state = self._appended(state, key, value, padding.key)
         return self._attend_to_cache(query, state), state
 
-    def _attend_to_cache(self, query: Tensor, state: State) -> Tensor:
+    def _attend_to_cache(self, query: Tensor, state: DecodeState) -> Tensor:
         """Attention of the last T tokens, which the state already holds: query [B, H, T, E]."""
         key, recent_key, padding = state["key"], state["recent_key"], state["key_padding"]
         length, past = query.shape[2], padding.shape[1] - query.shape[2]
@@ -183,7 +185,7 @@ class VanillaAttention(Attention):
         long, recent = weights.split([key.shape[2], recent_key.shape[2]], dim=-1)
         return (long @ state["value"] + recent @ state["recent_value"]).view(*query.shape[:3], -1)
 
-    def _appended(self, state: State, key: Tensor, value: Tensor, padding: Tensor | None) -> State:
+    def _appended(self, state: DecodeState, key: Tensor, value: Tensor, padding: Tensor | None) -> DecodeState:
         """The state with keys and values [B, H, T, E] at its end."""
         if padding is None:
             padding = key.new_zeros(key.shape[0], key.shape[2], dtype=torch.bool)

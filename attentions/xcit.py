@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from attentions.bases.linearized import hide
 from attentions.kernels.precision import wide
-from cab import Attention, ParameterRule, Pattern, register_attention
-from cab.attention import Padding
+from cab import Attention, ParamGroupOverride, Pattern, register_attention
+from cab.attention import PaddingMasks
 
 
 @register_attention("xcit", patterns="NS", complexity="n", paper="Ali et al. 2021")
@@ -24,16 +24,18 @@ class CrossCovarianceAttention(Attention):
     to the network. Cross patterns would need as many keys as targets, in the same places.
     """
 
-    own_share = 0.96  # correlations over many tokens are small, and the matrix near uniform, until it is trained
+    max_self_contribution = (
+        0.96  # correlations over many tokens are small, and the matrix near uniform, until it is trained
+    )
 
     def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
 
-    def parameter_rules(self) -> dict[str, ParameterRule]:
-        return {"temperature": ParameterRule(weight_decay=0.0)}
+    def param_group_overrides(self) -> dict[str, ParamGroupOverride]:
+        return {"temperature": ParamGroupOverride(weight_decay=0.0)}
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
             q, k = (F.normalize(hide(wide(x), padding.key), dim=2) for x in (query, key))
             weights = (q.mT @ k * self.temperature).softmax(dim=-1)

@@ -11,7 +11,7 @@ from backbones.layers.stacks import StackOptions
 from backbones.layers.tokens import LearnedPositions, TokenEmbedding, check_tokens
 from backbones.layers.transformer import stack
 from cab import Backbone, Pattern, UserError, register_backbone
-from cab.backbone import SlotFiller
+from cab.backbone import AttentionFactory
 
 POOLINGS = ("mean", "padded_mean")
 
@@ -40,17 +40,17 @@ class Encoder(Backbone):
         gate_bias: what the bias of the gates starts with; the larger, the nearer a layer starts to the identity.
         reversible: layers of two streams, whose memory hardly grows with depth (:mod:`backbones.layers.reversible`).
         depth: ``stacked`` layers, or ``universal``, one layer ``num_layers`` times (:mod:`backbones.layers.universal`).
-        halting: of depth universal, ``fixed`` steps, or ``act``, by token, ``num_layers`` at most.
+        halting: of weight_sharing universal, ``fixed`` steps, or ``act``, by token, ``num_layers`` at most.
         ponder_weight: of halting act, what a step costs in the loss.
-        step_signal: of depth universal, ``coordinates`` are vectors of place and step that are added before each step,
-            or ``none``, so that the positions are added once, as everywhere.
+        step_embedding: of weight_sharing universal, ``coordinates`` are vectors of place and step that are added before
+            each step, or ``none``, so that the positions are added once, as everywhere.
         checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
     """
 
     def __init__(
         self,
         *,
-        slots: SlotFiller,
+        make_attention: AttentionFactory,
         vocab_size: int = 257,
         max_length: int = 4000,
         num_classes: int = 10,
@@ -66,10 +66,10 @@ class Encoder(Backbone):
         residual: str = "plain",
         gate_bias: float = 2.0,
         reversible: bool = False,
-        depth: str = "stacked",
+        weight_sharing: str = "stacked",
         halting: str = "fixed",
         ponder_weight: float = 0.01,
-        step_signal: str = "coordinates",
+        step_embedding: str = "coordinates",
         checkpoint_activations: bool = False,
     ) -> None:
         super().__init__()
@@ -79,10 +79,10 @@ class Encoder(Backbone):
         self.layer_stack = StackOptions(
             residual=residual,
             reversible=reversible,
-            depth=depth,
+            weight_sharing=weight_sharing,
             halting=halting,
             ponder_weight=ponder_weight,
-            step_signal=step_signal,
+            step_embedding=step_embedding,
             checkpoint_activations=checkpoint_activations,
         ).make(num_layers, embed_dim, learned=True)
         self.pairs, self.pooling, self.max_length = pairs, pooling, max_length
@@ -92,7 +92,7 @@ class Encoder(Backbone):
             self.layer_stack.count(num_layers),
             partial(
                 self.layer_stack.layer_class,
-                slots,
+                make_attention,
                 Pattern.NS,
                 embed_dim=embed_dim,
                 num_heads=num_heads,

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from backbones.layers.speech import Postnet, SameConv, ScaledPositions, hide
 from backbones.layers.tokens import check_tokens, number_positions
 from backbones.layers.transformer import stack
-from cab import Backbone, Depth, Pattern, UserError, register_backbone
-from cab.backbone import SlotFiller
+from cab import Backbone, LayerPosition, Pattern, UserError, register_backbone
+from cab.backbone import AttentionFactory
 from cab.backbone_protocols import SpokenTokens
 
 
@@ -43,7 +43,7 @@ class FastSpeech2(Backbone):
     def __init__(
         self,
         *,
-        slots: SlotFiller,
+        make_attention: AttentionFactory,
         num_tokens: int = 76,
         num_mels: int = 80,
         embed_dim: int = 256,
@@ -75,7 +75,7 @@ class FastSpeech2(Backbone):
 
         block = partial(
             Block,
-            slots,
+            make_attention,
             embed_dim=embed_dim,
             num_heads=num_heads,
             ffn_dim=ffn_dim,
@@ -148,7 +148,7 @@ class Block(nn.Module):
 
     def __init__(
         self,
-        slots: SlotFiller,
+        make_attention: AttentionFactory,
         *,
         embed_dim: int,
         num_heads: int,
@@ -156,11 +156,15 @@ class Block(nn.Module):
         kernel_size: int,
         dropout: float,
         attention_dropout: float,
-        depth: Depth,
+        layer_position: LayerPosition,
     ) -> None:
         super().__init__()
-        self.attention = slots(
-            Pattern.NS, embed_dim=embed_dim, num_heads=num_heads, dropout=attention_dropout, depth=depth
+        self.attention = make_attention(
+            Pattern.NS,
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            dropout=attention_dropout,
+            layer_position=layer_position,
         )
         self.attention_norm = nn.LayerNorm(embed_dim)
         self.expand = SameConv(embed_dim, ffn_dim, kernel_size, gain="relu")

@@ -26,8 +26,8 @@ from backbones.layers.tokens import (
 )
 from backbones.layers.transformer import stack
 from cab import Pattern, UserError, register_backbone
-from cab.attention import State
-from cab.backbone import SlotFiller
+from cab.attention import DecodeState
+from cab.backbone import AttentionFactory
 
 POSITIONS: dict[str, Callable[[int, int], SinusoidalPositions | LearnedPositions | NoPositions]] = {
     "sinusoidal": lambda embed_dim, _: SinusoidalPositions(embed_dim),
@@ -65,10 +65,10 @@ class GPT2(TokenDecoder):
         gate_bias: what the bias of the gates starts with; the larger, the nearer a layer starts to the identity.
         reversible: layers of two streams, whose memory hardly grows with depth (:mod:`backbones.layers.reversible`).
         depth: ``stacked`` layers, or ``universal``, one layer ``num_layers`` times (:mod:`backbones.layers.universal`).
-        halting: of depth universal, ``fixed`` steps, or ``act``, by token, ``num_layers`` at most.
+        halting: of weight_sharing universal, ``fixed`` steps, or ``act``, by token, ``num_layers`` at most.
         ponder_weight: of halting act, what a step costs in the loss.
-        step_signal: of depth universal, ``coordinates`` are vectors of place and step that are added before each step,
-            or ``none``, so that the positions are added once, as everywhere.
+        step_embedding: of weight_sharing universal, ``coordinates`` are vectors of place and step that are added before
+            each step, or ``none``, so that the positions are added once, as everywhere.
         checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
     """
 
@@ -77,7 +77,7 @@ class GPT2(TokenDecoder):
     def __init__(
         self,
         *,
-        slots: SlotFiller,
+        make_attention: AttentionFactory,
         vocab_size: int = 48520,
         embed_dim: int = 768,
         num_heads: int = 12,
@@ -94,10 +94,10 @@ class GPT2(TokenDecoder):
         residual: str = "plain",
         gate_bias: float = 2.0,
         reversible: bool = False,
-        depth: str = "stacked",
+        weight_sharing: str = "stacked",
         halting: str = "fixed",
         ponder_weight: float = 0.01,
-        step_signal: str = "coordinates",
+        step_embedding: str = "coordinates",
         checkpoint_activations: bool = False,
     ) -> None:
         super().__init__()
@@ -107,10 +107,10 @@ class GPT2(TokenDecoder):
         self.layer_stack = StackOptions(
             residual=residual,
             reversible=reversible,
-            depth=depth,
+            weight_sharing=weight_sharing,
             halting=halting,
             ponder_weight=ponder_weight,
-            step_signal=step_signal,
+            step_embedding=step_embedding,
             checkpoint_activations=checkpoint_activations,
         ).make(num_layers, embed_dim, learned=positions == "learned")
         self.decoder_embedding = TokenEmbedding(
@@ -123,7 +123,7 @@ class GPT2(TokenDecoder):
         )
         layer = partial(
             self.layer_stack.layer_class,
-            slots,
+            make_attention,
             Pattern.CS,
             embed_dim=embed_dim,
             num_heads=num_heads,
@@ -146,16 +146,16 @@ class GPT2(TokenDecoder):
     ) -> Tensor: ...
     @overload
     def forward(
-        self, tokens: Tensor, padding_mask: Tensor | None = None, *, targets: Tensor | None = None, past: State
-    ) -> tuple[Tensor, State]: ...
+        self, tokens: Tensor, padding_mask: Tensor | None = None, *, targets: Tensor | None = None, past: DecodeState
+    ) -> tuple[Tensor, DecodeState]: ...
     def forward(
         self,
         tokens: Tensor,
         padding_mask: Tensor | None = None,
         *,
         targets: Tensor | None = None,
-        past: State | None = None,
-    ) -> Tensor | tuple[Tensor, State]:
+        past: DecodeState | None = None,
+    ) -> Tensor | tuple[Tensor, DecodeState]:
         """Logits of the token after each; or how unlikely ``targets`` are, for which they never are in memory.
 
         With a ``past`` the attentions read the inputs that their layers had at the tokens before, as they were: no
@@ -185,14 +185,14 @@ class GPT2(TokenDecoder):
         found = self.predict(x) if targets is None else token_losses(x, embedding.tokens.weight, None, targets)
         return found if past is None else (found, past)
 
-    def _read_after(self, past: State, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, State]:
+    def _read_after(self, past: DecodeState, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, DecodeState]:
         """The last layer's outputs, and the new past."""
         padding = x.new_zeros(x.shape[:2], dtype=torch.bool) if padding_mask is None else padding_mask
         hidden = torch.cat([absent(past), padding], dim=1)
         x, inputs = self.layer_stack.read_after(self.run_layer, self.decoder_layers, inputs_of(past), x, hidden)
         return x, after(past, inputs, hidden)
 
-    def no_past(self, batch_size: int, num_tokens: int) -> State:
+    def no_past(self, batch_size: int, num_tokens: int) -> DecodeState:
         """What the layers remember before the first token, of ``num_tokens`` at most.
 
         Raises:
@@ -201,11 +201,11 @@ class GPT2(TokenDecoder):
         if not self.layer_stack.remembers:
             raise UserError(
                 "layers that are reversible or repeated remember no tokens: set backbone.reversible=false and "
-                "backbone.depth=stacked, or trainer.recurrence=0"
+                "backbone.weight_sharing=stacked, or trainer.memory_length=0"
             )
         return no_past(batch_size, len(self.decoder_layers), num_tokens, self.decoder_embedding.tokens.weight.detach())
 
-    def forget(self, past: State, rows: Tensor) -> State:
+    def forget(self, past: DecodeState, rows: Tensor) -> DecodeState:
         """The same with nothing for ``rows``, bool [B]."""
         return forget(past, rows)
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from backbones.layers.transformer import TransformerLayer, stack
 from cab import Backbone, Pattern, UserError, register_backbone
-from cab.backbone import SlotFiller
+from cab.backbone import AttentionFactory
 
 NUM_TIME_FEATURES = 4  # hour of day, day of week, day of month, day of year
 
@@ -38,7 +38,7 @@ class Informer(Backbone):
     def __init__(
         self,
         *,
-        slots: SlotFiller,
+        make_attention: AttentionFactory,
         channels: int = 7,
         embed_dim: int = 512,
         num_heads: int = 8,
@@ -61,7 +61,7 @@ class Informer(Backbone):
         self.decoder_embedding = SeriesEmbedding(channels, embed_dim, dropout)
         layer = partial(
             TransformerLayer,
-            slots,
+            make_attention,
             embed_dim=embed_dim,
             num_heads=num_heads,
             ffn_dim=ffn_dim,

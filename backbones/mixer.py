@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from backbones.layers.tokens import LearnedPositions, SinusoidalPositions
 from backbones.layers.transformer import stack
-from cab import Backbone, Depth, Pattern, UserError, register_backbone
-from cab.backbone import SlotFiller
+from cab import Backbone, LayerPosition, Pattern, UserError, register_backbone
+from cab.backbone import AttentionFactory
 
 
 @register_backbone("mixer", paper="Poli et al. 2024")
@@ -46,12 +46,12 @@ class Mixer(Backbone):
         unpacked: symbols that :meth:`unpack` reads from one place; 0: it is not called.
     """
 
-    slots_follow_test = True
+    all_layers_use_tested_pattern = True
 
     def __init__(
         self,
         *,
-        slots: SlotFiller,
+        make_attention: AttentionFactory,
         vocab_size: int = 16,
         embed_dim: int = 128,
         num_heads: int = 16,
@@ -67,7 +67,7 @@ class Mixer(Backbone):
         unpacked: int = 0,
     ) -> None:
         super().__init__()
-        self._pattern = slots.pattern
+        self._pattern = make_attention.pattern
         self.symbols = nn.Embedding(vocab_size, embed_dim, padding_idx=0)
         self.positions = _positions(positions, max_length, embed_dim, init_std)
         self.convolution = ShortConvolution(embed_dim, convolution) if convolution else None
@@ -76,7 +76,7 @@ class Mixer(Backbone):
             num_layers,
             partial(
                 MixerLayer,
-                slots,
+                make_attention,
                 embed_dim=embed_dim,
                 num_heads=num_heads,
                 ffn_dim=ffn_dim,
@@ -154,24 +154,30 @@ class MixerLayer(nn.Module):
 
     def __init__(
         self,
-        slots: SlotFiller,
+        make_attention: AttentionFactory,
         *,
         embed_dim: int,
         num_heads: int,
         ffn_dim: int,
         attention_dropout: float,
-        depth: Depth,
+        layer_position: LayerPosition,
     ) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(embed_dim)
-        self.attention = slots(
-            slots.pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=attention_dropout, depth=depth
+        self.attention = make_attention(
+            make_attention.pattern,
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            dropout=attention_dropout,
+            layer_position=layer_position,
         )
         self.feed_forward = Branch(embed_dim, ffn_dim) if ffn_dim else nn.Identity()
-        if slots.pattern.is_cross:
+        if make_attention.pattern.is_cross:
             self.source_norm = nn.LayerNorm(embed_dim)
             self.source_feed_forward = (
-                Branch(embed_dim, ffn_dim) if ffn_dim and depth.index + 1 < depth.count else nn.Identity()
+                Branch(embed_dim, ffn_dim)
+                if ffn_dim and layer_position.index + 1 < layer_position.num_layers
+                else nn.Identity()
             )
 
     def forward(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from backbones.layers.points import PointProxies, edge_features, farthest_points, nearest_points, take
 from backbones.layers.transformer import FeedForward, stack
-from cab import Attention, Backbone, Depth, Pattern, UserError, register_backbone
-from cab.backbone import SlotFiller
+from cab import Attention, Backbone, LayerPosition, Pattern, UserError, register_backbone
+from cab.backbone import AttentionFactory
 
 
 class PoinTrOutput(NamedTuple):
@@ -49,7 +49,7 @@ class PoinTr(Backbone):
     def __init__(
         self,
         *,
-        slots: SlotFiller,
+        make_attention: AttentionFactory,
         embed_dim: int = 384,
         num_heads: int = 6,
         encoder_layers: int = 6,
@@ -78,7 +78,7 @@ class PoinTr(Backbone):
         self.proxies = PointProxies(num_proxies, num_proxy_neighbours)
         self.position = Pointwise(3, 128, embed_dim)
         self.input = Pointwise(PointProxies.channels, embed_dim, embed_dim)
-        self.encoder = stack(encoder_layers, partial(EncoderBlock, slots, embed_dim, num_heads, ffn_dim))
+        self.encoder = stack(encoder_layers, partial(EncoderBlock, make_attention, embed_dim, num_heads, ffn_dim))
         self.shape = Pointwise(embed_dim, num_global, num_global)
         self.coarse = nn.Sequential(
             nn.Linear(num_global, num_global), nn.ReLU(), nn.Linear(num_global, 3 * num_queries)
@@ -90,7 +90,7 @@ class PoinTr(Backbone):
             nn.LeakyReLU(0.2),
             nn.Linear(num_global, embed_dim),
         )
-        self.decoder = stack(decoder_layers, partial(DecoderBlock, slots, embed_dim, num_heads, ffn_dim))
+        self.decoder = stack(decoder_layers, partial(DecoderBlock, make_attention, embed_dim, num_heads, ffn_dim))
         self.fine_shape = Pointwise(embed_dim, num_global, num_global)
         self.reduce = nn.Linear(num_global + embed_dim + 3, embed_dim)
         self.fold = Folding(embed_dim, side)
@@ -192,10 +192,20 @@ class Neighbourhood(nn.Module):
 class EncoderBlock(nn.Module):
     """Self attention (NS) with a neighbourhood, and feed-forward; layer norm before each branch."""
 
-    def __init__(self, slots: SlotFiller, embed_dim: int, num_heads: int, ffn_dim: int, *, depth: Depth) -> None:
+    def __init__(
+        self,
+        make_attention: AttentionFactory,
+        embed_dim: int,
+        num_heads: int,
+        ffn_dim: int,
+        *,
+        layer_position: LayerPosition,
+    ) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(embed_dim)
-        self.attention = slots(Pattern.NS, embed_dim=embed_dim, num_heads=num_heads, depth=depth)
+        self.attention = make_attention(
+            Pattern.NS, embed_dim=embed_dim, num_heads=num_heads, layer_position=layer_position
+        )
         self.neighbourhood = Neighbourhood(embed_dim)
         self.mlp_norm = nn.LayerNorm(embed_dim)
         self.mlp = FeedForward(embed_dim, ffn_dim, activation="gelu")
@@ -209,14 +219,26 @@ class EncoderBlock(nn.Module):
 class DecoderBlock(nn.Module):
     """Self attention (NS), cross attention (NC), both with a neighbourhood, and feed-forward."""
 
-    def __init__(self, slots: SlotFiller, embed_dim: int, num_heads: int, ffn_dim: int, *, depth: Depth) -> None:
+    def __init__(
+        self,
+        make_attention: AttentionFactory,
+        embed_dim: int,
+        num_heads: int,
+        ffn_dim: int,
+        *,
+        layer_position: LayerPosition,
+    ) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(embed_dim)
-        self.self_attention = slots(Pattern.NS, embed_dim=embed_dim, num_heads=num_heads, depth=depth)
+        self.self_attention = make_attention(
+            Pattern.NS, embed_dim=embed_dim, num_heads=num_heads, layer_position=layer_position
+        )
         self.self_neighbourhood = Neighbourhood(embed_dim)
         self.query_norm = nn.LayerNorm(embed_dim)
         self.memory_norm = nn.LayerNorm(embed_dim)
-        self.cross_attention: Attention = slots(Pattern.NC, embed_dim=embed_dim, num_heads=num_heads, depth=depth)
+        self.cross_attention: Attention = make_attention(
+            Pattern.NC, embed_dim=embed_dim, num_heads=num_heads, layer_position=layer_position
+        )
         self.cross_neighbourhood = Neighbourhood(embed_dim)
         self.mlp_norm = nn.LayerNorm(embed_dim)
         self.mlp = FeedForward(embed_dim, ffn_dim, activation="gelu")

@@ -158,7 +158,7 @@ def rename(weights: Mapping[str, Tensor], rules: Iterable[tuple[str, str]], *, p
 def _load(backbone: Backbone, weights: Mapping[str, Tensor]) -> list[str]:
     weights = _split_projections(weights)
     ours = backbone.state_dict()
-    slots = tuple(path + "." for path, _ in backbone.attention_slots())
+    slots = tuple(path + "." for path, _ in backbone.attention_layers())
     missing = [name for name in ours if name not in weights]
     outside = [name for name in missing if not name.startswith(slots)]
     if outside:

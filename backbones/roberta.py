@@ -15,8 +15,8 @@ from backbones.layers.funnel import FunnelStack, PoolingLayer, check_blocks, poo
 from backbones.layers.token_losses import token_losses
 from backbones.layers.tokens import LearnedPositions, TokenEmbedding, check_tokens, number_positions
 from backbones.layers.transformer import LayerStack, TransformerLayer, stack
-from cab import Attention, Backbone, Depth, Pattern, register_backbone
-from cab.backbone import SlotFiller
+from cab import Attention, Backbone, LayerPosition, Pattern, register_backbone
+from cab.backbone import AttentionFactory
 
 BERT_STD = 0.02
 
@@ -30,7 +30,7 @@ class RoBERTaEncoder(Backbone):
     def __init__(
         self,
         *,
-        slots: SlotFiller,
+        make_attention: AttentionFactory,
         vocab_size: int,
         max_length: int,
         embed_dim: int,
@@ -58,10 +58,10 @@ class RoBERTaEncoder(Backbone):
             dropout=dropout,
         )
 
-        def layer(*, depth: Depth) -> TransformerLayer:
-            pools = depth.index in pooling_layers(blocks)
+        def layer(*, layer_position: LayerPosition) -> TransformerLayer:
+            pools = layer_position.index in pooling_layers(blocks)
             return (PoolingLayer if pools else TransformerLayer)(
-                slots,
+                make_attention,
                 Pattern.NC if pools else Pattern.NS,
                 embed_dim=embed_dim,
                 num_heads=num_heads,
@@ -72,7 +72,7 @@ class RoBERTaEncoder(Backbone):
                 activation=activation,
                 dropout=dropout,
                 attention_dropout=attention_dropout,
-                depth=depth,
+                layer_position=layer_position,
             )
 
         self.layers = stack(self.layer_stack.count(num_layers), layer)
@@ -129,7 +129,7 @@ class RoBERTa(RoBERTaEncoder):
     def __init__(
         self,
         *,
-        slots: SlotFiller,
+        make_attention: AttentionFactory,
         vocab_size: int = 48521,
         max_length: int = 2048,
         embed_dim: int = 768,
@@ -147,7 +147,7 @@ class RoBERTa(RoBERTaEncoder):
         checkpoint_activations: bool = False,
     ) -> None:
         super().__init__(
-            slots=slots,
+            make_attention=make_attention,
             vocab_size=vocab_size,
             max_length=max_length,
             embed_dim=embed_dim,

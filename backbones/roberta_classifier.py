@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from backbones.roberta import RoBERTaEncoder, initialise_as_bert
 from cab import UserError, register_backbone
-from cab.backbone import SlotFiller
+from cab.backbone import AttentionFactory
 
 
 class ClassifierHead(nn.Module):
@@ -44,7 +44,7 @@ class RoBERTaClassifier(RoBERTaEncoder):
     def __init__(
         self,
         *,
-        slots: SlotFiller,
+        make_attention: AttentionFactory,
         vocab_size: int = 50265,
         max_length: int = 512,
         embed_dim: int = 768,
@@ -63,7 +63,7 @@ class RoBERTaClassifier(RoBERTaEncoder):
         head_dropout: float = 0.0,
     ) -> None:
         super().__init__(
-            slots=slots,
+            make_attention=make_attention,
             vocab_size=vocab_size,
             max_length=max_length,
             embed_dim=embed_dim,

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cab import Attention, Backbone, Depth, Pattern, UserError, register_backbone
-from cab.backbone import SlotFiller
+from cab import Attention, Backbone, LayerPosition, Pattern, UserError, register_backbone
+from cab.backbone import AttentionFactory
 
 
 @register_backbone("sr3", paper="Saharia et al. 2021")
@@ -36,7 +36,7 @@ class SR3(Backbone):
     def __init__(
         self,
         *,
-        slots: SlotFiller,
+        make_attention: AttentionFactory,
         image_size: int = 128,
         base_channels: int = 64,
         channel_multipliers: Sequence[int] = (1, 2, 4, 8, 8),
@@ -58,10 +58,14 @@ class SR3(Backbone):
 
         attending = sum(image_size // 2**level in attention_resolutions for level in range(len(channel_multipliers)))
         count = attending * (2 * num_blocks + 1) + 1
-        depths = (Depth(index, count) for index in range(count))
+        depths = (LayerPosition(index, count) for index in range(count))
 
         def block(channels_in: int, channels: int, *, attend: bool) -> Block:
-            attention = slots(Pattern.NS, embed_dim=channels, num_heads=1, depth=next(depths)) if attend else None
+            attention = (
+                make_attention(Pattern.NS, embed_dim=channels, num_heads=1, layer_position=next(depths))
+                if attend
+                else None
+            )
             return Block(channels_in, channels, base_channels, attention, dropout=dropout, groups=norm_groups)
 
         self.noise_level = NoiseLevel(base_channels)

@@ -12,7 +12,7 @@ from backbones.layers.decoder import DecodingState, TokenDecoder
 from backbones.layers.tokens import LearnedPositions, TokenEmbedding, check_tokens, number_positions
 from backbones.layers.transformer import TransformerLayer, stack
 from cab import Pattern, register_backbone
-from cab.backbone import SlotFiller
+from cab.backbone import AttentionFactory
 
 
 @register_backbone("transformer", paper="Vaswani et al. 2017")
@@ -43,7 +43,7 @@ class Transformer(TokenDecoder):
     def __init__(
         self,
         *,
-        slots: SlotFiller,
+        make_attention: AttentionFactory,
         vocab_size: int = 50265,
         max_source_length: int = 4096,
         max_target_length: int = 512,
@@ -73,7 +73,7 @@ class Transformer(TokenDecoder):
 
         layer = partial(
             TransformerLayer,
-            slots,
+            make_attention,
             embed_dim=embed_dim,
             num_heads=num_heads,
             ffn_dim=ffn_dim,

@@ -14,7 +14,7 @@ from backbones.layers.speech import ConvNorm, Postnet, ScaledPositions, hide
 from backbones.layers.tokens import check_padding, check_tokens, number_positions
 from backbones.layers.transformer import TransformerLayer, stack
 from cab import Pattern, UserError, register_backbone
-from cab.backbone import SlotFiller
+from cab.backbone import AttentionFactory
 from cab.backbone_protocols import SpokenSteps
 
 
@@ -44,7 +44,7 @@ class TransformerTTS(Decoder):
     def __init__(
         self,
         *,
-        slots: SlotFiller,
+        make_attention: AttentionFactory,
         num_tokens: int = 80,
         num_mels: int = 80,
         frames_per_step: int = 4,
@@ -70,7 +70,7 @@ class TransformerTTS(Decoder):
 
         layer = partial(
             TransformerLayer,
-            slots,
+            make_attention,
             embed_dim=embed_dim,
             num_heads=num_heads,
             ffn_dim=ffn_dim,

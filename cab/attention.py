@@ -14,23 +14,25 @@ import torch
 from torch import Tensor, nn
 
 from cab.input_checks import check_decoding, check_dimensions, check_inputs, check_step, check_tokens
-from cab.padding import Padding, clean_rows, real_tokens, restore_rows, take_rows, union, without_padding
+from cab.padding import PaddingMasks, clean_rows, real_tokens, restore_rows, take_rows, union, without_padding
 from cab.patterns import Pattern
-from cab.training import Learner
+from cab.training import TrainableModule
 
-State = dict[str, Tensor]
+DecodeState = dict[str, Tensor]
 """What decoding has read so far: named tensors, each with the batch as its first dimension."""
 
 
 @dataclass(frozen=True)
-class Depth:
-    """Position of an attention among the attention layers of its kind in a network: number ``index`` of ``count``."""
+class LayerPosition:
+    """Position of an attention among the attention layers of its kind in a network: number ``index`` of
+    ``num_layers``.
+    """
 
     index: int
-    count: int
+    num_layers: int
 
 
-ALONE = Depth(0, 1)
+SINGLE_LAYER = LayerPosition(0, 1)
 """The position of an attention that is in no network."""
 
 
@@ -42,7 +44,7 @@ class SoftmaxLimit:
     tolerance: float = 1e-5
 
 
-class Attention(Learner):
+class Attention(TrainableModule):
     """Map ``(query, key, value)`` to outputs; a drop-in replacement for multi-head attention, built for one pattern.
 
     A subclass implements :meth:`attend` on heads and, next to it, ``reference``, the equations of the paper for one
@@ -57,33 +59,34 @@ class Attention(Learner):
       padded outputs are discarded.
     * ``reference(query, key, value, **more)`` -> [H, n, E]: the same function of one sequence without padding, slow
       and readable: query [H, n, E], key and value [H, m, E].
-    * Decoding in CS: ``start(batch_size, like)`` -> the state before the first token, with the type and device of the
-      tensor ``like``; ``decode(query, key, value, state, padding, **more)`` -> (heads of these tokens, new state).
-      Padding is at the right end of each sequence, and padded tokens must not enter the state.
-    * Decoding in CC: ``read_source(key, value, padding, **more)`` -> state, and
+    * Decoding in CS: ``init_decode_state(batch_size, like)`` -> the state before the first token, with the type and
+      device of the tensor ``like``; ``decode(query, key, value, state, padding, **more)`` -> (heads of these tokens,
+      new state). Padding is at the right end of each sequence, and padded tokens must not enter the state.
+    * Decoding in CC: ``encode_source(key, value, padding, **more)`` -> state, and
       ``decode_cross(query, state, padding, **more)`` -> (heads, new state).
 
     Hooks for additional inputs, each returning a mapping from names to tensors with the batch first:
 
-    * ``query_extras(x)``, ``key_extras(x)``: tensors computed from the layer's inputs, [B, N, D] of the targets and
-      [B, M, D] of the source, which are zero at padding: gates, decays, write strengths.
-    * ``draws(query, key, padding)``: the random numbers of one call, computed from the same inputs, so that ``attend``
-      and ``reference`` share them.
-    * ``add_loss``, ``gather`` and ``learn``, ``parameter_rules``: see :mod:`cab.training`.
+    * ``query_side_inputs(x)``, ``key_side_inputs(x)``: tensors computed from the layer's inputs, [B, N, D] of the
+      targets and [B, M, D] of the source, which are zero at padding: gates, decays, write strengths.
+    * ``sample_noise(query, key, padding)``: the random numbers of one call, computed from the same inputs, so that
+      ``attend`` and ``reference`` share them.
+    * ``add_loss``, ``accumulate_statistics`` and ``update_buffers``, ``param_group_overrides``: see
+      :mod:`cab.training`.
 
-    A constructor with an argument ``depth`` receives the :class:`Depth` of its layer.
+    A constructor with an argument ``layer_position`` receives the :class:`LayerPosition` of its layer.
 
     Attributes:
-        compacts_padding: the method depends on positions (windows, segments, recurrences). Padding is then moved to
-            the right end of each sequence first, so a sequence with padding gives exactly what it gives alone.
-        constant_state: the decode state has the same size after every token.
-        exact_gradient: gradients are derivatives of the outputs; False for a method that was published with gradients
-            cut off. `cab verify` then does not compare the two.
+        requires_right_padding: the method depends on positions (windows, segments, recurrences). Padding is then moved
+            to the right end of each sequence first, so a sequence with padding gives exactly what it gives alone.
+        has_constant_size_state: the decode state has the same size after every token.
+        has_exact_gradient: gradients are derivatives of the outputs; False for a method that was published with
+            gradients cut off. `cab verify` then does not compare the two.
         autocast_dtypes: lower precisions in which the method works under ``torch.autocast``.
         float32_devices: devices on which it also works in float32.
-        reads_key: False for a method whose weights depend on targets and positions alone, so that in cross patterns
+        uses_key: False for a method whose weights depend on targets and positions alone, so that in cross patterns
             the output depends on ``value`` and not on ``key``.
-        own_share: how much of an output's change may come from its own token at initialization.
+        max_self_contribution: how much of an output's change may come from its own token at initialization.
         parameter_budget: parameters it may add to a backbone, as a fraction of it (CAB's rule: a tenth).
 
     Args:
@@ -98,18 +101,18 @@ class Attention(Learner):
 
     attend: Callable[..., Tensor]
     reference: Callable[..., Tensor] | None = None
-    start: Callable[..., State] | None = None
-    decode: Callable[..., tuple[Tensor, State]]
-    read_source: Callable[..., State] | None = None
-    decode_cross: Callable[..., tuple[Tensor, State]]
+    init_decode_state: Callable[..., DecodeState] | None = None
+    decode: Callable[..., tuple[Tensor, DecodeState]]
+    encode_source: Callable[..., DecodeState] | None = None
+    decode_cross: Callable[..., tuple[Tensor, DecodeState]]
 
-    compacts_padding: bool = False
-    constant_state: ClassVar[bool] = False
-    exact_gradient: bool = True
+    requires_right_padding: bool = False
+    has_constant_size_state: ClassVar[bool] = False
+    has_exact_gradient: bool = True
     autocast_dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.bfloat16, torch.float16)
     float32_devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
-    reads_key: ClassVar[bool] = True
-    own_share: ClassVar[float] = 0.93
+    uses_key: ClassVar[bool] = True
+    max_self_contribution: ClassVar[float] = 0.93
     parameter_budget: ClassVar[float] = 0.1
 
     q_proj: nn.Linear
@@ -145,15 +148,15 @@ class Attention(Learner):
         """Return options with which it equals softmax attention on that many tokens; None if there are none."""
         return None
 
-    def query_extras(self, _query: Tensor) -> dict[str, Tensor]:
+    def query_side_inputs(self, _query: Tensor) -> dict[str, Tensor]:
         """Compute additional inputs of ``attend`` from the targets' inputs [B, N, D]."""
         return {}
 
-    def key_extras(self, _key: Tensor) -> dict[str, Tensor]:
+    def key_side_inputs(self, _key: Tensor) -> dict[str, Tensor]:
         """Compute additional inputs from the source's inputs [B, M, D]; in self patterns the targets are the source."""
         return {}
 
-    def draws(self, _query: Tensor, _key: Tensor, _padding: Padding) -> dict[str, Tensor]:
+    def sample_noise(self, _query: Tensor, _key: Tensor, _padding: PaddingMasks) -> dict[str, Tensor]:
         """Draw the random numbers of one call from its inputs [B, N, D] and [B, M, D]."""
         return {}
 
@@ -212,19 +215,19 @@ class Attention(Learner):
         check_inputs(self.pattern, query, key, value, query_padding_mask, key_padding_mask, self.embed_dim)
         if not self.pattern.is_cross:
             query_padding_mask = key_padding_mask = union(query_padding_mask, key_padding_mask)
-        query, query_padding_mask, order = clean_rows(query, query_padding_mask, compacts=self.compacts_padding)
+        query, query_padding_mask, order = clean_rows(query, query_padding_mask, compacts=self.requires_right_padding)
         if key is None or value is None:
             key = value = query
             key_padding_mask = query_padding_mask
         else:
             key, value, key_padding_mask = self.clean_source(key, value, key_padding_mask)
         compute = self._compute_rows if self.use_reference else self.compute
-        output = compute(query, key, value, Padding(query_padding_mask, key_padding_mask))
+        output = compute(query, key, value, PaddingMasks(query_padding_mask, key_padding_mask))
         return restore_rows(without_padding(output, query_padding_mask), order)
 
-    def compute(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def compute(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         """Project, split into heads, ``attend``, merge and project: [B, N, D] to [B, N, D]."""
-        more = {**self.query_extras(query), **self.key_extras(key), **self.draws(query, key, padding)}
+        more = {**self.query_side_inputs(query), **self.key_side_inputs(key), **self.sample_noise(query, key, padding)}
         if more:
             return self.out_proj(self.merge_heads(self.attend(*self.project(query, key, value), padding, **more)))
         # Spelled out, the heads belong to ``attend`` alone, which frees each once it is read.
@@ -241,14 +244,14 @@ class Attention(Learner):
         if self.reference is None:
             raise NotImplementedError(f"{type(self).__name__} has no reference()")
         heads = self.project(query[None], key[None], value[None])
-        extras = {**self.query_extras(query[None]), **self.key_extras(key[None])}
+        extras = {**self.query_side_inputs(query[None]), **self.key_side_inputs(key[None])}
         extras = {name: x[0] for name, x in extras.items()}
         output = self.reference(*(x[0] for x in heads), **extras, **draws)
         return self.out_proj(self.merge_heads(output[None]))[0]
 
-    def _compute_rows(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def _compute_rows(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         """Apply :meth:`compute_row` to each sequence; without any key the last projection gets zeros."""
-        draws = self.draws(query, key, padding)
+        draws = self.sample_noise(query, key, padding)
         output = torch.zeros_like(query)
         for row in range(len(query)):
             targets, keys = real_tokens(query, padding.query)[row], real_tokens(key, padding.key)[row]
@@ -264,7 +267,7 @@ class Attention(Learner):
 
     def clean_source(self, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Set the padding of key and value to zero, at the right end if the method needs that; return the mask too."""
-        compact, compact_mask, order = clean_rows(key, mask, compacts=self.compacts_padding)
+        compact, compact_mask, order = clean_rows(key, mask, compacts=self.requires_right_padding)
         if key is value:
             return compact, compact, compact_mask
         value = without_padding(value, mask)
@@ -279,7 +282,7 @@ class Attention(Learner):
         key_padding_mask: Tensor | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-    ) -> State:
+    ) -> DecodeState:
         """Return the state before the first token of a causal pattern.
 
         Args:
@@ -294,47 +297,55 @@ class Attention(Learner):
         weight = next(self.parameters(), torch.empty(0))
         like = torch.empty(0, device=device or weight.device, dtype=dtype or weight.dtype)
         if key is None or value is None:
-            return self._empty_prefix(batch_size, like) if self.start is None else self.start(batch_size, like)
-        if self.read_source is None:
+            return (
+                self._empty_prefix(batch_size, like)
+                if self.init_decode_state is None
+                else self.init_decode_state(batch_size, like)
+            )
+        if self.encode_source is None:
             mask = key.new_zeros(key.shape[:2], dtype=torch.bool) if key_padding_mask is None else key_padding_mask
             prefix = self._empty_prefix(batch_size, like.to(key.device))
             return {**prefix, "key": key, "value": value, "key_padding": mask}
-        return self.read_source_inputs(*self.clean_source(key, value, key_padding_mask))
+        return self.encode_source_inputs(*self.clean_source(key, value, key_padding_mask))
 
-    def prefill(self, query: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
+    def prefill(
+        self, query: Tensor, state: DecodeState, *, query_padding_mask: Tensor | None = None
+    ) -> tuple[Tensor, DecodeState]:
         """Read several tokens at once: outputs [B, T, D] of the tokens ``query`` [B, T, D], and the new state.
 
         The state may already hold a prefix, so a long prompt can be read in chunks. Padded tokens
         (``query_padding_mask`` [B, T]) leave the state of their sequence unchanged and give zeros.
         """
         check_tokens(query, query_padding_mask, self.embed_dim)
-        if (self.read_source if self.pattern.is_cross else self.start) is None:
+        if (self.encode_source if self.pattern.is_cross else self.init_decode_state) is None:
             return self._recompute_prefix(query, state, query_padding_mask)
         tokens, mask, order = clean_rows(query, query_padding_mask, compacts=True)
-        output, state = self.advance(tokens, mask, state)
+        output, state = self.decode_inputs(tokens, mask, state)
         return restore_rows(without_padding(output, mask), order), state
 
-    def read_source_inputs(self, key: Tensor, value: Tensor, mask: Tensor | None) -> State:
+    def encode_source_inputs(self, key: Tensor, value: Tensor, mask: Tensor | None) -> DecodeState:
         """Return the state before the first token of CC, from inputs [B, M, D] whose padding is zero."""
-        assert self.read_source is not None
+        assert self.encode_source is not None
         heads = self.split_heads(self.k_proj(key)), self.split_heads(self.v_proj(value))
-        return self.read_source(*heads, Padding(key=mask), **self.key_extras(key))
+        return self.encode_source(*heads, PaddingMasks(key=mask), **self.key_side_inputs(key))
 
-    def advance(self, tokens: Tensor, mask: Tensor | None, state: State) -> tuple[Tensor, State]:
+    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
         """:meth:`prefill` tokens [B, T, D] whose padding is zero and at the right end of each sequence.
 
         A method without heads overrides this instead of ``decode``.
         """
-        extras = self.query_extras(tokens)
+        extras = self.query_side_inputs(tokens)
         if self.pattern.is_cross:
             query = self.split_heads(self.q_proj(tokens))
-            heads, state = self.decode_cross(query, state, Padding(query=mask), **extras)
+            heads, state = self.decode_cross(query, state, PaddingMasks(query=mask), **extras)
         else:
-            extras = {**extras, **self.key_extras(tokens)}
-            heads, state = self.decode(*self.project(tokens, tokens, tokens), state, Padding(mask, mask), **extras)
+            extras = {**extras, **self.key_side_inputs(tokens)}
+            heads, state = self.decode(*self.project(tokens, tokens, tokens), state, PaddingMasks(mask, mask), **extras)
         return self.out_proj(self.merge_heads(heads)), state
 
-    def step(self, query_t: Tensor, state: State, *, query_padding_mask: Tensor | None = None) -> tuple[Tensor, State]:
+    def step(
+        self, query_t: Tensor, state: DecodeState, *, query_padding_mask: Tensor | None = None
+    ) -> tuple[Tensor, DecodeState]:
         """Read one token: output of ``query_t`` ([B, D] or [B, 1, D], same shape returned), and the new state.
 
         ``query_padding_mask`` [B] or [B, 1] marks sequences whose token is padding.
@@ -353,15 +364,15 @@ class Attention(Learner):
         tokens = next(self.parameters(), torch.empty(0)).new_zeros(1, num_tokens, self.embed_dim)
         source = tokens[:, :1] if self.pattern.is_cross else None
         state = self.init_state(1, key=source, value=source)
-        if not self.constant_state:
+        if not self.has_constant_size_state:
             _, state = self.prefill(tokens, state)
         return sum(tensor.nbytes for tensor in state.values())
 
-    def _empty_prefix(self, batch_size: int, like: Tensor) -> State:
+    def _empty_prefix(self, batch_size: int, like: Tensor) -> DecodeState:
         empty = like.new_empty(batch_size, 0, self.embed_dim)
         return {"query": empty, "query_padding": empty.new_zeros(batch_size, 0, dtype=torch.bool)}
 
-    def _recompute_prefix(self, query: Tensor, state: State, mask: Tensor | None) -> tuple[Tensor, State]:
+    def _recompute_prefix(self, query: Tensor, state: DecodeState, mask: Tensor | None) -> tuple[Tensor, DecodeState]:
         """Decode with a method that has no ``decode``: the state is the prefix."""
         if mask is None:
             mask = query.new_zeros(query.shape[:2], dtype=torch.bool)
@@ -378,6 +389,6 @@ class Attention(Learner):
         return output[:, -query.shape[1] :], state
 
 
-def reorder_state(state: State, index: Tensor) -> State:
+def reorder_state(state: DecodeState, index: Tensor) -> DecodeState:
     """Return the state of sequences ``index`` [B'], as in beam search: any may be dropped or repeated."""
     return {name: tensor.index_select(0, index) for name, tensor in state.items()}

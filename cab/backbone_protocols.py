@@ -1,7 +1,7 @@
 """What tasks call on backbones, a protocol for each kind of network; ``__call__`` is its ``forward``.
 
-A task names the protocols that it can work with (``Task.calls``), and a backbone fulfils one by having its methods:
-no base class, no name. Batch first, masks with True = padding.
+A task names the protocols that it can work with (``Task.required_protocols``), and a backbone fulfils one by having its
+methods: no base class, no name. Batch first, masks with True = padding.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from cab.attention import State
+from cab.attention import DecodeState
 from cab.patterns import Pattern
 
 
@@ -41,15 +41,17 @@ class TokenLM(TokenGenerator, Protocol):
 
 
 class RecurrentLM(Protocol):
-    """A causal language model whose layers remember the blocks before: LM with ``trainer.recurrence``."""
+    """A causal language model whose layers remember the blocks before: LM with ``trainer.memory_length``."""
 
-    def no_past(self, batch_size: int, num_tokens: int) -> State:
+    def no_past(self, batch_size: int, num_tokens: int) -> DecodeState:
         """What is remembered before the first token, of ``num_tokens`` at most: tensors with the batch first."""
 
-    def forget(self, past: State, rows: Tensor) -> State:
+    def forget(self, past: DecodeState, rows: Tensor) -> DecodeState:
         """The same, but empty for ``rows``, bool [B]; whatever stood there reaches nothing."""
 
-    def __call__(self, tokens: Tensor, padding_mask: Tensor | None = None, *, past: State) -> tuple[Tensor, State]:
+    def __call__(
+        self, tokens: Tensor, padding_mask: Tensor | None = None, *, past: DecodeState
+    ) -> tuple[Tensor, DecodeState]:
         """Logits [B, N, V] of the token after each of [B, N], which follow ``past``; and what is remembered then.
 
         No gradient leads to what is remembered.

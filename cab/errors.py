@@ -10,7 +10,7 @@ class UserError(ValueError):
     """A mistake in a command, a configuration, an option or a data file, with its fix in the message."""
 
 
-class Unsupported(UserError):
+class UnsupportedError(UserError):
     """A combination of things that exist but do not go together; a sweep leaves it out and says so."""
 
 

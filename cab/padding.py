@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 
-class Padding(NamedTuple):
+class PaddingMasks(NamedTuple):
     """Masks of padded queries [B, N] and padded keys [B, M]; None if nothing is padded."""
 
     query: Tensor | None = None

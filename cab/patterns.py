@@ -33,17 +33,31 @@ class Pattern(StrEnum):
 
     @classmethod
     def parse(cls, text: str | Pattern) -> Pattern:
-        """The pattern named by ``text``; UserError names the four when there is no such pattern."""
-        try:
-            return cls(text)
-        except ValueError:
-            raise UserError(f"unknown pattern '{text}': choose one of NS, CS, NC, CC") from None
+        """Return the pattern named by ``text``: ``CS``, or ``causal_self`` in words.
+
+        Raises:
+            ValueError: there is no such pattern.
+        """
+        found = cls.__members__.get(str(text)) or LONG_NAMES.get(str(text))
+        if found is None:
+            raise UserError(
+                f"unknown pattern '{text}': choose one of NS, CS, NC, CC (or noncausal_self, causal_self, "
+                "noncausal_cross, causal_cross)"
+            )
+        return found
 
     @classmethod
     def parse_many(cls, text: str) -> tuple[Pattern, ...]:
         """The patterns of a space-separated list, in the order NS, CS, NC, CC."""
         named = {cls.parse(word) for word in text.split()}
         return tuple(pattern for pattern in cls if pattern in named)
+
+
+LONG_NAMES = {
+    f"{'causal' if pattern.is_causal else 'noncausal'}_{'cross' if pattern.is_cross else 'self'}": pattern
+    for pattern in Pattern
+}
+"""Patterns by their names in words, such as ``causal_self``."""
 
 
 def pattern_rank(name: str) -> tuple[int, str]:

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from cab.attention import State
+from cab.attention import DecodeState
 from cab.backbone import Backbone
 from cab.backbone_protocols import missing_call
-from cab.errors import Unsupported
+from cab.errors import UnsupportedError
 from cab.metric import Metric
 
 
@@ -32,29 +32,33 @@ class Task(ABC):
     Class attributes:
 
     * ``version``: raised whenever the protocol changes; results of different versions are never mixed.
-    * ``calls``: protocols of :mod:`cab.backbone_protocols`; a backbone must take the calls of one of them.
-    * ``recurrent``: the protocol of backbones that remember, for ``trainer.recurrence``; None for a task whose examples
-      do not follow each other. Its training set is then read in rows: item i + 1 goes on where item i ended.
+    * ``required_protocols``: protocols of :mod:`cab.backbone_protocols`; a backbone must take the calls of one of them.
+    * ``recurrent``: the protocol of backbones that remember, for ``trainer.memory_length``; None for a task whose
+      examples do not follow each other. Its training set is then read in rows: item i + 1 goes on where item i ended.
     * ``packages``: modules it imports that are no requirement of the harness, with the extra that brings each.
     """
 
     version: ClassVar[int] = 1
-    calls: ClassVar[tuple[type, ...]] = ()
+    required_protocols: ClassVar[tuple[type, ...]] = ()
     recurrent: ClassVar[type | None] = None
     packages: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def protocol_of(cls, backbone: type) -> type:
-        """The first of ``calls`` that the backbone takes; Unsupported says what none of them finds in it."""
-        missing = {protocol: missing_call(backbone, protocol) for protocol in cls.calls}
+        """The first of ``required_protocols`` that the backbone takes; UnsupportedError says what none of them finds in
+        it.
+        """
+        missing = {protocol: missing_call(backbone, protocol) for protocol in cls.required_protocols}
         for protocol, call in missing.items():
             if not call:
                 return protocol
         reasons = " and ".join(f"{call}, as a {protocol.__name__} does" for protocol, call in missing.items())
-        raise Unsupported(f"task {cls.__name__} cannot use backbone {backbone.__name__}: it does not take {reasons}")
+        raise UnsupportedError(
+            f"task {cls.__name__} cannot use backbone {backbone.__name__}: it does not take {reasons}"
+        )
 
     @property
-    def variant(self) -> str:
+    def config_variant(self) -> str:
         """What tells apart runs of the same data set, empty when nothing does."""
         return ""
 
@@ -67,11 +71,11 @@ class Task(ABC):
     def check(self) -> None:
         """UserError for options that contradict each other; called before any data is read."""
 
-    def join(self, cell: Mapping[str, Any]) -> None:  # noqa: B027
+    def bind_config(self, cell: Mapping[str, Any]) -> None:  # noqa: B027
         """Called after :meth:`check` with the whole configuration of the cell; UserError where the two do not fit."""
 
     @property
-    def origin(self) -> Mapping[str, Any]:
+    def initial_weights_id(self) -> Mapping[str, Any]:
         """What identifies the weights that training starts from, a part of the cell; empty where they are drawn."""
         return {}
 
@@ -91,7 +95,7 @@ class Task(ABC):
     def backbone_options(self, backbone: str) -> dict[str, Any]:
         """The options of ``backbone`` that the data decide, as the number of channels."""
 
-    def begin(self, backbone: Backbone) -> None:  # noqa: B027
+    def load_initial_weights(self, backbone: Backbone) -> None:  # noqa: B027
         """Called with a new network before it learns: a task that goes on from other weights puts them in.
 
         A network on the device ``meta`` is a trial of whether they fit.
@@ -106,7 +110,7 @@ class Task(ABC):
     def loss(self, backbone: Backbone, batch: Any) -> Tensor:
         """The training loss of a batch, a scalar."""
 
-    def recurrent_loss(self, backbone: Backbone, batch: Any, past: State | None) -> tuple[Tensor, State]:
+    def recurrent_loss(self, backbone: Backbone, batch: Any, past: DecodeState | None) -> tuple[Tensor, DecodeState]:
         """:meth:`loss` of a batch whose rows go on from ``past``, None at the start; and what is remembered then.
 
         Of a task that names a ``recurrent`` protocol. What is remembered are tensors with the batch first.
@@ -128,5 +132,5 @@ class Task(ABC):
         """The same metrics of trivial answers, by the baseline's name."""
         return {}
 
-    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:  # noqa: B027
+    def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:  # noqa: B027
         """Leave pictures in ``folder`` of what a person would want to look at."""

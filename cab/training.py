@@ -1,7 +1,7 @@
 """What a module needs of a training loop beside the task's loss: every loop of this project keeps to it.
 
 A step of training is: one or more forward and backward passes, each with ``loss + auxiliary_loss(model)``; the
-optimiser, over ``parameter_groups(model, ...)``; then ``end_step(model)``, once.
+optimiser, over ``parameter_groups(model, ...)``; then ``after_optimizer_step(model)``, once.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from cab.padding import Padding
+from cab.padding import PaddingMasks
 
 _recomputing: ContextVar[bool] = ContextVar("recomputing", default=False)
 
 
 @dataclass(frozen=True)
-class ParameterRule:
+class ParamGroupOverride:
     """What one parameter is trained with; None is what the others have."""
 
     learning_rate: float | None = None
@@ -59,7 +59,7 @@ def _repeated() -> Iterator[None]:
         _recomputing.reset(token)
 
 
-class Learner(nn.Module):
+class TrainableModule(nn.Module):
     """A module with losses of its own, buffers that learn, and rules for its parameters; an attention is one."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Learner(nn.Module):
         self._losses: list[Tensor] = []
         self._statistics: dict[str, Tensor] = {}
 
-    def add_loss(self, loss: Tensor, padding: Padding | None = None) -> None:
+    def add_loss(self, loss: Tensor, padding: PaddingMasks | None = None) -> None:
         """Give the training loop a loss of this forward pass: of each target [B, N], or a number.
 
         The loss of a target may depend on what its output may depend on, in a causal pattern on nothing later; a
@@ -89,51 +89,51 @@ class Learner(nn.Module):
         return torch.stack(losses).sum() if losses else None
 
     @torch.no_grad()
-    def gather(self, **statistics: Tensor) -> None:
+    def accumulate_statistics(self, **statistics: Tensor) -> None:
         """Add to the statistics from which buffers learn at the end of the step, in training mode only."""
         if self.training and not is_recomputing():
             for name, x in statistics.items():
                 self._statistics[name] = self._statistics[name] + x if name in self._statistics else x.detach().clone()
 
-    def take_statistics(self) -> dict[str, Tensor]:
+    def pop_statistics(self) -> dict[str, Tensor]:
         """What was gathered since the last call."""
         statistics, self._statistics = self._statistics, {}
         return statistics
 
-    def learn(self, **statistics: Tensor) -> None:
+    def update_buffers(self, **statistics: Tensor) -> None:
         """Update buffers, in place, from the statistics of a step, summed over its passes and all processes.
 
         The one place where a buffer changes: a forward pass leaves the state_dict as it is.
         """
-        raise NotImplementedError(f"{type(self).__name__} gathers {', '.join(statistics)} and has no learn()")
+        raise NotImplementedError(f"{type(self).__name__} gathers {', '.join(statistics)} and has no update_buffers()")
 
-    def parameter_rules(self) -> dict[str, ParameterRule]:
+    def param_group_overrides(self) -> dict[str, ParamGroupOverride]:
         """Parameters, by their names in this module, that are trained with a rate or weight decay of their own."""
         return {}
 
 
-def _learners(model: nn.Module) -> Iterator[Learner]:
-    return (module for module in model.modules() if isinstance(module, Learner))
+def _trainable_modules(model: nn.Module) -> Iterator[TrainableModule]:
+    return (module for module in model.modules() if isinstance(module, TrainableModule))
 
 
 def auxiliary_loss(model: nn.Module) -> Tensor | None:
     """The sum of its modules' own losses since the last call; None where there are none."""
-    losses = [loss for learner in _learners(model) if (loss := learner.auxiliary_loss()) is not None]
+    losses = [loss for learner in _trainable_modules(model) if (loss := learner.auxiliary_loss()) is not None]
     return torch.stack(losses).sum() if losses else None
 
 
-def end_step(model: nn.Module) -> None:
+def after_optimizer_step(model: nn.Module) -> None:
     """Let buffers that learn take in what the step's forward passes gathered, summed over all processes."""
     shared = torch.distributed.is_available() and torch.distributed.is_initialized()
-    for learner in _learners(model):
-        statistics = learner.take_statistics()
+    for learner in _trainable_modules(model):
+        statistics = learner.pop_statistics()
         if not statistics:
             continue
         if shared:
             for total in statistics.values():
                 torch.distributed.all_reduce(total)
         with torch.no_grad():
-            learner.learn(**statistics)
+            learner.update_buffers(**statistics)
 
 
 def parameter_groups(model: nn.Module, *, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
@@ -142,15 +142,15 @@ def parameter_groups(model: nn.Module, *, learning_rate: float, weight_decay: fl
     Raises:
         ValueError: for a rule that names no parameter.
     """
-    rules: dict[int, ParameterRule] = {}
-    for learner in _learners(model):
+    rules: dict[int, ParamGroupOverride] = {}
+    for learner in _trainable_modules(model):
         own = dict(learner.named_parameters())
-        for name, rule in learner.parameter_rules().items():
+        for name, rule in learner.param_group_overrides().items():
             if name not in own:
                 raise ValueError(f"{type(learner).__name__} has a rule for '{name}', which is none of its parameters")
             rules[id(own[name])] = rule
-    plain = ParameterRule()
-    groups: dict[ParameterRule, list[nn.Parameter]] = {plain: []}
+    plain = ParamGroupOverride()
+    groups: dict[ParamGroupOverride, list[nn.Parameter]] = {plain: []}
     for parameter in model.parameters():
         groups.setdefault(rules.get(id(parameter), plain), []).append(parameter)
     return [

@@ -24,7 +24,7 @@ from fairseq.modules.checkpoint_activations import unwrap_checkpoint
 from fairseq.utils import safe_getattr
 from omegaconf import OmegaConf
 
-from cab import Depth, Pattern, UserError, build_attention
+from cab import LayerPosition, Pattern, UserError, build_attention
 from cab.training import recompute
 from cab_fairseq.slots import FairseqAttention
 from cab_fairseq.training import keep_training_contract
@@ -86,7 +86,7 @@ def fill_slots(layers: Iterable[Any], pattern: Pattern, args: Any) -> None:
             embed_dim=layer.embed_dim,
             num_heads=layer.self_attn.num_heads,
             dropout=args.attention_dropout,
-            depth=Depth(index, len(layers)),
+            layer_position=LayerPosition(index, len(layers)),
             **options,
         )
         layer.self_attn = FairseqAttention(attention)

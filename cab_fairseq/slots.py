@@ -9,7 +9,7 @@ from fairseq.incremental_decoding_utils import FairseqIncrementalState
 from torch import Tensor, nn
 
 from cab import Attention
-from cab.attention import State, reorder_state
+from cab.attention import DecodeState, reorder_state
 
 BUFFER = "attn_state"
 """fairseq's name for what an attention remembers of the tokens it has read."""
@@ -22,7 +22,7 @@ class FairseqAttention(FairseqIncrementalState, nn.Module):
     of one opens in the other where the parameters are the same, as ``vanilla``'s are.
     """
 
-    get_incremental_state: Callable[..., State | None]
+    get_incremental_state: Callable[..., DecodeState | None]
     set_incremental_state: Callable[..., Any]
 
     def __init__(self, attention: Attention) -> None:
@@ -39,7 +39,7 @@ class FairseqAttention(FairseqIncrementalState, nn.Module):
         key: Tensor,
         value: Tensor,
         key_padding_mask: Tensor | None = None,
-        incremental_state: dict[str, State] | None = None,
+        incremental_state: dict[str, DecodeState] | None = None,
         need_weights: bool = False,  # noqa: ARG002
         attn_mask: Tensor | None = None,
     ) -> tuple[Tensor, None]:
@@ -68,16 +68,16 @@ class FairseqAttention(FairseqIncrementalState, nn.Module):
             self._set_input_buffer(incremental_state, state)
         return output.transpose(0, 1), None
 
-    def reorder_incremental_state(self, incremental_state: dict[str, State], new_order: Tensor) -> None:
+    def reorder_incremental_state(self, incremental_state: dict[str, DecodeState], new_order: Tensor) -> None:
         """Keep the rows ``new_order``: called by fairseq's beam search."""
         state = self._get_input_buffer(incremental_state)
         if state is not None:
             self._set_input_buffer(incremental_state, reorder_state(state, new_order))
 
-    def _get_input_buffer(self, incremental_state: dict[str, State] | None) -> State | None:
+    def _get_input_buffer(self, incremental_state: dict[str, DecodeState] | None) -> DecodeState | None:
         return self.get_incremental_state(incremental_state, BUFFER)
 
-    def _set_input_buffer(self, incremental_state: dict[str, State], buffer: State) -> None:
+    def _set_input_buffer(self, incremental_state: dict[str, DecodeState], buffer: DecodeState) -> None:
         self.set_incremental_state(incremental_state, BUFFER, buffer)
 
 

@@ -15,7 +15,7 @@ from fairseq.logging import metrics
 from torch import nn
 
 from cab import UserError
-from cab.training import auxiliary_loss, end_step, parameter_groups
+from cab.training import after_optimizer_step, auxiliary_loss, parameter_groups
 
 
 def keep_training_contract(task: Any) -> None:
@@ -43,7 +43,7 @@ def _train_step(task: Any, sample: Any, model: nn.Module, criterion: nn.Module, 
 def _optimizer_step(task: Any, optimizer: Any, model: nn.Module, update_num: int) -> None:
     with _own_rates(optimizer, model):
         type(task).optimizer_step(task, optimizer, model, update_num)
-    end_step(model)
+    after_optimizer_step(model)
 
 
 @contextlib.contextmanager

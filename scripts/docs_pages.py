@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 NOTEBOOK = Path("tutorials/first-hour.ipynb")
 MARKER = re.compile(r"^<!-- generated: ([\w-]+)(?: (.*?))? -->$", re.MULTILINE)
-TAXONOMY = ("list", "taxonomy", "--csv")
+TAXONOMY = ("paper", "taxonomy", "--csv")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

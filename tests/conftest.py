@@ -30,7 +30,7 @@ CHROMIUM_FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --force-prefers-reduced-motion"
 )
-THOROUGH = pytest.StashKey[Counter[str]]()
+SLOW = pytest.StashKey[Counter[str]]()
 LONGEST = (
     "tests/cab/runner/test_slurm.py",
     "tests/test_readme.py",
@@ -95,14 +95,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
-    config.stash[THOROUGH] = Counter()
+    config.stash[SLOW] = Counter()
     config.pluginmanager.register(_Processes(config))
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     for item in items:
-        if "thorough" in item.keywords:
-            item.config.stash[THOROUGH][item.nodeid.partition("::")[0]] += 1
+        if "slow" in item.keywords:
+            item.config.stash[SLOW][item.nodeid.partition("::")[0]] += 1
 
 
 class _Processes:
@@ -113,7 +113,7 @@ class _Processes:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        self.config.stash[THOROUGH] = Counter(getattr(node, "workeroutput", {}).get("thorough", {}))
+        self.config.stash[SLOW] = Counter(getattr(node, "workeroutput", {}).get("slow", {}))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -121,7 +121,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
     config = session.config
     output: dict[str, Any] | None = getattr(config, "workeroutput", None)
     if output is not None:
-        output["thorough"] = dict(config.stash[THOROUGH])
+        output["slow"] = dict(config.stash[SLOW])
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     skipped = terminal.stats.get("skipped", []) if terminal and output is None else []
     if skipped and config.option.complete and session.exitstatus == pytest.ExitCode.OK:
@@ -135,9 +135,9 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
     for reason, files in sorted(left_out.items()):
         names = ", ".join(f"{count} of {file}" for file, count in sorted(files.items()))
         terminal.write_line(f"not run, for want of {reason}: {names}")
-    if config.stash[THOROUGH] and "not thorough" in config.option.markexpr:
-        names = ", ".join(f"{count} of {file}" for file, count in sorted(config.stash[THOROUGH].items()))
-        terminal.write_line(f"not run: thorough tests, which make test-thorough runs: {names}")
+    if config.stash[SLOW] and "not slow" in config.option.markexpr:
+        names = ", ".join(f"{count} of {file}" for file, count in sorted(config.stash[SLOW].items()))
+        terminal.write_line(f"not run: slow tests, which make test-slow runs: {names}")
     if any(report.nodeid.startswith(CONFORMANCE) for report in terminal.stats.get("passed", [])):
         from tests.attentions.trust import summary
 

@@ -24,12 +24,12 @@ def test_its_runs_name_what_exists() -> None:
 
 
 def test_all_data_sets_of_its_tasks_are_brought() -> None:
-    brought = {name for command in COMMANDS if command.startswith("cab data get") for name in command.split()[3:]}
+    brought = {name for command in COMMANDS if command.startswith("cab data download") for name in command.split()[3:]}
     assert brought & set(data_sets()) >= {name for name, each in data_sets().items() if "glue" in each.tasks}
     assert {"wikitext103", "gpt2_bpe"} <= brought
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_its_commands_run_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a few steps, one seed and this process; nothing is brought from hosts.
 
@@ -50,7 +50,7 @@ def test_its_commands_run_one_after_another(tmp_path: Path, monkeypatch: pytest.
         "--repeats 9": "--repeats 1",
     }
     for command in COMMANDS:
-        if command.startswith("cab data get"):
+        if command.startswith("cab data download"):
             continue
         for shown, meant in changes.items():
             command = command.replace(shown, meant)

@@ -15,7 +15,7 @@ from attentions.kernels.buckets import Reach, bucket_attention, meetings, places
 from attentions.kernels.precision import no_weight
 from attentions.kernels.token_cache import no_tokens, with_tokens
 from cab import Attention
-from cab.attention import Padding, State
+from cab.attention import DecodeState, PaddingMasks
 
 TOGETHER = 256
 """Tokens that are read at once in decoding."""
@@ -28,7 +28,7 @@ class BucketedAttention(Attention):
     itself out sees itself where there is no other. Decoding keeps keys, values and buckets of all tokens.
     """
 
-    compacts_padding = True
+    requires_right_padding = True
     reach: Reach
     num_buckets: int
 
@@ -40,13 +40,13 @@ class BucketedAttention(Attention):
         with torch.autocast(x.device.type, enabled=False):
             return self.split_heads(projection(x.to(projection.weight.dtype)))
 
-    def compute(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def compute(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         """With keys that are made of the queries: :meth:`project`."""
-        draws = self.draws(query, key, padding)
+        draws = self.sample_noise(query, key, padding)
         q, k, v = self.project(query, key, value)
         return self.out_proj(self.merge_heads(self.attend(q, k, v, padding, **draws)))
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, **draws: Tensor) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **draws: Tensor) -> Tensor:
         buckets = self.assign(query, **draws)
         if padding.key is not None:
             buckets = buckets.masked_fill(padding.key.unsqueeze(1), self.num_buckets)
@@ -78,14 +78,16 @@ class BucketedAttention(Attention):
 
     # --- decoding ---------------------------------------------------------------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Keys, values and buckets of no tokens."""
         shape = (self.num_heads, self.head_dim)
         state = no_tokens(batch_size, like, key=shape, value=shape)
         buckets = self.assign(like.new_zeros(batch_size, self.num_heads, 0, self.head_dim))
         return {**state, "bucket": buckets.movedim(0, 3)}
 
-    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+    def decode(
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
+    ) -> tuple[Tensor, DecodeState]:
         bucket = self.assign(query).movedim(0, 3)
         state = with_tokens(state, padding.key, key=key, value=value, bucket=bucket)
         hidden, count = state["hidden"][:, None], query.shape[2]

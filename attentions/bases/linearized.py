@@ -17,7 +17,7 @@ from attentions.kernels.precision import wide
 from attentions.kernels.recurrence import recurrence
 from attentions.kernels.spans import over_spans
 from cab import Attention, Pattern
-from cab.attention import Padding, State
+from cab.attention import DecodeState, PaddingMasks
 from cab.padding import lengths
 
 
@@ -41,8 +41,8 @@ class LinearizedAttention(Attention):
     sums (CS), or the sums over the source, formed once (CC), and how many tokens were read.
     """
 
-    compacts_padding = True
-    constant_state = True
+    requires_right_padding = True
+    has_constant_size_state = True
     smallest_denominator = 1e-30
 
     feature_map: FeatureMap
@@ -56,8 +56,8 @@ class LinearizedAttention(Attention):
         return Mapped.apply(self.feature_map, x, self.factors(x, where))
 
     def written(
-        self, key: Tensor, padding: Tensor | None, where: Where, _state: State, _extras: Mapping[str, Tensor]
-    ) -> tuple[Tensor, Tensor | None, State]:
+        self, key: Tensor, padding: Tensor | None, where: Where, _state: DecodeState, _extras: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor | None, DecodeState]:
         """Of keys up to the query: phi(k), log decays [B, H, M] of the sums or None, and what the state has besides."""
         return hide(self.features(key, where), padding), None, {}
 
@@ -67,7 +67,7 @@ class LinearizedAttention(Attention):
             weights = weights.tril()
         return weights / away_from_zero(weights.sum(dim=-1, keepdim=True), self.smallest_denominator)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, **extras: Tensor) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **extras: Tensor) -> Tensor:
         if self.pattern is Pattern.CS:
             return self.decode(query, key, value, {}, padding, **extras)[0]
         where = Where()
@@ -80,12 +80,12 @@ class LinearizedAttention(Attention):
 
     # --- all keys: NS, NC, CC ----------------------------------------------------------------------------
 
-    def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> State:
+    def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> DecodeState:
         """What queries read: ``sums`` [B, H, r, E], phi(k)^T v, and ``mass`` [B, H, r], phi(k)^T 1."""
         sums, mass = SumOfKeys.apply(self.feature_map, key, value, self.factors(key, where), padding)
         return {"sums": sums, "mass": mass}
 
-    def read(self, query: Tensor, summary: State, where: Where) -> Tensor:
+    def read(self, query: Tensor, summary: DecodeState, where: Where) -> Tensor:
         """Attention of each query over the summarised keys."""
         factors, smallest = self.factors(query, where), self.smallest_denominator
         return MeanOfQueries.apply(self.feature_map, query, factors, summary["sums"], summary["mass"], smallest)
@@ -93,8 +93,8 @@ class LinearizedAttention(Attention):
     # --- keys up to the query: CS ------------------------------------------------------------------------
 
     def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding, **extras: Tensor
-    ) -> tuple[Tensor, State]:
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, **extras: Tensor
+    ) -> tuple[Tensor, DecodeState]:
         """Output [B, H, N, E] and the new state, from the state that the tokens before left: {} for none."""
         with torch.autocast(query.device.type, enabled=False):
             extras = {name: wide(x) for name, x in extras.items()}
@@ -107,9 +107,9 @@ class LinearizedAttention(Attention):
         key: Tensor,
         value: Tensor,
         padding: Tensor | None,
-        state: State,
+        state: DecodeState,
         extras: Mapping[str, Tensor],
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Tensor, DecodeState]:
         """The same for a number of tokens whose features are in memory at once."""
         where = Where(start=state.get("length"))
         queries = self.features(query, where)
@@ -126,20 +126,20 @@ class LinearizedAttention(Attention):
 
     # --- decoding ----------------------------------------------------------------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """That of one token that is padding."""
         widths = (linear.out_features // self.num_heads for linear in (self.q_proj, self.k_proj, self.v_proj))
         query, key, value = (like.new_zeros(batch_size, self.num_heads, 1, width) for width in widths)
         hidden = torch.ones(batch_size, 1, dtype=torch.bool, device=like.device)
-        extras = self.key_extras(self.k_proj.weight.new_zeros(batch_size, 1, self.embed_dim))
-        return self.decode(query, key, value, {}, Padding(hidden, hidden), **extras)[1]
+        extras = self.key_side_inputs(self.k_proj.weight.new_zeros(batch_size, 1, self.embed_dim))
+        return self.decode(query, key, value, {}, PaddingMasks(hidden, hidden), **extras)[1]
 
-    def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
+    def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         with torch.autocast(key.device.type, enabled=False):
             summary = self.summarise(wide(key), wide(value), padding.key, Where())
         return {**summary, "length": torch.zeros(len(key), dtype=torch.long, device=key.device)}
 
-    def decode_cross(self, query: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+    def decode_cross(self, query: Tensor, state: DecodeState, padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
             output = self.read(wide(query), state, Where(start=state["length"])).to(query.dtype)
         return output, {**state, "length": state["length"] + lengths(query, padding.query)}

@@ -12,7 +12,7 @@ from attentions.kernels.precision import wide
 from attentions.kernels.target_blocks import sums_by_targets, unseen
 from attentions.kernels.token_cache import no_tokens, unseen_tokens, with_tokens
 from cab import Attention, Pattern
-from cab.attention import Padding, State
+from cab.attention import DecodeState, PaddingMasks
 from cab.padding import lengths
 
 
@@ -25,7 +25,7 @@ class PairwiseAttention(Attention):
 
     def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        self.compacts_padding = self.pattern is Pattern.CS  # tokens are counted
+        self.requires_right_padding = self.pattern is Pattern.CS  # tokens are counted
 
     def weigh(self, query: Tensor, key: Tensor, unseen: Tensor | None, count: Tensor) -> Tensor:
         """Weights of keys [B, H, m, E] for targets [B, H, n, E]: [B, H, n, m], zero where ``unseen`` (bool).
@@ -38,7 +38,7 @@ class PairwiseAttention(Attention):
         """From weighted sums [B, H, N, E] to the output."""
         return sums
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         is_causal = self.pattern is Pattern.CS
         with torch.autocast(query.device.type, enabled=False):
             q, k, v = wide(query), wide(key), wide(value)
@@ -57,30 +57,32 @@ class PairwiseAttention(Attention):
 
     # --- decoding ---------------------------------------------------------------------------------------
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """No keys yet."""
         shape = (self.num_heads, self.head_dim)
         state = no_tokens(batch_size, like, key=shape, value=shape)
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
-    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding) -> tuple[Tensor, State]:
+    def decode(
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
+    ) -> tuple[Tensor, DecodeState]:
         position = torch.arange(1, query.shape[2] + 1, device=query.device)
         count = (state["length"].unsqueeze(1) + position)[:, None, :, None]
         new = with_tokens(state, padding.key, key=key, value=value)
         new["length"] = state["length"] + lengths(key, padding.key)
         return self.read(query, new, unseen_tokens(new, query.shape[2]), count), new
 
-    def read_source(self, key: Tensor, value: Tensor, padding: Padding) -> State:
+    def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         """Keys and values of the source, and how many there are."""
         state = {"key": key, "value": value, "length": lengths(key, padding.key)}
         return state if padding.key is None else {**state, "hidden": padding.key}
 
-    def decode_cross(self, query: Tensor, state: State, _padding: Padding) -> tuple[Tensor, State]:
+    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         hidden = state.get("hidden")
         mask = None if hidden is None else hidden[:, None, None]
         return self.read(query, state, mask, state["length"][:, None, None, None]), state
 
-    def read(self, query: Tensor, state: State, unseen: Tensor | None, count: Tensor) -> Tensor:
+    def read(self, query: Tensor, state: DecodeState, unseen: Tensor | None, count: Tensor) -> Tensor:
         """Outputs [B, H, T, E] of a few targets."""
         with torch.autocast(query.device.type, enabled=False):
             weights = self.weigh(wide(query), wide(state["key"]), unseen, count)

@@ -19,7 +19,7 @@ from attentions.kernels.recurrence import recurrence
 from attentions.kernels.short_conv import ShortConvolution
 from attentions.kernels.spans import over_spans
 from cab import Attention, Pattern, UserError
-from cab.attention import Padding, State
+from cab.attention import DecodeState, PaddingMasks
 from cab.padding import lengths
 
 Extras = Mapping[str, Tensor]
@@ -68,8 +68,8 @@ class Recurrent(Attention):
         ValueError: for a ``conv_size`` of 1 or below 0, or an expansion that is not above 0.
     """
 
-    compacts_padding = True
-    constant_state = True
+    requires_right_padding = True
+    has_constant_size_state = True
     normalised_together = False
     """Whether the norm is over all heads at once."""
     forms: ClassVar[tuple[Form, Form]] = (recurrence, fla_kernels.recurrence)
@@ -119,7 +119,7 @@ class Recurrent(Attention):
         )
         return queries, keys, self.split_heads(self.v_proj(value))
 
-    def query_extras(self, query: Tensor) -> dict[str, Tensor]:
+    def query_side_inputs(self, query: Tensor) -> dict[str, Tensor]:
         return {"gate": self.gate_proj(query)} if hasattr(self, "gate_proj") else {}
 
     # --- what a subclass says ----------------------------------------------------------------------------
@@ -143,17 +143,17 @@ class Recurrent(Attention):
 
     # --- block by block ----------------------------------------------------------------------------------
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, **extras: Tensor) -> Tensor:
-        return self.decode(query, key, value, self.start(len(query), query), padding, **extras)[0]
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **extras: Tensor) -> Tensor:
+        return self.decode(query, key, value, self.init_decode_state(len(query), query), padding, **extras)[0]
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Nothing written yet: ``memory`` S [B, H, K, V], ``length`` [B] tokens read, and those of convolutions."""
         memory = wide(like.new_zeros(batch_size, self.num_heads, self.memory_width, self.value_width))
         length = torch.zeros(batch_size, dtype=torch.long, device=like.device)
         state = {"memory": memory, "length": length}
         for name, convolution in self.convolutions.items():
             assert isinstance(convolution, ShortConvolution)
-            state[name] = wide(convolution.start(batch_size, like))
+            state[name] = wide(convolution.init_decode_state(batch_size, like))
         return state
 
     @property
@@ -162,16 +162,16 @@ class Recurrent(Attention):
         return self.key_width
 
     def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding, **extras: Tensor
-    ) -> tuple[Tensor, State]:
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, **extras: Tensor
+    ) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
             extras = {name: wide(x) for name, x in extras.items()}
             output, state = over_spans(self.span, [query, key, value], padding.key, state, extras)
             return output.to(query.dtype), state
 
     def span(
-        self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, state: State, extras: Extras
-    ) -> tuple[Tensor, State]:
+        self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, state: DecodeState, extras: Extras
+    ) -> tuple[Tensor, DecodeState]:
         """The same for tokens all of whose terms are in memory at once."""
         given, after = query.dtype, {}
         heads = {"query": wide(query), "key": wide(key), "value": wide(value)}

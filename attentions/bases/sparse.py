@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from attentions.kernels.pieces import each_length
 from attentions.kernels.precision import no_weight
 from cab import Attention, Pattern
-from cab.attention import Padding, State
+from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -30,7 +30,7 @@ class SparseDecoding(Attention):
     One that says how many there can be (``most_kept``) has a state of constant size.
     """
 
-    compacts_padding = True
+    requires_right_padding = True
     most_kept: int | None = None
 
     def sees(self, query: Tensor, key: Tensor, length: int) -> Tensor:
@@ -57,7 +57,7 @@ class SparseDecoding(Attention):
         weights = logits.masked_fill(~seen, no_weight(logits.dtype)).softmax(dim=-1)
         return weights.masked_fill(~seen.any(dim=-1, keepdim=True), 0.0)
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Keys, values and positions (-1: none) of what is kept, and tokens read."""
         empty = like.new_zeros(batch_size, self.num_heads, self.kept_width() or 0, self.head_dim)
         position = torch.full((batch_size, empty.shape[2]), -1, device=like.device)
@@ -65,8 +65,8 @@ class SparseDecoding(Attention):
         return {"key": empty, "value": empty, "position": position, "length": read}
 
     def decode(
-        self, query: Tensor, key: Tensor, value: Tensor, state: State, padding: Padding, **more: Tensor
-    ) -> tuple[Tensor, State]:
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, **more: Tensor
+    ) -> tuple[Tensor, DecodeState]:
         """In pieces, each from the state that those before it leave."""
         outputs = []
         for begin in range(0, max(query.shape[2], 1), TOGETHER):
@@ -79,8 +79,8 @@ class SparseDecoding(Attention):
         return torch.cat(outputs, dim=2), state
 
     def decode_piece(
-        self, query: Tensor, key: Tensor, value: Tensor, state: State, count: Tensor, **_: Tensor
-    ) -> tuple[Tensor, State]:
+        self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, count: Tensor, **_: Tensor
+    ) -> tuple[Tensor, DecodeState]:
         """:meth:`decode` of T tokens, the first ``count`` [B] of which are real."""
         length, new = state["length"], torch.arange(key.shape[2], device=key.device)
         asked = length[:, None] + new
@@ -89,7 +89,7 @@ class SparseDecoding(Attention):
         value = torch.cat([state["value"].to(value.dtype), value], dim=2)
         kept = (position >= 0) & self.needs(position, (length + count)[:, None])
         output = self.read(query, key, value, asked, position)
-        width = state["position"].shape[1] if self.constant_state else None
+        width = state["position"].shape[1] if self.has_constant_size_state else None
         return output, self.keep(key, value, position, kept, width) | {"length": length + count}
 
     def read(self, query: Tensor, key: Tensor, value: Tensor, asked: Tensor, position: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class SparseDecoding(Attention):
         weights = self.seen_weights(self.pair_logits(query, key, distance, self.most_kept), seen)
         return F.dropout(weights, self.dropout, self.training) @ value
 
-    def keep(self, key: Tensor, value: Tensor, position: Tensor, kept: Tensor, width: int | None) -> State:
+    def keep(self, key: Tensor, value: Tensor, position: Tensor, kept: Tensor, width: int | None) -> DecodeState:
         """The marked keys, at the right end in their order; None: as many places as it takes."""
         width = int(kept.sum(dim=1).max()) if width is None else width
         order = kept.to(torch.uint8).argsort(dim=1, stable=True)[:, position.shape[1] - width :]
@@ -123,7 +123,7 @@ class SparseAttention(SparseDecoding):
         """The fast form, of [B, H, N, E] to the same."""
         raise NotImplementedError
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         mask = None if self.pattern is Pattern.CS else padding.key
         return each_length(self.spread, (query, key, value), mask)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from attentions.bases.recurrent import Recurrent
 from attentions.kernels.blocks import tokens_at_once
 from attentions.kernels.spans import formed_anew
-from cab import Padding
-from cab.attention import State
+from cab import PaddingMasks
+from cab.attention import DecodeState
 from cab.padding import lengths
 
 
@@ -37,15 +37,15 @@ class TokenShift(Recurrent):
         parts = zip(*(formed_anew(self.mixed, *span) for span in spans), strict=True)
         return tuple(torch.cat(part, dim=1) for part in parts)
 
-    def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: Padding) -> Tensor:
-        return self.advance(query, padding.query, self.start(len(query), query))[0]
+    def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: PaddingMasks) -> Tensor:
+        return self.decode_inputs(query, padding.query, self.init_decode_state(len(query), query))[0]
 
-    def advance(self, tokens: Tensor, mask: Tensor | None, state: State) -> tuple[Tensor, State]:
+    def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
         seen = torch.cat([state["token"].to(tokens.dtype), tokens], dim=1)
         (query, key, value), extras = self.inputs(tokens, seen[:, :-1])
-        output, after = self.decode(query, key, value, state, Padding(mask, mask), **extras)
+        output, after = self.decode(query, key, value, state, PaddingMasks(mask, mask), **extras)
         last = lengths(tokens, mask)[:, None, None].expand(-1, 1, tokens.shape[2])
         return self.out_proj(self.merge_heads(output)), {**after, "token": seen.gather(1, last)}
 
-    def start(self, batch_size: int, like: Tensor) -> State:
-        return {**super().start(batch_size, like), "token": like.new_zeros(batch_size, 1, self.embed_dim)}
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
+        return {**super().init_decode_state(batch_size, like), "token": like.new_zeros(batch_size, 1, self.embed_dim)}

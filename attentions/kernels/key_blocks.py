@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cab.attention import State
+from cab.attention import DecodeState
 
 
 def block_means(x: Tensor, size: int) -> Tensor:
@@ -33,7 +33,7 @@ def later(position: Tensor, num_keys: int) -> Tensor:
     return (torch.arange(num_keys, device=position.device) > position.unsqueeze(-1)).unsqueeze(1)
 
 
-def in_order(state: State, *names: str) -> State:
+def in_order(state: DecodeState, *names: str) -> DecodeState:
     """A cache of tokens with the hidden ones moved to its end, so that a token's place is its position."""
     order = state["hidden"].to(torch.uint8).argsort(dim=1, stable=True)
 

@@ -24,7 +24,7 @@ class ShortConvolution(nn.Module):
         bound = size**-0.5  # as nn.Conv1d starts
         self.weight = nn.Parameter(torch.empty(size, num_heads, 1, width).uniform_(-bound, bound))
 
-    def start(self, batch_size: int, like: Tensor) -> Tensor:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> Tensor:
         """The tokens before the first: zeros [B, H, W - 1, E]."""
         size, num_heads, _, width = self.weight.shape
         return like.new_zeros(batch_size, num_heads, size - 1, width)

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from attentions.kernels.blocks import tokens_at_once
-from cab.attention import State
+from cab.attention import DecodeState
 
-Span = Callable[..., tuple[Tensor, State]]
+Span = Callable[..., tuple[Tensor, DecodeState]]
 """``(*heads, padding, state, extras)`` to outputs and the state after them."""
 
 
@@ -23,9 +23,9 @@ def over_spans(
     span: Span,
     heads: Sequence[Tensor],
     padding: Tensor | None,
-    state: State,
+    state: DecodeState,
     extras: Mapping[str, Tensor],
-) -> tuple[Tensor, State]:
+) -> tuple[Tensor, DecodeState]:
     """``span`` of so many tokens as stay in a processor's cache, again and again; each is formed anew in the backward
     pass, so what is kept of a sequence is heads, extras, outputs, and a state for each span.
 

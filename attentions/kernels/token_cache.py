@@ -8,16 +8,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cab.attention import State
+from cab.attention import DecodeState
 
 
-def no_tokens(batch_size: int, like: Tensor, **shapes: tuple[int, ...]) -> State:
+def no_tokens(batch_size: int, like: Tensor, **shapes: tuple[int, ...]) -> DecodeState:
     """A cache of tensors [B, H, 0, ...], by the shapes (H, ...), and of which are ``hidden``, [B, 0]."""
     empty = {name: like.new_empty(batch_size, heads, 0, *rest) for name, (heads, *rest) in shapes.items()}
     return {**empty, "hidden": like.new_zeros(batch_size, 0, dtype=torch.bool)}
 
 
-def with_tokens(state: State, padding: Tensor | None, **new: Tensor) -> State:
+def with_tokens(state: DecodeState, padding: Tensor | None, **new: Tensor) -> DecodeState:
     """The cache with tensors [B, H, T, ...] at the end of those of the same names; padding [B, T] is hidden."""
     count = next(iter(new.values())).shape[2]
     if padding is None:
@@ -26,7 +26,7 @@ def with_tokens(state: State, padding: Tensor | None, **new: Tensor) -> State:
     return {**state, **grown, "hidden": torch.cat([state["hidden"], padding], dim=1)}
 
 
-def unseen_tokens(state: State, num_new: int) -> Tensor:
+def unseen_tokens(state: DecodeState, num_new: int) -> Tensor:
     """Which cached tokens the last ``num_new`` of them do not see: padding and later ones, bool [B, 1, T, n]."""
     hidden = state["hidden"]
     past = hidden.shape[1] - num_new

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from backbones.layers.tokens import TokenEmbedding, check_tokens, number_positions
 from backbones.layers.transformer import LayerStack, Positions
 from cab import Backbone, UserError
-from cab.attention import State, reorder_state
+from cab.attention import DecodeState, reorder_state
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class DecodingState:
         num_read: tokens read, padding included.
     """
 
-    layers: tuple[Mapping[str, State], ...]
+    layers: tuple[Mapping[str, DecodeState], ...]
     lengths: Tensor
     num_read: int
 
@@ -47,7 +47,7 @@ class DecodingState:
         return DecodingState(layers, self.lengths.index_select(0, index), self.num_read)
 
 
-def _select(state: State, index: Tensor, shared: State | None) -> State:
+def _select(state: DecodeState, index: Tensor, shared: DecodeState | None) -> DecodeState:
     if shared is None:
         return reorder_state(state, index)
     unchanged = {name: tensor for name, tensor in state.items() if tensor is shared.get(name)}

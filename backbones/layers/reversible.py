@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from backbones.layers.transformer import LayerStack, Positions, States, TransformerLayer, read_attention
-from cab.attention import State
+from cab.attention import DecodeState
 from cab.training import recompute
 
 Branch = Callable[[Tensor], Tensor]
@@ -46,8 +46,8 @@ class ReversibleLayer(TransformerLayer):
         return self.feed_forward_residual.dropout(self.feed_forward(self.feed_forward_residual.enter(x)))
 
     def read(
-        self, x: Tensor, states: Mapping[str, State], padding_mask: Tensor | None = None
-    ) -> tuple[Tensor, dict[str, State]]:
+        self, x: Tensor, states: Mapping[str, DecodeState], padding_mask: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, DecodeState]]:
         """:meth:`forward` of the attention for the next tokens [B, T, D], and the state after them."""
         y, after = read_attention(self.self_attention, self.self_residual.enter(x), states["self"], padding_mask)
         return self.self_residual.dropout(y), {"self": after}
@@ -84,10 +84,10 @@ class ReversibleStack(LayerStack):
         x: Tensor,
         padding_mask: Tensor | None,
         positions: Positions | None = None,  # noqa: ARG002
-    ) -> tuple[Tensor, tuple[Mapping[str, State], ...]]:
-        after: list[Mapping[str, State]] = []
+    ) -> tuple[Tensor, tuple[Mapping[str, DecodeState], ...]]:
+        after: list[Mapping[str, DecodeState]] = []
 
-        def attend(layer: ReversibleLayer, state: Mapping[str, State], x: Tensor) -> Tensor:
+        def attend(layer: ReversibleLayer, state: Mapping[str, DecodeState], x: Tensor) -> Tensor:
             y, new = layer.read(x, state, padding_mask)
             after.append(new)
             return y

@@ -11,9 +11,9 @@ from backbones.layers.universal import HaltingStack, UniversalStack
 from cab import UserError
 
 CHOICES = {
-    "depth": ("stacked", "universal"),
+    "weight_sharing": ("stacked", "universal"),
     "halting": ("fixed", "act"),
-    "step_signal": ("coordinates", "none"),
+    "step_embedding": ("coordinates", "none"),
 }
 
 
@@ -23,10 +23,10 @@ class StackOptions:
 
     residual: str
     reversible: bool
-    depth: str
+    weight_sharing: str
     halting: str
     ponder_weight: float
-    step_signal: str
+    step_embedding: str
     checkpoint_activations: bool
 
     def make(self, num_layers: int, embed_dim: int, *, learned: bool) -> LayerStack:
@@ -38,10 +38,10 @@ class StackOptions:
         self._check()
         if self.reversible:
             return ReversibleStack()
-        if self.depth == "stacked":
+        if self.weight_sharing == "stacked":
             return LayerStack()
         numbers: LearnedPositions | SinusoidalPositions | None = None
-        if self.step_signal == "coordinates":
+        if self.step_embedding == "coordinates":
             numbers = LearnedPositions(num_layers, embed_dim) if learned else SinusoidalPositions(embed_dim, offset=1)
         if self.halting == "fixed":
             return UniversalStack(num_layers, numbers)
@@ -53,13 +53,13 @@ class StackOptions:
                 raise UserError(f"unknown {name} '{getattr(self, name)}': choose one of {', '.join(choices)}")
         if not self.ponder_weight >= 0:
             raise UserError(f"ponder_weight must be 0 or more, got {self.ponder_weight}")
-        if self.halting == "act" and self.depth == "stacked":
-            raise UserError("halting=act is of one layer that is repeated: set depth=universal")
+        if self.halting == "act" and self.weight_sharing == "stacked":
+            raise UserError("halting=act is of one layer that is repeated: set weight_sharing=universal")
         if not self.reversible:
             return
         if self.checkpoint_activations:
             raise UserError("reversible=true recomputes activations already: leave out checkpoint_activations=true")
         if self.residual != "plain":
             raise UserError("reversible=true takes sums apart again, and a gate is none: set residual=plain")
-        if self.depth != "stacked":
-            raise UserError("reversible=true is of layers with weights of their own: set depth=stacked")
+        if self.weight_sharing != "stacked":
+            raise UserError("reversible=true is of layers with weights of their own: set weight_sharing=stacked")

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from backbones.layers.gates import GRUGate
 from backbones.layers.norms import make_norm
-from cab import Attention, Depth, Pattern, UserError
-from cab.attention import State
-from cab.backbone import SlotFiller
+from cab import Attention, LayerPosition, Pattern, UserError
+from cab.attention import DecodeState
+from cab.backbone import AttentionFactory
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 FEED_FORWARDS = ("plain", "glu")
 RESIDUALS = ("plain", "gtrxl")
 
-States = Sequence[Mapping[str, State]]
+States = Sequence[Mapping[str, DecodeState]]
 """For each layer of a stack, the states of its slots."""
 Positions = Callable[[], Tensor]
 """Gives the vectors of the tokens' positions, [1 or B, N, D]."""
@@ -34,7 +34,7 @@ Positions = Callable[[], Tensor]
 
 def stack(count: int, layer: Callable[..., nn.Module]) -> nn.ModuleList:
     """``count`` layers, each told its depth."""
-    return nn.ModuleList(layer(depth=Depth(index, count)) for index in range(count))
+    return nn.ModuleList(layer(layer_position=LayerPosition(index, count)) for index in range(count))
 
 
 class Residual(nn.Module):
@@ -134,7 +134,7 @@ class TransformerLayer(nn.Module):
 
     def __init__(
         self,
-        slots: SlotFiller,
+        make_attention: AttentionFactory,
         pattern: Pattern,
         *,
         cross: Pattern | None = None,
@@ -151,13 +151,19 @@ class TransformerLayer(nn.Module):
         feed_forward: str = "plain",
         residual: str = "plain",
         gate_bias: float = 2.0,
-        depth: Depth,
+        layer_position: LayerPosition,
     ) -> None:
         super().__init__()
         join = partial(
             Residual, embed_dim, norm=norm, norm_kind=norm_kind, dropout=dropout, kind=residual, gate_bias=gate_bias
         )
-        attention = partial(slots, embed_dim=embed_dim, num_heads=num_heads, dropout=attention_dropout, depth=depth)
+        attention = partial(
+            make_attention,
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            dropout=attention_dropout,
+            layer_position=layer_position,
+        )
         self.self_attention = attention(pattern)
         self.self_residual = join()
         self.cross_attention: Attention | None = None
@@ -207,7 +213,7 @@ class TransformerLayer(nn.Module):
         like: Tensor,
         memory: Tensor | None = None,
         memory_padding_mask: Tensor | None = None,
-    ) -> dict[str, State]:
+    ) -> dict[str, DecodeState]:
         """The states of the slots before the first token; ``like`` has the device and type of the tokens' vectors."""
         states = {"self": self.self_attention.init_state(batch_size, device=like.device, dtype=like.dtype)}
         if self.cross_attention is not None:
@@ -222,8 +228,8 @@ class TransformerLayer(nn.Module):
         return states
 
     def read(
-        self, x: Tensor, states: Mapping[str, State], padding_mask: Tensor | None = None
-    ) -> tuple[Tensor, dict[str, State]]:
+        self, x: Tensor, states: Mapping[str, DecodeState], padding_mask: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, DecodeState]]:
         """:meth:`forward` of the next tokens [B, T, D], and the states after them."""
         y, after = read_attention(self.self_attention, self.self_residual.enter(x), states["self"], padding_mask)
         x = self.self_residual.leave(x, y)
@@ -235,7 +241,9 @@ class TransformerLayer(nn.Module):
         return self.feed_forward_residual.leave(x, self.feed_forward(self.feed_forward_residual.enter(x))), new
 
 
-def read_attention(attention: Attention, x: Tensor, state: State, padding_mask: Tensor | None) -> tuple[Tensor, State]:
+def read_attention(
+    attention: Attention, x: Tensor, state: DecodeState, padding_mask: Tensor | None
+) -> tuple[Tensor, DecodeState]:
     """The outputs of self or cross attention for the next tokens [B, T, D], and the state after them."""
     read = attention.step if x.shape[1] == 1 else attention.prefill
     return read(x, state, query_padding_mask=padding_mask)
@@ -297,7 +305,7 @@ class LayerStack(nn.Module):
         x: Tensor,
         padding_mask: Tensor | None,
         positions: Positions | None = None,  # noqa: ARG002
-    ) -> tuple[Tensor, tuple[Mapping[str, State], ...]]:
+    ) -> tuple[Tensor, tuple[Mapping[str, DecodeState], ...]]:
         """:meth:`forward` of the next tokens [B, T, D], and the states after them."""
         after = []
         for layer, state in zip(transformer_layers(layers), states, strict=True):

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from backbones.layers.tokens import LearnedPositions, SinusoidalPositions
 from backbones.layers.transformer import LayerStack, Positions, States, TransformerLayer, transformer_layers
-from cab.attention import State
-from cab.padding import Padding
-from cab.training import Learner
+from cab.attention import DecodeState
+from cab.padding import PaddingMasks
+from cab.training import TrainableModule
 
 EPSILON = 0.01
 HALTING_BIAS = 1.0
@@ -64,7 +64,7 @@ class UniversalStack(LayerStack):
         x: Tensor,
         padding_mask: Tensor | None,
         positions: Positions | None = None,
-    ) -> tuple[Tensor, tuple[Mapping[str, State], ...]]:
+    ) -> tuple[Tensor, tuple[Mapping[str, DecodeState], ...]]:
         (layer,), after = transformer_layers(layers), []
 
         def step(number: int, x: Tensor) -> Tensor:
@@ -140,7 +140,7 @@ class HaltingStack(UniversalStack):
         return output
 
 
-class Ponder(Learner):
+class Ponder(TrainableModule):
     """Adds the ponder cost to the training loss; hooks on it see the steps that each token took."""
 
     def __init__(self, weight: float) -> None:
@@ -149,4 +149,4 @@ class Ponder(Learner):
 
     def forward(self, count: Tensor, remainder: Tensor, padding_mask: Tensor | None) -> None:
         """Steps and remainders of the tokens, [B, N] each."""
-        self.add_loss(self.weight * (count + remainder), Padding(query=padding_mask))
+        self.add_loss(self.weight * (count + remainder), PaddingMasks(query=padding_mask))

@@ -13,7 +13,7 @@ from torch import Tensor
 from cab.analysis.subject import Subject, with_heads
 from cab.attention import Attention
 from cab.errors import UserError
-from cab.padding import Padding
+from cab.padding import PaddingMasks
 
 POINTS = 100
 """Of a curve, evenly spaced shares of neighbours."""
@@ -43,7 +43,7 @@ def dilution(subject: Subject, *, rows: int = 4) -> list[Curve]:
         raise UserError(f"dilution is about the neighbours of a token; pattern {pattern} has none: choose NS or CS")
     generator = torch.Generator().manual_seed(0)
     curves = []
-    for (path, slot), inputs in zip(subject.slots(), slot_inputs(subject, rows), strict=True):
+    for (path, slot), inputs in zip(subject.attention_layers(), layer_inputs(subject, rows), strict=True):
         masses = [mass_of_neighbours(effective_weights(slot, x, generator), pattern.is_causal) for x in inputs]
         curves.append(Curve(path, torch.stack(masses).mean(dim=0)))
     return curves
@@ -54,11 +54,11 @@ def uniform_area(length: int, is_causal: bool) -> float:
     return mass_of_neighbours(torch.ones(1, length, length), is_causal).mean().item()
 
 
-def slot_inputs(subject: Subject, rows: int) -> list[list[Tensor]]:
+def layer_inputs(subject: Subject, rows: int) -> list[list[Tensor]]:
     """What enters each slot under test, row by row [n, D] without padding, while the task's loss is formed."""
     seen: list[list[Tensor]] = []
     hooks = []
-    for _, slot in subject.slots():
+    for _, slot in subject.attention_layers():
         kept: list[Tensor] = []
         seen.append(kept)
 
@@ -89,13 +89,17 @@ def effective_weights(slot: Attention, x: Tensor, generator: torch.Generator) ->
     row = x[None]
     if inner is None:
         x = x.clone().requires_grad_()
-        draws = {name: y[0] for name, y in slot.draws(row, row, Padding()).items()}
+        draws = {name: y[0] for name, y in slot.sample_noise(row, row, PaddingMasks()).items()}
         output = slot.compute_row(x, x, x, draws)
         signs = _signs(output[0], generator)
         return torch.stack([_gradient(y @ signs, x).norm(dim=-1) for y in output])[None]
     with torch.no_grad():
         query, key, value = (heads[0] for heads in inner.project(row, row, row))
-        more = {**inner.query_extras(row), **inner.key_extras(row), **inner.draws(row, row, Padding())}
+        more = {
+            **inner.query_side_inputs(row),
+            **inner.key_side_inputs(row),
+            **inner.sample_noise(row, row, PaddingMasks()),
+        }
     value = value.clone().requires_grad_()
     assert inner.reference is not None
     output = inner.reference(query, key, value, **{name: y[0] for name, y in more.items()})

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from cab.analysis.subject import Subject, with_heads
 from cab.attention import Attention
 from cab.runner.batches import Shares, StepBatches, mix_seed, training_batches
-from cab.training import auxiliary_loss, end_step, parameter_groups
+from cab.training import after_optimizer_step, auxiliary_loss, parameter_groups
 
 QUANTILES = {"median": 0.5, "q90": 0.9, "q99": 0.99, "largest": 1.0}
 PRODUCTS = {torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.bmm}
@@ -77,7 +77,7 @@ def score_gradients(subject: Subject, *, rows: int = 4) -> list[dict[str, float 
 def recorded(subject: Subject) -> Iterator[list[Layer]]:
     """Runs the slots in their readable forms, and records what these compute."""
     layers, undo = [], []
-    for path, slot in subject.slots():
+    for path, slot in subject.attention_layers():
         layer = Layer(path)
         layers.append(layer)
         inner = with_heads(slot)
@@ -153,14 +153,14 @@ def norms_over_training(subject: Subject, steps: int) -> list[dict[str, float]]:
         loss = cell.task.loss(network, batch)
         added = auxiliary_loss(network)
         (loss if added is None else loss + added).backward()
-        norms = {path: _norm(slot) for path, slot in subject.slots()}
+        norms = {path: _norm(slot) for path, slot in subject.attention_layers()}
         table.append({"step": step + 1, "loss": loss.item(), "all": _norm(network), **norms})
-        if config.clip_norm:
-            nn.utils.clip_grad_norm_(network.parameters(), config.clip_norm)
+        if config.max_grad_norm:
+            nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm)
         for group, peak in zip(optimizer.param_groups, peaks, strict=True):
             group["lr"] = peak * rate(step)
         optimizer.step()
-        end_step(network)
+        after_optimizer_step(network)
         optimizer.zero_grad()
     return table
 

@@ -35,10 +35,10 @@ class Subject:
         """The first items of the training set."""
         return next(DeviceBatches(torch.device("cpu"))(self.cell.task.training_set, rows))
 
-    def slots(self) -> list[tuple[str, Attention]]:
+    def attention_layers(self) -> list[tuple[str, Attention]]:
         """Path and attention of every slot under test."""
         slots = []
-        for path, pattern in self.network.attention_slots():
+        for path, pattern in self.network.attention_layers():
             slot = self.network.get_submodule(path)
             if pattern is self.cell.pattern and isinstance(slot, Attention):
                 slots.append((path, slot))
@@ -69,7 +69,7 @@ def subject_of(what: Sequence[str], data_root: str | None = None) -> Subject:
     if weights is not None:
         network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
     subject = Subject(cell, network, weights is not None)
-    if not subject.slots():
+    if not subject.attention_layers():
         raise UserError(f"{cell.title} has no attention in a slot of {cell.pattern}")
     return subject
 

@@ -42,7 +42,7 @@ VALUES = {
     "profile": ["true", "false"],
     "data.download": ["true", "false"],
 }
-PLAIN = ["seed", "elsewhere", "results_dir", "data_root"]
+PLAIN = ["seed", "other_attention", "results_dir", "data_root"]
 FLAGS = ["-m", "--dry-run", "--explain", "--retry", "--cfg", "--help"]
 
 
@@ -77,9 +77,11 @@ def candidates(words: Sequence[str]) -> list[str]:
     if command == "data":
         from cab.data.sources import data_sets
 
-        return _beginning(current, ["list", "get", "check"] if len(words) == 2 else data_sets())
+        return _beginning(current, ["list", "download", "verify"] if len(words) == 2 else data_sets())
     if command == "list" and len(words) == 2:
-        return _beginning(current, ["attentions", "backbones", "tasks", "cells", "taxonomy", "published"])
+        return _beginning(current, ["attentions", "backbones", "tasks", "cells"])
+    if command == "paper" and len(words) == 2:
+        return _beginning(current, ["audit", "taxonomy", "table3"])
     return _beginning(current, ATTENTIONS.names()) if command in WITH_ATTENTIONS else []
 
 

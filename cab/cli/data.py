@@ -17,20 +17,24 @@ from cab.data.sources import DataSet, chosen_root, data_set, data_sets, readable
 from cab.errors import UserError
 from cab.files.folders import check_writable
 
-COLUMNS = ("data", "state", "size", "tasks", "download", "lies_in", "licence", "terms", "source", "title")
+COLUMNS = ("data", "state", "size", "tasks", "download", "path", "license", "license_notes", "source", "title")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="list|get|check")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="list|download|verify")
     root = argparse.ArgumentParser(add_help=False)
-    root.add_argument("--in", dest="root", metavar="DATA", help="the folder of all data sets (default: $CAB_DATA)")
+    root.add_argument(
+        "--data-root", dest="root", metavar="DATA", help="the folder of all data sets (default: $CAB_DATA)"
+    )
     listed = verbs.add_parser("list", parents=[root], help="every data set: where it comes from and what is here")
     listed.add_argument("--csv", action="store_true", help="comma-separated values instead of lines")
-    get = verbs.add_parser("get", help="bring data sets to where the tasks read them; what was cut goes on")
+    get = verbs.add_parser("download", help="bring data sets to where the tasks read them; what was cut goes on")
     get.add_argument("names", nargs="+", metavar="NAME")
-    get.add_argument("--to", dest="root", metavar="DATA", help="the folder of all data sets (default: $CAB_DATA)")
     get.add_argument(
-        "--from",
+        "--data-root", dest="root", metavar="DATA", help="the folder of all data sets (default: $CAB_DATA)"
+    )
+    get.add_argument(
+        "--source",
         dest="source",
         metavar="PLACE",
         help="a mirror's address, below which the files lie by their names, or a file or folder that was downloaded",
@@ -43,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(tokens, features, resized images) lies in the cache",
     )
     check = verbs.add_parser(
-        "check", parents=[root], help="counts, sizes and checksums against what was published; status 1 if not whole"
+        "verify", parents=[root], help="counts, sizes and checksums against what was published; status 1 if not whole"
     )
     check.add_argument("names", nargs="+", metavar="NAME")
     check.add_argument("--csv", action="store_true", help="comma-separated values instead of a table")
@@ -54,28 +58,28 @@ def run(args: argparse.Namespace) -> int:
         return _list(chosen_root(args.root), as_csv=args.csv)
     chosen, root = [data_set(name) for name in args.names], chosen_root(args.root)
     if root is None:
-        option = "--to" if args.verb == "get" else "--in"
-        raise UserError(f"name the folder of the data sets: {option} DATA, or set CAB_DATA")
-    if args.verb == "get":
+        raise UserError("name the folder of the data sets: --data-root DATA, or set CAB_DATA")
+    if args.verb == "download":
         return _get(chosen, root, args.source, args.prepare)
     return _check(chosen, root, as_csv=args.csv)
 
 
 def _get(chosen: list[DataSet], root: Path, source: str | None, overrides: list[str] | None) -> int:
     log_to_terminal(logging.INFO, "%(message)s", force=True)
-    check_writable(root, "--to")
+    check_writable(root, "--data-root")
     whole = True
     for each in chosen:
         got = get(each, root, source=source)
         whole = whole and got.stock.state is State.READY
         print(f"{each.name} is {got.stock.state} in {got.stock.folder}")
         for step in got.by_hand:
-            print(f"  {each.licence}: {each.terms}")
+            print(f"  {each.license}: {each.license_notes}")
             print(f"  {step}")
-            print(f"  then: cab data get {each.name} --to {shlex.quote(str(root))} --from FOLDER (what you downloaded)")
+            again = f"cab data download {each.name} --data-root {shlex.quote(str(root))}"
+            print(f"  then: {again} --source FOLDER (what you downloaded)")
         for finding in got.stock.findings:
             if not finding.is_full and not got.by_hand:
-                print(f"  {finding.what}: {finding.found:,} of {finding.expected:,} ({finding.verdict})")
+                print(f"  {finding.field}: {finding.found:,} of {finding.expected:,} ({finding.verdict})")
         if overrides is not None and got.stock.state is State.READY:
             _prepare(each, root, overrides)
     return 0 if whole else 1
@@ -94,27 +98,29 @@ def _list(root: Path | None, *, as_csv: bool) -> int:
         csv.writer(sys.stdout).writerows([COLUMNS, *rows])
         return 0
     for row in rows:
-        name, state, size, tasks, download, lies_in, licence, terms, source, title = row
+        name, state, size, tasks, download, path, license, license_notes, source, title = row
         print(f"{name}: {title}")
-        print(f"  {state}; {size}; for {tasks}; lies in {lies_in}")
+        print(f"  {state}; {size}; for {tasks}; lies in {path}")
         print(f"  from {source} ({download})")
-        print(f"  {licence}: {terms}\n")
-    print("cab data get NAME brings one, or says what to do by hand; dataset=synthetic of every task needs no file")
+        print(f"  {license}: {license_notes}\n")
+    print(
+        "cab data download NAME brings one, or says what to do by hand; dataset=synthetic of every task needs no file"
+    )
     return 0
 
 
 def _row(each: DataSet, root: Path | None) -> list[str]:
     stock = None if root is None else take_stock(each, root)
-    lies_in = Path("DATA", each.folders[0]) if stock is None else stock.folder
+    path = Path("DATA", each.folders[0]) if stock is None else stock.folder
     return [
         each.name,
         ABSENT if stock is None else stock.state,
         "size unknown" if each.disk_bytes is None else readable_size(each.disk_bytes),
         " ".join(each.tasks),
         "by hand" if each.by_hand else "without registration",
-        str(lies_in),
-        each.licence,
-        each.terms,
+        str(path),
+        each.license,
+        each.license_notes,
         each.homepage,
         each.title,
     ]
@@ -122,14 +128,12 @@ def _row(each: DataSet, root: Path | None) -> list[str]:
 
 def _check(chosen: list[DataSet], root: Path, *, as_csv: bool) -> int:
     whole = True
-    header = ["data", "what", "here", "published", "verdict", "known_from"]
+    header = ["data", "field", "actual", "published", "verdict", "source"]
     rows = []
     for each in chosen:
         stock = take_stock(each, root, thorough=True)
         whole = whole and stock.state is State.READY
-        rows += [
-            [each.name, f.what, f"{f.found:,}", f"{f.expected:,}", f.verdict, f.known_from] for f in stock.findings
-        ]
+        rows += [[each.name, f.field, f"{f.found:,}", f"{f.expected:,}", f.verdict, f.source] for f in stock.findings]
         if not as_csv:
             print(f"{each.name} is {stock.state} in {stock.folder}")
             print(text_table(header[1:], [row[1:] for row in rows if row[0] == each.name], align="lrrll"), end="\n\n")

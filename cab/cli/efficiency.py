@@ -20,10 +20,11 @@ PHASES = ("forward", "forward+backward", "decode", "decode-graph")
 REPEATS = {"cpu": 5, "cuda": 20}
 
 EPILOG = """\
-Protocol own: everything is warmed up and synchronised; in each round every module runs once, in a random order;
+Protocol default: everything is warmed up and synchronised; in each round every module runs once, in a random order;
 medians and the 10th and 90th percentile over rounds. On CUDA the time is that of the device between two events around
 each call, with its second-level cache written over before; clocks, temperature and reasons for lower clocks are
-columns, and a GPU that another process uses is refused. `relative` is the median of the ratios to vanilla in the same
+columns, and a GPU that another process uses is refused. `relative_to_softmax` is the median of the ratios to vanilla in
+the same
 round: on a busy machine compare these, not milliseconds. Memory is the most that tensors held at once during a call,
 above inputs and weights: on CUDA the allocator's peak, reset for each length; on a CPU the events of torch's
 allocator, summed in time order (the scratch of BLAS and FFT libraries is not seen). Forward is evaluation without
@@ -43,7 +44,7 @@ or warm-up, the mean of the middle half of 100 calls, one memory peak for all le
 
 Protocol lra: Table 2 of Long Range Arena. Steps a second and memory of the two-layer classifier of task lra on bytes,
 one batch (32) at every length (1K to 4K), with the options of attentions there; forward+backward is a step of training,
-with AdamW's update, forward is inference. Measured as in protocol own, dropout 0.
+with AdamW's update, forward is inference. Measured as in protocol default, dropout 0.
 
 vanilla (fused) and eager (the paper's baseline) are always measured. In pattern NS plain names have the options of
 the paper's appendix G (window 16, 16 landmarks, ...), in other patterns their own defaults. An attention that fails
@@ -52,8 +53,8 @@ the paper's appendix G (window 16, 16 landmarks, ...), in other patterns their o
 examples:
   cab efficiency local:window_size=128 s4d --pattern NS CS --phase forward+backward --lengths 4096 8192
   cab efficiency performer linear --protocol lra --batch-size 2
-  cab efficiency --peers --out costs.csv --plot figures
-  cab efficiency-length costs.csv
+  cab efficiency --third-party --out costs.csv --plot figures
+  cab crossover costs.csv
 """
 
 
@@ -78,8 +79,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where torch sees a GPU")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     parser.add_argument("--repeats", type=int, help="rounds (default: 5 on a CPU, 20 on CUDA; protocol paper 100)")
-    parser.add_argument("--protocol", choices=("own", "paper", "lra"), default="own")
-    parser.add_argument("--peers", action="store_true", help="also time other implementations of the same methods")
+    parser.add_argument("--protocol", choices=("default", "paper", "lra"), default="default")
+    parser.add_argument(
+        "--third-party", action="store_true", help="also time other implementations of the same methods"
+    )
     parser.add_argument("--no-verify", action="store_true", help="time without the checks of `cab verify`")
     parser.add_argument("--shared-gpu", action="store_true", help="time on a GPU that other processes use")
     parser.add_argument("--out", type=Path, metavar="CSV", help="write the costs there, as they are found")
@@ -120,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
         refuse_when_shared()
     patterns = list(dict.fromkeys(Pattern.parse(text) for text in args.pattern))
     attentions = select_attentions(args.attentions, patterns)
-    peers, notes = find_peers(attentions) if args.peers else ([], [])
+    peers, notes = find_peers(attentions) if args.third_party else ([], [])
     lengths = sorted(set(args.lengths or usual["lengths"]))
     plan = Plan(attentions, peers, patterns, list(dict.fromkeys(phases)), lengths, setting, args.protocol)
     for note in notes:

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--costs", type=Path, metavar="CSV", help="what `cab efficiency` wrote; adds its curves")
     parser.add_argument(
-        "--field",
+        "--with-reference",
         action="store_true",
         help="beside the trained records of the suite that come along (results/mini); alone where nothing was run",
     )
@@ -34,17 +34,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from cab.reports.leaderboard import score_boards, write_csv
     from cab.scoring import load_costs
-    from cab.scoring.selection import indexed
+    from cab.scoring.selection import rows_in_index
 
     if args.figures or args.format == "page":
         check_writable(args.out, "--out")
-    is_alone = args.field and args.results == [DEFAULT_DIR] and not DEFAULT_DIR.exists()  # nothing was run here yet
+    is_alone = (
+        args.with_reference and args.results == [DEFAULT_DIR] and not DEFAULT_DIR.exists()
+    )  # nothing was run here yet
     if is_alone:
         args.results = [MINI_DIR]
     results, skipped = given_results(args)
-    if args.field and not is_alone:
+    if args.with_reference and not is_alone:
         results = beside_the_field(results)
-    scored = indexed(results)
+    scored = rows_in_index(results)
     probes = results.drop(scored.index)
     boards = [] if scored.empty and not probes.empty else score_boards(scored, normalization=args.normalization)
     costs = load_costs(args.costs) if args.costs else None

@@ -22,18 +22,19 @@ from cab.runner.processes import find_processes
 COMMANDS = {
     "run": "train and evaluate one cell, or a sweep of cells with -m",
     "reproduce": "run the cell of a result again and compare the scores",
+    "status": "the status of every run that was started in a results folder",
     "list": "what is registered: attentions, backbones, tasks, runnable cells",
     "data": "the published data sets: list them, get them, check them",
     "params": "parameter counts of the paper preset, beside the published ones",
     "verify": "is an attention correct? look-ahead, decoding, padding, limits, growth",
     "efficiency": "time and memory of attentions against length",
-    "efficiency-length": "from which length on an attention is cheaper than softmax attention",
-    "analyse": "what attentions do in a network: gradients of their scores, dilution of their weight",
+    "crossover": "from which length on an attention is cheaper than softmax attention",
+    "analyze": "what attentions do in a network: gradients of their scores, dilution of their weight",
     "score": "compositional index of results",
     "correlation": "correlation between patterns and between tasks",
     "suite": "do the small generated tasks measure attention? checked on their records",
     "leaderboard": "one page of tables and plots from results",
-    "audit": "recompute the published tables from the published raw metrics",
+    "paper": "the published tables, recomputed and compared with this implementation",
     "completion": "completion of commands, groups and values for bash and zsh",
 }
 
@@ -61,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
         return 128 + stop.signal
     except KeyboardInterrupt:
         again = "; the same command goes on from the last checkpoint" if argv[:1] == ["run"] else ""
-        again = "; the same command goes on from there" if argv[:2] == ["data", "get"] else again
+        again = "; the same command goes on from there" if argv[:2] == ["data", "download"] else again
         _print_error(f"interrupted{again}")
         return 130
     except BrokenPipeError:  # the reader of a table went away, as `head` does
@@ -123,7 +124,7 @@ FIRST = {
     "how good is an attention": "cab run suite=mini attention=abc cluster=local",
     "is it correct": "cab verify abc",
     "what does it cost": "cab efficiency abc performer --pattern NS --lengths 256 512 1024",
-    "what results say, beside the field": "cab leaderboard --field",
+    "what results say, beside the field": "cab leaderboard --with-reference",
 }
 """What people do, and a command for it; the README has each."""
 

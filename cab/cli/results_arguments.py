@@ -31,10 +31,10 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--normalization",
-        default="own",
+        default="results",
         metavar="N",
-        help="own (default): measured against the given results; paper, official: against the constants of the paper, "
-        "as printed or with the digits of the official script",
+        help="results (default): measured against the given results; paper, official: against the constants of the "
+        "paper, as printed or with the digits of the official script",
     )
 
 
@@ -45,7 +45,9 @@ def add_results_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pattern", nargs="+", metavar="P", help="only these patterns, of NS CS NC CC")
     parser.add_argument("--task", nargs="+", metavar="T", help="only these tasks")
     parser.add_argument("--dataset", nargs="+", metavar="D", help="only these data sets")
-    parser.add_argument("--latest", action="store_true", help="of each task, only results of its newest version")
+    parser.add_argument(
+        "--latest-version", action="store_true", help="of each task, only results of its newest version"
+    )
 
 
 def given_results(args: argparse.Namespace) -> tuple[pd.DataFrame, list[str]]:
@@ -62,7 +64,7 @@ def selected_results(args: argparse.Namespace) -> pd.DataFrame:
     from cab.scoring import select
 
     names = {"preset": args.preset, "patterns": args.pattern, "tasks": args.task, "datasets": args.dataset}
-    return select(given_results(args)[0], **names, latest=args.latest)
+    return select(given_results(args)[0], **names, latest=args.latest_version)
 
 
 def print_notes(notes: Iterable[str]) -> None:

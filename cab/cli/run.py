@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.cli.terminal import log_to_terminal
-from cab.cli.text_table import text_table
+from cab.cli.text_table import print_rows, text_table
 from cab.errors import UserError, unknown_name
 from cab.records.record import CELL, Record, Status
+from cab.records.results import DEFAULT_DIR
 from cab.records.verification_status import LEGEND, signed
+from cab.runner.statuses import parse_retried
 
 if TYPE_CHECKING:
     from cab.runner.report import Report
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("cab")
 
 FLAGS = ("-m", "--multirun", "--dry-run", "--retry", "--cfg", "--explain", "--debug", "--help")
+RESULTS_DIR = "results_dir="
 ALWAYS_NAMED = ("attention", "seed")
 """What names a row of a table of runs, even where all rows have the same."""
 
@@ -33,6 +37,11 @@ def run(arguments: list[str]) -> int:
         print(help_text(arguments))
         return 0
     flags, overrides = _parse(arguments)
+    if flags.retry and all(override.startswith(RESULTS_DIR) for override in overrides):
+        return _retry(overrides, parse_retried(flags.retry))
+    if flags.retry:  # a cell that was interrupted resumes in any case
+        retried = [status for status in parse_retried(flags.retry) if status in tuple(Status)]
+        overrides.append(f"retry=[{','.join(retried)}]")
     from cab.config.compose import check_overrides
     from cab.suite.overrides import suite_overrides
 
@@ -78,17 +87,19 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     for argument in overrides:
         if argument.startswith("-"):
             raise unknown_name("flag", argument.partition("=")[0], FLAGS)
-    if flags.retry is not None:
-        overrides.append(f"retry=[{','.join(_statuses(flags.retry))}]")
     return flags, overrides
 
 
-def _statuses(text: str) -> list[str]:
-    """The statuses that --retry names."""
-    known = [status for status in Status if status is not Status.FINISHED]
-    if not set(text.split(",")) <= set(known):
-        raise UserError(f"--retry takes statuses separated by commas, of {', '.join(known)}")
-    return text.split(",")
+def _retry(overrides: Sequence[str], statuses: Sequence[str]) -> int:
+    """Run the cells of a results folder that have one of the statuses again, and print the status of all."""
+    from cab.cli.status import status_rows
+    from cab.runner.launch import retry_cells  # imports torch
+
+    results_dir = Path(overrides[-1].removeprefix(RESULTS_DIR)) if overrides else DEFAULT_DIR
+    report = retry_cells(results_dir, statuses)
+    report.log_end()
+    print_rows(status_rows(results_dir), as_csv=False)
+    return report.exit_status
 
 
 def _print_sources(overrides: Sequence[str], *, added: Sequence[str]) -> None:

@@ -32,7 +32,8 @@ cells that measure attention, seeds 1 to 3, and ends with where the attention st
   logger     csv (default), tensorboard, wandb
   cluster    none (default), local (worker processes, one a GPU), slurm (jobs of Slurm arrays)
 
-  --retry failed,oom,diverged   run cells again whose record has one of these statuses
+  --retry STATUSES              run cells again that have one of these statuses, separated by commas: failed, oom,
+                                diverged, interrupted; with results_dir= alone, every such cell in that folder
   --dry-run                     print the cells, their GPU hours and their commands, and run nothing
   --explain                     print every setting, its default and where it comes from (the command line, a file and
                                 line, a row of a table of the paper), and run nothing

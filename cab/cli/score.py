@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cab.scoring import Scores
 
 EPILOG = """\
-ci is the mean of a task's metrics, each turned so that higher is better and normalised; task `all` is the mean over
+index is the mean of a task's metrics, each turned so that higher is better and normalised; task `all` is the mean over
 tasks. An attention that lacks a number has no index there: nothing is averaged over missing numbers. low and high
 bound a 95% confidence interval over seeds, and are empty with one seed.
 
@@ -28,7 +28,7 @@ that its code had not passed `cab verify` in the pattern (column `verified` of t
 examples:
   cab score
   cab score results/paper --normalization official --pattern NS
-  cab score results/local --preset mini --show order --csv
+  cab score results/local --preset mini --show pairwise --csv
 """
 
 
@@ -38,12 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_results_arguments(parser)
     parser.add_argument(
         "--show",
-        choices=("index", "order", "benefit"),
+        choices=("index", "pairwise", "ablation"),
         default="index",
         help="index (default); order: which attention is better than which, and whether the seeds resolve it; "
         "benefit: best efficient, softmax and no attention",
     )
-    parser.add_argument("--csv", action="store_true", help="CSV: pattern,task,attention,ci,low,high,seeds,verified")
+    parser.add_argument("--csv", action="store_true", help="CSV: pattern,task,attention,index,low,high,seeds,verified")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         pairs = zip(scores.table["pattern"], scores.table["attention"], strict=True)
         table = scores.table[COLUMNS].assign(verified=[verified[pair] for pair in pairs])
     else:
-        table = order_table(scores) if args.show == "order" else benefit_of_attention(scores.table)
+        table = order_table(scores) if args.show == "pairwise" else benefit_of_attention(scores.table)
     if args.csv:
         csv_table(table).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
         print_notes([*scores.notes, *_averaged_data_sets(scores)])
@@ -127,7 +127,7 @@ def _seeds(rows: dict[tuple[Any, Any], dict[Any, Any]], tasks: list[Any], name: 
 
 
 def _cell(row: dict[Any, Any]) -> str:
-    text = number(row["ci"])
+    text = number(row["index"])
     return text if math.isnan(row["low"]) else f"{text} [{number(row['low'])}, {number(row['high'])}]"
 
 

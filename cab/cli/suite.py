@@ -17,8 +17,8 @@ across attentions. In cells that require long memory, `local` must be worse than
 See docs/reference/tasks/suite.md.
 
 examples:
-  cab suite check
-  cab suite check results/local --csv
+  cab suite validate
+  cab suite validate results/local --csv
 """
 
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     commands = parser.add_subparsers(dest="what", required=True)
     check = commands.add_parser(
-        "check",
+        "validate",
         description="whether the cells of the suite measure attention, from records of it",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     check.add_argument("--csv", action="store_true", help="CSV")
     tell = commands.add_parser(
-        "tell", description="what attention brings in each cell, and what each method keeps of it"
+        "report", description="what attention brings in each cell, and what each method keeps of it"
     )
     tell.add_argument(
         "results", nargs="?", type=Path, default=MINI_DIR, help="a folder of records (those that come along)"
@@ -45,10 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0, or the status of :func:`_check`."""
-    return _tell(args.results) if args.what == "tell" else _check(args)
+    return _report(args.results) if args.what == "report" else _check(args)
 
 
-def _tell(results: Path) -> int:
+def _report(results: Path) -> int:
     from cab.errors import UserError
     from cab.suite.cells import read_scores
     from cab.suite.lessons import lessons

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import sys
 from collections.abc import Sequence
 
-from cab.files.sanitize import printable
+from cab.files.sanitize import csv_cell, printable
 
 ABSENT = "-"
 
@@ -20,6 +22,14 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, align: s
         width = max(map(len, cells))
         texts.append([cell.ljust(width) if side == "l" else cell.rjust(width) for cell in cells])
     return "\n".join("  ".join(line).rstrip() for line in zip(*texts, strict=True))
+
+
+def print_rows(rows: Sequence[Sequence[str]], *, as_csv: bool) -> None:
+    """Print rows, the first of which is the header, as a left-aligned table or as CSV."""
+    if as_csv:
+        csv.writer(sys.stdout).writerows(map(csv_cell, row) for row in rows)
+    else:
+        print(text_table(rows[0], rows[1:], align="l" * len(rows[0])))
 
 
 def number(value: float, decimals: int = 3) -> str:

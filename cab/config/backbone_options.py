@@ -9,10 +9,10 @@ ADDED = {
     "residual": "plain",
     "gate_bias": 2.0,
     "reversible": False,
-    "depth": "stacked",
+    "weight_sharing": "stacked",
     "halting": "fixed",
     "ponder_weight": 0.01,
-    "step_signal": "coordinates",
+    "step_embedding": "coordinates",
     "funnel_blocks": None,
     "funnel_decoder_layers": 2,
 }

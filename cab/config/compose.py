@@ -16,8 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from cab.config.folders import config_folders
 from cab.config.run_options import KEYS, TRAINER_KEYS
 from cab.config.sources import REGISTRIES, register_sources
-from cab.errors import Unsupported, UserError, first_line, unknown_name
-from cab.patterns import Pattern
+from cab.errors import UnsupportedError, UserError, first_line, unknown_name
+from cab.patterns import LONG_NAMES, Pattern
 from cab.registry.options import check_names
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, is_file
 
@@ -89,7 +89,7 @@ def tuning_rows(
     task: str, backbone: str, pattern: str, attention: str, *, preset: str
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """The rows that say something of an attention's options in a cell, and their file; the last has the last word."""
-    task = TASKS.get(task).tuned_as if task in TASKS else task
+    task = TASKS.get(task).options_from_task if task in TASKS else task
     for row in reversed(read_table("table5")):  # the first row, ours, has the last word
         applies = (row["task"], row["pattern"], row["attention"]) == (task, pattern, attention)
         if applies and row["backbone"] in ("", backbone):
@@ -117,7 +117,7 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
         ValueError: an unknown task, dataset, backbone, attention, pattern or preset, with the nearest name; or
             one that is missing, with the names to choose from.
     """
-    arguments = list(arguments)
+    arguments = [_short_patterns(argument) for argument in arguments]
     try:
         parsed = OverridesParser.create().parse_overrides(arguments)
     except HydraException as error:
@@ -142,6 +142,14 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
     _check_names("cluster", chosen.get("cluster"), CLUSTERS, needed=False)
     _check_options(chosen, parsed)
     return arguments
+
+
+def _short_patterns(argument: str) -> str:
+    """Replace names of patterns in words, as in ``pattern=causal_self``, by the short ones."""
+    key, equals, names = argument.partition("=")
+    if key != "pattern":
+        return argument
+    return key + equals + ",".join(LONG_NAMES.get(name, name) for name in names.split(","))
 
 
 def _check_key(override: Override) -> None:
@@ -208,7 +216,7 @@ def check_preset(preset: str, *, task: str, backbone: str) -> None:
     """
     for path in (f"recipe/{task}/{preset}.yaml", *([f"size/{backbone}/{preset}.yaml"] if preset != "paper" else [])):
         if not any((folder / path).is_file() for folder in config_folders()):
-            raise Unsupported(
+            raise UnsupportedError(
                 f"preset '{preset}' needs {path}, which is neither in configs/ nor in a package that an entry point "
                 "of cab.configs names"
             )

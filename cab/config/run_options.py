@@ -27,7 +27,7 @@ class RunOptions(TypedDict):
     preset: str
     pattern: str
     seed: int
-    elsewhere: str | dict[str, Any]
+    other_attention: str | dict[str, Any]
     results_dir: str
     data_root: str | None
     data: dict[str, Any]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MACHINE_KEYS = ("checkpoint_every", "micro_batch_size", "num_workers", "strategy")
 """What suits a machine and is not part of what is measured."""
 
-ADDED = {"matmul": "highest", "recurrence": 0}
+ADDED = {"float32_matmul_precision": "highest", "memory_length": 0}
 """Settings that older records lack, and what those runs had."""
 
 
@@ -44,15 +44,15 @@ class TrainerConfig:
     eps: float
     weight_decay: float
     decay_vectors: bool
-    clip_norm: float
+    max_grad_norm: float
     schedule: str = _one_of("constant", "linear", "cosine", "inverse_sqrt", "exponential", "late_exponential")
     warmup_steps: int = _whole(0)
-    decay: float
-    decay_epochs: float
-    floor: float
+    lr_decay: float
+    lr_decay_epochs: float
+    lr_min: float
     validate_every: str | int | None
     patience: int | None = _whole(1, nullable=True)
-    keep: str = _one_of("best", "last", "average")
+    checkpoint_selection: str = _one_of("best", "last", "average")
     average_every: int = _whole(1)
     average_count: int = _whole(1)
     precision: str = _one_of("32-true", "bf16-mixed", "16-mixed")
@@ -60,16 +60,16 @@ class TrainerConfig:
     num_workers: int = _whole(0)
     stop_when_diverged: bool
     compile: bool
-    matmul: str = _one_of("highest", "high")
-    recurrence: int = _whole(0)
+    float32_matmul_precision: str = _one_of("highest", "high")
+    memory_length: int = _whole(0)
 
     def __post_init__(self) -> None:
         for each in fields(self):
             problem = _problem(getattr(self, each.name), each.type, each.metadata)
             if problem:
                 raise UserError(f"trainer.{each.name} must be {problem}")
-        if self.decay_epochs == 0:
-            raise UserError("trainer.decay_epochs must be more than 0")
+        if self.lr_decay_epochs == 0:
+            raise UserError("trainer.lr_decay_epochs must be more than 0")
         if (self.max_epochs is None) == (self.max_steps is None):
             raise UserError("set exactly one of trainer.max_epochs and trainer.max_steps")
         self._check_betas()
@@ -83,8 +83,10 @@ class TrainerConfig:
 
     def _check_validation(self) -> None:
         every = self.validate_every
-        if every is None and (self.keep == "best" or self.patience is not None):
-            raise UserError("trainer.keep=best and trainer.patience need validations: set trainer.validate_every")
+        if every is None and (self.checkpoint_selection == "best" or self.patience is not None):
+            raise UserError(
+                "trainer.checkpoint_selection=best and trainer.patience need validations: set trainer.validate_every"
+            )
         if every not in (None, "epoch") and (not _is_whole(every) or every < 1):
             raise UserError(f"trainer.validate_every must be 'epoch', a number of steps, or null, got {every!r}")
 
@@ -101,11 +103,11 @@ class TrainerConfig:
 
     @contextlib.contextmanager
     def matmul_precision(self) -> Iterator[None]:
-        """Inside the block float32 products are as exact as ``matmul`` says."""
+        """Inside the block float32 products are as exact as ``float32_matmul_precision`` says."""
         import torch
 
         before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision(self.matmul)
+        torch.set_float32_matmul_precision(self.float32_matmul_precision)
         try:
             yield
         finally:
@@ -118,7 +120,7 @@ class TrainerConfig:
         def factor(step: int) -> float:
             if self.schedule.endswith("exponential") and step >= self.warmup_steps:
                 epochs = max(0, step // steps_per_epoch - (self.schedule == "late_exponential"))
-                return max(self.floor, self.decay ** (epochs / self.decay_epochs))
+                return max(self.lr_min, self.lr_decay ** (epochs / self.lr_decay_epochs))
             return rate_factor(step, schedule=self.schedule, warmup=self.warmup_steps, total=total)
 
         return factor

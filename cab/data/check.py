@@ -28,10 +28,10 @@ class State(StrEnum):
 class Finding:
     """A count or a file beside what it should be; ``fault`` says what is wrong with it, however many there are."""
 
-    what: str
+    field: str
     found: int
     expected: int
-    known_from: str
+    source: str
     fault: str = ""
 
     @property
@@ -62,9 +62,9 @@ class Inventory:
             return State.READY
         return State.PARTIAL if any(finding.found for finding in self.findings) else State.MISSING
 
-    def has(self, what: str) -> bool:
+    def has(self, field: str) -> bool:
         """Whether a count is full."""
-        return any(finding.is_full for finding in self.findings if finding.what == what)
+        return any(finding.is_full for finding in self.findings if finding.field == field)
 
 
 def take_stock(data_set: DataSet, data_root: Path, *, thorough: bool = False) -> Inventory:
@@ -101,7 +101,7 @@ def _count(count: Count, folder: Path, data_set: DataSet, *, thorough: bool) -> 
             found = count.expected  # the published size: its lines need not be read to list it
         else:
             found, fault = _lines(path, count)
-    return Finding(count.what, found, count.expected, count.known_from, fault)
+    return Finding(count.field, found, count.expected, count.source, fault)
 
 
 def _lines(path: Path, count: Count) -> tuple[int, str]:

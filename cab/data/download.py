@@ -135,7 +135,7 @@ def _ask(address: str, part: Path, headers: dict[str, str]) -> http.client.HTTPR
             raise Cut("the file became shorter at its host") from None
         if error.code in PASSING:
             raise Cut(f"the host answers {error.code} {error.reason}") from None
-        wants = "; it wants a login or its licence accepted" if error.code in (401, 403) else ""
+        wants = "; it wants a login or its license accepted" if error.code in (401, 403) else ""
         raise UserError(f"{address}: the host answers {error.code} {error.reason}{wants}") from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)

@@ -107,13 +107,13 @@ def _place(item: Item, data_set: DataSet, source: str | None) -> str | Path | No
         return f"{source.rstrip('/')}/{item.name}"
     path = Path(source).expanduser()
     if not path.exists():
-        raise UserError(f"--from {source}: there is no such file or folder; an address begins with https://")
+        raise UserError(f"--source {source}: there is no such file or folder; an address begins with https://")
     if (path / item.name).is_file():
         return path / item.name
     if path.name == item.name or (item.address is None and sum(i.address is None for i in data_set.items) == 1):
         if path.is_file() or item.unpacks is not None:
             return path
-        raise UserError(f"--from {source}: there is no {item.name} in this folder")
+        raise UserError(f"--source {source}: there is no {item.name} in this folder")
     return item.address
 
 

@@ -28,7 +28,7 @@ def read_record(folder: Path, name: str) -> dict[str, dict[str, Any]]:
         entries = json.loads(path.read_text())["files"]
         assert all("sha256" in entry for entry in entries.values())
     except (ValueError, KeyError, TypeError, AttributeError, AssertionError):
-        raise UserError(f"{path} is not what cab data get wrote: delete it") from None
+        raise UserError(f"{path} is not what cab data download wrote: delete it") from None
     return dict(entries)
 
 

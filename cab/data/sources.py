@@ -24,7 +24,7 @@ class Item:
         name: of the file, at its host as on a mirror.
         address: where its host has it; None where only a person can get it.
         by_hand: what that person does.
-        bytes, sha256: where they are known; ``known_from`` says from where.
+        bytes, sha256: where they are known; ``source`` says from where.
         gives: the counts that are full when it is here.
         list_of: the item is a list, a path a line, of files below this address.
         unpacks: the item is an archive: ``to`` a folder goes what lies ``beside`` a file or folder of that name in it,
@@ -37,7 +37,7 @@ class Item:
     by_hand: str = ""
     bytes: int | None = None
     sha256: str | None = None
-    known_from: str = ""
+    source: str = ""
     gives: Sequence[str]
     list_of: str | None = None
     unpacks: Mapping[str, str] | None = None
@@ -51,13 +51,13 @@ class Count:
     The first of the patterns that finds something counts. ``columns`` is how many the first line has.
     """
 
-    what: str
+    field: str
     files: Sequence[str] = ()
     lines: Sequence[str] = ()
     header: int = 0
     columns: int | None = None
     expected: int
-    known_from: str
+    source: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +68,8 @@ class DataSet:
     title: str
     tasks: Sequence[str]
     homepage: str
-    licence: str
-    terms: str
+    license: str
+    license_notes: str
     disk_bytes: int | None = None
     folders: Sequence[str]
     items: Sequence[Item]
@@ -122,7 +122,7 @@ def chosen_root(named: str | None) -> Path | None:
 
 def how_to_get(name: str, data_root: Path | None) -> str:
     """The first thing to do where a data set is missing, for the message that says so."""
-    return f"cab data get {name} --to {'FOLDER' if data_root is None else shlex.quote(str(data_root))}"
+    return f"cab data download {name} --data-root {'FOLDER' if data_root is None else shlex.quote(str(data_root))}"
 
 
 def readable_size(count: int) -> str:

@@ -48,13 +48,13 @@ class Plan:
     phases: Sequence[str]
     lengths: Sequence[int]
     setting: Setting
-    protocol: str = "own"
+    protocol: str = "default"
 
     def __post_init__(self) -> None:
         for phase in self.phases:
             if phase not in PHASES:
                 raise unknown_name("phase", phase, PHASES)
-        if self.protocol not in ("own", "paper", "lra"):
+        if self.protocol not in ("default", "paper", "lra"):
             raise UserError(f"protocol must be own, paper or lra, got '{self.protocol}'")
         if not self.lengths or min(self.lengths) < 1:
             raise UserError(f"lengths must be at least 1, got {list(self.lengths)}")

@@ -26,12 +26,14 @@ class Cost:
         status: ``ok``, ``oom`` (out of memory), ``unsupported`` (the attention refuses this length or
             precision), ``failed`` (it raised), ``unverified`` (it fails `cab verify` and is not timed).
         complexity: the declared growth of an attention, as in :func:`cab.register_attention`.
-        kind: ``attention``, ``peer`` (somebody else's implementation) or ``projections`` (the four linear
+        kind: ``attention``, ``third_party`` (somebody else's implementation) or ``projections`` (the four linear
             maps alone).
-        relative: median over rounds of the seconds relative to ``vanilla`` in the same round.
-        part_relative: the same for the attention part, the seconds less those of the projections.
-        best_peer, faster, part_faster, bytes_ratio: the fastest peer, how many times faster than it the whole
-            module and the attention part are (medians over rounds), and the bytes relative to its.
+        relative_to_softmax: median over rounds of the seconds relative to ``vanilla`` in the same round.
+        relative_to_softmax_without_projections: the same for the attention part, the seconds less those of the
+            projections.
+        best_third_party, speedup_vs_third_party, speedup_vs_third_party_without_projections, bytes_ratio: the fastest
+            peer, how many times faster than it the whole module and the attention part are (medians over rounds), and
+            the bytes relative to its.
         flops, product_flops: floating-point operations that the algorithm takes (of a token where it decodes), and
             those of them in matrix products; None where an operator is not counted (:mod:`cab.efficiency.operations`).
         least_bytes, moved_bytes: inputs, outputs, weights and state, each once; and what the operators of the forward
@@ -55,11 +57,11 @@ class Cost:
     detail: str = ""
     complexity: str = ""
     kind: str = "attention"
-    relative: float | None = None
-    part_relative: float | None = None
-    best_peer: str = ""
-    faster: float | None = None
-    part_faster: float | None = None
+    relative_to_softmax: float | None = None
+    relative_to_softmax_without_projections: float | None = None
+    best_third_party: str = ""
+    speedup_vs_third_party: float | None = None
+    speedup_vs_third_party_without_projections: float | None = None
     bytes_ratio: float | None = None
     flops: int | None = None
     product_flops: int | None = None
@@ -74,7 +76,7 @@ class Cost:
     temperature: int | None = None
     throttled: str = ""
     kernels: str = ""
-    protocol: str = "own"
+    protocol: str = "default"
     repeats: int = 0
     batch_size: int = 0
     embed_dim: int = 0
@@ -87,7 +89,7 @@ class Cost:
 
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(Cost))
-"""Columns of the CSV; the first six are what `cab efficiency-length` reads."""
+"""Columns of the CSV; the first six are what `cab crossover` reads."""
 
 
 def write_costs(costs: Iterable[Cost], file: TextIO) -> Iterator[Cost]:

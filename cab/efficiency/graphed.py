@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cab.attention import Attention, State
+from cab.attention import Attention, DecodeState
 
 WARM_UP = 3
 """Calls before a capture, as torch.cuda.graph asks for them: libraries are loaded in the first."""
@@ -19,7 +19,7 @@ class StandingStep:
     They are written in the order of the new state: none of it may be a view of one that is written before.
 
     Args:
-        module: its ``constant_state`` is set.
+        module: its ``has_constant_size_state`` is set.
         state: after a prefix.
         token: [B, D], of the type of those to come.
 
@@ -28,7 +28,7 @@ class StandingStep:
         output: [B, D], of the last call.
     """
 
-    def __init__(self, module: Attention, state: State, token: Tensor) -> None:
+    def __init__(self, module: Attention, state: DecodeState, token: Tensor) -> None:
         self.module, self.token = module, token.clone()
         self.state = {name: x.clone() for name, x in state.items()}
         self.output = torch.empty_like(token)

@@ -22,7 +22,7 @@ from cab.efficiency.subjects import AttentionSubject
 from cab.efficiency.workload import BACKWARD, Workload, held_bytes
 from cab.patterns import Pattern
 from cab.registry.build import build_backbone
-from cab.training import auxiliary_loss, end_step
+from cab.training import after_optimizer_step, auxiliary_loss
 
 TASK, NETWORK = "lra", "encoder"
 PATTERN = Pattern.NS
@@ -56,7 +56,7 @@ def train(module: nn.Module, pattern: Pattern, length: int, setting: Setting) ->
             extra = auxiliary_loss(module)
         (loss if extra is None else loss + extra).backward()
         optimizer.step()
-        end_step(module)
+        after_optimizer_step(module)
         optimizer.zero_grad(set_to_none=True)
 
     def counted() -> None:

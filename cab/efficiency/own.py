@@ -139,16 +139,16 @@ def compare(cases: Sequence[Case], pattern: Pattern, phase: str, length: int) ->
                 "bytes": case.bytes,
                 "p10": p10,
                 "p90": p90,
-                "relative": ratio(case.samples, baseline.samples if baseline else None),
-                "part_relative": part_ratio(case, baseline, projections),
+                "relative_to_softmax": ratio(case.samples, baseline.samples if baseline else None),
+                "relative_to_softmax_without_projections": part_ratio(case, baseline, projections),
                 "kernels": " ".join(sorted(case.operations.foreign)) if case.operations else "",
                 **work(case.workload, case.operations),
             }
             if peer is not None:
                 facts |= {
-                    "best_peer": peer.subject.label,
-                    "faster": ratio(peer.samples, case.samples),
-                    "part_faster": part_ratio(peer, case, projections),
+                    "best_third_party": peer.subject.label,
+                    "speedup_vs_third_party": ratio(peer.samples, case.samples),
+                    "speedup_vs_third_party_without_projections": part_ratio(peer, case, projections),
                     "bytes_ratio": ratio([case.bytes or 0], [peer.bytes or 0]),
                 }
             cost = Cost(**{**vars(cost), **facts})

@@ -53,10 +53,12 @@ def phase_tables(costs: Sequence[Cost]) -> Iterator[str]:
     yield grid(costs, head.format("ms a call (relative to vanilla)", how), time_cell)
     yield grid(costs, head.format("MiB", memory), lambda c: f"{(c.bytes or 0) / 2**20:.1f}")
     yield from roof_table(costs, head, how)
-    compared = [cost for cost in costs if cost.best_peer]
+    compared = [cost for cost in costs if cost.best_third_party]
     if compared:
         title = head.format("times faster than the best peer, whole / attention part / its memory", how)
-        yield grid(compared, title, peer_cell, name=lambda cost: f"{cost.attention} ({cost.best_peer.split('@')[1]})")
+        yield grid(
+            compared, title, peer_cell, name=lambda cost: f"{cost.attention} ({cost.best_third_party.split('@')[1]})"
+        )
 
 
 def network_tables(costs: Sequence[Cost], head: str, how: str, memory: str) -> Iterator[str]:
@@ -64,7 +66,7 @@ def network_tables(costs: Sequence[Cost], head: str, how: str, memory: str) -> I
     vanilla = {cost.length: cost.bytes for cost in costs if cost.attention == "vanilla"}
 
     def speed(cost: Cost) -> str:
-        relative = f" ({1 / cost.relative:.2f})" if cost.relative else ""
+        relative = f" ({1 / cost.relative_to_softmax:.2f})" if cost.relative_to_softmax else ""
         return f"{1 / (cost.seconds or math.inf):.3g}{relative}"
 
     def most(cost: Cost) -> str:
@@ -91,12 +93,15 @@ def roof_cell(cost: Cost) -> str:
 
 
 def time_cell(cost: Cost) -> str:
-    relative = "" if cost.relative is None else f" ({cost.relative:.2f})"
+    relative = "" if cost.relative_to_softmax is None else f" ({cost.relative_to_softmax:.2f})"
     return f"{(cost.seconds or 0) * 1e3:.3g}{relative}"
 
 
 def peer_cell(cost: Cost) -> str:
-    return " / ".join("-" if x is None else f"{x:.2f}" for x in (cost.faster, cost.part_faster, cost.bytes_ratio))
+    return " / ".join(
+        "-" if x is None else f"{x:.2f}"
+        for x in (cost.speedup_vs_third_party, cost.speedup_vs_third_party_without_projections, cost.bytes_ratio)
+    )
 
 
 def grid(

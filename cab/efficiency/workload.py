@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from cab.attention import Attention, State
+from cab.attention import Attention, DecodeState
 from cab.efficiency.cost import DECODING
 from cab.efficiency.graphed import StandingStep, captured
 from cab.efficiency.setting import Setting
@@ -110,7 +110,7 @@ def decode(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -
 
 def decode_graph(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:
     """The same, a token being one CUDA graph."""
-    if not getattr(module, "constant_state", False):
+    if not getattr(module, "has_constant_size_state", False):
         raise UserError("keeps a state that grows: no CUDA graph repeats its step")
     module, tokens, state = after_prefix(module, pattern, length, setting)
     step = StandingStep(module, state, tokens[0])
@@ -133,7 +133,9 @@ def decode_graph(module: nn.Module, pattern: Pattern, length: int, setting: Sett
 
 
 @torch.no_grad()
-def after_prefix(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> tuple[Attention, Tensor, State]:
+def after_prefix(
+    module: nn.Module, pattern: Pattern, length: int, setting: Setting
+) -> tuple[Attention, Tensor, DecodeState]:
     """The module, tokens [DECODED, B, D] that are to be decoded, and the state before them."""
     if not isinstance(module, Attention):
         raise UserError("does not decode token by token")
@@ -149,7 +151,7 @@ def after_prefix(module: nn.Module, pattern: Pattern, length: int, setting: Sett
 
 
 def decoding(
-    module: Attention, tokens: Tensor, state: State, setting: Setting, call: Callable[[], object] | None = None
+    module: Attention, tokens: Tensor, state: DecodeState, setting: Setting, call: Callable[[], object] | None = None
 ) -> Workload:
     """What reads ``tokens`` after ``state``: ``call``, or one step after the other."""
 

@@ -68,8 +68,8 @@ Index = dict[tuple[str, str, str], tuple[float, Interval]]
 
 def _indices(normalization: str) -> Index:
     """Index of each pattern, task and attention from Table 3, and what it can be."""
-    table = score_table(load_results(PAPER_DIR / "results.csv"), normalization=normalization).dropna(subset=["ci"])
-    exact = {tuple(key): ci for *key, ci in table[["pattern", "task", "attention", "ci"]].itertuples(index=False)}
+    table = score_table(load_results(PAPER_DIR / "results.csv"), normalization=normalization).dropna(subset=["index"])
+    exact = {tuple(key): ci for *key, ci in table[["pattern", "task", "attention", "index"]].itertuples(index=False)}
     scales, better = published.scales(normalization), published.directions()
     terms: dict[tuple[str, str, str], list[Interval]] = {}
     for term, values in published.raw_metrics().items():
@@ -98,7 +98,7 @@ def _index_rows(indices: Index, normalization: str) -> Iterator[Row]:
     raw = published.raw_metrics()
     for line in printed:
         key = (line["pattern"], line["task"], line["attention"])
-        row = _row("3" if line["task"] == AVERAGE else "6", key, line["ci"], *indices[key], TOLERANCE)
+        row = _row("3" if line["task"] == AVERAGE else "6", key, line["index"], *indices[key], TOLERANCE)
         if row.verdict == CONTRADICTS:
             row = row._replace(note=_average_note(key, printed) or _needed_note(row, raw, scales))
         yield row
@@ -109,7 +109,7 @@ def _average_note(key: tuple[str, str, str], printed: list[dict[str, str]]) -> s
     if task != AVERAGE:
         return ""
     parts = [
-        float(line["ci"])
+        float(line["index"])
         for line in printed
         if (line["pattern"], line["attention"]) == (pattern, attention) and line["task"] != AVERAGE
     ]

@@ -23,10 +23,10 @@ def count_parameters(cells: Iterable[tuple[str, str, str]]) -> dict[tuple[str, s
         name, options, task = _network(key)
         if name not in BACKBONES or attention not in ATTENTIONS:
             continue
-        elsewhere = {str(p): {"name": "vanilla", **tuned_options(task, name, str(p), "vanilla")} for p in Pattern}
+        other_attention = {str(p): {"name": "vanilla", **tuned_options(task, name, str(p), "vanilla")} for p in Pattern}
         spec = {"name": attention, **tuned_options(task, name, pattern, attention)}
         with torch.device("meta"):
-            backbone = build_backbone(name, attention=spec, pattern=pattern, elsewhere=elsewhere, **options)
+            backbone = build_backbone(name, attention=spec, pattern=pattern, other_attention=other_attention, **options)
         counts[pattern, key, attention] = sum(parameter.numel() for parameter in backbone.parameters())
     return counts
 

@@ -64,7 +64,7 @@ def members(values: dict[str, str], *, without: str = "") -> list[str]:
 
 def scales(normalization: str) -> dict[Term, Scale]:
     """Mean and deviation under a normalisation, as wide as their digits leave open."""
-    if normalization == "own":
+    if normalization == "results":
         raw = raw_metrics().items()
         numbers = {term: [Interval.printed(text) for text in members(values)] for term, values in raw}
         return {term: Scale(Interval.mean(found), deviation_of(found)) for term, found in numbers.items()}

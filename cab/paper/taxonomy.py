@@ -89,5 +89,5 @@ def _known(path: Path = CONFIGS / "taxonomy.csv") -> tuple[dict[str, str], dict[
 
 
 def rows() -> list[list[str]]:
-    """The table of `cab list taxonomy`, header first."""
+    """The table of `cab paper taxonomy`, header first."""
     return [list(COLUMNS), *(list(astuple(verdict)) for verdict in taxonomy())]

@@ -21,10 +21,10 @@ from typing import Any
 
 from cab.errors import UserError, first_line
 from cab.metric import Metric
-from cab.records.schema import LATER, SCHEMA, check_content, check_hash, sealed
+from cab.records.schema import LATER, SCHEMA, check_content, check_hash, with_checksum
 
-CELL = ("task", "dataset", "variant", "backbone", "pattern", "attention", "preset", "seed")
-"""What one run measures; ``variant`` tells apart runs of one data set, as univariate and multivariate."""
+CELL = ("task", "dataset", "config_variant", "backbone", "pattern", "attention", "preset", "seed")
+"""What one run measures; ``config_variant`` tells apart runs of one data set, as univariate and multivariate."""
 PLACE = CELL[:4]
 """Where attentions are compared: their metrics of one place measure the same thing."""
 
@@ -89,7 +89,7 @@ class About:
         started: when, in UTC (ISO 8601).
         attention_code: hash of the code of the attention under test; empty where it is not known.
         verified: whether that code had passed `cab verify` in the pattern under test; None where that is not known.
-        same_network: hash of the cell that trained this network; empty for a run of its own.
+        weights_reused_from: hash of the cell that trained this network; empty for a run of its own.
     """
 
     hash: str
@@ -105,7 +105,7 @@ class About:
     started: str
     attention_code: str = ""
     verified: bool | None = None
-    same_network: str = ""
+    weights_reused_from: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +214,7 @@ class Record(About):
         path = record_path(results_dir, self.hash)
         content = {"schema": SCHEMA, **vars(self)}
         content |= {"metrics": [vars(metric) for metric in self.metrics], "cost": vars(self.cost)}
-        content = sealed(content)
+        content = with_checksum(content)
         results_dir.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=results_dir, prefix=f".{path.stem}-", suffix=".tmp")
         try:

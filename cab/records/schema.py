@@ -1,4 +1,4 @@
-"""What the JSON of a record may hold: the kinds and ranges of its fields, and the seal over all of them."""
+"""What the JSON of a record may hold: the kinds and ranges of its fields, and the checksum over all of them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 from cab.errors import UserError
 from cab.patterns import Pattern
 
-SCHEMA = 3
+SCHEMA = 4
 LARGEST_SEED = 2**31 - 1
-LATER = ("attention_code", "verified", "same_network")
+LATER = ("attention_code", "verified", "weights_reused_from")
 """Fields that older records of this schema lack."""
 
 _DEEPEST = 20
@@ -24,20 +24,20 @@ _MAPPINGS = ("cell", "config", "versions", "revision", "hardware", "data", "base
 _COUNTS = ("params", "steps", "processes", "best_step", "peak_memory_bytes")
 
 
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """``content`` as JSON will spell it, with its ``seal``: who changes the file by hand breaks it."""
+def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
+    """``content`` as JSON will spell it, with its ``checksum``: who changes the file by hand breaks it."""
     plain = json.loads(json.dumps(dict(content)))
-    return plain | {"seal": seal_of(plain)}
+    return plain | {"checksum": checksum_of(plain)}
 
 
-def seal_of(content: Mapping[str, Any]) -> str:
-    """The SHA-256 of everything but the seal, as JSON with sorted keys."""
-    said = {name: value for name, value in content.items() if name != "seal"}
+def checksum_of(content: Mapping[str, Any]) -> str:
+    """The SHA-256 of everything but the checksum, as JSON with sorted keys."""
+    said = {name: value for name, value in content.items() if name != "checksum"}
     return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def check_content(content: Mapping[str, Any], cell_names: Iterable[str]) -> None:
-    """KeyError, TypeError or ValueError for what is not as a run writes it; the seal is looked at last."""
+    """KeyError, TypeError or ValueError for what is not as a run writes it; the checksum is looked at last."""
     for names, kind in ((_TEXTS, str), (_MAPPINGS, dict), (("metrics", "history"), list)):
         for name in names:
             if not isinstance(content[name], kind):
@@ -47,7 +47,7 @@ def check_content(content: Mapping[str, Any], cell_names: Iterable[str]) -> None
     _check_count("task_version", content["task_version"])
     if content["step"] is not None:
         _check_count("step", content["step"])
-    for name in ("attention_code", "same_network"):
+    for name in ("attention_code", "weights_reused_from"):
         if not isinstance(content.get(name, ""), str):
             raise TypeError(f"{name} is {content[name]!r:.40}, no text")
     if not isinstance(content.get("verified"), bool | None):
@@ -68,8 +68,8 @@ def check_content(content: Mapping[str, Any], cell_names: Iterable[str]) -> None
         _check_count("step in the history", entry["step"])
     for name in _MAPPINGS:
         _check_depth(name, content[name], _DEEPEST)
-    if content["seal"] != seal_of(content):
-        raise ValueError("its content was changed after it was written: the seal does not fit")
+    if content["checksum"] != checksum_of(content):
+        raise ValueError("its content was changed after it was written: the checksum does not fit")
 
 
 def check_hash(digest: str) -> None:
@@ -87,7 +87,7 @@ def _check_cell(cell: Mapping[str, Any], names: Iterable[str]) -> None:
             continue
         if not isinstance(cell[name], str):
             raise TypeError(f"{name} is {cell[name]!r:.40}, no text")
-        if not cell[name] and name != "variant":
+        if not cell[name] and name != "config_variant":
             raise ValueError(f"{name} is empty")
     if cell["pattern"] not in tuple(Pattern):
         raise ValueError(f"pattern is {cell['pattern']!r:.40}, none of {' '.join(Pattern)}")

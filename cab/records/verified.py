@@ -27,7 +27,7 @@ from cab.registry.files import STANDALONE
 
 COMMITTED = Path(__file__).resolve().parents[2] / "results" / "verified.csv"
 
-QUICK, WHOLE = "quick", "whole"
+QUICK, FULL = "quick", "full"
 
 
 @dataclass(frozen=True)
@@ -35,31 +35,32 @@ class Row:
     """An attention that passed in a pattern.
 
     Attributes:
-        code: hash of the attention's code, :func:`cab.records.code_hash.attention_hash`.
-        checks: hash of the checks that it passed.
-        torch: version, as ``2.13``.
-        form: ``quick`` or ``whole``; neither measures time, which depends on the machine.
-        reach: tokens of the longest sequence that each group of checks looked at, as ``causality=4133 growth=8192``.
+        code_hash: hash of the attention's code, :func:`cab.records.code_hash.attention_hash`.
+        checks_hash: hash of the checks that it passed.
+        torch_version: version, as ``2.13``.
+        mode: ``quick`` or ``full``; neither measures time, which depends on the machine.
+        max_tokens_checked: tokens of the longest sequence that each group of checks looked at, as ``causality=4133
+        growth=8192``.
     """
 
     attention: str
     pattern: str
-    code: str
-    checks: str
-    torch: str
-    form: str
-    reach: str
+    code_hash: str
+    checks_hash: str
+    torch_version: str
+    mode: str
+    max_tokens_checked: str
 
     @classmethod
     def of_today(cls, attention: str, pattern: str, code: str, *, quick: bool, reach: Mapping[str, int]) -> Row:
         """The row of a pair that was held to the checks as they are, under the torch that is here."""
         looked = " ".join(f"{group}={length}" for group, length in reach.items() if length)
-        return cls(attention, pattern, code, checks_hash(), torch_version(), QUICK if quick else WHOLE, looked)
+        return cls(attention, pattern, code, checks_hash(), torch_version(), QUICK if quick else FULL, looked)
 
     def holds(self, code: str, *, quick: bool) -> bool:
         """Whether verifying this code today, in this form, would repeat what the row says."""
-        same = (self.code, self.checks, self.torch) == (code, checks_hash(), torch_version())
-        return same and (quick or self.form == WHOLE)
+        same = (self.code_hash, self.checks_hash, self.torch_version) == (code, checks_hash(), torch_version())
+        return same and (quick or self.mode == FULL)
 
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(Row))
@@ -90,9 +91,9 @@ def _code_of(module: str, qualname: str) -> str:
 
 def is_verified(code: str, pattern: str) -> bool:
     """Whether this code passed the whole suite in ``pattern`` with this torch: a row says so, committed or cached."""
-    said = (code, pattern, torch_version(), WHOLE)
+    said = (code, pattern, torch_version(), FULL)
     rows = [row for path in (COMMITTED, remembered()) for row in read_rows(path)]
-    return bool(code) and any((row.code, row.pattern, row.torch, row.form) == said for row in rows)
+    return bool(code) and any((row.code_hash, row.pattern, row.torch_version, row.mode) == said for row in rows)
 
 
 def remembered() -> Path:
@@ -123,7 +124,7 @@ def note(path: Path, row: Row, *, passed: bool) -> None:
         rows = {(old.attention, old.pattern): old for old in read_rows(path)}
         old = rows.pop((row.attention, row.pattern), row)
         if passed:
-            rows[row.attention, row.pattern] = old if old.holds(row.code, quick=row.form == QUICK) else row
+            rows[row.attention, row.pattern] = old if old.holds(row.code_hash, quick=row.mode == QUICK) else row
         write_rows(path, rows.values())
 
 

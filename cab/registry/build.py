@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from cab.attention import ALONE, Attention, Depth
-from cab.backbone import AttentionSpec, Backbone, SlotFiller
-from cab.errors import Unsupported, UserError
+from cab.attention import SINGLE_LAYER, Attention, LayerPosition
+from cab.backbone import AttentionFactory, AttentionSpec, Backbone
+from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS, BACKBONES
 
@@ -25,7 +25,7 @@ def build_attention(
     embed_dim: int,
     num_heads: int,
     dropout: float = 0.0,
-    depth: Depth = ALONE,
+    layer_position: LayerPosition = SINGLE_LAYER,
     **options: Any,
 ) -> Attention:
     """The attention called ``name`` for one pattern; ``options`` are its constructor's keyword arguments.
@@ -41,7 +41,7 @@ def build_attention(
         embed_dim=embed_dim,
         num_heads=num_heads,
         dropout=dropout,
-        depth=depth,
+        layer_position=layer_position,
     )
 
 
@@ -52,13 +52,13 @@ def make_attention(
     embed_dim: int,
     num_heads: int,
     dropout: float = 0.0,
-    depth: Depth = ALONE,
+    layer_position: LayerPosition = SINGLE_LAYER,
     allow_unsound: bool = False,
 ) -> Attention:
     """:func:`build_attention` from a spec; ``allow_unsound`` admits patterns that only published runs used."""
     check_attention(spec, pattern, allow_unsound=allow_unsound)
     cls = ATTENTIONS.get(spec.name).cls
-    given = {"depth": depth} if "depth" in inspect.signature(cls).parameters else {}
+    given = {"layer_position": layer_position} if "layer_position" in inspect.signature(cls).parameters else {}
     return cls(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, **given, **spec.options)
 
 
@@ -68,7 +68,7 @@ def check_attention(spec: AttentionSpec, pattern: Pattern, *, allow_unsound: boo
     allowed = entry.patterns + (entry.unsound if allow_unsound else ())
     if pattern not in allowed:
         others = [other.name for other in ATTENTIONS if pattern in other.patterns]
-        raise Unsupported(
+        raise UnsupportedError(
             f"attention '{spec.name}' does not support pattern {pattern}; it supports "
             f"{' '.join(entry.patterns)}. For {pattern} choose one of: {', '.join(others)}"
         )
@@ -80,7 +80,7 @@ def build_backbone(
     *,
     attention: str | Mapping[str, Any] | AttentionSpec = "vanilla",
     pattern: Pattern | str,
-    elsewhere: str | Mapping[str, Any] = "vanilla",
+    other_attention: str | Mapping[str, Any] = "vanilla",
     **options: Any,
 ) -> Backbone:
     """The backbone called ``name`` with ``attention`` in its slots of ``pattern``.
@@ -100,9 +100,10 @@ def build_backbone(
     entry = BACKBONES.get(name)
     entry.check_options(options, "backbone")
     backbone: Backbone = entry.cls(
-        slots=SlotFiller(pattern, spec, parse_elsewhere(elsewhere), make_attention), **options
+        make_attention=AttentionFactory(pattern, spec, parse_other_attention(other_attention), make_attention),
+        **options,
     )
-    check_slot(name, pattern, {slot for _, slot in backbone.attention_slots()})
+    check_slot(name, pattern, {slot for _, slot in backbone.attention_layers()})
     return backbone
 
 
@@ -110,7 +111,7 @@ def check_slot(backbone: str, pattern: Pattern, slots: set[Pattern]) -> None:
     """UserError when ``pattern`` is not among the backbone's ``slots``."""
     if pattern not in slots:
         has = " ".join(p for p in Pattern if p in slots)
-        raise Unsupported(f"backbone '{backbone}' has no slot of pattern {pattern}; it has {has}")
+        raise UnsupportedError(f"backbone '{backbone}' has no slot of pattern {pattern}; it has {has}")
 
 
 class _WithoutValues(TorchFunctionMode):
@@ -136,12 +137,14 @@ def without_memory() -> Iterator[None]:
 def backbone_patterns(name: str) -> tuple[Pattern, ...]:
     """The patterns of a backbone's slots, read from the network itself (built without memory)."""
     entry = BACKBONES.get(name)
-    if entry.cls.slots_follow_test:
+    if entry.cls.all_layers_use_tested_pattern:
         return tuple(Pattern)
     vanilla = AttentionSpec("vanilla")
     with without_memory():
-        backbone = entry.cls(slots=SlotFiller(Pattern.NS, vanilla, dict.fromkeys(Pattern, vanilla), make_attention))
-    slots = {pattern for _, pattern in backbone.attention_slots()}
+        backbone = entry.cls(
+            make_attention=AttentionFactory(Pattern.NS, vanilla, dict.fromkeys(Pattern, vanilla), make_attention)
+        )
+    slots = {pattern for _, pattern in backbone.attention_layers()}
     return tuple(pattern for pattern in Pattern if pattern in slots)
 
 
@@ -156,9 +159,9 @@ def parse_spec(attention: str | Mapping[str, Any] | AttentionSpec) -> AttentionS
     return AttentionSpec(attention["name"], {k: v for k, v in attention.items() if k != "name"})
 
 
-def parse_elsewhere(elsewhere: str | Mapping[str, Any]) -> dict[Pattern, AttentionSpec]:
+def parse_other_attention(other_attention: str | Mapping[str, Any]) -> dict[Pattern, AttentionSpec]:
     """What fills the slots outside the test: one name for all, or one for each pattern (vanilla if unnamed)."""
-    chosen = dict.fromkeys(Pattern, elsewhere) if isinstance(elsewhere, str) else elsewhere
+    chosen = dict.fromkeys(Pattern, other_attention) if isinstance(other_attention, str) else other_attention
     specs = {Pattern.parse(pattern): parse_spec(attention) for pattern, attention in chosen.items()}
     for spec in specs.values():
         ATTENTIONS.get(spec.name).check_options(spec.options, "attention")

@@ -19,7 +19,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from cab.errors import Unsupported, UserError, first_line, unknown_name
+from cab.errors import UnsupportedError, UserError, first_line, unknown_name
 from cab.patterns import Pattern
 from cab.registry.index import Place, decorator_calls, module_specs
 from cab.registry.options import annotations_of, check_types
@@ -52,7 +52,7 @@ class Entry(Generic[T]):
         try:
             return getattr(importlib.import_module(self.place.module), self.place.qualname)
         except Exception as error:
-            raise Unsupported(f"'{self.name}' ({self.origin}) cannot be imported: {_reason(error)}") from error
+            raise UnsupportedError(f"'{self.name}' ({self.origin}) cannot be imported: {_reason(error)}") from error
 
     def build(self, **arguments: Any) -> T:
         """An object of the class."""
@@ -105,7 +105,7 @@ class AttentionEntry(Entry["Attention"]):
 
     @property
     def reserved(self) -> frozenset[str]:
-        return frozenset({"pattern", "embed_dim", "num_heads", "dropout", "depth"})
+        return frozenset({"pattern", "embed_dim", "num_heads", "dropout", "layer_position"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ class BackboneEntry(Entry["Backbone"]):
 
     @property
     def reserved(self) -> frozenset[str]:
-        return frozenset({"slots"})
+        return frozenset({"make_attention"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,18 +124,18 @@ class TaskEntry(Entry["Task"]):
     """``datasets`` it accepts (see :func:`register_task`), and the backbones that it ``names``.
 
     ``only``: data sets that are not asked for in all patterns; ``indexed``: part of the compositional index, and of
-    sweeps that name no task; ``tuned_as``: the task whose rows of the tables of options its attentions have.
+    sweeps that name no task; ``options_from_task``: the task whose rows of the tables of options its attentions have.
     """
 
     datasets: tuple[str, ...]
     names: Mapping[str, tuple[Pattern, ...]]
-    only: Mapping[str, tuple[Pattern, ...]]
-    indexed: bool
-    tuned_as: str
+    dataset_patterns: Mapping[str, tuple[Pattern, ...]]
+    in_index: bool
+    options_from_task: str
 
     def asks(self, dataset: str, pattern: Pattern) -> bool:
         """Whether the data set is defined for the pattern."""
-        return pattern in self.only.get(dataset, tuple(Pattern))
+        return pattern in self.dataset_patterns.get(dataset, tuple(Pattern))
 
     @property
     def backbones(self) -> Mapping[str, tuple[Pattern, ...]]:
@@ -299,7 +299,7 @@ def register_attention(
         patterns: the patterns it serves, as in ``"NS CS NC CC"``; `cab verify` holds it to each of them.
         complexity: growth of time with length, one of ``"1"``, ``"n"``, ``"n log n"``, ``"n sqrt n"``, ``"n^2"``.
         paper: where the method comes from, for the tables.
-        unsound: patterns of published runs in which it is not sound: for slots ``elsewhere``, never under test.
+        unsound: patterns of published runs in which it is not sound: for slots ``other_attention``, never under test.
     """
     served, published = Pattern.parse_many(patterns), Pattern.parse_many(unsound)
     entry = functools.partial(
@@ -324,9 +324,9 @@ def register_task(
     paper: str,
     datasets: str,
     backbones: Mapping[str, str],
-    only: Mapping[str, str] | None = None,
-    indexed: bool = True,
-    tuned_as: str | None = None,
+    dataset_patterns: Mapping[str, str] | None = None,
+    in_index: bool = True,
+    options_from_task: str | None = None,
 ) -> Declaration[TaskEntry]:
     """Class decorator: makes a task known under ``name``.
 
@@ -335,12 +335,15 @@ def register_task(
         backbones: those it is defined for, with the patterns that are tested in each, as in ``{"gpt2": "CS"}``.
         only: data sets that are defined for some of these patterns only, as in ``{"mqar": "CS"}``.
         indexed: whether its scores enter the compositional index, and a sweep that names no task runs it.
-        tuned_as: the task whose attentions' options (Table 5, the suite's) it shares; its own where none is named.
+        options_from_task: the task whose attentions' options (Table 5, the suite's) it shares; its own where none is
+            named.
     """
     tested = {backbone: Pattern.parse_many(patterns) for backbone, patterns in backbones.items()}
-    some = {dataset: Pattern.parse_many(patterns) for dataset, patterns in (only or {}).items()}
-    entry = functools.partial(TaskEntry, name=name, paper=paper, names=tested, only=some, indexed=indexed)
-    return Declaration(TASKS, functools.partial(entry, datasets=tuple(datasets.split()), tuned_as=tuned_as or name))
+    some = {dataset: Pattern.parse_many(patterns) for dataset, patterns in (dataset_patterns or {}).items()}
+    entry = functools.partial(TaskEntry, name=name, paper=paper, names=tested, dataset_patterns=some, in_index=in_index)
+    return Declaration(
+        TASKS, functools.partial(entry, datasets=tuple(datasets.split()), options_from_task=options_from_task or name)
+    )
 
 
 DECORATORS: Mapping[str, Callable[..., Declaration[Any]]] = {

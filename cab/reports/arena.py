@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TASK, METRIC = "lra", "accuracy"
 TRIVIAL, TRAINED = "trivial", "attention"
-_PLACE = ["preset", "dataset", "variant"]
+_PLACE = ["preset", "dataset", "config_variant"]
 _COLUMNS = [*_PLACE, "kind", "name", METRIC, "deviation", "seeds"]
 
 
@@ -33,7 +33,7 @@ def arena_table(results: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     runs = results[(results["task"] == TASK) & (results["metric"] == METRIC) & (results["status"] == Status.FINISHED)]
-    runs = runs.assign(name=runs["attention"].map(printable), variant=runs["variant"].map(printable))
+    runs = runs.assign(name=runs["attention"].map(printable), config_variant=runs["config_variant"].map(printable))
     scored = runs.groupby([*_PLACE, "name"], dropna=False)["value"].agg(["mean", "std", "count"]).reset_index()
     scored = scored.rename(columns={"mean": METRIC, "std": "deviation", "count": "seeds"}).assign(kind=TRAINED)
     trivial = [
@@ -56,8 +56,8 @@ def write_arena(table: pd.DataFrame, out: Path) -> Path:
 
 def arena_blocks(table: pd.DataFrame) -> Iterator[Block]:
     """A block a preset and data set: attentions and trivial answers in one order."""
-    for number, ((preset, dataset, variant), own) in enumerate(table.groupby(_PLACE, sort=False)):
-        heading = f"{dataset}, preset {preset}" + (f", {variant}" if variant else "")
+    for number, ((preset, dataset, config_variant), own) in enumerate(table.groupby(_PLACE, sort=False)):
+        heading = f"{dataset}, preset {preset}" + (f", {config_variant}" if config_variant else "")
         columns = [Column("attention"), Column("kind"), Column("accuracy, %", "↑", "higher is better"), Column("seeds")]
         shown = Table(element_id("lra", str(number)), f"{heading}: accuracy, mean over seeds", columns, [])
         for row in own.to_dict("records"):

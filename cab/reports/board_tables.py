@@ -66,7 +66,7 @@ def _attention_row(row: dict[str, Any], cells: list[Entry]) -> Row:
 
 def _index_cell(table: Table, board: Board, row: dict[str, Any], task: str) -> Entry:
     prefix = "" if task == AVERAGE else f"{task}."
-    ci, low, high = (row[prefix + bound] for bound in ("ci", "low", "high"))
+    ci, low, high = (row[prefix + bound] for bound in ("index", "low", "high"))
     if not math.isfinite(ci):
         why = board.reasons.get((row["pattern"], row["attention"]), {})
         return table.missing(why.get(task, "not scored"))

@@ -158,13 +158,13 @@ def index_figure(scores: pd.DataFrame, *, title: str) -> Figure:
     Args:
         scores: columns attention, ci, low, high; rows without an index are left out.
     """
-    shown = scores.dropna(subset=["ci"]).sort_values(["ci", "attention"], ascending=[True, False])
+    shown = scores.dropna(subset=["index"]).sort_values(["index", "attention"], ascending=[True, False])
     labels = [short(name) for name in shown["attention"]]
     figure, axes = _axes(0.68 + 0.205 * max(len(shown), 2), title=title, labels=labels)
     _rows(axes, labels)
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.set_xlabel("compositional index, higher is better")
-    for row, (name, ci, low, high) in enumerate(shown[["attention", "ci", "low", "high"]].itertuples(index=False)):
+    for row, (name, ci, low, high) in enumerate(shown[["attention", "index", "low", "high"]].itertuples(index=False)):
         colour = INK if name == REFERENCE else POSITIVE
         words = f"{name}: {ci:.3f}"
         if math.isfinite(low) and math.isfinite(high):

@@ -46,7 +46,7 @@ def glue_table(results: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     runs = results[(results["task"] == TASK) & (results["status"] == Status.FINISHED)]
-    start = runs["variant"].map(lambda variant: printable(variant.partition(",")[0]))
+    start = runs["config_variant"].map(lambda config_variant: printable(config_variant.partition(",")[0]))
     runs = runs.assign(start=start, attention=runs["attention"].map(printable))
     rows = [
         {**dict(zip(_PLACE, place, strict=True)), "chosen_by": choice, **scores}

@@ -138,7 +138,7 @@ def leaderboard_table(
     verified = verdicts(suite.results)
     table.insert(4, "verified", [verified[key] for key in table[ROW].itertuples(index=False, name=None)])
     return table.sort_values(
-        ["pattern", "ci", "attention"],
+        ["pattern", "index", "attention"],
         ascending=[True, False, True],
         key=lambda column: column.map(pattern_rank) if column.name == "pattern" else column,
         ignore_index=True,
@@ -147,10 +147,10 @@ def leaderboard_table(
 
 def _index_columns(scores: pd.DataFrame) -> pd.DataFrame:
     """Columns ci, low, high of the average, then ``TASK.ci|low|high`` in the order of the tasks; rows as ROW."""
-    wide = scores.pivot(index=ROW, columns="task", values=["ci", "low", "high"])
+    wide = scores.pivot(index=ROW, columns="task", values=["index", "low", "high"])
     tasks = dict.fromkeys([AVERAGE, *scores["task"]])
-    wide = wide.reindex(columns=[(bound, task) for task in tasks for bound in ("ci", "low", "high")])
-    names = [bound if task == AVERAGE else f"{task}.{bound}" for task in tasks for bound in ("ci", "low", "high")]
+    wide = wide.reindex(columns=[(bound, task) for task in tasks for bound in ("index", "low", "high")])
+    names = [bound if task == AVERAGE else f"{task}.{bound}" for task in tasks for bound in ("index", "low", "high")]
     return wide.set_axis(names, axis="columns")
 
 
@@ -175,7 +175,7 @@ def missing_reasons(scores: Scores) -> dict[tuple[str, str], dict[str, str]]:
                 reason = f"{words} {listed(names)}"
                 break
         reasons.setdefault((pattern, attention), {})[task] = f"{task}: {reason}"
-    table = scores.table[(scores.table["task"] == AVERAGE) & scores.table["ci"].isna()]
+    table = scores.table[(scores.table["task"] == AVERAGE) & scores.table["index"].isna()]
     for key in table[ROW].itertuples(index=False, name=None):
         found = reasons.setdefault(key, {})
         found[AVERAGE] = f"no index in {', '.join(found)}" if found else "no task is scored"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TASK = "needle"
 METRIC = re.compile(r"accuracy_(?P<length>\d+)_depth_(?P<depth>\d+)")
-_PLACE = ["preset", "dataset", "variant"]
+_PLACE = ["preset", "dataset", "config_variant"]
 _CELL = [*_PLACE, "attention", "length", "depth"]
 PANELS = 3
 """Attentions beside each other."""
@@ -40,7 +40,7 @@ def needle_table(results: pd.DataFrame) -> pd.DataFrame:
     found = runs["metric"].str.extract(METRIC)
     runs = runs.assign(length=found["length"], depth=found["depth"]).dropna(subset=["length"])
     runs = runs.astype({"length": int, "depth": int, "value": float})
-    runs = runs.assign(attention=runs["attention"].map(printable), variant=runs["variant"].map(printable))
+    runs = runs.assign(attention=runs["attention"].map(printable), config_variant=runs["config_variant"].map(printable))
     table = runs.groupby(_CELL).agg(accuracy=("value", "mean"), deviation=("value", "std"), seeds=("seed", "nunique"))
     return table.reset_index()
 
@@ -55,8 +55,8 @@ def write_needles(table: pd.DataFrame, out: Path) -> Path:
 
 def grids(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """The rows that were measured alike, with a heading."""
-    for (preset, dataset, variant), own in table.groupby(_PLACE, sort=False):
-        heading = f"Needles, {dataset}, preset {preset}" + (f": {variant}" if variant else "")
+    for (preset, dataset, config_variant), own in table.groupby(_PLACE, sort=False):
+        heading = f"Needles, {dataset}, preset {preset}" + (f": {config_variant}" if config_variant else "")
         yield heading, own
 
 

@@ -84,7 +84,9 @@ def _source(name: str) -> str:
 
 
 def _counts(results: pd.DataFrame) -> list[str]:
-    runs = results.drop_duplicates(["file", "task", "dataset", "variant", "backbone", "pattern", "attention", "seed"])
+    runs = results.drop_duplicates(
+        ["file", "task", "dataset", "config_variant", "backbone", "pattern", "attention", "seed"]
+    )
     names = {"attention": results["attention"].nunique(), "task": results["task"].nunique()}
     return [f"{len(runs):,} results", *(f"{count} {name}{'s' * (count != 1)}" for name, count in names.items())]
 

@@ -35,7 +35,7 @@ PATTERN_MEANINGS = {
 GENERATED = {
     "mini": (
         "generated",
-        " Generated so that answers stand far away: cab suite check says in which cells that measures attention.",
+        " Generated so that answers stand far away: cab suite validate says in which cells that measures attention.",
     )
 }
 """Of a preset with generated data: the warning beside its heading, and what is said below it."""
@@ -107,7 +107,7 @@ def _index_block(board: Board, pattern: str, tab: str) -> Block:
     pictures = []
     for number, task in enumerate([AVERAGE, *tasks] if len(tasks) > 1 else tasks):
         own = scores[scores["task"] == task]
-        if own["ci"].notna().any():
+        if own["index"].notna().any():
             title = "Average over tasks" if task == AVERAGE else task
             figure = figures.index_figure(own, title=title)
             pictures.append(_svg(figure, f"{tab}-index-{number}", f"{title}: compositional index of each attention"))

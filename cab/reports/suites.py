@@ -9,7 +9,7 @@ from cab.files.sanitize import printable
 from cab.patterns import pattern_rank
 from cab.records.record import PLACE
 from cab.records.results import PUBLISHED
-from cab.scoring.selection import data_ranks, indexed, is_synthetic, other_data
+from cab.scoring.selection import data_ranks, is_synthetic, other_data, rows_in_index
 from cab.suite.cells import PRESET
 from cab.suite.check import cells_that_fail
 
@@ -67,7 +67,7 @@ def split_suites(results: pd.DataFrame) -> list[Suite]:
     Tasks that are no part of the index are in none.
     """
     suites = []
-    results = indexed(results)
+    results = rows_in_index(results)
     for (preset, synthetic), part in results.groupby(["preset", is_synthetic(results)], sort=False):
         ranks = data_ranks(part)
         for number, rows in part.groupby(ranks):

@@ -16,10 +16,10 @@ from cab.config import backbone_options, trainer_config
 from cab.config.compose import read_rows, tuned_options
 from cab.config.run_options import typed_config
 from cab.config.trainer_config import TrainerConfig
-from cab.errors import Unsupported, UserError
+from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
 from cab.records.record import Record, cell_hash, record_path
-from cab.registry.build import backbone_patterns, check_attention, check_slot, parse_elsewhere
+from cab.registry.build import backbone_patterns, check_attention, check_slot, parse_other_attention
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.task import Task
 
@@ -42,7 +42,7 @@ class Cell:
     backbone_options: Mapping[str, Any]
     attention: AttentionSpec
     pattern: Pattern
-    elsewhere: Mapping[Pattern, AttentionSpec]
+    other_attention: Mapping[Pattern, AttentionSpec]
     trainer: TrainerConfig
 
     @classmethod
@@ -54,6 +54,7 @@ class Cell:
         task_entry.check_options(task_options, "task")
         dataset = config["dataset"]["name"]
         pattern = Pattern.parse(config["pattern"])
+        config = {**config, "pattern": str(pattern)}
         check_dataset(task_name, dataset, pattern)
         backbone, backbone_options = _split(config["backbone"])
         BACKBONES.get(backbone).check_options(backbone_options, "backbone")
@@ -62,12 +63,12 @@ class Cell:
         check_attention(attention, pattern)
         task = task_entry.build(dataset=dataset, **task_options)
         task.check()
-        task.join(config)
+        task.bind_config(config)
         _check_seed(config["seed"])
-        elsewhere = parse_elsewhere(config["elsewhere"])
+        other_attention = parse_other_attention(config["other_attention"])
         trainer = TrainerConfig(**config["trainer"])
-        check_recurrence(trainer.recurrence, task_name, backbone)
-        return cls(config, task, backbone, backbone_options, attention, pattern, elsewhere, trainer)
+        check_memory_length(trainer.memory_length, task_name, backbone)
+        return cls(config, task, backbone, backbone_options, attention, pattern, other_attention, trainer)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -75,7 +76,7 @@ class Cell:
         what = {key: value for key, value in self.config.items() if key not in RUN_KEYS}
         what["trainer"] = trainer_config.measured(what["trainer"])
         what["backbone"] = backbone_options.measured(what["backbone"])
-        return {**what, **self._other_engine, **self.task.origin, "task_version": self.task.version}
+        return {**what, **self._other_engine, **self.task.initial_weights_id, "task_version": self.task.version}
 
     @property
     def engine(self) -> str:
@@ -126,7 +127,7 @@ class Cell:
         return {
             "task": self.config["task"]["name"],
             "dataset": self.config["dataset"]["name"],
-            "variant": " ".join(filter(None, (self.task.variant, *self._other_engine.values()))),
+            "config_variant": " ".join(filter(None, (self.task.config_variant, *self._other_engine.values()))),
             "backbone": self.backbone,
             "pattern": str(self.pattern),
             "attention": self.label,
@@ -151,10 +152,12 @@ def check_dataset(task: str, dataset: str, pattern: Pattern | None = None) -> No
     """UserError when the task has no such data, or not in this pattern."""
     entry = TASKS.get(task)
     if dataset not in entry.datasets:
-        raise Unsupported(f"task '{task}' has no dataset '{dataset}'; it has {', '.join(entry.datasets)}")
+        raise UnsupportedError(f"task '{task}' has no dataset '{dataset}'; it has {', '.join(entry.datasets)}")
     if pattern is not None and not entry.asks(dataset, pattern):
-        patterns = " ".join(entry.only[dataset])
-        raise Unsupported(f"dataset '{dataset}' of task '{task}' is not asked in pattern {pattern}, only in {patterns}")
+        patterns = " ".join(entry.dataset_patterns[dataset])
+        raise UnsupportedError(
+            f"dataset '{dataset}' of task '{task}' is not asked in pattern {pattern}, only in {patterns}"
+        )
 
 
 def check_task_backbone(task: str, backbone: str, pattern: Pattern | None = None) -> None:
@@ -162,27 +165,27 @@ def check_task_backbone(task: str, backbone: str, pattern: Pattern | None = None
     defined = TASKS.get(task).backbones
     BACKBONES.get(backbone)
     if backbone not in defined:
-        raise Unsupported(f"task '{task}' is not defined for backbone '{backbone}'; choose {', '.join(defined)}")
+        raise UnsupportedError(f"task '{task}' is not defined for backbone '{backbone}'; choose {', '.join(defined)}")
     if pattern is None or pattern in defined[backbone]:
         return
     check_slot(backbone, pattern, set(backbone_patterns(backbone)))
-    raise Unsupported(
+    raise UnsupportedError(
         f"task '{task}' does not test pattern {pattern} in '{backbone}'; it tests {' '.join(defined[backbone])}"
     )
 
 
-def check_recurrence(recurrence: int, task: str, backbone: str) -> None:
+def check_memory_length(memory_length: int, task: str, backbone: str) -> None:
     """UserError when the task's examples do not follow each other, or the backbone remembers nothing of them."""
-    if not recurrence:
+    if not memory_length:
         return
-    asked, protocol = f"trainer.recurrence={recurrence}", TASKS.get(task).cls.recurrent
+    asked, protocol = f"trainer.memory_length={memory_length}", TASKS.get(task).cls.recurrent
     if protocol is None:
-        raise UserError(f"{asked}: the examples of task '{task}' do not follow each other; set trainer.recurrence=0")
+        raise UserError(f"{asked}: the examples of task '{task}' do not follow each other; set trainer.memory_length=0")
     missing = missing_call(BACKBONES.get(backbone).cls, protocol)
     if missing:
         raise UserError(
             f"{asked}: backbone '{backbone}' does not take {missing}, as a {protocol.__name__} does; choose another, "
-            "or set trainer.recurrence=0"
+            "or set trainer.memory_length=0"
         )
 
 
@@ -211,7 +214,7 @@ def why_not_runnable(named: Mapping[str, str]) -> str:
             check_task_backbone(named["task"], named["backbone"], pattern)
         if pattern is not None and "attention" in named:
             check_attention(AttentionSpec(named["attention"]), pattern)
-    except Unsupported as error:
+    except UnsupportedError as error:
         return str(error)
     return f"no cell has {', '.join(f'{group}={name}' for group, name in named.items())}; see cab list cells"
 

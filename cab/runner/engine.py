@@ -30,7 +30,7 @@ class Training:
 
     Attributes:
         history: entries of ``step``, ``loss`` and ``validation``, in nats.
-        best_step: the step of the weights, when validation chose them (``trainer.keep=best``); else 0.
+        best_step: the step of the weights, when validation chose them (``trainer.checkpoint_selection=best``); else 0.
         earlier_seconds: what this training took in processes that were cut, up to the checkpoint that was gone on from.
         cost: entries of the record's cost that this process cannot measure.
         facts: what else there is to say of the engine, under its name in the record.
@@ -78,7 +78,7 @@ class Run:
         bring_data(cell)
         cell.task.setup(cell.data_root)
         try:
-            cell.task.begin(make_backbone(cell, has_memory=False))
+            cell.task.load_initial_weights(make_backbone(cell, has_memory=False))
         except UserError:
             raise
         except Exception as error:
@@ -121,7 +121,7 @@ def make_backbone(cell: Cell, *, has_memory: bool = True) -> Backbone:
     Raises:
         ValueError: a backbone that does not take the task's calls, or options that do not fit.
     """
-    if cell.task.calls:
+    if cell.task.required_protocols:
         cell.task.protocol_of(BACKBONES.get(cell.backbone).cls)
     options = {
         **cell.backbone_options,
@@ -132,7 +132,7 @@ def make_backbone(cell: Cell, *, has_memory: bool = True) -> Backbone:
             cell.backbone,
             attention=cell.attention,
             pattern=cell.pattern,
-            elsewhere={str(p): {"name": spec.name, **spec.options} for p, spec in cell.elsewhere.items()},
+            other_attention={str(p): {"name": spec.name, **spec.options} for p, spec in cell.other_attention.items()},
             **options,
         )
 

@@ -16,7 +16,7 @@ from cab.files.disk import disk_errors
 
 LOCK = "lock"
 ABOUT = "cell.json"
-"""The cell, its configuration and its command: what `cab list cells --status` shows of a run without a record."""
+"""The cell, its configuration and its command: what `cab status` shows of a run without a record."""
 
 
 @contextlib.contextmanager

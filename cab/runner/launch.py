@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -17,9 +18,11 @@ from cab.config.compose import check_overrides, register_configs, resolve
 from cab.config.composer import Composer
 from cab.config.folders import CONFIGS
 from cab.errors import UserError, first_line
+from cab.records.record import Status
 from cab.registry.options import annotations_of, check_names, check_types, with_words
 from cab.runner.report import Job, Report
 from cab.runner.run import run_cell
+from cab.runner.statuses import cell_statuses
 
 
 def run_overrides(overrides: Sequence[str], *, is_sweep: bool) -> Report:
@@ -78,6 +81,21 @@ def run_here(jobs: Iterable[Job], report: Report) -> Report:
         except Exception as error:
             report.add_error(error, job.command)
     return report
+
+
+def retry_cells(results_dir: Path, wanted: Sequence[str]) -> Report:
+    """Run the cells in ``results_dir`` that have one of these statuses again, each with its own configuration.
+
+    Raises:
+        ValueError: no such folder.
+    """
+    changes = {
+        "results_dir": str(results_dir),
+        "retry": [status for status in wanted if status in tuple(Status)],
+        "force": False,
+    }
+    found = [each for each in cell_statuses(results_dir) if each.status in wanted]
+    return run_here((Job({**each.config, **changes}, each.command) for each in found), Report(expected=len(found)))
 
 
 @contextlib.contextmanager

@@ -163,7 +163,7 @@ class _Worker(threading.Thread):
             if answer is not None:
                 if answer["error"]:
                     self.report.add_error(UserError(answer["error"]), job.command)
-                elif answer["outcome"] == "busy":
+                elif answer["outcome"] == "locked":
                     log.warning("another process is running %s", cell.title)
                 else:
                     self.report.add_recorded(cell, otherwise="its record is gone")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from cab.errors import Unsupported, UserError, first_line
+from cab.errors import UnsupportedError, UserError, first_line
 from cab.files.folders import check_writable
 from cab.records.record import Record, Status, record_path
 from cab.runner.cell import Cell
@@ -28,12 +28,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a cell: ``trained``, ``found`` (its record was there), ``same network`` (another cell's run was of
-    it), ``busy`` (another run has it), or ``helped`` (this process is not the first of its run, which writes the
+    """What came of a cell: ``completed``, ``cached`` (its record was there), ``reused`` (another cell's run was of
+    it), ``locked`` (another run has it), or ``non_main_rank`` (this process is not the first of its run, which writes
+    the
     record)."""
 
     title: str
-    kind: Literal["trained", "found", "same network", "busy", "helped"]
+    kind: Literal["completed", "cached", "reused", "locked", "non_main_rank"]
     record: Record | None
 
     @property
@@ -42,11 +43,11 @@ class Outcome:
         if self.record is None:
             return self.kind
         status = self.record.status
-        if self.kind == "found":
+        if self.kind == "cached":
             again = "" if status is Status.FINISHED else f" ({status}; --retry {status} runs it again)"
             return f"already there{again}"
-        if self.kind == "same network":
-            return f"the network of {self.record.same_network}, trained once"
+        if self.kind == "reused":
+            return f"the network of {self.record.weights_reused_from}, trained once"
         return str(status) if status is Status.FINISHED else f"{status} ({self.record.error})"
 
 
@@ -84,7 +85,7 @@ class Report:
 
     def progress(self) -> str:
         """Which cell of how many that was, and the time the rest will take at the pace of those that were trained."""
-        done, trained = len(self.outcomes), sum(outcome.kind == "trained" for outcome in self.outcomes)
+        done, trained = len(self.outcomes), sum(outcome.kind == "completed" for outcome in self.outcomes)
         if self.expected == 1:
             return ""
         left = ""
@@ -98,7 +99,7 @@ class Report:
         if self.raises:
             raise error
         self.expected -= 1
-        if isinstance(error, Unsupported):
+        if isinstance(error, UnsupportedError):
             self.left_out.append(str(error))
             return
         log.error("%s", error if isinstance(error, UserError) else "".join(traceback.format_exception(error)))
@@ -111,7 +112,7 @@ class Report:
         except UserError:
             self.failures.append(f"{cell.title}: {otherwise}")
         else:
-            self.add(Outcome(cell.title, "trained", record))
+            self.add(Outcome(cell.title, "completed", record))
 
     def log_end(self) -> None:
         """Once more, at the end, what is easily overlooked above."""
@@ -142,4 +143,4 @@ def cells_without_record(jobs: Iterable[Job], report: Report) -> Iterator[tuple[
         if record is None:
             yield cell, job
         else:
-            report.add(Outcome(cell.title, "found", record))
+            report.add(Outcome(cell.title, "cached", record))

@@ -54,26 +54,26 @@ def run_cell(config: Mapping[str, Any], *, command: str = "", data: DataCheck | 
         (data or DataCheck()).check(cell, found)
         if found.attention_code and found.attention_code != attention_code(cell):
             log.warning("its record is of other code of %s; force=true trains it again", cell.attention.name)
-        return Outcome(cell.title, "found", found)
+        return Outcome(cell.title, "cached", found)
     check_writable(cell.results_dir, "results_dir")
     run = Run.checked(cell, command)
     if not run.processes.is_first:
         _record(run)
-        return Outcome(cell.title, "helped", None)
+        return Outcome(cell.title, "non_main_rank", None)
     about = {"cell": cell.key, "command": command, "config": dict(cell.config)}
     with held_folder(run.folder, about) as is_ours:
         if not is_ours and run.processes.count > 1:
             raise UserError(f"another process is running {cell.title}")
         if not is_ours:
             log.warning("another process is running %s", cell.title)
-            return Outcome(cell.title, "busy", None)
+            return Outcome(cell.title, "locked", None)
         found = cell.existing_record()  # by a process that held the folder until now
         if found is not None:
-            return Outcome(cell.title, "found", found)
+            return Outcome(cell.title, "cached", found)
         shared = recorded_elsewhere(run, data or DataCheck())
         if shared is not None:
-            return Outcome(cell.title, "same network", shared)
-        return Outcome(cell.title, "trained", _trained(run))
+            return Outcome(cell.title, "reused", shared)
+        return Outcome(cell.title, "completed", _trained(run))
 
 
 def _trained(run: Run) -> Record:
@@ -126,7 +126,7 @@ def _train_and_evaluate(run: Run, about: About, effort: Effort) -> Record | None
     with run.signals.watched(), cell.trainer.matmul_precision():
         _seed_everything(cell.config["seed"])
         backbone = make_backbone(cell)
-        cell.task.begin(backbone)
+        cell.task.load_initial_weights(backbone)
         training = run.engine.train(run, backbone)
         if not run.processes.is_first:
             return None
@@ -171,7 +171,7 @@ def _scores(run: Run, backbone: Backbone) -> dict[str, float]:
     torch.manual_seed(mix_seed(run.cell.config["seed"], -1))  # what evaluation draws is the same after a resume
     with torch.no_grad(), run.cell.trainer.autocast(run.device):
         scores = run.cell.task.evaluate(backbone, batches)
-        run.cell.task.draw(backbone, batches, run.folder)
+        run.cell.task.save_plots(backbone, batches, run.folder)
     return scores
 
 

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator
 
 from cab.backbone import AttentionSpec
-from cab.errors import Unsupported, UserError
+from cab.errors import UnsupportedError, UserError
 from cab.records.record import Record, Status, record_path, weights_path
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.runner.cell import Cell
@@ -35,10 +35,12 @@ def recorded_elsewhere(run: Run, data: DataCheck) -> Record | None:
         except UserError:
             continue
         is_same = record.status is Status.FINISHED and record.attention_code == about.attention_code
-        if not (is_same and not record.same_network and data.is_current(cell, record)):
+        if not (is_same and not record.weights_reused_from and data.is_current(cell, record)):
             continue
         ours = ("hash", "cell", "config", "command", "verified")
-        shared = dataclasses.replace(record, **{name: getattr(about, name) for name in ours}, same_network=record.hash)
+        shared = dataclasses.replace(
+            record, **{name: getattr(about, name) for name in ours}, weights_reused_from=record.hash
+        )
         weights = weights_path(twin.results_dir, twin.hash)
         if weights.exists():
             shutil.copyfile(weights, weights_path(cell.results_dir, cell.hash))
@@ -50,16 +52,16 @@ def recorded_elsewhere(run: Run, data: DataCheck) -> Record | None:
 def same_network(cell: Cell) -> Iterator[Cell]:
     """The cells of the other patterns that build the network that ``cell`` builds, and train it as ``cell`` does."""
     if (
-        _whole(cell.attention) != _whole(cell.elsewhere[cell.pattern])
-        or BACKBONES.get(cell.backbone).cls.slots_follow_test
+        _whole(cell.attention) != _whole(cell.other_attention[cell.pattern])
+        or BACKBONES.get(cell.backbone).cls.all_layers_use_tested_pattern
     ):
         return
     for pattern in TASKS.get(cell.config["task"]["name"]).backbones[cell.backbone]:
         if pattern is not cell.pattern:
-            attention = _whole(cell.elsewhere[pattern])
+            attention = _whole(cell.other_attention[pattern])
             try:
                 twin = Cell.from_config({**cell.config, "pattern": str(pattern), "attention": attention})
-            except Unsupported:  # what fills slots of published runs need not be sound there
+            except UnsupportedError:  # what fills slots of published runs need not be sound there
                 continue
             yield twin
 

@@ -54,14 +54,14 @@ class SlurmOptions:
     constraint: str | None = None
     account: str | None = None
     qos: str | None = None
-    parallel: int = 256
-    requeues: int = 20
+    max_concurrent_jobs: int = 256
+    max_requeues: int = 20
     wait: bool = True
     setup: list[str] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, smallest in (("time", 1), ("cpus", 1), ("parallel", 1), ("gpus", 0), ("requeues", 0)):
+        for name, smallest in (("time", 1), ("cpus", 1), ("max_concurrent_jobs", 1), ("gpus", 0), ("max_requeues", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or value < smallest:
                 raise UserError(f"cluster.{name} must be a whole number from {smallest}, got {value!r}")
@@ -83,7 +83,7 @@ class SlurmOptions:
             "mem_gb": self.memory,
             **({"gpus_per_node": self.gpus} if self.gpus else {}),
             **{f"slurm_{name}": value for name, value in named.items() if value is not None},
-            "slurm_array_parallelism": self.parallel,
+            "slurm_array_parallelism": self.max_concurrent_jobs,
             "slurm_setup": [STAY_WHILE_PREEMPTED, *self.setup],
             "slurm_additional_parameters": self.extra,
         }
@@ -123,7 +123,7 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmOptions) -> 
     folder = cells[0][0].results_dir.resolve() / "slurm"
     submitted = _submit(cells, options, folder)
     arrays = sorted({number.split("_")[0] for number in submitted})
-    log.info("%d cells submitted to Slurm as %s; cab list cells --status shows them", len(cells), ", ".join(arrays))
+    log.info("%d cells submitted to Slurm as %s; cab status shows them", len(cells), ", ".join(arrays))
     if not options.wait:
         return
     _wait(arrays)
@@ -146,7 +146,7 @@ def _submit(cells: list[tuple[Cell, Job]], options: SlurmOptions, folder: Path) 
         executor = submitit.AutoExecutor(
             folder=folder / "%j",
             cluster="slurm",
-            slurm_max_num_timeout=options.requeues,
+            slurm_max_num_timeout=options.max_requeues,
             slurm_python=f"{shlex.quote(sys.executable)} -P",  # no tasks.py of the working folder replaces ours
         )
         executor.update_parameters(**options.for_submitit())

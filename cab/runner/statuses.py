@@ -9,16 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from cab.errors import UserError
-from cab.records.record import CELL, Record, record_path
+from cab.records.record import CELL, Record, Status, record_path
 from cab.runner.folder import ABOUT, is_held
 
-UNFINISHED = ("running", "cut")
+UNFINISHED = ("running", "interrupted")
 """Cells without a record: a process holds the folder, or none does and the same command would go on."""
+
+RETRIED = (*(status for status in Status if status is not Status.FINISHED), "interrupted")
+"""Statuses that ``cab run --retry`` accepts."""
 
 
 @dataclass(frozen=True)
 class CellStatus:
-    """``status``: a ``cab.records.record.Status``, or ``running``, ``cut`` or ``broken`` (the record is unreadable)."""
+    """``status``: a ``cab.records.record.Status``, or ``running``, ``interrupted`` or ``broken`` (the record is
+    unreadable).
+    """
 
     cell: Mapping[str, Any]
     status: str
@@ -37,6 +42,14 @@ def cell_statuses(results_dir: Path) -> list[CellStatus]:
         raise UserError(f"no results at {results_dir}: name the results_dir of a run")
     found = [*_recorded(results_dir), *_started(results_dir)]
     return sorted(found, key=lambda status: [str(status.cell.get(key, "")) for key in CELL])
+
+
+def parse_retried(text: str) -> list[str]:
+    """Return the statuses in a comma-separated list; UserError for one that is not in :data:`RETRIED`."""
+    names = text.split(",")
+    if not set(names) <= set(RETRIED):
+        raise UserError(f"--retry takes statuses separated by commas, of {', '.join(RETRIED)}")
+    return names
 
 
 def _recorded(results_dir: Path) -> Iterator[CellStatus]:
@@ -62,4 +75,4 @@ def _started(results_dir: Path) -> Iterator[CellStatus]:
             continue
         steps = [path.stem.removeprefix("step-").lstrip("0") for path in sorted(folder.glob("step-*.ckpt"))]
         detail = f"checkpoint at step {steps[-1]}" if steps else "no checkpoint yet"
-        yield CellStatus(cell, "running" if is_held(folder) else "cut", detail, config, command)
+        yield CellStatus(cell, "running" if is_held(folder) else "interrupted", detail, config, command)

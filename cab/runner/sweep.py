@@ -29,7 +29,7 @@ def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     overrides = OverridesParser.create().parse_overrides(list(arguments))
     named = {o.key_or_group: [str(v) for v in _values(o)] for o in overrides if o.key_or_group in GROUPS}
     others = [(o.key_or_group, _strings(o)) for o in overrides if o.key_or_group not in GROUPS]
-    usual = {task.name for task in TASKS if task.indexed}
+    usual = {task.name for task in TASKS if task.in_index}
     runnable = dict.fromkeys(
         cell
         for cell in runnable_cells()

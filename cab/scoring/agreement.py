@@ -31,11 +31,13 @@ def rank_agreement(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 
     keys = ["pattern", "task"]
     one, other = (table.assign(task=table["task"].str.lower()) for table in (one, other))
-    both = one.merge(other, on=[*keys, "attention"], suffixes=("_one", "_other")).dropna(subset=["ci_one", "ci_other"])
+    both = one.merge(other, on=[*keys, "attention"], suffixes=("_one", "_other")).dropna(
+        subset=["index_one", "index_other"]
+    )
     rows = []
     for (pattern, task), part in both.groupby(keys, sort=False):
         shared = part[part["attention"].isin(population(part["attention"]))].set_index("attention")
-        rows.append((str(pattern), str(task), *agreement(shared["ci_one"], shared["ci_other"])))
+        rows.append((str(pattern), str(task), *agreement(shared["index_one"], shared["index_other"])))
     rows.sort(key=lambda row: (pattern_rank(row[0]), row[1] != "all"))
     return pd.DataFrame(rows, columns=COLUMNS)
 

@@ -28,9 +28,9 @@ def benefit_of_attention(scores: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     rows = []
-    tasks = scores[(scores["task"] != AVERAGE) & scores["ci"].notna()]
+    tasks = scores[(scores["task"] != AVERAGE) & scores["index"].notna()]
     for (pattern, task), part in tasks.groupby(["pattern", "task"], sort=False):
-        index = dict(zip(part["attention"], part["ci"], strict=True))
+        index = dict(zip(part["attention"], part["index"], strict=True))
         efficient = {name: ci for name, ci in index.items() if name not in (*EXACT, ABLATION)}
         best = max(efficient, key=lambda name: efficient[name], default="")
         vanilla = next((index[name] for name in EXACT if name in index), math.nan)

@@ -49,7 +49,7 @@ def benchmark_correlation(scores: pd.DataFrame) -> pd.DataFrame:
 
     averages = scores[scores["task"] == AVERAGE]
     accuracy = pd.read_csv(PAPER_DIR / "lra.csv", index_col="attention").mean(axis=1)
-    arena = pd.DataFrame({"pattern": LRA, "attention": accuracy.index, "ci": accuracy.to_numpy()})
+    arena = pd.DataFrame({"pattern": LRA, "attention": accuracy.index, "index": accuracy.to_numpy()})
     pairs = _correlations(pd.concat([averages, arena]), "pattern", pattern="")
     return pairs[pairs["b"] == LRA].assign(kind="benchmark").reset_index(drop=True)
 
@@ -66,10 +66,10 @@ def task_correlation(scores: pd.DataFrame) -> pd.DataFrame:
 def _correlations(scores: pd.DataFrame, kind: str, *, pattern: Hashable) -> pd.DataFrame:
     import pandas as pd
 
-    known = scores.dropna(subset=["ci"])
+    known = scores.dropna(subset=["index"])
     members = set(population(scores["attention"]))
     index: dict[str, dict[str, float]] = {name: {} for name in scores[kind].unique()}
-    for name, attention, ci in known[[kind, "attention", "ci"]].itertuples(index=False, name=None):
+    for name, attention, ci in known[[kind, "attention", "index"]].itertuples(index=False, name=None):
         index[name][attention] = ci
     rows = []
     for a, b in itertools.combinations(index, 2):

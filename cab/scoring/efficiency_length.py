@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = ["attention", "pattern", "phase", "resource", "length", "r2", "low", "high"]
-PROTOCOLS = ("own", "paper")
+PROTOCOLS = ("default", "paper")
 NEVER = math.inf
 ALWAYS = 0.0
 RESOURCES = {"time": "seconds", "memory": "bytes"}
@@ -35,15 +35,15 @@ _GROWTHS: dict[str, list[Growth]] = {
 """What a cost that grows in this way is a sum of."""
 
 
-def efficiency_length(costs: pd.DataFrame, *, protocol: str = "own", baseline: str = "vanilla") -> pd.DataFrame:
+def efficiency_length(costs: pd.DataFrame, *, protocol: str = "default", baseline: str = "vanilla") -> pd.DataFrame:
     """Efficiency lengths of every attention, pattern and phase, for time and memory, against ``baseline``.
 
     ``paper``: appendix N as it was computed. A parabola through the baseline, a straight line through the other
     attention whatever its complexity, by least squares; time without the shortest length, for the other attention
     only; the larger of the intersections, rounded; R2 of the line, cut after three digits. No interval.
 
-    ``own``: costs are sums of a fixed part and parts that grow, none of them negative: 1, n, n^2 for the baseline; for
-    another attention 1, n, and the term of its complexity. Least squares of relative errors, so that short lengths
+    ``default``: costs are sums of a fixed part and parts that grow, none of them negative: 1, n, n^2 for the baseline;
+    for another attention 1, n, and the term of its complexity. Least squares of relative errors, so that short lengths
     count as much as long ones. The length is where the difference changes sign for the last time. ``low`` and ``high``
     bound a 95% confidence interval by bootstrap of the relative residuals of each curve, widened for their small
     number; NaN where a curve has no point to spare. It covers the scatter of the measurements about the models, not
@@ -51,7 +51,7 @@ def efficiency_length(costs: pd.DataFrame, *, protocol: str = "own", baseline: s
 
     Args:
         costs: as :func:`cab.scoring.load_costs` gives them; rows that have no number (out of memory) are not used.
-        protocol: ``own`` or ``paper``.
+        protocol: ``default`` or ``paper``.
         baseline: the attention that is compared with: ``vanilla`` (fused), or ``eager``, which writes the map of
             weights out as the paper's did.
 

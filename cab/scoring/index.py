@@ -23,25 +23,25 @@ from cab.scoring.selection import comparable
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = ["pattern", "task", "attention", "ci", "low", "high", "seeds"]
+COLUMNS = ["pattern", "task", "attention", "index", "low", "high", "seeds"]
 AVERAGE = "all"
 
 
-def score_table(results: pd.DataFrame, *, normalization: str = "own") -> pd.DataFrame:
+def score_table(results: pd.DataFrame, *, normalization: str = "results") -> pd.DataFrame:
     """Compositional index of every pattern, task and attention; ``task="all"`` is the average over tasks.
 
     Args:
         results: as :func:`cab.load_results` gives them, of one preset.
-        normalization: what a metric is measured against. ``own``: mean and sample deviation over the given results
+        normalization: what a metric is measured against. ``results``: mean and sample deviation over the given results
             (see :func:`cab.scoring.normalization.population`); ``paper``: Tables 7-10 as printed; ``official``: the
             same with the digits of the official script. Under the last two the tasks of a pattern, and the metrics of
             a task, are the paper's.
 
     Returns:
-        Columns pattern, task, attention, ci, low, high, seeds, best first in each pattern and task. ``ci`` is NaN where
-        a number is missing, or where the given attentions do not differ. ``low`` and ``high`` bound the 95% confidence
-        interval over seeds (see :class:`cab.scoring.intervals.Spread`), NaN with one seed. ``seeds`` is the smallest
-        number of seeds behind a number of the row, 0 where one is missing.
+        Columns pattern, task, attention, ci, low, high, seeds, best first in each pattern and task. ``index`` is NaN
+        where a number is missing, or where the given attentions do not differ. ``low`` and ``high`` bound the 95%
+        confidence interval over seeds (see :class:`cab.scoring.intervals.Spread`), NaN with one seed. ``seeds`` is the
+        smallest number of seeds behind a number of the row, 0 where one is missing.
 
     Raises:
         ValueError: results that are not to be scored together (see :func:`cab.scoring.selection.comparable`), or an
@@ -52,7 +52,7 @@ def score_table(results: pd.DataFrame, *, normalization: str = "own") -> pd.Data
 
 @dataclass(frozen=True)
 class Scores:
-    """``table``: the columns of :func:`score_table`, and ``standard_error`` of ``ci``.
+    """``table``: the columns of :func:`score_table`, and ``standard_error`` of ``index``.
 
     ``results`` are what was scored and what was measured beside (see :func:`cab.scoring.selection.comparable`);
     ``members`` says what each task averages, ``{(pattern, task): {"informer etth1 M": ["mse", "mae"], ...}}``;
@@ -68,7 +68,7 @@ class Scores:
     errors: dict[Key, Error]
 
 
-def score(results: pd.DataFrame, *, normalization: str = "own") -> Scores:
+def score(results: pd.DataFrame, *, normalization: str = "results") -> Scores:
     """All that :func:`score_table` is made of."""
     everything = comparable(results)
     results = everything[everything["primary"].astype(bool)]
@@ -98,7 +98,7 @@ def _shares(results: pd.DataFrame, needed: pd.DataFrame) -> pd.DataFrame:
     wanted = needed.groupby(place).size().rename("wanted").reset_index()
     runs = runs.merge(wanted, on=place)
     runs["share"] = runs["sum"].where(runs["count"] == runs["wanted"])
-    runs["place"] = runs["backbone"] + " " + runs["dataset"] + " " + runs["variant"]
+    runs["place"] = runs["backbone"] + " " + runs["dataset"] + " " + runs["config_variant"]
     return runs[["pattern", "task", "place", "attention", "seed", "share"]]
 
 
@@ -109,7 +109,7 @@ def _rows(
     means = runs.groupby(["pattern", "task", "attention", "place"], sort=False)["share"].agg(["mean", "count", "size"])
     means.loc[means["count"] < means["size"], "mean"] = math.nan
     tasks = means.groupby(level=["pattern", "task", "attention"], sort=False).agg(
-        ci=("mean", "sum"), known=("mean", "count"), seeds=("count", "min")
+        index=("mean", "sum"), known=("mean", "count"), seeds=("count", "min")
     )
     index = {key: values for key, *values in tasks.itertuples(name=None)}
     places = needed[["pattern", *PLACE]].drop_duplicates().groupby(["pattern", "task"], sort=False).size()
@@ -137,7 +137,7 @@ def _row(pattern: str, task: str, attention: str, ci: float, error: Error | None
     low, high = error.interval(ci) if error else (math.nan, math.nan)
     names = {"pattern": pattern, "task": task, "attention": attention}
     deviation = math.sqrt(error.variance) if error else math.nan
-    return {**names, "ci": ci, "standard_error": deviation, "low": low, "high": high, "seeds": seeds}
+    return {**names, "index": ci, "standard_error": deviation, "low": low, "high": high, "seeds": seeds}
 
 
 def _average(
@@ -146,7 +146,7 @@ def _average(
     """The mean over all tasks of the pattern; NaN as soon as one is NaN."""
     known = [errors.get((pattern, row["task"], attention)) for row in tasks]
     error = Error.mean(known) if tasks and all(known) else None  # type: ignore[arg-type]
-    ci = sum(row["ci"] for row in tasks) / len(tasks) if tasks else math.nan
+    ci = sum(row["index"] for row in tasks) / len(tasks) if tasks else math.nan
     seeds = min((row["seeds"] for row in tasks), default=0)
     return _row(pattern, AVERAGE, attention, ci, error, seeds), error
 
@@ -157,7 +157,7 @@ def _table(rows: list[dict[str, Any]], tasks: list[str]) -> pd.DataFrame:
 
     order = {task: place for place, task in enumerate([AVERAGE, *tasks])}
     keys = [
-        (*pattern_rank(row["pattern"]), order[row["task"]], math.isnan(row["ci"]), -row["ci"], row["attention"])
+        (*pattern_rank(row["pattern"]), order[row["task"]], math.isnan(row["index"]), -row["index"], row["attention"])
         for row in rows
     ]
     ranked = [rows[place] for place in sorted(range(len(rows)), key=keys.__getitem__)]
@@ -166,7 +166,7 @@ def _table(rows: list[dict[str, Any]], tasks: list[str]) -> pd.DataFrame:
 
 def _members(needed: pd.DataFrame) -> dict[tuple[str, str], dict[str, list[str]]]:
     members: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for pattern, task, dataset, variant, backbone, metric in needed[TERM].itertuples(index=False, name=None):
-        place = " ".join(filter(None, (backbone, dataset, variant)))
+    for pattern, task, dataset, config_variant, backbone, metric in needed[TERM].itertuples(index=False, name=None):
+        place = " ".join(filter(None, (backbone, dataset, config_variant)))
         members.setdefault((pattern, task), {}).setdefault(place, []).append(metric)
     return members

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NORMALIZATIONS = {
-    "own": "mean and sample deviation over the given results",
+    "results": "mean and sample deviation over the given results",
     "paper": "the constants printed in the paper",
     "official": "the constants of the official scoring script",
 }
@@ -27,8 +27,8 @@ ABLATION = "none"
 """No attention at all: scored like the others, but not part of what they are measured against."""
 
 TERM = ["pattern", *PLACE, "metric"]
-"""What has a mean and a deviation; ``variant`` is no column of the published tables."""
-PUBLISHED_TERM = [name for name in TERM if name != "variant"]
+"""What has a mean and a deviation; ``config_variant`` is no column of the published tables."""
+PUBLISHED_TERM = [name for name in TERM if name != "config_variant"]
 
 
 def population(attentions: Iterable[str]) -> list[str]:
@@ -50,11 +50,11 @@ def terms(results: pd.DataFrame, normalization: str) -> pd.DataFrame:
 
     Args:
         results: checked results of primary metrics, one preset.
-        normalization: ``own``, ``paper`` (Tables 7-10 as printed) or ``official`` (see :func:`constants`).
+        normalization: ``results``, ``paper`` (Tables 7-10 as printed) or ``official`` (see :func:`constants`).
     """
     if normalization not in NORMALIZATIONS:
         raise unknown_name("normalization", normalization, NORMALIZATIONS)
-    return own_terms(results) if normalization == "own" else _fixed_terms(results, constants(normalization))
+    return own_terms(results) if normalization == "results" else _fixed_terms(results, constants(normalization))
 
 
 def own_terms(results: pd.DataFrame) -> pd.DataFrame:
@@ -111,7 +111,7 @@ def _fixed_terms(results: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     if is_synthetic(results).any():
         raise UserError(
             "results on synthetic data cannot be scored with the paper's constants, which were measured on real data: "
-            "use --normalization own, or --dataset to leave them out"
+            "use --normalization results, or --dataset to leave them out"
         )
     parts = pd.read_csv(PAPER_DIR / "parts.csv")
     table = table.assign(weight=1 / table.groupby(["pattern", "task"])["metric"].transform("size"))
@@ -122,7 +122,7 @@ def _fixed_terms(results: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
         own = parts[(parts["task"] == row["task"]) & (parts["dataset"] == row["dataset"])]
         pieces = [(row["dataset"], "")]
         if not own.empty and _lower(_term(row, *pieces[0])) not in seen:
-            pieces = list(own[["part", "variant"]].itertuples(index=False, name=None))
+            pieces = list(own[["part", "config_variant"]].itertuples(index=False, name=None))
         row["task"] = spelling.get(_lower((row["task"],)), row["task"])
         for piece in pieces:
             term = _term(row, *piece)
@@ -133,13 +133,13 @@ def _fixed_terms(results: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
         example = "/".join(filter(None, min(seen.values())))
         raise UserError(
             f"the paper has no constants for any of these results, as {example}. It has some for {known} "
-            "(names and data sets as in results/paper/normalization.csv); use --normalization own"
+            "(names and data sets as in results/paper/normalization.csv); use --normalization results"
         )
     return found[found["pattern"].isin(results["pattern"])].reset_index(drop=True)
 
 
-def _term(row: Mapping[Hashable, Any], dataset: str, variant: str) -> tuple[str, ...]:
-    return (row["pattern"], row["task"], dataset, variant, row["backbone"], row["metric"])
+def _term(row: Mapping[Hashable, Any], dataset: str, config_variant: str) -> tuple[str, ...]:
+    return (row["pattern"], row["task"], dataset, config_variant, row["backbone"], row["metric"])
 
 
 def _lower(names: Iterable[str]) -> tuple[str, ...]:

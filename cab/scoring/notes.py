@@ -27,9 +27,9 @@ def not_scored(results: pd.DataFrame, needed: pd.DataFrame, normalization: str) 
         if term not in wanted:
             pattern, task, *number = term
             left.setdefault(f"{pattern} {task}", []).append(_named(tuple(number)))
-    reason = f"only '{ABLATION}' has" if normalization == "own" else "the paper has no constants for"
+    reason = f"only '{ABLATION}' has" if normalization == "results" else "the paper has no constants for"
     notes = [f"{where}: not scored, {reason} {listed(names)}" for where, names in left.items()]
-    if normalization != "own" and not {"paper", PUBLISHED} & set(results["preset"]):
+    if normalization != "results" and not {"paper", PUBLISHED} & set(results["preset"]):
         notes.append(
             f"the paper's constants are those of its full training; results of preset {results['preset'].iloc[0]} "
             "are not comparable with them"
@@ -137,5 +137,5 @@ def _by_task(needed: pd.DataFrame) -> dict[tuple[str, str], list[tuple[str, ...]
 
 
 def _named(number: Number) -> str:
-    dataset, variant, backbone, metric = number
-    return " ".join(filter(None, (backbone, dataset, variant, metric)))
+    dataset, config_variant, backbone, metric = number
+    return " ".join(filter(None, (backbone, dataset, config_variant, metric)))

@@ -27,7 +27,7 @@ class Comparison(NamedTuple):
 def compare(scores: Scores, pattern: str, task: str, better: str, worse: str) -> Comparison:
     """How far ``better`` is above ``worse``; both must have an index in the pattern and task."""
     table = scores.table
-    own = table[(table["pattern"] == pattern) & (table["task"] == task)].set_index("attention")["ci"]
+    own = table[(table["pattern"] == pattern) & (table["task"] == task)].set_index("attention")["index"]
     return _comparison(scores, (pattern, task), (better, worse), float(own[better] - own[worse]))
 
 
@@ -41,9 +41,9 @@ def order_table(scores: Scores) -> pd.DataFrame:
     import pandas as pd
 
     rows = []
-    known = scores.table.dropna(subset=["ci"])
+    known = scores.table.dropna(subset=["index"])
     for (pattern, task), part in known.groupby(["pattern", "task"], sort=False):
-        index = dict(zip(part["attention"], part["ci"], strict=True))  # best first
+        index = dict(zip(part["attention"], part["index"], strict=True))  # best first
         place = (str(pattern), str(task))
         rows += [
             (*place, *pair, *_comparison(scores, place, pair, index[pair[0]] - index[pair[1]]))

@@ -53,9 +53,9 @@ def probe_agreement(probes: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     rows = []
-    known = scores.dropna(subset=["ci"])
+    known = scores.dropna(subset=["index"])
     for (pattern, task), part in known.groupby(["pattern", "task"], sort=False):
-        index = part.set_index("attention")["ci"]
+        index = part.set_index("attention")["index"]
         index = index[index.index.isin(population(index.index))]
         here = probes[(probes["pattern"] == pattern) & probes["attention"].isin(index.index)]
         for dataset, asked in here.groupby("dataset", sort=False):

@@ -52,9 +52,9 @@ def select(
     return results
 
 
-def indexed(results: pd.DataFrame) -> pd.DataFrame:
+def rows_in_index(results: pd.DataFrame) -> pd.DataFrame:
     """Those of ``results`` whose tasks are part of the compositional index; unknown tasks are."""
-    beside = {task.name for task in TASKS if not task.indexed}
+    beside = {task.name for task in TASKS if not task.in_index}
     return results[~results["task"].str.lower().isin(beside)]
 
 
@@ -69,7 +69,7 @@ def comparable(results: pd.DataFrame) -> pd.DataFrame:
             two versions of a task; two results for one cell and seed; a metric that is to go up in one result and down
             in another.
     """
-    results = indexed(results)
+    results = rows_in_index(results)
     if not results["primary"].any():
         raise UserError(f"no results to score: run a cell first, as in `{EXAMPLE_COMMAND}`")
     _refuse_mixtures(results)
@@ -106,7 +106,9 @@ def _tell_of_settings(table: pd.DataFrame) -> None:
 
 def _settings(record: Record) -> str:
     """What attentions that are compared should have in common, as JSON."""
-    shared: dict[str, Any] = {name: record.config.get(name) for name in ("task", "backbone", "trainer", "elsewhere")}
+    shared: dict[str, Any] = {
+        name: record.config.get(name) for name in ("task", "backbone", "trainer", "other_attention")
+    }
     for name, options in (("trainer", trainer_config), ("backbone", backbone_options)):
         if isinstance(shared[name], Mapping):
             shared[name] = options.measured(shared[name])
@@ -189,7 +191,7 @@ def _refuse_mixtures(results: pd.DataFrame) -> None:
             found = ", ".join(f"{version} ({file})" for version, file in files.items())
             raise UserError(
                 f"results of task '{task}' are of different versions, which measure different things: {found}. "
-                "Keep the newest with --latest, and run the other cells again"
+                "Keep the newest with --latest-version, and run the other cells again"
             )
 
 

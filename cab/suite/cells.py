@@ -25,8 +25,8 @@ class SuiteCell:
     Attributes:
         metric: the one that is judged, of the task's primary ones.
         scale: ``log`` where its logarithm is; empty for the number as it is.
-        trivial: baseline of an answer that looks at nothing.
-        bounded: baseline of the best answer of a bounded reader that can be computed, or empty.
+        trivial_baseline: baseline of an answer that looks at nothing.
+        memory_bounded_baseline: baseline of the best answer of a bounded reader that can be computed, or empty.
         long_memory: whether the cell claims that a window is not enough.
     """
 
@@ -35,8 +35,8 @@ class SuiteCell:
     pattern: str
     metric: str
     scale: str
-    trivial: str
-    bounded: str
+    trivial_baseline: str
+    memory_bounded_baseline: str
     long_memory: bool
 
     def __str__(self) -> str:
@@ -56,14 +56,14 @@ class CellScores:
 
     Attributes:
         scores: of each attention, one a seed.
-        trivial, bounded: of the baselines, None where no record has them.
+        trivial_baseline, memory_bounded_baseline: of the baselines, None where no record has them.
         sign: of the metric's own values.
     """
 
     cell: SuiteCell
     scores: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    trivial: float | None = None
-    bounded: float | None = None
+    trivial_baseline: float | None = None
+    memory_bounded_baseline: float | None = None
     sign: float = 1.0
 
     def add(self, record: Record) -> None:
@@ -72,7 +72,7 @@ class CellScores:
             return
         self.sign = sign = 1.0 if metric.higher_is_better else -1.0
         self.scores[record.cell["attention"]].append(sign * self.cell.scaled(metric.value))
-        for name in ("trivial", "bounded"):
+        for name in ("trivial_baseline", "memory_bounded_baseline"):
             value = record.baselines.get(getattr(self.cell, name), {}).get(metric.name)
             if value is not None:
                 setattr(self, name, sign * self.cell.scaled(value))

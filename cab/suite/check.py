@@ -62,7 +62,8 @@ def check_cell(scores: CellScores) -> Verdict:
     means = {name: statistics.fmean(values) for name, values in known.items()}
     deviations = distance(known["vanilla"], known["none"])
     best = max(means.values())
-    way = None if scores.trivial is None else (means["vanilla"] - means["none"]) / (best - scores.trivial)
+    trivial_baseline = scores.trivial_baseline
+    way = None if trivial_baseline is None else (means["vanilla"] - means["none"]) / (best - trivial_baseline)
     resolved = resolved_pairs(known)
     spread = seed_spread(known)
     names = (WINDOWED, *BOUNDED_STATES)
@@ -71,11 +72,11 @@ def check_cell(scores: CellScores) -> Verdict:
     if deviations < LEAST_DEVIATIONS:
         failures.append(f"none is {deviations:.1f} deviations behind vanilla, not {LEAST_DEVIATIONS:g}")
     if way is None:
-        failures.append(f"no record has the baseline {scores.cell.trivial}")
+        failures.append(f"no record has the baseline {scores.cell.trivial_baseline}")
     elif way < LEAST_WAY:
         failures.append(f"removing attention costs {way:.0%} of the way from trivial to best, not {LEAST_WAY:.0%}")
-    if scores.bounded is not None and means["vanilla"] <= scores.bounded:
-        failures.append(f"vanilla does not beat {scores.cell.bounded}")
+    if scores.memory_bounded_baseline is not None and means["vanilla"] <= scores.memory_bounded_baseline:
+        failures.append(f"vanilla does not beat {scores.cell.memory_bounded_baseline}")
     if resolved < LEAST_RESOLVED:
         failures.append(f"{resolved:.0%} of the pairs are resolved, not {LEAST_RESOLVED:.0%}")
     if spread > MOST_SEED_SPREAD:

@@ -25,8 +25,9 @@ def _paragraph(cell: CellScores) -> str:
         if name not in ("vanilla", "none") and best > worst:
             line += f", {(means[name] - worst) / (best - worst):.0%} of what vanilla attention brings"
         lines.append(line)
-    if cell.bounded is not None:
-        lines.append(f"  {where.bounded}, what a bounded reader can do: {cell.value(cell.bounded):.4g}")
-    elif cell.trivial is not None:
-        lines.append(f"  {where.trivial}, a trivial answer: {cell.value(cell.trivial):.4g}")
+    if cell.memory_bounded_baseline is not None:
+        bound = cell.value(cell.memory_bounded_baseline)
+        lines.append(f"  {where.memory_bounded_baseline}, what a bounded reader can do: {bound:.4g}")
+    elif cell.trivial_baseline is not None:
+        lines.append(f"  {where.trivial_baseline}, a trivial answer: {cell.value(cell.trivial_baseline):.4g}")
     return "\n".join(lines)

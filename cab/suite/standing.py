@@ -77,7 +77,7 @@ def _row(name: str, scores: Scores, cells: Sequence[CellScores]) -> list[str]:
     """By :data:`HEADER`."""
     pattern = cells[0].cell.pattern
     table = scores.table[(scores.table["pattern"] == pattern) & (scores.table["task"] == AVERAGE)]
-    table = table.dropna(subset=["ci"]).set_index("attention")
+    table = table.dropna(subset=["index"]).set_index("attention")
     if name not in table.index:
         return [pattern, *["-"] * (len(HEADER) - 1)]
     own = table.loc[[name]].to_dict("records")[0]
@@ -88,7 +88,7 @@ def _row(name: str, scores: Scores, cells: Sequence[CellScores]) -> list[str]:
     seconds = [record.cost.cpu_seconds or math.nan for record in runs.drop_duplicates("file")["record"]]
     return [
         pattern,
-        *(_number(own[column]) for column in ("ci", "low", "high")),
+        *(_number(own[column]) for column in ("index", "low", "high")),
         f"{list(table.index).index(name) + 1} of {len(table)}",
         ", ".join(above) or "-",
         ", ".join(below) or "-",

@@ -12,13 +12,13 @@ from cab.verification.subject import Subject
 
 LENGTH, DRAWS = 258, 8
 
-OWN_SHARE = 0.93
+MAX_SELF_CONTRIBUTION = 0.93
 """Most of an output's change that may come from the token itself.
 
 At initialisation, on 258 random tokens, softmax attention is at 0.59 and ABC at 0.09; S4D, which adds a multiple
 of the token itself, is at 0.86. ABC as released for causal patterns, whose running sum has one term, is at 0.98,
-and nears 1 with length. A class that is nearer by design says so (``own_share``), as XCiT does, whose matrix of
-channels is close to uniform at first.
+and nears 1 with length. A class that is nearer by design says so (``max_self_contribution``), as XCiT does, whose
+matrix of channels is close to uniform at first.
 """
 
 
@@ -42,7 +42,8 @@ def reads_source(subject: Subject) -> bool:
 def context_is_used(subject: Subject) -> Worst:
     """New other tokens (earlier ones in CS, the source in cross patterns) change an output, not its own token alone."""
     worst = Worst(
-        "share of the output's change that its own token makes is", limit=getattr(subject.cls, "own_share", OWN_SHARE)
+        "share of the output's change that its own token makes is",
+        limit=getattr(subject.cls, "max_self_contribution", MAX_SELF_CONTRIBUTION),
     )
     for seed in (1, 2):
         module = subject.build(seed=seed)
@@ -69,7 +70,7 @@ def context_is_used(subject: Subject) -> Worst:
 def each_input_is_used(subject: Subject) -> Worst:
     """In cross patterns the output changes with the query alone, with the key alone and with the value alone.
 
-    With the key only where the class does not say that none is read (``reads_key``).
+    With the key only where the class does not say that none is read (``uses_key``).
     """
     worst = Worst("least change that an input has to make, in parts of the change it makes, is", limit=1.0)
     # Means over thousands of random keys hardly differ: there, anything beyond rounding counts.
@@ -80,7 +81,7 @@ def each_input_is_used(subject: Subject) -> Worst:
             before = inputs.run(module)
             typical = before.double().pow(2).mean().sqrt().item()
             for name, x in fresh.tensors().items():
-                if name == "key" and not getattr(subject.cls, "reads_key", True):
+                if name == "key" and not getattr(subject.cls, "uses_key", True):
                     continue
                 change = _change(replace(inputs, **{name: x}).run(module), before) / max(typical, 1e-30)
                 worst.add(least / change if change else torch.inf, f"n={length}, {name}")

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cab.padding import Padding
-from cab.training import Learner, auxiliary_loss, end_step, parameter_groups, recompute
+from cab.padding import PaddingMasks
+from cab.training import TrainableModule, after_optimizer_step, auxiliary_loss, parameter_groups, recompute
 from cab.verification.check import Worst, causal, check, keeps_contract
 from cab.verification.compare import LEAK, ROUNDING, difference, gradient_floor
 from cab.verification.inputs import Inputs, Module, padded_places, row_alone, with_padding
@@ -22,7 +22,7 @@ SEED = 5
 
 
 def learns(subject: Subject) -> bool:
-    return any(isinstance(module, Learner) for module in subject.build().modules())
+    return any(isinstance(module, TrainableModule) for module in subject.build().modules())
 
 
 def adds_loss(subject: Subject) -> bool:
@@ -185,11 +185,11 @@ def learnt(subject: Subject, *, recomputes: bool, evaluates: bool) -> tuple[Modu
         subject.draw(module, 19, seed=9).run(module.eval())
     gathered: dict[str, Tensor] = {}
     for path, learner in module.named_modules():
-        statistics = learner.take_statistics() if isinstance(learner, Learner) else {}
+        statistics = learner.pop_statistics() if isinstance(learner, TrainableModule) else {}
         gathered |= {f"{path}.{name} as gathered": x.clone() for name, x in statistics.items()}
         if statistics:
             with torch.no_grad():
-                learner.learn(**statistics)
+                learner.update_buffers(**statistics)
     return module.eval(), state_of(module) | gathered
 
 
@@ -210,7 +210,7 @@ def statistics_padding(subject: Subject) -> Worst:
             if alone is not None:
                 alone.run(apart, seed=SEED)
         for module in (together, apart, filled):
-            end_step(module)
+            after_optimizer_step(module)
         learnt = state_of(together)
         worst.add(*worst_entry(state_of(filled), learnt, f"n=17, padding {layout} of 100"))
         if not subject.is_random_in_training:
@@ -219,7 +219,7 @@ def statistics_padding(subject: Subject) -> Worst:
 
 
 @check("learning", applies=learns)
-def parameter_rules(subject: Subject) -> Worst:
+def param_group_overrides(subject: Subject) -> Worst:
     """Rules for parameters name parameters, with rates and decays that are numbers from zero on."""
     worst = Worst("rules that an optimiser cannot follow:", limit=0.0)
     module = subject.build()
@@ -240,10 +240,10 @@ def parameter_rules(subject: Subject) -> Worst:
 def recorded_losses(module: Module, *, whole: bool = True) -> Iterator[list[Tensor]]:
     """What ``add_loss`` is given meanwhile; or only losses of targets that came without the targets' padding."""
     given: list[Tensor] = []
-    learners = [m for m in module.modules() if isinstance(m, Learner)]
+    learners = [m for m in module.modules() if isinstance(m, TrainableModule)]
     for learner in learners:
 
-        def record(loss: Tensor, padding: Padding | None = None, *, learner: Learner = learner) -> None:
+        def record(loss: Tensor, padding: PaddingMasks | None = None, *, learner: TrainableModule = learner) -> None:
             if whole or (loss.dim() > 0 and (padding is None or padding.query is None)):
                 given.append(loss)
             type(learner).add_loss(learner, loss, padding)

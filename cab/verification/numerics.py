@@ -39,7 +39,7 @@ def finite_gradients(subject: Subject) -> Worst:
 
 def has_exact_gradient(subject: Subject) -> bool:
     """Whether the method was published without cutting gradients off."""
-    return bool(getattr(subject.build(), "exact_gradient", True))
+    return bool(getattr(subject.build(), "has_exact_gradient", True))
 
 
 @check("numerics", applies=has_exact_gradient)

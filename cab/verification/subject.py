@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from cab.attention import ALONE, Attention
+from cab.attention import SINGLE_LAYER, Attention
 from cab.errors import UserError
 from cab.patterns import Pattern
-from cab.training import Learner, auxiliary_loss
+from cab.training import TrainableModule, auxiliary_loss
 from cab.verification.inputs import Inputs, Module
 
 WIDTH, HEADS = 32, 4
@@ -95,8 +95,8 @@ class Subject:
     @functools.cached_property
     def gathers(self) -> bool:
         """Whether a call in training mode gathers statistics from which buffers learn."""
-        learners = (m for module in self._after_a_call() for m in module.modules() if isinstance(m, Learner))
-        return any(learner.take_statistics() for learner in learners)
+        learners = (m for module in self._after_a_call() for m in module.modules() if isinstance(m, TrainableModule))
+        return any(learner.pop_statistics() for learner in learners)
 
     def _after_a_call(self) -> Iterator[Module]:
         """Modules that were called in training and in evaluation; none where a call fails, as other checks will say."""
@@ -125,8 +125,8 @@ class Subject:
             "num_heads": num_heads,
             "dropout": dropout,
         }
-        if names_argument(self.cls, "depth"):
-            harness["depth"] = ALONE
+        if names_argument(self.cls, "layer_position"):
+            harness["layer_position"] = SINGLE_LAYER
         accepted = {name: value for name, value in harness.items() if takes(self.cls, name)}
         torch.manual_seed(seed)
         module: Module = self.cls(**{**accepted, **self.options, **options}).to(self.device).eval()

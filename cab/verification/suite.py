@@ -32,7 +32,7 @@ GROUPS = (
     "numerics",
     "precision",
     "learning",
-    "depth",
+    "layer_position",
     "limits",
     "parameters",
     "growth",

@@ -55,7 +55,7 @@ def train(run: Run, backbone: Backbone) -> Training:
     data = fairseq_data(cast(LM | MLM, cell.task).corpus)
     common = [str(data), "--user-dir", str(environment.PLUGIN), *(["--cpu"] if device.type == "cpu" else [])]
     arguments = [*common, *training_arguments(cell), "--save-dir", str(home)]
-    kept = home / f"checkpoint_{config.keep}.pt"
+    kept = home / f"checkpoint_{config.checkpoint_selection}.pt"
     peak = None
     if not (home / "trained").exists():
         start = home / "initial.pt"
@@ -73,7 +73,7 @@ def train(run: Run, backbone: Backbone) -> Training:
     return Training(
         history,
         steps=int(history[-1]["step"] or 0),
-        best_step=_best_step(history) if config.keep == "best" else 0,
+        best_step=_best_step(history) if config.checkpoint_selection == "best" else 0,
         cost={
             "peak_memory_bytes": peak if device.type == "cpu" else None,
             "peak_memory_kind": "resident set of fairseq-train",

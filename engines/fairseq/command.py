@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from cab import UserError
 from cab.config.trainer_config import TrainerConfig
-from cab.errors import Unsupported
+from cab.errors import UnsupportedError
 from cab.registry.registries import BACKBONES
 from cab.runner.cell import Cell
 from tasks.lm.task import LM
@@ -16,7 +16,7 @@ from tasks.mlm.task import MLM
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_accurate"}
 """Ours, and fairseq's names for them."""
-LACKING = ("residual", "reversible", "depth", "funnel_blocks")
+LACKING = ("residual", "reversible", "weight_sharing", "funnel_blocks")
 """Options of backbones that fairseq's have only as they are by default."""
 
 
@@ -40,13 +40,13 @@ def network_arguments(cell: Cell) -> list[str]:
     options = {**BACKBONES.get(cell.backbone).options, **cell.backbone_options, **task_options}
     for name in LACKING:
         if options.get(name) != BACKBONES.get(cell.backbone).options.get(name):
-            raise Unsupported(f"engine=fairseq has no backbone.{name}={options[name]}; use engine=torch")
+            raise UnsupportedError(f"engine=fairseq has no backbone.{name}={options[name]}; use engine=torch")
     if cell.backbone == "gpt2":
         arguments = _gpt2(options)
     elif cell.backbone == "roberta":
         arguments = ["--arch", "cab_roberta_base", "--max-positions", str(options["max_length"])]
     else:
-        raise Unsupported(f"engine=fairseq has no backbone '{cell.backbone}'; it has gpt2, roberta")
+        raise UnsupportedError(f"engine=fairseq has no backbone '{cell.backbone}'; it has gpt2, roberta")
     side = "decoder" if cell.backbone == "gpt2" else "encoder"
     if options["checkpoint_activations"]:
         arguments += ["--checkpoint-activations"]
@@ -65,7 +65,7 @@ def network_arguments(cell: Cell) -> list[str]:
 
 def _gpt2(options: Mapping[str, Any]) -> list[str]:
     if options["positions"] == "none":
-        raise Unsupported("engine=fairseq has no backbone.positions=none; change it, or use engine=torch")
+        raise UnsupportedError("engine=fairseq has no backbone.positions=none; change it, or use engine=torch")
     arguments = ["--arch", "cab_gpt2", "--activation-fn", ACTIVATIONS[options["activation"]]]
     if options["positions"] == "learned":
         arguments += ["--decoder-learned-pos", "--max-target-positions", str(options["max_length"])]
@@ -90,7 +90,7 @@ def task_arguments(cell: Cell) -> list[str]:
         rest = ["--sample-break-mode", "complete", "--skip-invalid-size-inputs-valid-test"]
         rest += ["--mask-prob", str(task.mask_share)]
     else:
-        raise Unsupported(f"engine=fairseq has no task '{cell.config['task']['name']}'; it has lm, mlm")
+        raise UnsupportedError(f"engine=fairseq has no task '{cell.config['task']['name']}'; it has lm, mlm")
     return ["--task", name, "--criterion", criterion, "--tokens-per-sample", str(task.block_len), *rest]
 
 
@@ -102,12 +102,12 @@ def check_trainer(config: TrainerConfig) -> None:
         f"schedule={config.schedule}": config.schedule.endswith("exponential"),
         f"schedule={config.schedule} without max_steps": config.schedule in ("linear", "cosine")
         and not config.max_steps,
-        "keep=average": config.keep == "average",
+        "checkpoint_selection=average": config.checkpoint_selection == "average",
         "stop_when_diverged=false": not config.stop_when_diverged,
         f"precision={config.precision}": config.precision != "32-true",
         "compile=true": config.compile,
-        "matmul=high": config.matmul != "highest",
-        f"recurrence={config.recurrence}": config.recurrence,
+        "float32_matmul_precision=high": config.float32_matmul_precision != "highest",
+        f"memory_length={config.memory_length}": config.memory_length,
         "max_steps=0": (config.max_steps or config.max_epochs) == 0,
     }
     micro = config.micro_batch_size or config.batch_size
@@ -136,7 +136,7 @@ def trainer_arguments(config: TrainerConfig, *, seed: int) -> list[str]:
         "--adam-betas": str(tuple(config.betas)),
         "--adam-eps": config.eps,
         "--weight-decay": config.weight_decay,
-        "--clip-norm": config.clip_norm,
+        "--clip-norm": config.max_grad_norm,
         "--lr": config.learning_rate,
         "--lr-scheduler": "cab",
         "--schedule": config.schedule,

@@ -17,8 +17,8 @@ from engines.torch.parallel import ManyProcesses, OneProcess
 def check(cell: Cell, processes: Processes) -> None:
     """UserError for a logger that is not there, and for memories that several processes would have to put together."""
     check_logger(cell.config["logger"]["name"])
-    if cell.trainer.recurrence and processes.count > 1:
-        raise UserError("trainer.recurrence remembers in one process: start it without torchrun or srun")
+    if cell.trainer.memory_length and processes.count > 1:
+        raise UserError("trainer.memory_length remembers in one process: start it without torchrun or srun")
 
 
 def train(run: Run, backbone: Backbone) -> Training:
@@ -31,7 +31,7 @@ def train(run: Run, backbone: Backbone) -> Training:
     config = run.cell.trainer
     dataset = run.cell.task.training_set
     order = make_order(len(dataset), run)  # type: ignore[arg-type]
-    if config.keep == "average":
+    if config.checkpoint_selection == "average":
         averaged_steps(config, order.num_steps)
     is_alone = run.processes.count == 1
     processes = OneProcess() if is_alone else ManyProcesses(run.processes, config.strategy, run.device)
@@ -39,7 +39,7 @@ def train(run: Run, backbone: Backbone) -> Training:
     batches = training_batches(dataset, order, num_workers=config.num_workers, device=run.device)
     with open_loggers(run) as loggers, run.signals.waiting_for_step():
         steps = loop.train(batches, loggers)
-    best_step = loop.history.best_step if config.keep == "best" else 0
+    best_step = loop.history.best_step if config.checkpoint_selection == "best" else 0
     weights = processes.weights(loop.network)
     processes.end()
     backbone.to(run.device).eval()
@@ -58,10 +58,10 @@ def make_order(num_items: int, run: Run) -> StepBatches:
         rank=run.processes.rank,
         num_processes=run.processes.count,
     )
-    in_rows = config.recurrence > 0
+    in_rows = config.memory_length > 0
     if in_rows and num_items < config.batch_size:
         raise UserError(
-            f"trainer.recurrence: the {num_items} blocks of the training part are fewer than the rows of "
+            f"trainer.memory_length: the {num_items} blocks of the training part are fewer than the rows of "
             f"trainer.batch_size={config.batch_size}; lower it"
         )
     order = StepBatches(num_items=num_items, shares=shares, num_steps=0, seed=run.cell.config["seed"], in_rows=in_rows)

@@ -53,9 +53,9 @@ class Checkpoints:
 
     def kept_weights(self, config: TrainerConfig, *, steps: int, best_step: int) -> Mapping[str, Tensor] | None:
         """The weights to evaluate, read from disk; None for those of the last step."""
-        if config.keep == "best" and best_step:
+        if config.checkpoint_selection == "best" and best_step:
             return load_weights(self.best(best_step))
-        if config.keep == "average" and steps:
+        if config.checkpoint_selection == "average" and steps:
             return average_weights([self.averaged(step) for step in averaged_steps(config, steps)])
         return None
 

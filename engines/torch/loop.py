@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cab.attention import State
+from cab.attention import DecodeState
 from cab.backbone import Backbone
 from cab.runner.batches import DeviceBatches, StepBatches, mix_seed, on_device
 from cab.runner.engine import Run
@@ -17,7 +17,7 @@ from cab.runner.faults import Preempted
 from cab.runner.folder import save_whole
 from cab.runner.progress import counted
 from cab.task import Task
-from cab.training import auxiliary_loss, end_step
+from cab.training import after_optimizer_step, auxiliary_loss
 from engines.torch.adam import make_optimizer
 from engines.torch.checkpoints import Checkpoints, averaged_steps
 from engines.torch.history import History
@@ -42,7 +42,7 @@ class Objective(nn.Module):
         self._recurs = recurs
         self._called = (torch.compile(network) if is_compiled else network,)  # in a tuple, so no second submodule
 
-    def forward(self, batch: Any, memory: State | None) -> tuple[Tensor, Tensor | None, State | None]:
+    def forward(self, batch: Any, memory: DecodeState | None) -> tuple[Tensor, Tensor | None, DecodeState | None]:
         if self._recurs:
             loss, memory = self.task.recurrent_loss(self._called[0], batch, memory)  # type: ignore[arg-type]
         else:
@@ -73,7 +73,7 @@ class Loop:
             network.load_state_dict(saved["network"])
             self.history.load_state_dict(saved["history"])
             self.memories.load(saved.get("memories"), run.device)
-        objective = Objective(self.task, network, is_compiled=self.config.compile, recurs=self.config.recurrence > 0)
+        objective = Objective(self.task, network, is_compiled=self.config.compile, recurs=self.config.memory_length > 0)
         self.objective = processes.spread(objective)
         self.optimizer = make_optimizer(network, self.config)
         self.rate = self.config.rate(order.steps_per_epoch)
@@ -128,11 +128,11 @@ class Loop:
         """Weights and statistics, from the gradients of the whole step."""
         self.optimizer.rate = self.rate(step)
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it asks for no more than Adam has
-        if self.config.clip_norm:
-            nn.utils.clip_grad_norm_(self.optimizer.parameters, self.config.clip_norm)
+        if self.config.max_grad_norm:
+            nn.utils.clip_grad_norm_(self.optimizer.parameters, self.config.max_grad_norm)
         self.scaler.step(self.optimizer)  # type: ignore[arg-type]
         self.scaler.update()
-        end_step(self.network)
+        after_optimizer_step(self.network)
         self.optimizer.zero_grad()
 
     def _begin(self, step: int, number: int) -> None:
@@ -148,10 +148,10 @@ class Loop:
         self.history.check_losses(step)
         if self.history.is_due(step):
             entry = self.history.add(step, self._validate)
-            if self.history.best_step == step and self.config.keep == "best":
+            if self.history.best_step == step and self.config.checkpoint_selection == "best":
                 self._save_weights(self.checkpoints.best(step))
             loggers.write(entry)
-        if self.config.keep == "average" and step in averaged_steps(self.config, self.order.num_steps):
+        if self.config.checkpoint_selection == "average" and step in averaged_steps(self.config, self.order.num_steps):
             self._save_weights(self.checkpoints.averaged(step))
         stop = self._stop_signal(step)
         is_last = step == self.order.num_steps or self.history.has_stalled

@@ -1,10 +1,10 @@
-"""What the rows of a step remember of the step before (``trainer.recurrence``)."""
+"""What the rows of a step remember of the step before (``trainer.memory_length``)."""
 
 from __future__ import annotations
 
 import torch
 
-from cab.attention import State
+from cab.attention import DecodeState
 
 
 class Memories:
@@ -16,20 +16,20 @@ class Memories:
 
     def forget(self) -> None:
         """An epoch begins: no row goes on from the batch before."""
-        self._pieces: list[State | None] = [None] * self._count
+        self._pieces: list[DecodeState | None] = [None] * self._count
 
-    def __getitem__(self, piece: int) -> State | None:
+    def __getitem__(self, piece: int) -> DecodeState | None:
         return self._pieces[piece]
 
-    def __setitem__(self, piece: int, memory: State | None) -> None:
+    def __setitem__(self, piece: int, memory: DecodeState | None) -> None:
         self._pieces[piece] = memory
 
-    def state(self) -> State | None:
+    def state(self) -> DecodeState | None:
         """Those of all rows after a step, however it is cut into micro-batches; None where nothing is remembered."""
         pieces = [piece for piece in self._pieces if piece is not None]
         return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]} if pieces else None
 
-    def load(self, state: State | None, device: torch.device) -> None:
+    def load(self, state: DecodeState | None, device: torch.device) -> None:
         if state is not None:
             cut = {name: rows.to(device).chunk(self._count) for name, rows in state.items()}
             self._pieces = [{name: rows[piece] for name, rows in cut.items()} for piece in range(self._count)]

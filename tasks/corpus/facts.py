@@ -95,7 +95,7 @@ class FactScores:
         return means
 
 
-def check_scored(scored: str) -> None:
-    """UserError for a ``task.scored`` that does not exist."""
-    if scored not in (ALL, ANSWERS):
-        raise UserError(f"task.scored must be {ALL} or {ANSWERS}, got '{scored}'")
+def check_loss_on(loss_on: str) -> None:
+    """UserError for a ``task.loss_on`` that does not exist."""
+    if loss_on not in (ALL, ANSWERS):
+        raise UserError(f"task.loss_on must be {ALL} or {ANSWERS}, got '{loss_on}'")

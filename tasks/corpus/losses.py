@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cab import Backbone
-from cab.attention import State
+from cab.attention import DecodeState
 
 LARGE = 2**26
 """Logits (256 MiB in float32) above which a network that can gives losses itself, a few logits at a time."""
@@ -23,11 +23,11 @@ def token_losses(backbone: Backbone, vocab_size: int, targets: Tensor, *inputs: 
 
 
 def recurrent_token_losses(
-    backbone: Backbone, vocab_size: int, targets: Tensor, *inputs: Any, past: State
-) -> tuple[Tensor, State]:
+    backbone: Backbone, vocab_size: int, targets: Tensor, *inputs: Any, past: DecodeState
+) -> tuple[Tensor, DecodeState]:
     """:func:`token_losses` after ``past``, and the past of what follows."""
     if _gives_losses(backbone, vocab_size, targets):
-        losses: tuple[Tensor, State] = backbone(*inputs, past=past, targets=targets)
+        losses: tuple[Tensor, DecodeState] = backbone(*inputs, past=past, targets=targets)
         return losses
     logits, past = backbone(*inputs, past=past)
     return _losses(logits, targets), past

@@ -23,7 +23,7 @@ from tasks.glue.scores import METRICS, UNITS, scores_of
 from tasks.glue.tables import BEST_SCORE, LAYOUTS, Examples, find_files, read_table
 from tasks.glue.vocabulary import Vocabulary
 
-TRAIN, HELD_OUT = "train", "held_out"
+TRAIN, HELD_OUT = "train", "validation_fraction"
 SCORED = {"dev": "", "dev_matched": "", "dev_mismatched": "_mm"}
 """The parts that are scored, and what their metrics' names end in."""
 
@@ -57,8 +57,8 @@ class Rows(Dataset[Batch]):
     paper="Wang et al. 2018",
     datasets="cola sst2 mrpc qqp mnli qnli rte stsb synthetic",
     backbones={"roberta_classifier": "NS"},
-    indexed=False,
-    tuned_as="mlm",
+    in_index=False,
+    options_from_task="mlm",
 )
 class GLUE(Task):
     """Say of sentences whether they are grammatical, agree, follow from each other, or how alike they are.
@@ -70,13 +70,13 @@ class GLUE(Task):
             weights, and a dictionary of the training sentences.
         tokenizer, vocab_size: of fresh weights, as of ``mlm``.
         max_length: tokens of a row; longer ones are cut, as at the pages' length of the pretraining.
-        held_out: share of the training examples that is not trained on, and chooses the checkpoint. 0: the scored
-            examples choose it, as published.
+        validation_fraction: share of the training examples that is not trained on, and chooses the checkpoint. 0: the
+            scored examples choose it, as published.
         evaluation_batch_size: rows a batch in validation and test.
     """
 
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
-    calls: ClassVar = (SequenceClassifier,)
+    required_protocols: ClassVar = (SequenceClassifier,)
 
     def __init__(
         self,
@@ -86,26 +86,26 @@ class GLUE(Task):
         tokenizer: str | None = None,
         vocab_size: int = 8192,
         max_length: int = 512,
-        held_out: float = 0.1,
+        validation_fraction: float = 0.1,
         evaluation_batch_size: int = 64,
     ) -> None:
         self.dataset, self.pretrained = dataset, pretrained
         self.tokenizer, self.vocab_size, self.max_length = tokenizer, vocab_size, max_length
-        self.held_out, self.evaluation_batch_size = held_out, evaluation_batch_size
+        self.validation_fraction, self.evaluation_batch_size = validation_fraction, evaluation_batch_size
         self._start: Pretrained | None = None
 
     @property
-    def variant(self) -> str:
+    def config_variant(self) -> str:
         start = "from scratch"
         if self._start is not None:
             record = self._start.record
             start = f"pretrained on {record.cell['dataset']} for {record.cost.steps} steps"
-        return start if self.held_out else f"{start}, chosen on dev"
+        return start if self.validation_fraction else f"{start}, chosen on dev"
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
         endings = {SCORED[part]: True for part in self._scored}
-        if self.held_out:
+        if self.validation_fraction:
             endings[f"_{HELD_OUT}"] = False
         first = METRICS[self.dataset][0]
         return tuple(
@@ -123,8 +123,8 @@ class GLUE(Task):
         return LAYOUTS[self.dataset].classes if self.dataset in LAYOUTS else synthetic.CLASSES
 
     def check(self) -> None:
-        if not 0.0 <= self.held_out < 1.0:
-            raise UserError(f"task.held_out must be from 0 to below 1, got {self.held_out}")
+        if not 0.0 <= self.validation_fraction < 1.0:
+            raise UserError(f"task.validation_fraction must be from 0 to below 1, got {self.validation_fraction}")
         if self.evaluation_batch_size < 1:
             raise UserError(f"task.evaluation_batch_size must be at least 1, got {self.evaluation_batch_size}")
         if self.max_length < 8:
@@ -134,13 +134,13 @@ class GLUE(Task):
                 "task.tokenizer is of fresh weights; with task.pretrained the dictionary is that of its run"
             )
 
-    def join(self, cell: Mapping[str, Any]) -> None:
+    def bind_config(self, cell: Mapping[str, Any]) -> None:
         """UserError where ``task.pretrained`` has no run that this cell can go on from."""
         if self.pretrained is not None:
             self._start = Pretrained.find(self.pretrained, cell, task="mlm")
 
     @property
-    def origin(self) -> Mapping[str, Any]:
+    def initial_weights_id(self) -> Mapping[str, Any]:
         if self._start is None:
             return {}
         return {"pretrained": self._start.record.hash, "weights": checksums([self._start.weights])["weights.pt"]}
@@ -166,7 +166,7 @@ class GLUE(Task):
             part: Rows(examples, self.vocabulary.encode(examples.texts, min(longest, self.max_length)))
             for part, examples in parts.items()
         }
-        self.parts = {**rows, **_cut(rows[TRAIN], self.held_out)}
+        self.parts = {**rows, **_cut(rows[TRAIN], self.validation_fraction)}
 
     def fingerprint(self) -> dict[str, Any]:
         counts = {part: len(rows) for part, rows in self.parts.items()}
@@ -176,7 +176,7 @@ class GLUE(Task):
         sizes = {"vocab_size": self.vocabulary.size, "max_length": self._positions}
         return {**sizes, "num_classes": len(self._classes) or 1}
 
-    def begin(self, backbone: Backbone) -> None:
+    def load_initial_weights(self, backbone: Backbone) -> None:
         if self._start is not None:
             self._start.load(backbone)
 
@@ -205,12 +205,12 @@ class GLUE(Task):
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         """What the first metric lacks to 1."""
-        part = HELD_OUT if self.held_out else self._scored[0]
+        part = HELD_OUT if self.validation_fraction else self._scored[0]
         return 1.0 - self._scores(backbone, batches, part)[METRICS[self.dataset][0]]
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         parts = {part: SCORED[part] for part in self._scored}
-        if self.held_out:
+        if self.validation_fraction:
             parts[HELD_OUT] = f"_{HELD_OUT}"
         return {
             name + ending: value
@@ -229,7 +229,7 @@ class GLUE(Task):
             scores |= {name + SCORED[part]: value for name, value in found.items()}
         return {"commonest" if self._classes else "mean": scores}
 
-    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
+    def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         """The first examples of each scored part, what they are and what is guessed."""
         lines = []
         for part in self._scored:
@@ -240,12 +240,12 @@ class GLUE(Task):
         (folder / "answers.txt").write_text("part\ttruth\tguess\tsentences\n" + "\n".join(lines) + "\n")
 
 
-def _cut(rows: Rows, held_out: float) -> dict[str, Rows]:
+def _cut(rows: Rows, validation_fraction: float) -> dict[str, Rows]:
     """The training examples without those that are held out, and these: the same in every run."""
-    if not held_out:
+    if not validation_fraction:
         return {}
     order = np.random.default_rng(0).permutation(len(rows))
-    count = min(max(round(held_out * len(rows)), 1), len(rows) - 1)
+    count = min(max(round(validation_fraction * len(rows)), 1), len(rows) - 1)
     chosen = {HELD_OUT: order[:count], TRAIN: order[count:]}
     return {
         part: Rows(

@@ -1,4 +1,4 @@
-"""LM with ``trainer.recurrence``: blocks that follow each other, whose network remembers those before."""
+"""LM with ``trainer.memory_length``: blocks that follow each other, whose network remembers those before."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cab import Backbone
-from cab.attention import State
+from cab.attention import DecodeState
 from cab.backbone_protocols import RecurrentLM
 from cab.task import Batches
 from tasks.corpus.losses import recurrent_token_losses
@@ -18,8 +18,8 @@ from tasks.corpus.tokens import PAD, Corpus
 
 
 def stretch_losses(
-    backbone: Backbone, vocab_size: int, stretch: Stretch, past: State | None, remembered: int
-) -> tuple[Tensor, State]:
+    backbone: Backbone, vocab_size: int, stretch: Stretch, past: DecodeState | None, remembered: int
+) -> tuple[Tensor, DecodeState]:
     """How unlikely each token of a block is [B, N], after ``past`` or nothing; and what is remembered then."""
     tokens, begins = stretch
     network = cast(RecurrentLM, backbone)
@@ -32,7 +32,7 @@ def read_books(
     backbone: Backbone, batches: Batches, corpus: Corpus, blocks: BookBlocks, *, rows: int, remembered: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The tokens of each book [n] and how unlikely they are [n], filled up to whole blocks; ``rows`` books at once."""
-    past: State | None = None
+    past: DecodeState | None = None
     read: list[list[Any]] = []
     for stretch in batches(BooksAtOnce(blocks, rows), 1):
         if stretch.begins.all():

@@ -14,12 +14,12 @@ from torch.nn import functional as F
 
 from backbones.generation import Limits, sample
 from cab import Backbone, Task, UserError, register_task
-from cab.attention import State
+from cab.attention import DecodeState
 from cab.backbone_protocols import RecurrentLM, TokenLM
 from cab.task import Batches, Metric
 from tasks.corpus.blocks import Blocks, OverlappingBlocks
 from tasks.corpus.books import WIKITEXTS, SyntheticBooks, find_books
-from tasks.corpus.facts import ALL, ANSWERS, Facts, FactScores, check_scored
+from tasks.corpus.facts import ALL, ANSWERS, Facts, FactScores, check_loss_on
 from tasks.corpus.losses import token_losses
 from tasks.corpus.streams import BookBlocks, Stretch, books
 from tasks.corpus.tokens import PAD, perplexity, read_corpus, unigram_loss
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 class LM(Task):
     """Predict each token of a book from those before it.
 
-    With ``trainer.recurrence`` each block follows on the one before it in its row, in training as in evaluation, and
+    With ``trainer.memory_length`` each block follows on the one before it in its row, in training as in evaluation, and
     the network remembers so many tokens of those before; a book begins with nothing remembered (Dai et al. 2019).
 
     Args:
@@ -47,8 +47,8 @@ class LM(Task):
             byte-level BPE of ``vocab_size`` entries is trained on the training part. ``words``: each word that occurs
             there is a token.
         vocab_size: of the tokenizer that is trained.
-        scored: ``all`` tokens, or of generated books the ``answers`` alone: what is learnt and scored. Other books have
-            none.
+        loss_on: ``all`` tokens, or of generated books the ``answers`` alone: what is learnt and scored. Other books
+            have none.
         block_len: tokens of a training block.
         overlap: tokens before those that a second evaluation of the test part scores, in blocks of ``block_len`` that
             overlap by so many: ``word_ppl_overlap``, as fairseq's ``--context-window``; 0 for none.
@@ -61,9 +61,9 @@ class LM(Task):
     """
 
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
-    calls: ClassVar = (TokenLM,)
+    required_protocols: ClassVar = (TokenLM,)
     recurrent: ClassVar = RecurrentLM
-    recurrence = 0
+    memory_length = 0
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class LM(Task):
         source: str | None = None,
         tokenizer: str | None = None,
         vocab_size: int = 50257,
-        scored: str = ALL,
+        loss_on: str = ALL,
         block_len: int = 8192,
         overlap: int = 0,
         evaluation_batch_size: int = 1,
@@ -81,7 +81,7 @@ class LM(Task):
         sample_tokens: int = 100,
     ) -> None:
         self.dataset, self.source, self.tokenizer = dataset, source, tokenizer
-        self.vocab_size, self.scored, self.block_len = vocab_size, scored, block_len
+        self.vocab_size, self.loss_on, self.block_len = vocab_size, loss_on, block_len
         self.overlap, self.evaluation_batch_size = overlap, evaluation_batch_size
         self.context_lengths = tuple(context_lengths)
         self.context_tokens, self.sample_tokens = context_tokens, sample_tokens
@@ -103,7 +103,7 @@ class LM(Task):
     @property
     def _asks(self) -> bool:
         """Whether answers are learnt and scored alone."""
-        return self.scored == ANSWERS and self.dataset == "synthetic"
+        return self.loss_on == ANSWERS and self.dataset == "synthetic"
 
     @property
     def _word_perplexities(self) -> list[str]:
@@ -112,7 +112,7 @@ class LM(Task):
         return [*names, "word_ppl_overlap"] if self.overlap else names
 
     def check(self) -> None:
-        check_scored(self.scored)
+        check_loss_on(self.loss_on)
         if min(self.block_len, self.evaluation_batch_size, self.sample_tokens, *self.context_lengths) < 1:
             raise UserError(
                 "task.block_len, evaluation_batch_size, sample_tokens and context_lengths must be at least 1"
@@ -121,25 +121,25 @@ class LM(Task):
         if not 0 <= self.overlap < self.block_len:
             raise UserError(f"task.overlap must be from 0 to below task.block_len {self.block_len}, got {self.overlap}")
 
-    def join(self, cell: Mapping[str, Any]) -> None:
-        self.recurrence = cell["trainer"]["recurrence"]
-        if self.recurrence and self.overlap:
-            raise UserError("task.overlap repeats what trainer.recurrence remembers: set task.overlap=0")
+    def bind_config(self, cell: Mapping[str, Any]) -> None:
+        self.memory_length = cell["trainer"]["memory_length"]
+        if self.memory_length and self.overlap:
+            raise UserError("task.overlap repeats what trainer.memory_length remembers: set task.overlap=0")
 
-    def begin(self, backbone: Backbone) -> None:
-        if self.recurrence:
-            cast(RecurrentLM, backbone).no_past(1, self.recurrence)  # a network that cannot remember says so
+    def load_initial_weights(self, backbone: Backbone) -> None:
+        if self.memory_length:
+            cast(RecurrentLM, backbone).no_past(1, self.memory_length)  # a network that cannot remember says so
 
     @property
-    def variant(self) -> str:
-        return f"recurrence {self.recurrence}" if self.recurrence else ""
+    def config_variant(self) -> str:
+        return f"recurrence {self.memory_length}" if self.memory_length else ""
 
     def setup(self, data_root: Path | None) -> None:
         books = find_books(self.dataset, self.source, data_root, synthetic=SyntheticBooks(generate_book))
         self.corpus = read_corpus(books, tokenizer=self.tokenizer, vocab_size=self.vocab_size)
         self._facts = Facts.of(self.corpus) if self._asks else None
         self._training: Blocks | BookBlocks
-        if self.recurrence:
+        if self.memory_length:
             self._training = BookBlocks(self.corpus, "train", self.block_len)
         else:
             self._training = Blocks(self.corpus, "train", self.block_len, whole=True)
@@ -147,7 +147,7 @@ class LM(Task):
     @property
     def _context(self) -> int:
         """The tokens of a training block and those that are remembered before it."""
-        return self.block_len + self.recurrence
+        return self.block_len + self.memory_length
 
     def fingerprint(self) -> dict[str, Any]:
         return {**self.corpus.key, "dictionary": self.corpus.size, "unknown": self.corpus.unknown}
@@ -165,8 +165,10 @@ class LM(Task):
             return self.recurrent_loss(backbone, batch, None)[0]
         return self.token_losses(backbone, batch)[self._is_scored(batch[:, 1:])].mean()
 
-    def recurrent_loss(self, backbone: Backbone, batch: Stretch, past: State | None) -> tuple[Tensor, State]:
-        losses, past = stretch_losses(backbone, self.corpus.size, batch, past, self.recurrence)
+    def recurrent_loss(
+        self, backbone: Backbone, batch: Stretch, past: DecodeState | None
+    ) -> tuple[Tensor, DecodeState]:
+        losses, past = stretch_losses(backbone, self.corpus.size, batch, past, self.memory_length)
         scored = self._is_scored(batch.tokens[:, 1:])
         return losses[scored].sum() / scored.sum().clamp(min=1), past
 
@@ -184,7 +186,7 @@ class LM(Task):
     ) -> tuple[float, int]:
         """Mean over every scored token of a part, in blocks of ``length`` that do not overlap; and how many tokens."""
         total, count = 0.0, 0
-        if self.recurrence:
+        if self.memory_length:
             for tokens, found in self._books(backbone, batches, part, length, limit):
                 losses = found[self._is_scored(tokens)]
                 total += losses.double().sum().item()
@@ -243,7 +245,7 @@ class LM(Task):
 
     def _level_scores(self, facts: Facts, backbone: Backbone, batches: Batches) -> dict[str, float]:
         scores = FactScores(facts, LEVELS)
-        if self.recurrence:
+        if self.memory_length:
             for tokens, losses in self._books(backbone, batches, "test", self._context):
                 scores.add(tokens[None], losses[None])
             return scores.perplexities()
@@ -263,12 +265,12 @@ class LM(Task):
     def _looked_up(self, facts: Facts, window: int) -> dict[str, float]:
         scores = FactScores(facts, LEVELS)
         blocks = Blocks(self.corpus, "test", self.block_len, whole=True)
-        rows = books(self.corpus, "test") if self.recurrence else (blocks[i] for i in range(len(blocks)))
+        rows = books(self.corpus, "test") if self.memory_length else (blocks[i] for i in range(len(blocks)))
         for tokens in rows:
             scores.add_look_up(tokens, window)
         return {"ppl": perplexity(scores.mean), **scores.perplexities()}
 
-    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
+    def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         draw_contexts(self._contexts, self._context, f"LM {self.dataset}", folder / "contexts.png")
         network = cast(TokenLM, backbone)
         prompts = next(batches(Blocks(self.corpus, "test", min(64, self.block_len), whole=True), 2))

@@ -67,8 +67,8 @@ class Photographs:
     def examples(self) -> Iterable[tuple[str, Iterable[Example]]]:
         images, labels = (np.concatenate(x) for x in zip(*(read_batch(self.folder / n) for n in TRAIN), strict=True))
         order = shuffled(len(labels))
-        held_out = len(labels) // HELD_OUT
-        for part, rows in (("train", order[held_out:]), ("validation", order[:held_out])):
+        validation_split = len(labels) // HELD_OUT
+        for part, rows in (("train", order[validation_split:]), ("validation", order[:validation_split])):
             yield part, (Example((images[i].tobytes(),), int(labels[i])) for i in rows)
         test = zip(*read_batch(self.folder / TEST[0]), strict=True)
         yield "test", (Example((image.tobytes(),), int(label)) for image, label in test)

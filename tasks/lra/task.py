@@ -40,7 +40,7 @@ BLACK = 1
     datasets="listops text retrieval image pathfinder pathx listops_synthetic text_synthetic retrieval_synthetic "
     "image_synthetic pathfinder_synthetic pathx_synthetic",
     backbones={"encoder": "NS"},
-    indexed=False,
+    in_index=False,
 )
 class LongRangeArena(Task):
     """Name the class of a long sequence.
@@ -59,13 +59,13 @@ class LongRangeArena(Task):
         examples, test_examples: generated for the training part, and for each of the others.
         brackets: ``kept``, or ``dropped`` as in Skyformer's copy of listops: closing brackets are left out, and with
             them most of what the value follows from.
-        black: the darkest pixels of an image are ``seen``, or ``padding`` as in LRA and Skyformer, which take the id 0
-            for the end of a text.
-        held_out: the validation part of text is a tenth of ``train``, or as published the ``test`` part itself.
+        zero_pixel_is_padding: treat the darkest pixels of an image as padding, as in LRA and Skyformer, which take the
+            id 0 for the end of a text.
+        validation_split: the validation part of text is a tenth of ``train``, or as published the ``test`` part itself.
         evaluation_batch_size: examples a batch in validation and test.
     """
 
-    calls: ClassVar = (PairClassifier,)
+    required_protocols: ClassVar = (PairClassifier,)
     packages: ClassVar[Mapping[str, str]] = {"PIL": "vision"}
 
     def __init__(
@@ -82,15 +82,16 @@ class LongRangeArena(Task):
         examples: int = 96000,
         test_examples: int = 2000,
         brackets: str = "kept",
-        black: str = "seen",
-        held_out: str = "train",
+        zero_pixel_is_padding: bool = False,
+        validation_split: str = "train",
         evaluation_batch_size: int = 32,
     ) -> None:
         self.dataset, self.length, self.min_length = dataset, length, min_length
         self.max_depth, self.max_arguments = max_depth, max_arguments
         self.side, self.segments, self.distractors = side, segments, distractors
         self.examples, self.test_examples = examples, test_examples
-        self.brackets, self.black, self.held_out = brackets, black, held_out
+        self.brackets, self.validation_split = brackets, validation_split
+        self.zero_pixel_is_padding = zero_pixel_is_padding
         self.evaluation_batch_size = evaluation_batch_size
 
     @property
@@ -103,10 +104,14 @@ class LongRangeArena(Task):
         return self.question in ("image", *PATHS)
 
     @property
-    def variant(self) -> str:
+    def config_variant(self) -> str:
         """What is as in a published run, and not as it should be."""
-        published = {"brackets": "dropped", "black": "padding", "held_out": "test"}
-        return ", ".join(f"{name} {value}" for name, value in published.items() if getattr(self, name) == value)
+        published = {
+            "brackets dropped": self.brackets == "dropped",
+            "black padding": self.zero_pixel_is_padding,
+            "validated on test": self.validation_split == "test",
+        }
+        return ", ".join(name for name, holds in published.items() if holds)
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -120,11 +125,11 @@ class LongRangeArena(Task):
                 raise UserError(f"task.{name} must be at least {smallest}, got {getattr(self, name)}")
         for name, known, serves in (
             ("brackets", ("kept", "dropped"), ("listops",)),
-            ("black", ("seen", "padding"), ("image", *PATHS)),
-            ("held_out", ("train", "test"), ("text",)),
+            ("zero_pixel_is_padding", (False, True), ("image", *PATHS)),
+            ("validation_split", ("train", "test"), ("text",)),
         ):
             if getattr(self, name) not in known:
-                raise UserError(f"task.{name} must be {' or '.join(known)}, got '{getattr(self, name)}'")
+                raise UserError(f"task.{name} must be {' or '.join(map(str, known))}, got '{getattr(self, name)}'")
             if getattr(self, name) != known[0] and self.question not in serves:
                 raise UserError(f"task.{name} is of {', '.join(serves)}, not of {self.question}")
         if is_generated(self.dataset):
@@ -171,7 +176,7 @@ class LongRangeArena(Task):
         if self.question == "listops":
             return listops.TreeFiles(found(listops.FILES["train"]))
         if self.question == "text":
-            return text.Reviews(found(text.INSIDE), held_out=self.held_out == "train")
+            return text.Reviews(found(text.INSIDE), validation_split=self.validation_split == "train")
         if self.question == "retrieval":
             return retrieval.Papers(found(retrieval.FILES["train"]))
         return images.Photographs(found(images.TRAIN[0]))
@@ -213,7 +218,7 @@ class LongRangeArena(Task):
 
     def _hidden(self, ids: Tensor) -> Tensor | None:
         """What no attention sees, [B, N]; None where nothing is hidden. An image that is all black is seen."""
-        hidden = ids == (BLACK if self.black == "padding" else NOTHING)
+        hidden = ids == (BLACK if self.zero_pixel_is_padding else NOTHING)
         hidden &= ~hidden.all(dim=1, keepdim=True)
         return hidden if bool(hidden.any()) else None
 
@@ -239,7 +244,7 @@ class LongRangeArena(Task):
         train, test = self.parts["train"], self.parts["test"]
         return {name: {"accuracy": answer(train, test)} for name, answer in answers.items()}
 
-    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
+    def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         batch = next(batches(self.parts["test"], 8))
         guesses = self.logits(backbone, batch).argmax(-1)
         if self.has_pixels:

@@ -27,17 +27,17 @@ class Reviews:
 
     Args:
         folder: ``aclImdb``.
-        held_out: hold out a tenth of the training part for validation; else the validation part is the test part, as
-            published.
+        validation_split: hold out a tenth of the training part for validation; else the validation part is the test
+            part, as published.
     """
 
     folder: Path
-    held_out: bool = True
+    validation_split: bool = True
 
     @property
     def key(self) -> dict[str, Any]:
         files = [path for part in ("train", "test") for path, _ in self._files(part)]
-        return {"reader": "reviews 1", "files": stamp(files), "held_out": self.held_out}
+        return {"reader": "reviews 1", "files": stamp(files), "held_out": self.validation_split}
 
     def _files(self, part: str) -> list[tuple[Path, int]]:
         found = []
@@ -50,9 +50,9 @@ class Reviews:
 
     def examples(self) -> Iterable[tuple[str, Iterable[Example]]]:
         train, test = self._files("train"), self._files("test")
-        order = shuffled(len(train)) if self.held_out else list(range(len(train)))
-        kept = max(1, len(train) // HELD_OUT) if self.held_out else 0
-        validation = [train[i] for i in order[:kept]] if self.held_out else test
+        order = shuffled(len(train)) if self.validation_split else list(range(len(train)))
+        kept = max(1, len(train) // HELD_OUT) if self.validation_split else 0
+        validation = [train[i] for i in order[:kept]] if self.validation_split else test
         for part, files in zip(PARTS, ([train[i] for i in order[kept:]], validation, test), strict=True):
             yield part, (Example((read_review(path),), label) for path, label in files)
 

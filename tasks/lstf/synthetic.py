@@ -7,7 +7,8 @@ past show the colour of each day, all its rows; the legend says the level of eac
 
 * ``direct``, the first 6 rows to forecast: the calendar names hour and colour. One look-up in the past (NC) finds the
   values; their level must have been brought to them before (NS), for the decoder, of one layer, reads the past once.
-* ``told`` and ``told_far``, 12 rows each: the calendar names the hour alone. The ``direct`` row of the same hour said
+* ``lookup`` and ``long_lookup``, 12 rows each: the calendar names the hour alone. The ``direct`` row of the same hour
+  said
   the colour, 6 to 29 rows before, and nothing in the past knows it: one look-up among the decoder's own rows (CS)
   more.
 """
@@ -25,7 +26,7 @@ CHANNELS = 7
 """Two of colour, five of values."""
 LEGEND = TOLD * DAYS
 PAST, HORIZON = LEGEND + DAYS * HOURS, 5 * HOURS
-LEVELS = {"direct": slice(0, 6), "told": slice(6, 18), "told_far": slice(18, 30)}
+LEVELS = {"direct": slice(0, 6), "lookup": slice(6, 18), "long_lookup": slice(18, 30)}
 NOISE = 0.1
 RADIUS = 3.0
 """Of the circles of hours, days and colours, in units of a network's positions."""

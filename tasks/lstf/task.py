@@ -40,7 +40,7 @@ class LSTF(Task):
             reported beside them as ``mse_all_windows`` and ``mae_all_windows``.
     """
 
-    calls: ClassVar = (Forecaster,)
+    required_protocols: ClassVar = (Forecaster,)
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class LSTF(Task):
         self.test_windows = test_windows
 
     @property
-    def variant(self) -> str:
+    def config_variant(self) -> str:
         return self.features
 
     @property
@@ -178,7 +178,7 @@ class LSTF(Task):
             "ridge": {"mse": linear.mse, "mae": linear.mae},
         }
 
-    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
+    def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         count = len(self._test)
         chosen = torch.utils.data.Subset(self._test, [0, count // 3, 2 * count // 3, count - 1])
         batch = next(batches(chosen, 4))

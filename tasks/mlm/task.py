@@ -14,7 +14,7 @@ from cab.backbone_protocols import MaskedLM
 from cab.task import Batches, Metric
 from tasks.corpus.blocks import PackedLines
 from tasks.corpus.books import SyntheticBooks, find_books
-from tasks.corpus.facts import ALL, ANSWERS, Facts, FactScores, check_scored
+from tasks.corpus.facts import ALL, ANSWERS, Facts, FactScores, check_loss_on
 from tasks.corpus.losses import token_losses
 from tasks.corpus.tokens import NUM_SPECIAL, PAD, perplexity, read_corpus, unigram_loss
 from tasks.mlm.synthetic import LEVELS, generate_book
@@ -31,7 +31,7 @@ class MLM(Task):
     Args:
         dataset: pg19, wikitext103, wikitext2 or synthetic, as of the task ``lm``.
         source, tokenizer, vocab_size: as of the task ``lm``.
-        scored: ``all`` tokens, or of generated pages the ``answers`` alone: what is chosen. Others have none.
+        loss_on: ``all`` tokens, or of generated pages the ``answers`` alone: what is chosen. Others have none.
         block_len: most tokens of a page, packed from whole lines.
         mask_share: part of the tokens that is chosen; 80 percent of them become the mask, 10 percent a random
             token, 10 percent stay.
@@ -41,7 +41,7 @@ class MLM(Task):
     """
 
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
-    calls: ClassVar = (MaskedLM,)
+    required_protocols: ClassVar = (MaskedLM,)
 
     def __init__(
         self,
@@ -50,14 +50,14 @@ class MLM(Task):
         source: str | None = None,
         tokenizer: str | None = None,
         vocab_size: int = 50257,
-        scored: str = ALL,
+        loss_on: str = ALL,
         block_len: int = 2048,
         mask_share: float = 0.15,
         scored_part: str = "test",
         evaluation_batch_size: int = 8,
     ) -> None:
         self.dataset, self.source, self.tokenizer = dataset, source, tokenizer
-        self.vocab_size, self.scored, self.block_len = vocab_size, scored, block_len
+        self.vocab_size, self.loss_on, self.block_len = vocab_size, loss_on, block_len
         self.mask_share, self.scored_part = mask_share, scored_part
         self.evaluation_batch_size = evaluation_batch_size
 
@@ -73,10 +73,10 @@ class MLM(Task):
     @property
     def _asks(self) -> bool:
         """Whether answers are learnt and scored alone."""
-        return self.scored == ANSWERS and self.dataset == "synthetic"
+        return self.loss_on == ANSWERS and self.dataset == "synthetic"
 
     def check(self) -> None:
-        check_scored(self.scored)
+        check_loss_on(self.loss_on)
         if self.scored_part not in ("test", "validation"):
             raise UserError(f"task.scored_part must be test or validation, got '{self.scored_part}'")
         if not 0.0 < self.mask_share <= 1.0:
@@ -179,7 +179,7 @@ class MLM(Task):
             scores.add_look_up(self.parts[self.scored_part].__getitems__([i])[0], window)
         return {"ppl": perplexity(scores.mean), **scores.perplexities()}
 
-    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
+    def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         """Pages of the test part with the chosen tokens in brackets: what stands there, and what is predicted."""
         tokens = next(batches(self.parts["test"], 2))
         seen, places = self.hide(tokens, torch.Generator().manual_seed(0))

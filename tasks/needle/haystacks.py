@@ -53,7 +53,7 @@ class Haystacks(Dataset[Haystack]):
     part: str
     count: int
     length: int
-    needles: int
+    num_needles: int
 
     def __len__(self) -> int:
         return self.count
@@ -64,12 +64,12 @@ class Haystacks(Dataset[Haystack]):
 
     def _made(self, row: int) -> tuple[np.ndarray, np.ndarray]:
         rng = np.random.default_rng([PARTS.index(self.part), self.length, row])
-        hay = self.length - 2 * self.needles
+        hay = self.length - 2 * self.num_needles
         tokens = np.empty(self.length, dtype=np.int64)
         tokens[:hay] = 1 + rng.integers(HAY, size=hay)
-        places = rng.permutation(hay)[: self.needles]
-        names = rng.permutation(len(NAMES))[: self.needles]
-        things = rng.integers(len(THINGS), size=self.needles)
+        places = rng.permutation(hay)[: self.num_needles]
+        names = rng.permutation(len(NAMES))[: self.num_needles]
+        things = rng.integers(len(THINGS), size=self.num_needles)
         tokens[places] = FIRST_FACT + names * len(THINGS) + things
         tokens[hay::2], tokens[hay + 1 :: 2] = FIRST_NAME + names, FIRST_THING + things
         return tokens, places / hay

@@ -30,7 +30,12 @@ class Found(NamedTuple):
 
 
 @register_task(
-    "needle", paper="Kamradt 2023", datasets="synthetic", backbones={"gpt2": "CS"}, indexed=False, tuned_as="lm"
+    "needle",
+    paper="Kamradt 2023",
+    datasets="synthetic",
+    backbones={"gpt2": "CS"},
+    in_index=False,
+    options_from_task="lm",
 )
 class Needle(Task):
     """Say which thing stood with a name, once, at any depth of a text; learnt at one length, asked at longer ones too.
@@ -42,13 +47,13 @@ class Needle(Task):
         length: tokens of a text in training, questions included.
         multiples: lengths of the texts that are tested, in lengths of training; the first is 1, and its accuracy is the
             score.
-        needles: facts of a text, all asked for; at every length as many.
+        num_needles: facts of a text, all asked for; at every length as many.
         depths: parts of a text, as long as each other, whose facts are scored apart.
         examples, test_examples: of the training part, and of validation and of each length of the test.
         evaluation_batch_size: texts a batch in validation and test.
     """
 
-    calls: ClassVar = (TokenLM,)
+    required_protocols: ClassVar = (TokenLM,)
 
     def __init__(
         self,
@@ -56,21 +61,21 @@ class Needle(Task):
         dataset: str,
         length: int = 2048,
         multiples: Sequence[int] = (1, 2, 4),
-        needles: int = 8,
+        num_needles: int = 8,
         depths: int = 5,
         examples: int = 100_000,
         test_examples: int = 512,
         evaluation_batch_size: int = 8,
     ) -> None:
         self.dataset, self.length, self.multiples = dataset, length, tuple(multiples)
-        self.needles, self.depths = needles, depths
+        self.num_needles, self.depths = num_needles, depths
         self.examples, self.test_examples = examples, test_examples
         self.evaluation_batch_size = evaluation_batch_size
 
     @property
-    def variant(self) -> str:
+    def config_variant(self) -> str:
         """What makes finding harder."""
-        return f"{self.needles} facts, learnt at {self.length} tokens"
+        return f"{self.num_needles} facts, learnt at {self.length} tokens"
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -97,26 +102,30 @@ class Needle(Task):
         return [f"accuracy_{length}_depth_{100 * (2 * part + 1) // (2 * self.depths)}" for part in range(self.depths)]
 
     def check(self) -> None:
-        least = dict.fromkeys(("needles", "examples", "test_examples", "evaluation_batch_size"), 1)
+        least = dict.fromkeys(("num_needles", "examples", "test_examples", "evaluation_batch_size"), 1)
         for name, smallest in least.items():
             if getattr(self, name) < smallest:
                 raise UserError(f"task.{name} must be at least {smallest}, got {getattr(self, name)}")
-        if self.needles > len(NAMES):
-            raise UserError(f"task.needles must be at most {len(NAMES)}, the names that there are, got {self.needles}")
+        if self.num_needles > len(NAMES):
+            raise UserError(
+                f"task.num_needles must be at most {len(NAMES)}, the names that there are, got {self.num_needles}"
+            )
         if not 1 <= self.depths <= 50:
             raise UserError(f"task.depths must be from 1 to 50, got {self.depths}")
-        if self.length < 3 * self.needles:
+        if self.length < 3 * self.num_needles:
             raise UserError(
-                f"task.length must be at least {3 * self.needles}, for {self.needles} facts and as many questions and "
-                f"answers, got {self.length}"
+                f"task.length must be at least {3 * self.num_needles}, for {self.num_needles} facts and as many "
+                f"questions and answers, got {self.length}"
             )
         if self.multiples[:1] != (1,) or any(a >= b for a, b in zip(self.multiples, self.multiples[1:], strict=False)):
             raise UserError(f"task.multiples must begin with 1 and grow, got {list(self.multiples)}")
 
     def setup(self, data_root: Path | None) -> None:  # noqa: ARG002
         counts = dict(zip(PARTS, (self.examples, self.test_examples, self.test_examples), strict=True))
-        self.parts = {part: Haystacks(part, count, self.length, self.needles) for part, count in counts.items()}
-        self._tests = {length: Haystacks("test", self.test_examples, length, self.needles) for length in self.lengths}
+        self.parts = {part: Haystacks(part, count, self.length, self.num_needles) for part, count in counts.items()}
+        self._tests = {
+            length: Haystacks("test", self.test_examples, length, self.num_needles) for length in self.lengths
+        }
 
     def fingerprint(self) -> dict[str, Any]:
         parts = {**self.parts, **{str(length): part for length, part in self._tests.items()}}
@@ -178,11 +187,11 @@ class Needle(Task):
         scores = {}
         for length, part in self._tests.items():
             answers = part.__getitems__(list(range(len(part)))).answers - FIRST_THING
-            told = F.one_hot(answers).sum(dim=1).double() / self.needles
+            told = F.one_hot(answers).sum(dim=1).double() / self.num_needles
             scores[f"accuracy_{length}"] = told.amax(dim=1).mean().item()
         return {"commonest_told": {"accuracy": scores[f"accuracy_{self.length}"], **scores}}
 
-    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
+    def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         draw_grid(self._grid, self.length, folder / "needles.png")
         batch = next(batches(self.parts["test"], 4))
         write_answers(batch, self.logits(backbone, batch).argmax(-1), folder / "answers.txt")

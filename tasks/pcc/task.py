@@ -32,14 +32,14 @@ class PCC(Task):
         partial_points, complete_points: points of the input, and of the truth.
         f_score_of: points of a completed cloud that its F-score counts: ``real``, or ``all``, as published: the zeros
             that fill a short view up count as points that are wrong; the score of the real ones is beside it.
-        chosen_on: part whose Chamfer distance chooses the checkpoint: ``val``, or ``test``, as published: the
+        validation_split: part whose Chamfer distance chooses the checkpoint: ``val``, or ``test``, as published: the
             scores of the validation part, which then chose nothing, are beside those of the test part.
         batch_norm: momentum of batch norms: ``constant``, or ``decaying`` from 0.9 by half every 21 epochs, as
             published.
         evaluation_batch_size: shapes a batch in validation; the test is one by one.
     """
 
-    calls: ClassVar = (PointCompleter,)
+    required_protocols: ClassVar = (PointCompleter,)
 
     def __init__(
         self,
@@ -50,17 +50,17 @@ class PCC(Task):
         partial_points: int = 2048,
         complete_points: int = 16384,
         f_score_of: str = "real",
-        chosen_on: str = "val",
+        validation_split: str = "val",
         batch_norm: str = "constant",
         evaluation_batch_size: int = 8,
     ) -> None:
         self.dataset, self.list_file, self.sample_part = dataset, list_file, sample_part
         self.partial_points, self.complete_points = partial_points, complete_points
-        self.chosen_on, self.batch_norm, self.f_score_of = chosen_on, batch_norm, f_score_of
+        self.validation_split, self.batch_norm, self.f_score_of = validation_split, batch_norm, f_score_of
         self.evaluation_batch_size = evaluation_batch_size
 
     @property
-    def variant(self) -> str:
+    def config_variant(self) -> str:
         return f"scored on {self.sample_part}" if self.sample_part else ""
 
     @property
@@ -68,7 +68,7 @@ class PCC(Task):
         scored = [Metric(name, unit, higher_is_better=higher) for name, (unit, higher) in NAMES.items()]
         if self.f_score_of == "all":
             scored.append(Metric("f_score_real", "", True, primary=False))
-        if self.chosen_on == "val":
+        if self.validation_split == "val":
             return tuple(scored)
         beside = [Metric(f"{m.name}_unseen", m.unit, m.higher_is_better, primary=False) for m in scored]
         return (*scored, *beside)
@@ -76,7 +76,7 @@ class PCC(Task):
     def check(self) -> None:
         for name, value, known in (
             ("f_score_of", self.f_score_of, ("real", "all")),
-            ("chosen_on", self.chosen_on, ("val", "test")),
+            ("validation_split", self.validation_split, ("val", "test")),
             ("batch_norm", self.batch_norm, ("constant", "decaying")),
             ("sample_part", self.sample_part, (None, "train", "val", "test")),
         ):
@@ -129,14 +129,14 @@ class PCC(Task):
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         """Chamfer distance (l1) x 1000 of the fine points."""
-        part, total = self.parts[self.chosen_on], 0.0
+        part, total = self.parts[self.validation_split], 0.0
         for batch in batches(part, self.evaluation_batch_size):
             total += chamfer_l1(backbone(batch["partial"])[1].float(), batch["complete"]).sum().item()
         return 1000.0 * total / len(part)
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         scores = self._scores(backbone, batches, "test")
-        if self.chosen_on == "val":
+        if self.validation_split == "val":
             return scores
         return scores | {f"{k}_unseen": v for k, v in self._scores(backbone, batches, "val").items()}
 
@@ -154,7 +154,7 @@ class PCC(Task):
             "mirrored": mean_scores(((mirrored(pair["partial"]), pair["complete"]) for pair in pairs), self.f_score_of),
         }
 
-    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
+    def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         count = min(4, len(self.parts["test"]))
         batch = next(batches(torch.utils.data.Subset(self.parts["test"], range(count)), count))
         columns = {"seen": batch["partial"], "completed": backbone(batch["partial"])[1], "truth": batch["complete"]}

@@ -20,7 +20,7 @@ FILLER, QUESTION, VALUES = 1, 2, 3
 
 
 def recall(
-    rng: np.random.Generator, rows: int, *, vocab_size: int, pairs: int, distance: int, noise: float, asked: int
+    rng: np.random.Generator, rows: int, *, vocab_size: int, pairs: int, distance: int, noise: float, num_queries: int
 ) -> Questions:
     """Facts in random order, fillers, then keys whose values are to be said.
 
@@ -30,7 +30,7 @@ def recall(
         distance: fillers between the facts and the questions.
         noise: share of the facts whose keys are never asked for, and are none of the others; they come on top of
             ``pairs``.
-        asked: questions of an example; a key is asked for again only when there are more questions than pairs.
+        num_queries: questions of an example; a key is asked for again only when there are more questions than pairs.
     """
     keys = VALUES + vocab_size
     told = rng.permuted(np.tile(np.arange(vocab_size), (rows, 1)), axis=1)[:, :pairs]
@@ -46,8 +46,8 @@ def recall(
         )
         order = rng.permuted(np.tile(np.arange(pairs + never), (rows, 1)), axis=1)[..., None]
         facts = np.take_along_axis(np.concatenate([facts, noisy], axis=1), order, axis=1)
-    rounds = -(-asked // pairs)
-    chosen = rng.permuted(np.tile(np.arange(pairs), (rows * rounds, 1)), axis=1).reshape(rows, -1)[:, :asked]
+    rounds = -(-num_queries // pairs)
+    chosen = rng.permuted(np.tile(np.arange(pairs), (rows * rounds, 1)), axis=1).reshape(rows, -1)[:, :num_queries]
     said = np.take_along_axis(told, chosen, axis=1)
     answers = VALUES + np.take_along_axis(values, chosen, axis=1)
     return questions(_far(facts, distance), np.stack([keys + said, np.full_like(said, QUESTION)], axis=-1), answers)

@@ -32,7 +32,7 @@ ALL, ANSWERS = "all", "answers"
     datasets="recall noisy copying compression mad_recall mad_noisy mad_fuzzy mad_copying mad_memorization mqar "
     "copy reverse addition",
     backbones={"mixer": "NS CS NC CC"},
-    only={
+    dataset_patterns={
         "mad_recall": "CS",
         "mad_noisy": "CS",
         "mad_fuzzy": "CS",
@@ -43,7 +43,7 @@ ALL, ANSWERS = "all", "answers"
         "reverse": "CS",
         "addition": "CS",
     },
-    indexed=False,
+    in_index=False,
 )
 class Probe(Task):
     """Answer questions that need one thing of an attention: looking up, picking out, keeping order, packing.
@@ -61,13 +61,13 @@ class Probe(Task):
         pairs: facts of an example, or symbols to copy or to pack.
         distance: places without content between what is told and what is asked.
         noise: share of the pairs that are never asked for.
-        asked: questions of an example of ``recall`` and ``noisy``.
+        num_queries: questions of an example of ``recall`` and ``noisy``.
         train_on: the ``answers``, or ``all`` next tokens, as MAD does in recall.
         examples, test_examples: of the training part, and of each of the others.
         evaluation_batch_size: examples a batch in validation and test.
     """
 
-    calls: ClassVar = (Prober,)
+    required_protocols: ClassVar = (Prober,)
 
     def __init__(
         self,
@@ -79,19 +79,19 @@ class Probe(Task):
         pairs: int = 16,
         distance: int = 0,
         noise: float = 0.0,
-        asked: int = 16,
+        num_queries: int = 16,
         train_on: str = ANSWERS,
         examples: int = 12800,
         test_examples: int = 1280,
         evaluation_batch_size: int = 128,
     ) -> None:
         self.dataset, self.vocab_size, self.length, self.longer_length = dataset, vocab_size, length, longer_length
-        self.pairs, self.distance, self.noise, self.asked = pairs, distance, noise, asked
+        self.pairs, self.distance, self.noise, self.num_queries = pairs, distance, noise, num_queries
         self.train_on, self.examples, self.test_examples = train_on, examples, test_examples
         self.evaluation_batch_size = evaluation_batch_size
 
     @property
-    def variant(self) -> str:
+    def config_variant(self) -> str:
         """The settings that make a question harder."""
         settings = {"vocabulary": self.vocab_size}
         if self.dataset in (*IN_CONTEXT, *PACKED):
@@ -113,7 +113,7 @@ class Probe(Task):
         )
 
     def check(self) -> None:
-        least = {"vocab_size": 2, "length": 4, "longer_length": 4, "pairs": 1, "asked": 1}
+        least = {"vocab_size": 2, "length": 4, "longer_length": 4, "pairs": 1, "num_queries": 1}
         least |= dict.fromkeys(("examples", "test_examples", "evaluation_batch_size"), 1)
         for name, smallest in least.items():
             if getattr(self, name) < smallest:
@@ -161,7 +161,7 @@ class Probe(Task):
         rows = self.examples if part == "train" else self.test_examples
         sizes: dict[str, Any] = {"vocab_size": self.vocab_size}
         packed = {**sizes, "pairs": self.pairs, "distance": self.distance}
-        asked = {**packed, "noise": self.noise, "asked": self.asked}
+        asked = {**packed, "noise": self.noise, "num_queries": self.num_queries}
         fixed = {**sizes, "length": self.longer_length if part == "longer" else self.length}
         everything = part == "train" and self.train_on == ALL
         make = {
@@ -228,10 +228,10 @@ class Probe(Task):
         if self.dataset in IN_CONTEXT:
             told = self.parts["test"].questions.context[..., 1]
             told = told.where(told > 0, -torch.arange(1, told.shape[1] + 1))  # fillers differ, and are no mode
-            found["commonest_told"] = told.mode(dim=1, keepdim=True).values.expand(-1, self.asked)
+            found["commonest_told"] = told.mode(dim=1, keepdim=True).values.expand(-1, self.num_queries)
         return {name: _share(guess, self.parts["test"].questions.answers) for name, guess in found.items()}
 
-    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
+    def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         batch = next(batches(self.parts["test"], 4))
         write_answers(batch, ask(backbone, batch).argmax(-1), folder / "answers.txt")
 

@@ -30,7 +30,7 @@ class SR(Task):
     Args:
         dataset: ffhq (trained on FFHQ, scored on CelebA-HQ), or synthetic.
         low_resolution, high_resolution: sides of the images.
-        held_out: score on so many of the last FFHQ images, which are then not trained on, in place of CelebA-HQ.
+        num_held_out: score on so many of the last FFHQ images, which are then not trained on, in place of CelebA-HQ.
         diffusion_steps: noise levels of training and sampling; 2,000 as published.
         step_of: what a step of the noise schedule is drawn for in training: each ``image``, or, as in the public
             implementation, the whole ``batch``, whose images then have nearly one level of noise.
@@ -40,7 +40,7 @@ class SR(Task):
     """
 
     packages: ClassVar[Mapping[str, str]] = {"skimage": "vision", "PIL": "vision"}
-    calls: ClassVar = (Denoiser,)
+    required_protocols: ClassVar = (Denoiser,)
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class SR(Task):
         dataset: str,
         low_resolution: int = 16,
         high_resolution: int = 128,
-        held_out: int = 0,
+        num_held_out: int = 0,
         diffusion_steps: int = 2000,
         step_of: str = "image",
         scored_images: str = "all",
@@ -56,12 +56,12 @@ class SR(Task):
     ) -> None:
         self.dataset = dataset
         self.low_resolution, self.high_resolution = low_resolution, high_resolution
-        self.held_out, self.diffusion_steps, self.step_of = held_out, diffusion_steps, step_of
+        self.num_held_out, self.diffusion_steps, self.step_of = num_held_out, diffusion_steps, step_of
         self.scored_images, self.evaluation_batch_size = scored_images, evaluation_batch_size
 
     @property
-    def variant(self) -> str:
-        return f"held out {self.held_out}" if self.held_out else ""
+    def config_variant(self) -> str:
+        return f"held out {self.num_held_out}" if self.num_held_out else ""
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -80,10 +80,10 @@ class SR(Task):
                 "task.high_resolution must be a multiple of task.low_resolution, which is at least 4, got "
                 f"{self.high_resolution} and {self.low_resolution}"
             )
-        if self.held_out < 0 or min(self.diffusion_steps, self.evaluation_batch_size) < 1:
+        if self.num_held_out < 0 or min(self.diffusion_steps, self.evaluation_batch_size) < 1:
             raise UserError("task.diffusion_steps and evaluation_batch_size must be at least 1, held_out at least 0")
-        if self.dataset == "synthetic" and self.held_out:
-            raise UserError("task.held_out is for ffhq: the synthetic images have parts of their own")
+        if self.dataset == "synthetic" and self.num_held_out:
+            raise UserError("task.num_held_out is for ffhq: the synthetic images have parts of their own")
 
     def setup(self, data_root: Path | None) -> None:
         sizes = {"low": self.low_resolution, "high": self.high_resolution}
@@ -97,10 +97,10 @@ class SR(Task):
             self._about: dict[str, Any] = {"generator": 2, "images": SYNTHETIC, **sizes}
             return
         pairs, about = read_pairs("ffhq", data_root, **sizes)
-        rest = len(pairs) - self.held_out
+        rest = len(pairs) - self.num_held_out
         if rest < 1:
-            raise UserError(f"task.held_out {self.held_out} leaves none of the {len(pairs)} images to train on")
-        if self.held_out:
+            raise UserError(f"task.num_held_out {self.num_held_out} leaves none of the {len(pairs)} images to train on")
+        if self.num_held_out:
             self._test = pairs.part(rest, len(pairs), mirror=False)
             about_test: dict[str, Any] = {}
         else:
@@ -167,7 +167,7 @@ class SR(Task):
         pairs = zip(self._test.blurred, self._test.truth, strict=True)
         return {"bicubic": self._means([similarity(blurred, truth) for blurred, truth in pairs])}
 
-    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
+    def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         batch = next(batches(self._test.part(0, min(6, len(self._test)), mirror=False), 6))
         columns = [to_bytes(x) for x in (batch["blurred"], self.sample(backbone, batch), batch["truth"])]
         names = [f"{self.low_resolution} pixels, bicubic", "sampled", "truth"]

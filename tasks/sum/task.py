@@ -50,7 +50,7 @@ class Sum(Task):
 
     version = 2
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text", "rouge_score": "text"}
-    calls: ClassVar = (SequenceToSequence,)
+    required_protocols: ClassVar = (SequenceToSequence,)
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class Sum(Task):
             "another_summary": rouge(zip(references, others, strict=True)),
         }
 
-    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:  # noqa: ARG002
+    def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:  # noqa: ARG002
         """The first summaries of the test part beside the references."""
         shown = [
             f"--- documents\n{documents[:2000]}\n--- reference\n{reference}\n--- summary\n{summary}"

@@ -35,8 +35,10 @@ def load_teacher(record_path: Path) -> TransformerTTS:
     if record.status is not Status.FINISHED or missing_call(BACKBONES.get(name).cls, StepSynthesiser):
         raise UserError(f"{record_path} is not the record of a finished transformer_tts run")
     spec, pattern = config["attention"], config["pattern"]
-    elsewhere = config["elsewhere"] if isinstance(config["elsewhere"], str) else config["elsewhere"].get("CC")
-    cross = spec["name"] if pattern == "CC" else elsewhere
+    other_attention = (
+        config["other_attention"] if isinstance(config["other_attention"], str) else config["other_attention"].get("CC")
+    )
+    cross = spec["name"] if pattern == "CC" else other_attention
     if cross not in ("vanilla", "eager", "flash"):
         raise UserError(f"{record_path}: the cross attention '{cross}' is not softmax attention; take one that is")
     weights = weights_path(record_path.parent, record.hash)
@@ -45,7 +47,7 @@ def load_teacher(record_path: Path) -> TransformerTTS:
     options = {name: value for name, value in config["backbone"].items() if name != "name"}
     backbone = cast(
         TransformerTTS,
-        build_backbone(name, attention=spec, pattern=pattern, elsewhere=config["elsewhere"], **options),
+        build_backbone(name, attention=spec, pattern=pattern, other_attention=config["other_attention"], **options),
     )
     backbone.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
     return backbone.eval()

@@ -81,7 +81,7 @@ class Steps:
 
     max_steps: int
     threshold: float
-    given_steps: int = 0
+    num_prompt_steps: int = 0
 
     def backbone_options(self, parts: Mapping[str, Utterances]) -> dict[str, Any]:  # noqa: ARG002
         return {"frames_per_step": FRAMES_PER_STEP}
@@ -91,7 +91,7 @@ class Steps:
         output = cast(StepSynthesiser, backbone)(batch["written"], batch["written_padding"], frames, padding)
         real = ~padding
         steps = torch.arange(frames.shape[1], device=frames.device)
-        own = real & (steps >= self.given_steps)
+        own = real & (steps >= self.num_prompt_steps)
         loss = frames.new_zeros(())
         for predicted in (output.before, output.after):
             loss = loss + F.l1_loss(predicted[own].float(), frames[own])
@@ -107,7 +107,7 @@ class Steps:
             batch["written_padding"],
             max_steps=self.max_steps,
             threshold=self.threshold,
-            beginning=batch["frames"][:, : self.given_steps] if self.given_steps else None,
+            beginning=batch["frames"][:, : self.num_prompt_steps] if self.num_prompt_steps else None,
         )
 
     def target(self, utterances: Utterances, utterance: Utterance) -> np.ndarray:

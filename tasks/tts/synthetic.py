@@ -16,8 +16,8 @@ vowel. Then 20 steps are spoken, in one of the two voices, of which only the voi
 So without attention over the phonemes (NS: one layer in each network), or where a window does not reach the key, an
 asked voice is a guess between two. A decoder of one layer that reads the phonemes once (CC) finds an asked voice only
 where the encoder has joined a vowel with its key. What is spoken again was heard (CS): where the first 14 steps are
-given (``task.given_steps``), the text says which steps are of one voice, and only those given in which. Of the past a
-decoder without attention hears two steps, as frames of a spectrogram overlap; they and the next begin with three
+given (``task.num_prompt_steps``), the text says which steps are of one voice, and only those given in which. Of the
+past a decoder without attention hears two steps, as frames of a spectrogram overlap; they and the next begin with three
 different ones of those given, and say nothing of each other. Nothing of a step is heard before it: see :func:`_sound`.
 """
 

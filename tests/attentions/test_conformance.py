@@ -77,7 +77,7 @@ def test_conformance(name: str, pattern: str) -> None:
     assert not failures(name, pattern, QUICK)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "pattern"), cases(quick=False))
 def test_conformance_in_full(name: str, pattern: str) -> None:
     assert not failures(name, pattern, WHOLE)
@@ -90,7 +90,7 @@ def test_every_pair_is_trusted_or_runs(quick: bool) -> None:
     assert not pairs.runs.keys() & pairs.trusted
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "pattern", "options"), OPTIONS)
 def test_conformance_with_options(name: str, pattern: str, options: dict[str, object]) -> None:
     checks = select_checks(SHORT, quick=(name, pattern) == QUADRATIC)

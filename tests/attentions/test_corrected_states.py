@@ -133,7 +133,7 @@ NAMES = ("deltanet", "gated_deltanet", "rwkv7", "dpfp")
     ("name", "length"),
     [
         *((name, BLOCK + 5) for name in NAMES[:3]),
-        *(pytest.param(name, length, marks=pytest.mark.thorough) for name in NAMES for length in (1, 2 * BLOCK + 3)),
+        *(pytest.param(name, length, marks=pytest.mark.slow) for name in NAMES for length in (1, 2 * BLOCK + 3)),
     ],
 )
 def test_attentions_equal_their_readable_forms(name: str, length: int) -> None:
@@ -153,7 +153,7 @@ def test_in_bfloat16(name: str) -> None:
     assert_near(*results, error=3e-2)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.usefixtures("_fused")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_compiler_reads_the_kernel_as_one_operator(name: str) -> None:

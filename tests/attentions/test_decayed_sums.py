@@ -105,7 +105,7 @@ def test_a_recurrence_is_its_steps(kind: str, length: int, width: int) -> None:
         ("efficient", 70),
         ("linear", 2 * BLOCK + 3),
         ("gla", 37),
-        *(pytest.param(name, length, marks=pytest.mark.thorough) for name in ADDITIVE for length in (1, BLOCK + 3)),
+        *(pytest.param(name, length, marks=pytest.mark.slow) for name in ADDITIVE for length in (1, BLOCK + 3)),
     ],
 )
 def test_attentions_equal_their_readable_forms(name: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_in_bfloat16(name: str) -> None:
     assert_near(*results, error=3e-2)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.usefixtures("_fused")
 @pytest.mark.parametrize("name", ["abc", "linear", "performer", "gla"])
 def test_the_compiler_reads_the_kernel_as_one_operator(name: str) -> None:

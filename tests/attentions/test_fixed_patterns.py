@@ -11,7 +11,7 @@ from torch import Tensor
 from attentions.etc import ETCAttention
 from cab import UserError
 from cab.registry.registries import ATTENTIONS
-from cab.training import end_step
+from cab.training import after_optimizer_step
 from tests.attentions import agreement
 
 CASES: list[tuple[str, str, dict[str, Any]]] = [
@@ -146,7 +146,7 @@ def test_spans_are_learnt() -> None:
     module(x)
     loss = module.auxiliary_loss()
     torch.testing.assert_close(loss, torch.tensor(0.1 * (-16 + 10 + 48) / 3, dtype=torch.float64))
-    end_step(module)
+    after_optimizer_step(module)
     torch.testing.assert_close(module.spans().float(), torch.tensor([0.0, 10.0, 40.0]))
     (gradient,) = torch.autograd.grad(module(x).square().sum(), module.reach)
     assert gradient[1]

@@ -23,7 +23,7 @@ REST = "generalized or endless or attention_in"
 
 @needs_triton
 @pytest.mark.skipif(find_spec("fla") is None, reason="flash-linear-attention, which make setup installs on Linux")
-@pytest.mark.parametrize("part", [f"not ({REST})", pytest.param(REST, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("part", [f"not ({REST})", pytest.param(REST, marks=pytest.mark.slow)])
 def test_they_compute_what_ours_do(part: str) -> None:
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:xdist", "-k", part, str(INTERPRETED)]
     run = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)

@@ -13,8 +13,8 @@ from attentions.kernels.feature_maps import KERNELS, Elementwise, Reweighted, Ta
 from attentions.kernels.linear_sums import FeatureMap, Mapped, away_from_zero
 from attentions.kernels.recurrence import BLOCK
 from attentions.rfa import RandomFeatureAttention
-from cab import Padding, Pattern, UserError, build_attention
-from cab.attention import State
+from cab import PaddingMasks, Pattern, UserError, build_attention
+from cab.attention import DecodeState
 from tests.attentions.agreement import (
     assert_causal,
     assert_decodes,
@@ -95,7 +95,7 @@ def test_based_is_the_public_code() -> None:
     module = build_attention("based", pattern="CS", embed_dim=8, num_heads=2, feature_dim=6)
     given = {key: torch.from_numpy(x) for key, x in public("based").items()}
     inputs = {key: given[key].requires_grad_() for key in ("query", "key", "value")}
-    assert_near_public(module.attend(*inputs.values(), Padding()), inputs, given)
+    assert_near_public(module.attend(*inputs.values(), PaddingMasks()), inputs, given)
 
 
 def test_based_nears_softmax_attention_where_scores_are_small() -> None:
@@ -103,7 +103,7 @@ def test_based_nears_softmax_attention_where_scores_are_small() -> None:
     query, key, value = torch.randn(3, 1, 3, 20, 8, dtype=torch.float64)
     for scale, error in ((0.1, 2e-3), (0.01, 2e-6)):
         expected = torch.nn.functional.scaled_dot_product_attention(scale * query, key, value)
-        output = module.attend(scale * query, key, value, Padding())
+        output = module.attend(scale * query, key, value, PaddingMasks())
         assert (output - expected).norm() < error * expected.norm()
 
 
@@ -124,7 +124,7 @@ def test_rfa_nears_softmax_attention_of_unit_vectors(pattern: str) -> None:
     for num_features in (64, 1024, 16384):
         module = rfa(pattern, num_features)
         module.deviation.data.fill_(1.0)
-        errors.append((module.attend(query, key, value, Padding()) - expected).norm() / expected.norm())
+        errors.append((module.attend(query, key, value, PaddingMasks()) - expected).norm() / expected.norm())
     assert errors[2] < errors[1] < errors[0]
     assert errors[2] < errors[0] / 8  # the square root of 256 is 16
 
@@ -137,14 +137,14 @@ def test_a_gate_that_counts_is_no_gate() -> None:
     query, key, value = torch.randn(3, 1, 1, 90, 8, dtype=torch.float64)
     logits = torch.arange(90, dtype=torch.float64).clamp(min=1e-30).log().view(1, -1, 1)
     gated.smallest_denominator = plain.smallest_denominator = 1e-12
-    output = gated.attend(query, key, value, Padding(), gate=logits)
-    torch.testing.assert_close(output, plain.attend(query, key, value, Padding()), rtol=1e-6, atol=1e-8)
+    output = gated.attend(query, key, value, PaddingMasks(), gate=logits)
+    torch.testing.assert_close(output, plain.attend(query, key, value, PaddingMasks()), rtol=1e-6, atol=1e-8)
     assert gated.gate_proj.bias.sigmoid().allclose(torch.tensor(0.9, dtype=torch.float64))
 
 
 def test_one_key_gives_its_value() -> None:
     key, value = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64)
-    torch.testing.assert_close(rfa("NS", 64).attend(key, key, value, Padding()), value)
+    torch.testing.assert_close(rfa("NS", 64).attend(key, key, value, PaddingMasks()), value)
 
 
 def test_dpfp_by_hand() -> None:
@@ -203,7 +203,7 @@ def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
         build_attention(name, pattern="NS", embed_dim=32, num_heads=2, **options)
 
 
-def sizes(state: State) -> int:
+def sizes(state: DecodeState) -> int:
     return sum(x.numel() for name, x in state.items() if name != "length")
 
 

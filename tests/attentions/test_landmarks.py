@@ -82,7 +82,7 @@ def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler, of its own parts
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_segments_compile() -> None:
     """By the default compiler: it had failed on divisions of positions."""
     lengths = torch.tensor([70, 3])

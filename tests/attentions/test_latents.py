@@ -11,7 +11,7 @@ from attentions.kernels import running_means
 from attentions.kernels.precision import no_weight
 from attentions.kernels.running_means import BLOCK, read_running_means
 from attentions.linformer import LinformerAttention
-from cab import Padding, UserError, build_attention
+from cab import PaddingMasks, UserError, build_attention
 from cab.registry.registries import ATTENTIONS
 from tests.attentions.agreement import (
     assert_causal,
@@ -70,12 +70,12 @@ def test_long_sequences_in_low_precision(name: str, pattern: str, dtype: torch.d
     source = source if module.pattern.is_cross else x
     with torch.no_grad():
         exact = [y.to(dtype).float() for y in module.project(x, source, source)]
-        extras = module.key_extras(source)
+        extras = module.key_side_inputs(source)
     results = []
     for kind in (torch.float32, dtype):
         heads = [y.to(kind).requires_grad_() for y in exact]
         with torch.autocast("cpu", dtype, enabled=kind is dtype):
-            output = module.attend(*heads, Padding(), **extras)
+            output = module.attend(*heads, PaddingMasks(), **extras)
         weights = torch.linspace(-1, 1, output.numel()).view_as(output).cos()
         results.append([output, *torch.autograd.grad((output.float() * weights).sum(), heads)])
     assert results[1][0].dtype is dtype

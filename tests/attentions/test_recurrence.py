@@ -174,6 +174,6 @@ def test_short_convolution_is_torch_s_own() -> None:
     x = drawn(ROWS, HEADS, 9, KEYS)
     flat = x.transpose(2, 3).flatten(1, 2)
     expected = plain(flat)[..., :9].unflatten(1, (HEADS, KEYS)).transpose(2, 3)
-    output, last = module(x, module.start(ROWS, x), None)
+    output, last = module(x, module.init_decode_state(ROWS, x), None)
     torch.testing.assert_close(output, expected)
     assert torch.equal(last, x[:, :, -3:])

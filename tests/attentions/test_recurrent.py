@@ -16,7 +16,7 @@ from attentions.bases.token_shift import TokenShift
 from attentions.kernels.recurrence import recurrence
 from attentions.rwkv6 import RWKV6Attention
 from attentions.rwkv7 import RWKV7Attention
-from cab import Attention, Depth, Padding, UserError, build_attention
+from cab import Attention, LayerPosition, PaddingMasks, UserError, build_attention
 from cab.training import parameter_groups
 from tests.attentions.agreement import (
     assert_causal,
@@ -31,14 +31,14 @@ CONVOLVED = ["retention", "lightning", "gla", "hgrn2", "ssd", "deltanet", "gated
 METHODS = [*CONVOLVED, "rwkv6", "rwkv7"]
 CASES = [(name, {"conv_size": size}) for name in CONVOLVED for size in (0, 3)] + [
     ("rwkv6", {}),
-    ("rwkv6", {"depth": Depth(1, 3), "mix_rank": 2, "decay_rank": 3}),
+    ("rwkv6", {"layer_position": LayerPosition(1, 3), "mix_rank": 2, "decay_rank": 3}),
     ("rwkv7", {}),
-    ("rwkv7", {"depth": Depth(1, 3), "decay_rank": 2, "rate_rank": 3, "gate_rank": 30}),
+    ("rwkv7", {"layer_position": LayerPosition(1, 3), "decay_rank": 2, "rate_rank": 3, "gate_rank": 30}),
     ("retention", {"value_expansion": 0.7}),
     ("gla", {"key_expansion": 1.3, "gate_rank": 2, "gate_temperature": 0.5}),
     ("ssd", {"state_size": 3, "value_expansion": 1.0}),
-    ("hgrn2", {"depth": Depth(2, 3)}),
-    ("lightning", {"depth": Depth(2, 3)}),
+    ("hgrn2", {"layer_position": LayerPosition(2, 3)}),
+    ("lightning", {"layer_position": LayerPosition(2, 3)}),
     ("deltanet", {"negative_eigenvalues": True}),
     ("gated_deltanet", {"key_expansion": 0.3, "value_expansion": 3.0, "negative_eigenvalues": True}),
 ]
@@ -81,7 +81,7 @@ def test_compiles(name: str) -> None:
 PUBLIC = {  # name: options and parameters of the module whose terms are compared
     "retention": {},
     "gla": {},
-    "hgrn2": {"depth": Depth(1, 2)},
+    "hgrn2": {"layer_position": LayerPosition(1, 2)},
     "ssd": {"state_size": 6, "value_expansion": 1 / 3},
     "deltanet": {},
     "gated_deltanet": {"value_expansion": 2 / 3},
@@ -156,14 +156,14 @@ def test_both_ends_of_the_decays_in_low_precision(name: str, end: int, dtype: to
         dict(module.named_parameters())[EXTREMES[name][0]].fill_(EXTREMES[name][end])
         x = torch.randn(1, 4096, 8)
         heads: Sequence[Tensor] = module.project(x, x, x)
-        extras = {**module.query_extras(x), **module.key_extras(x)}
+        extras = {**module.query_side_inputs(x), **module.key_side_inputs(x)}
         if isinstance(module, TokenShift):
             heads, extras = module.inputs(x, x.roll(1, dims=1))
         extras = {key: y.to(dtype) for key, y in extras.items()}
         heads = [y.to(dtype) for y in heads]
     leaves = [y.clone().requires_grad_() for y in heads]
-    output = module.attend(*leaves, Padding(), **extras)
-    exact = module.attend(*(y.float() for y in heads), Padding(), **{key: y.float() for key, y in extras.items()})
+    output = module.attend(*leaves, PaddingMasks(), **extras)
+    exact = module.attend(*(y.float() for y in heads), PaddingMasks(), **{key: y.float() for key, y in extras.items()})
     assert output.dtype == dtype
     assert (output.float() - exact).abs().max() <= 3 * torch.finfo(dtype).eps * exact.abs().max()
     gradients = torch.autograd.grad(output.float().sum(), leaves)
@@ -187,11 +187,11 @@ def test_a_gated_delta_rule_that_forgets_nothing_is_the_delta_rule() -> None:
     with torch.no_grad():
         gated.log_rate.fill_(-100.0)
     x = torch.randn(1, 30, 24, dtype=torch.float64)
-    extras = {**gated.query_extras(x), **gated.key_extras(x)}
+    extras = {**gated.query_side_inputs(x), **gated.key_side_inputs(x)}
     extras["gate"] = torch.full_like(extras["gate"], 40.0)  # silu is the identity there
     heads = plain.project(x, x, x)
-    expected = 40.0 * plain.attend(*heads, Padding(), **plain.key_extras(x))
-    torch.testing.assert_close(gated.attend(*heads, Padding(), **extras), expected)
+    expected = 40.0 * plain.attend(*heads, PaddingMasks(), **plain.key_side_inputs(x))
+    torch.testing.assert_close(gated.attend(*heads, PaddingMasks(), **extras), expected)
 
 
 def test_gates_that_forget_nothing_leave_a_sum() -> None:
@@ -202,7 +202,7 @@ def test_gates_that_forget_nothing_leave_a_sum() -> None:
     x = torch.randn(1, 30, 24, dtype=torch.float64)
     query, key, value = module.project(x, x, x)
     expected = (query @ key.mT * module.scale).tril() @ value
-    gate = module.query_extras(x)
+    gate = module.query_side_inputs(x)
     output = module.finish(expected, value, gate)
     torch.testing.assert_close(module(x), module.out_proj(module.merge_heads(output)))
 
@@ -226,7 +226,9 @@ def test_later_layers_of_lightning_forget_less() -> None:
     x = torch.ones(1, 3, 2, 8)
     rates = []
     for index in range(3):
-        module = build_attention("lightning", pattern="CS", embed_dim=24, num_heads=3, depth=Depth(index, 3))
+        module = build_attention(
+            "lightning", pattern="CS", embed_dim=24, num_heads=3, layer_position=LayerPosition(index, 3)
+        )
         rates.append(module.terms(x, x, x, {}, torch.zeros(1, 2)).log_decay[0, :, 0])
     slopes = -(2.0 ** (-8 * torch.arange(1, 4) / 3))
     for rate, factor in zip(rates, (1.0, 0.5, 0.0), strict=True):
@@ -236,7 +238,9 @@ def test_later_layers_of_lightning_forget_less() -> None:
 def test_hgrn2_forgets_less_in_later_layers() -> None:
     key = torch.full((1, 3, 1, 8), -50.0)
     for index, count in ((0, 4), (1, 4), (3, 4)):
-        module = build_attention("hgrn2", pattern="CS", embed_dim=24, num_heads=3, depth=Depth(index, count))
+        module = build_attention(
+            "hgrn2", pattern="CS", embed_dim=24, num_heads=3, layer_position=LayerPosition(index, count)
+        )
         terms = module.terms(key, key, key, {}, torch.zeros(1, 1))
         torch.testing.assert_close(terms.log_decay.exp(), torch.full_like(key, index / count), atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(terms.key, 1 - terms.log_decay.exp())
@@ -244,7 +248,7 @@ def test_hgrn2_forgets_less_in_later_layers() -> None:
 
 def test_rwkv6_begins_as_released() -> None:
     """RWKV-LM's RWKV-v5/src/model.py, RWKV_Tmix_x060: the second of three layers, two of its 24 channels."""
-    module = build_attention("rwkv6", pattern="CS", embed_dim=24, num_heads=3, depth=Depth(1, 3))
+    module = build_attention("rwkv6", pattern="CS", embed_dim=24, num_heads=3, layer_position=LayerPosition(1, 3))
     assert isinstance(module, RWKV6Attention)
     far = 1 - 0.5 ** (2 / 3), 1 - 0.5 ** (1 / 3)  # channel 12 of 24
     torch.testing.assert_close(module.mix[:, 12], torch.tensor([far[0], far[0], far[0] - 0.15, far[1], far[1]]))
@@ -255,7 +259,7 @@ def test_rwkv6_begins_as_released() -> None:
 
 def test_rwkv7_begins_as_released() -> None:
     """RWKV-LM's RWKV-v7/train_temp/src/model.py, RWKV_Tmix_x070: the second of three layers, some of 24 channels."""
-    module = build_attention("rwkv7", pattern="CS", embed_dim=24, num_heads=3, depth=Depth(1, 3))
+    module = build_attention("rwkv7", pattern="CS", embed_dim=24, num_heads=3, layer_position=LayerPosition(1, 3))
     assert isinstance(module, RWKV7Attention)
     mixed = [1 - 0.5 ** (power * 2 / 3) for power in (0.2, 0.9, 0.7, 0.7, 0.9, 0.2)]  # channel 12 of 24
     torch.testing.assert_close(module.mix[:, 12], torch.tensor(mixed))

@@ -142,7 +142,7 @@ def test_without_low_rank_every_mode_is_alone() -> None:
 
 def test_state_spaces_are_trained_without_weight_decay() -> None:
     module = make("CS")
-    assert {name for name, rule in module.parameter_rules().items() if rule.weight_decay == 0.0} == {
+    assert {name for name, rule in module.param_group_overrides().items() if rule.weight_decay == 0.0} == {
         "log_decay",
         "frequency",
         "low_rank",

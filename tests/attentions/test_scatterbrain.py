@@ -9,7 +9,7 @@ import torch
 
 from attentions import scatterbrain
 from attentions.scatterbrain import ScatterbrainAttention
-from cab import Padding, UserError, build_attention
+from cab import PaddingMasks, UserError, build_attention
 from tests.attentions import agreement
 
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -63,7 +63,7 @@ def test_weights_are_the_sum_of_both_parts(pattern: str) -> None:
     if pattern == "CS":
         weights = weights.tril()
     expected = weights @ value / weights.sum(dim=-1, keepdim=True)
-    found = module.attend(query, key, value, Padding())
+    found = module.attend(query, key, value, PaddingMasks())
     torch.testing.assert_close(found, expected)
 
 
@@ -83,7 +83,10 @@ def test_dropout_leaves_what_is_far() -> None:
     query, key = torch.randn(2, 1, agreement.HEADS, 20, 8, dtype=torch.float64)
     value = torch.zeros_like(key)
     value[:, :, :10] = 1.0
-    dropped, whole = module.attend(query, key, value, Padding()), module.eval().attend(query, key, value, Padding())
+    dropped, whole = (
+        module.attend(query, key, value, PaddingMasks()),
+        module.eval().attend(query, key, value, PaddingMasks()),
+    )
     torch.testing.assert_close(dropped[:, :, 10:], whole[:, :, 10:])
     assert not torch.equal(dropped[:, :, :10], whole[:, :, :10])
 

@@ -13,7 +13,7 @@ from attentions.kernels import target_blocks
 from attentions.kernels.rotary import rotate
 from attentions.mla import LatentKeyValueAttention
 from attentions.nsa import NativeSparseAttention
-from cab import Depth, UserError, build_attention
+from cab import LayerPosition, UserError, build_attention
 from cab.registry.registries import ATTENTIONS
 from tests.attentions.agreement import (
     assert_causal,
@@ -28,7 +28,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "sigmoid": ("sigmoid", {}),
     "sigmoid with a bias": ("sigmoid", {"bias": -1.5}),
     "forgetting": ("forgetting", {}),
-    "differential": ("differential", {"depth": Depth(2, 4)}),
+    "differential": ("differential", {"layer_position": LayerPosition(2, 4)}),
     "mla": ("mla", {"rotary_dim": 6, "kv_rank": 5}),
     "moba": ("moba", {"block_size": 3, "top_k": 2}),
     "nsa": ("nsa", {"block_size": 2, "num_blocks": 4, "window_size": 3}),
@@ -176,7 +176,9 @@ def test_forgetting_attention_of_public_code() -> None:
 def test_differential_attention_of_its_authors() -> None:
     """microsoft/unilm 3aca927, ``MultiheadDiffAttn`` of the fourth layer with two heads, without rotary positions."""
     data = vectors("differential")
-    module = build_attention("differential", pattern="CS", embed_dim=16, num_heads=4, depth=Depth(3, 4))
+    module = build_attention(
+        "differential", pattern="CS", embed_dim=16, num_heads=4, layer_position=LayerPosition(3, 4)
+    )
     assert_gives(with_weights(module, data), data, "x")
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from attentions.diag_attention import DiagAttention
 from attentions.kernels.merged_norm import SimpleRMSNorm
-from cab import Depth, Padding, UserError, build_attention, build_backbone
+from cab import LayerPosition, PaddingMasks, UserError, build_attention, build_backbone
 from cab.registry.registries import ATTENTIONS
 from tests.attentions.agreement import (
     WIDTH,
@@ -24,7 +24,7 @@ from tests.attentions.agreement import (
 )
 from tests.attentions.public import assert_gives, distance, vectors, with_weights
 
-EARLY = Depth(0, 2)
+EARLY = LayerPosition(0, 2)
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "norm": ("norm_attention", {}),
     "norm lrpe": ("norm_attention", {"kernel": "elu", "positions": "lrpe"}),
@@ -34,10 +34,10 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "diag lrpe": ("diag_attention", {"block_size": 4, "positions": "lrpe"}),
     "diag rela": ("diag_attention", {"block_size": 4, "weights": "rela"}),
     "diag rela lrpe": ("diag_attention", {"block_size": 5, "weights": "rela", "positions": "lrpe"}),
-    "T1 early": ("transnormer_t1", {"block_size": 4, "depth": EARLY, "positions": "lrpe"}),
-    "T1 late": ("transnormer_t1", {"depth": Depth(1, 2)}),
-    "T2 early": ("transnormer_t2", {"block_size": 4, "depth": EARLY}),
-    "T2 late": ("transnormer_t2", {"depth": Depth(1, 2), "positions": "lrpe"}),
+    "T1 early": ("transnormer_t1", {"block_size": 4, "layer_position": EARLY, "positions": "lrpe"}),
+    "T1 late": ("transnormer_t1", {"layer_position": LayerPosition(1, 2)}),
+    "T2 early": ("transnormer_t2", {"block_size": 4, "layer_position": EARLY}),
+    "T2 late": ("transnormer_t2", {"layer_position": LayerPosition(1, 2), "positions": "lrpe"}),
 }
 CASES = [(form, str(pattern)) for form, (name, _) in FORMS.items() for pattern in ATTENTIONS.get(name).patterns]
 
@@ -115,7 +115,7 @@ def test_sums_that_nothing_divides_do_not_overflow(form: str, pattern: str, dtyp
     results = []
     for given, low in ((exact, False), (heads, True)):
         with torch.autocast("cpu", dtype, enabled=low):
-            output = module.attend(*given, Padding())
+            output = module.attend(*given, PaddingMasks())
         assert output.dtype is given[0].dtype
         results.append([output, *torch.autograd.grad(output.float().cos().sum(), given)])
     for wanted, got in zip(*results, strict=True):
@@ -152,7 +152,7 @@ def test_without_kernel_and_norm_it_is_a_memory_that_forgets_nothing() -> None:
     q, k, v = torch.randn(3, 2, 3, 9, 8, dtype=torch.float64)
     state = (k.unsqueeze(-1) * v.unsqueeze(-2)).cumsum(dim=2)
     expected = (q.unsqueeze(-1) * state).sum(dim=-2)
-    torch.testing.assert_close(module.attend(q, k, v, Padding()), expected)
+    torch.testing.assert_close(module.attend(q, k, v, PaddingMasks()), expected)
 
 
 def test_with_lrpe_weights_depend_on_distances_alone() -> None:
@@ -173,8 +173,8 @@ def test_the_early_half_is_diagonal(count: int) -> None:
     network = build_backbone(
         "gpt2", attention="transnormer_t2", pattern="CS", vocab_size=9, embed_dim=8, num_heads=2, num_layers=count
     )
-    assert len(network.attention_slots()) == count
-    slots = [network.get_submodule(path) for path, _ in network.attention_slots()]
+    assert len(network.attention_layers()) == count
+    slots = [network.get_submodule(path) for path, _ in network.attention_layers()]
     early = [isinstance(slot.form, DiagAttention) for slot in slots]
     assert early == [True] * (count // 2) + [False] * (count - count // 2)
 

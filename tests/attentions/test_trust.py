@@ -37,7 +37,7 @@ def test_a_tenth_is_drawn_by_the_seed(rows):
     assert split_by(made, quick=False, seed="3").runs != by_seed[3].runs
 
 
-@pytest.mark.parametrize("change", [{"code": "0" * 16}, {"checks": "0" * 16}, {"torch": "2.0"}])
+@pytest.mark.parametrize("change", [{"code_hash": "0" * 16}, {"checks_hash": "0" * 16}, {"torch_version": "2.0"}])
 def test_what_changed_runs(rows, change):
     made, split_by = rows
     stale = [dataclasses.replace(row, **change) if row.attention == "vanilla" else row for row in made]
@@ -54,7 +54,7 @@ def test_what_has_no_row_runs(rows):
 
 def test_the_quick_form_is_not_the_whole(rows):
     made, split_by = rows
-    quick = [dataclasses.replace(row, form=verified.QUICK) for row in made]
+    quick = [dataclasses.replace(row, mode=verified.QUICK) for row in made]
     assert "new" not in split_by(quick).runs.values()
     assert set(split_by(quick, quick=False).runs.values()) == {"new"}
 

@@ -205,7 +205,7 @@ def test_weights_begin_as_in_fairseq() -> None:
 
 def test_slots_are_those_of_the_encoder_then_of_the_decoder() -> None:
     with torch.device("meta"):
-        slots = build_backbone("fastspeech2", attention="vanilla", pattern="NS").attention_slots()
+        slots = build_backbone("fastspeech2", attention="vanilla", pattern="NS").attention_layers()
     assert slots == [(f"{part}.{i}.attention", Pattern.NS) for part in ("encoder", "decoder") for i in range(4)]
 
 
@@ -234,10 +234,10 @@ def test_recomputed_activations_give_the_same_gradients(attention: str) -> None:
     backbone = fastspeech2(attention, postnet=True)
     assert same_gradients(backbone, loss) < 1e-5
     calls: list[nn.Module] = []
-    for path, _ in backbone.attention_slots():
+    for path, _ in backbone.attention_layers():
         backbone.get_submodule(path).register_forward_hook(lambda module, *_: calls.append(module))
     gradients(backbone, loss)
-    assert len(calls) == 2 * len(backbone.attention_slots())
+    assert len(calls) == 2 * len(backbone.attention_layers())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -262,7 +262,7 @@ def test_mixed_precision(dtype: torch.dtype, targets: str) -> None:
         assert all(p.grad is not None and p.grad.isfinite().all() for p in backbone.parameters())
 
 
-@pytest.mark.parametrize("checkpoint_activations", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("checkpoint_activations", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("targets", ["given", "predicted"])
 def test_compiles_to_graphs_before_the_lengths_of_them_and_after(targets: str, checkpoint_activations: bool) -> None:
     torch.compiler.reset()

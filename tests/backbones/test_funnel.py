@@ -88,13 +88,18 @@ def test_a_sequence_is_read_unpooled_by_the_layer_that_pools_it() -> None:
 
 
 def slots(backbone: Backbone) -> list[tuple[str, Attention]]:
-    return [(path, backbone.get_submodule(path)) for path, _ in backbone.attention_slots()]  # type: ignore[misc]
+    return [(path, backbone.get_submodule(path)) for path, _ in backbone.attention_layers()]  # type: ignore[misc]
 
 
 def test_slots_and_their_depths() -> None:
     """The attention under test everywhere but where lengths differ; each layer is told its place among all."""
     backbone = build_backbone(
-        "roberta", attention="abc", pattern="NS", elsewhere={"NC": "performer"}, num_layers=5, funnel_blocks=BLOCKS
+        "roberta",
+        attention="abc",
+        pattern="NS",
+        other_attention={"NC": "performer"},
+        num_layers=5,
+        funnel_blocks=BLOCKS,
     )
     kinds = [(str(slot.pattern), type(slot).__name__) for _, slot in slots(backbone)]
     own, other = ("NS", "ABCAttention"), ("NC", "PerformerAttention")
@@ -106,12 +111,12 @@ def test_slots_and_their_depths() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attention", "elsewhere"),
+    ("attention", "other_attention"),
     [("vanilla", "vanilla"), ("local", "vanilla"), ("abc", "abc"), ("vanilla", "funnel")],
 )
-def test_a_padded_row_gives_what_it_gives_alone(attention: str, elsewhere: str) -> None:
+def test_a_padded_row_gives_what_it_gives_alone(attention: str, other_attention: str) -> None:
     """Padding on the right, on the left and inside: logits and all gradients."""
-    backbone, ids, mask = funnel(attention, elsewhere={"NC": elsewhere}), tokens(5, 19), padding(19)
+    backbone, ids, mask = funnel(attention, other_attention={"NC": other_attention}), tokens(5, 19), padding(19)
     together = backbone(ids, mask)[~mask]
     alone = torch.cat([backbone(ids[row : row + 1, ~mask[row]])[0] for row in range(5)])
     torch.testing.assert_close(together, alone)
@@ -176,7 +181,7 @@ def test_a_classifier_reads_the_first_vector_of_the_last_block() -> None:
         torch.testing.assert_close(backbone(ids, mask)[row], expected)
 
 
-@pytest.mark.parametrize("attention", ["vanilla", pytest.param("abc", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("attention", ["vanilla", pytest.param("abc", marks=pytest.mark.slow)])
 def test_it_learns_with_every_weight(attention: str) -> None:
     backbone, ids = funnel(attention, dropout=0.1).float().train(), tokens(4, 29)
     start = {key: parameter.clone() for key, parameter in backbone.named_parameters()}
@@ -210,7 +215,7 @@ def test_half_precision_by_autocast() -> None:
     assert (output.float() - expected).norm() < 0.03 * expected.norm()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpoint_activations", [False, True])
 def test_compiles_to_one_graph(checkpoint_activations: bool) -> None:
     backbone, ids, mask = funnel(checkpoint_activations=checkpoint_activations).train(), tokens(5, 19), padding(19)

@@ -13,7 +13,7 @@ from cab import Backbone
 from tests.backbones.language_models import VOCABULARY
 from tests.backbones.test_funnel import BLOCKS, funnel
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -63,14 +63,14 @@ def test_counts_of_table_19() -> None:
 
 
 def test_slots() -> None:
-    slots = informer(encoder_layers=3, decoder_layers=2).attention_slots()
+    slots = informer(encoder_layers=3, decoder_layers=2).attention_layers()
     assert [pattern for _, pattern in slots] == [Pattern.NS] * 3 + [Pattern.CS, Pattern.NC] * 2
     assert slots[0][0] == "encoder.0.self_attention"
 
 
 def test_the_attention_under_test_is_in_its_slots_alone() -> None:
-    backbone = informer("abc", "NC", elsewhere={"NS": "probsparse", "CS": {"name": "probsparse", "mix": True}})
-    names = {path: type(backbone.get_submodule(path)).__name__ for path, _ in backbone.attention_slots()}
+    backbone = informer("abc", "NC", other_attention={"NS": "probsparse", "CS": {"name": "probsparse", "mix": True}})
+    names = {path: type(backbone.get_submodule(path)).__name__ for path, _ in backbone.attention_layers()}
     assert names == {
         "encoder.0.self_attention": "ProbSparseAttention",
         "encoder.1.self_attention": "ProbSparseAttention",

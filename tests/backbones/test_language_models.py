@@ -170,7 +170,7 @@ def test_transformer_options_change_the_tables_they_name() -> None:
 def test_slots() -> None:
     counts: dict[str, list[str]] = {}
     for name, pattern in PATTERNS:
-        counts[name] = [str(slot) for _, slot in small(name, pattern).attention_slots()]
+        counts[name] = [str(slot) for _, slot in small(name, pattern).attention_layers()]
     assert counts == {"gpt2": ["CS"] * 2, "roberta": ["NS"] * 2, "transformer": ["NS"] * 2 + ["CS", "CC"] * 2}
 
 
@@ -225,7 +225,7 @@ def test_checkpointing_recomputes_and_changes_nothing(name: str, pattern: str) -
         assert len(calls) == len(layers)
 
 
-@pytest.mark.parametrize("checkpoint_activations", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("checkpoint_activations", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "pattern"), PATTERNS[:3])
 def test_compiles_to_one_graph(name: str, pattern: str, checkpoint_activations: bool) -> None:
     backbone = small(name, pattern, checkpoint_activations=checkpoint_activations).train()

@@ -142,7 +142,7 @@ def test_every_attention_that_has_the_pattern_trains_there(name: str, pattern: s
             loss = LOSSES[NETWORKS[name][0]][0](backbone)
             loss.backward()
             assert loss.isfinite(), entry.name
-            for path, slot in backbone.attention_slots():
+            for path, slot in backbone.attention_layers():
                 if str(slot) == pattern:
                     parameters = list(backbone.get_submodule(path).parameters())  # fnet has none
                     gradients = [p.grad for p in parameters if p.grad is not None]

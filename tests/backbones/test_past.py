@@ -14,7 +14,7 @@ from attentions.transformer_xl import TransformerXLAttention
 from backbones.gpt2 import GPT2
 from backbones.layers.past import COUNT, INPUTS
 from cab import Attention, UserError, build_backbone
-from cab.attention import State
+from cab.attention import DecodeState
 from tests.backbones.language_models import SMALL, small, tokens
 
 XL = {"name": "transformer_xl", "segment": 4, "memory": 8}
@@ -28,7 +28,7 @@ def network(attention: str | Mapping[str, Any], positions: str = "none") -> GPT2
     return build_backbone("gpt2", attention=attention, pattern="CS", **options).double().eval()  # type: ignore[return-value]
 
 
-def in_blocks(backbone: GPT2, ids: Tensor, length: int, remembered: int) -> tuple[Tensor, State]:
+def in_blocks(backbone: GPT2, ids: Tensor, length: int, remembered: int) -> tuple[Tensor, DecodeState]:
     past, logits = backbone.no_past(len(ids), remembered), []
     for block in ids.split(length, dim=1):
         found, past = backbone(block, past=past)
@@ -112,7 +112,7 @@ def test_nothing_of_what_is_forgotten_reaches_outputs_or_gradients(attention: An
     kept = {name: x[1:2] for name, x in past.items()}
     block, targets = tokens(3, 4), tokens(3, 4)
 
-    def read(ids: Tensor, targets: Tensor, past: State) -> tuple[Tensor, State]:
+    def read(ids: Tensor, targets: Tensor, past: DecodeState) -> tuple[Tensor, DecodeState]:
         logits, after = backbone(ids, past=past)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"), after
 
@@ -161,7 +161,7 @@ def test_losses_and_layers_that_are_formed_anew_are_the_same() -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("option", [{"reversible": True}, {"depth": "universal"}])
+@pytest.mark.parametrize("option", [{"reversible": True}, {"weight_sharing": "universal"}])
 def test_layers_that_are_reversible_or_repeated_remember_nothing(option: dict[str, Any]) -> None:
     backbone = build_backbone("gpt2", pattern="CS", **option, **SMALL["gpt2"])
     with pytest.raises(UserError, match=r"set backbone\.reversible=false and backbone\.depth=stacked, or"):

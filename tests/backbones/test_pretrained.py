@@ -15,7 +15,7 @@ from backbones.roberta import RoBERTa
 from cab import UserError
 from tests.backbones.language_models import padding, small
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 AS_RELEASED = {"positions": "learned", "max_length": 31, "scale_embedding": False, "activation": "gelu_tanh"}
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from backbones.layers import reversible
 from cab import Backbone, UserError, build_backbone
-from cab.training import auxiliary_loss, end_step, recompute
+from cab.training import after_optimizer_step, auxiliary_loss, recompute
 from cab.verification.memory import peak_bytes
 from tests.backbones.language_models import VOCABULARY, padding, small, tokens
 from tests.backbones.learning import losses
@@ -129,7 +129,7 @@ def test_what_attentions_gather_is_counted_once(attention: str, monkeypatch: pyt
         loss.backward()
         assert auxiliary_loss(backbone) is None
         before = {name: x.clone() for name, x in backbone.named_buffers()}
-        end_step(backbone)
+        after_optimizer_step(backbone)
         learnt = {name: x for name, x in backbone.named_buffers() if not torch.equal(x, before[name])}
         found.append({"loss": loss, **learnt, **{n: p.grad for n, p in backbone.named_parameters()}})
         plainly(monkeypatch)
@@ -164,7 +164,7 @@ def test_autocast_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (again - plain).norm() <= 1e-2 * plain.norm()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_compiles_to_one_graph() -> None:
     backbone, ids = network("gpt2").train(), tokens(2, 13)
     torch.compiler.reset()

@@ -26,8 +26,8 @@ def sr3(attention: str = "vanilla", **options: Any) -> SR3:
 
 def test_attention_sits_where_the_paper_has_it() -> None:
     with torch.device("meta"):
-        slots = build_backbone("sr3", attention="vanilla", pattern="NS").attention_slots()
-        without = build_backbone("sr3", attention="vanilla", pattern="NS", attention_resolutions=[]).attention_slots()
+        slots = build_backbone("sr3", attention="vanilla", pattern="NS").attention_layers()
+        without = build_backbone("sr3", attention="vanilla", pattern="NS", attention_resolutions=[]).attention_layers()
     assert len(slots) == 21
     assert {pattern for _, pattern in slots} == {Pattern.NS}
     assert [path.split(".")[0] for path, _ in slots] == ["down"] * 8 + ["middle"] + ["up"] * 12

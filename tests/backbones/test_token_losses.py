@@ -85,7 +85,7 @@ def test_networks_give_the_losses_of_their_logits(name: str) -> None:
         torch.testing.assert_close(losses, expected.flatten()[places])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_they_compile_without_a_break() -> None:
     backbone = network("gpt2")
     tokens, targets = torch.randint(WORDS, (2, 7)), torch.randint(WORDS, (2, 7))

@@ -126,7 +126,7 @@ def test_synthesis_projects_the_encoded_phonemes_once(attention: str) -> None:
     torch.nn.init.constant_(backbone.stop.bias, -100.0)
     tokens, mask, *_ = batch()
     read: list[int] = []
-    for path, pattern in backbone.attention_slots():
+    for path, pattern in backbone.attention_layers():
         if pattern == "CC":
             backbone.get_submodule(f"{path}.k_proj").register_forward_hook(lambda *_: read.append(1))
     frames, _ = backbone.synthesize(tokens, mask, max_steps=5)

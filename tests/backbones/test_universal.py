@@ -22,7 +22,7 @@ STEPS = 4
 
 
 def universal(attention: str = "vanilla", **options: Any) -> Backbone:
-    return small("gpt2", "CS", attention, **{"num_layers": STEPS, "depth": "universal", **options})
+    return small("gpt2", "CS", attention, **{"num_layers": STEPS, "weight_sharing": "universal", **options})
 
 
 def halting(attention: str = "vanilla", **options: Any) -> Backbone:
@@ -53,10 +53,10 @@ def objective(backbone: Backbone, ids: Tensor) -> Tensor:
 def test_fixed_steps_are_a_network_of_layers_with_the_same_weights(name: str) -> None:
     """To the bit, outputs and gradients; the layer's gradient is the sum of those of its copies."""
     if name == "gpt2":
-        shared, stacked = universal("abc", step_signal="none"), small("gpt2", "CS", "abc", num_layers=STEPS)
+        shared, stacked = universal("abc", step_embedding="none"), small("gpt2", "CS", "abc", num_layers=STEPS)
     else:
         options: dict[str, Any] = {"attention": "abc", "pattern": "NS", "num_layers": STEPS, **ENCODER}
-        shared = build_backbone("encoder", **options, depth="universal", step_signal="none").double().eval()
+        shared = build_backbone("encoder", **options, weight_sharing="universal", step_embedding="none").double().eval()
         stacked = build_backbone("encoder", **options).double().eval()
     [layers, copies] = [b.decoder_layers if name == "gpt2" else b.layers for b in (shared, stacked)]
     assert (len(layers), len(copies)) == (1, STEPS)
@@ -90,7 +90,9 @@ def test_learned_positions_have_learned_steps() -> None:
     assert backbone.layer_stack.numbers.table.weight.shape == (STEPS, 24)
     objective(backbone, tokens(2, 11)).backward()
     assert (backbone.layer_stack.numbers.table.weight.grad.abs().amax(dim=1) > 0).all()
-    encoder = build_backbone("encoder", pattern="NS", depth="universal", init_std=0.5, **{**ENCODER, "embed_dim": 96})
+    encoder = build_backbone(
+        "encoder", pattern="NS", weight_sharing="universal", init_std=0.5, **{**ENCODER, "embed_dim": 96}
+    )
     assert encoder.layer_stack.numbers.table.weight.std().item() == pytest.approx(0.5, rel=0.2)
 
 
@@ -171,7 +173,7 @@ def test_padding_costs_nothing_and_evaluation_neither() -> None:
 
 
 def test_the_first_step_is_enough_for_one_that_wants_no_more() -> None:
-    backbone, ids = halting(step_signal="none"), tokens(2, 9)
+    backbone, ids = halting(step_embedding="none"), tokens(2, 9)
     torch.nn.init.constant_(backbone.layer_stack.halting.bias, 60.0)
     single = small("gpt2", "CS", num_layers=1)
     single.load_state_dict({k: v for k, v in backbone.state_dict().items() if not k.startswith("layer_stack.")})
@@ -186,7 +188,7 @@ def test_activations_are_recomputed_and_the_cost_counted_once() -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in gated.parameters())
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [universal, halting])
 def test_compiles_to_one_graph(kind: Any) -> None:
     backbone, ids = kind(), tokens(2, 13)
@@ -213,18 +215,20 @@ def test_ponder_weight_is_felt_by_what_halts() -> None:
 
 def test_what_does_not_go_together() -> None:
     assert isinstance(halting().layer_stack, HaltingStack)
-    with pytest.raises(UserError, match="halting=act is of one layer that is repeated: set depth=universal"):
+    with pytest.raises(UserError, match="halting=act is of one layer that is repeated: set weight_sharing=universal"):
         small("gpt2", "CS", halting="act")
-    with pytest.raises(UserError, match="reversible=true is of layers with weights of their own: set depth=stacked"):
+    with pytest.raises(
+        UserError, match="reversible=true is of layers with weights of their own: set weight_sharing=stacked"
+    ):
         universal(reversible=True)
     with pytest.raises(UserError, match=r"ponder_weight must be 0 or more, got -1\.0"):
         halting(ponder_weight=-1.0)
-    for option in ("depth", "halting", "step_signal"):
+    for option in ("weight_sharing", "halting", "step_embedding"):
         with pytest.raises(UserError, match=f"unknown {option} 'both': choose one of"):
             universal(**{option: "both"})
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_steps_rise_with_what_is_asked_and_fall_with_their_weight() -> None:
     """Follow a permutation of eight symbols that the row tells, 0, 1 or 2 times: each time takes another look.
 
@@ -241,10 +245,10 @@ def test_steps_rise_with_what_is_asked_and_fall_with_their_weight() -> None:
         ffn_dim=128,
         num_layers=5,
         attention_dropout=0.0,
-        depth="universal",
+        weight_sharing="universal",
         halting="act",
         ponder_weight=0.003,
-        step_signal="none",
+        step_embedding="none",
     )
 
     def questions(rows: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -20,7 +20,7 @@ def number(*names: object) -> float:
 
 def make_about(**changes: Any) -> About:
     """What a record says whatever became of its run; ``changes`` go to the cell, or replace whole parts."""
-    cell = {"task": "lstf", "dataset": "etth1", "variant": "multivariate", "backbone": "informer"}
+    cell = {"task": "lstf", "dataset": "etth1", "config_variant": "multivariate", "backbone": "informer"}
     cell |= {"pattern": "NC", "attention": "vanilla", "preset": "mini", "seed": 0}
     parts = {name: changes.pop(name) for name in MADE if name in changes}
     cell |= changes

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cab import Attention, Depth, Padding, Pattern, UserError, build_attention, build_backbone
-from cab.attention import State
+from cab import Attention, LayerPosition, PaddingMasks, Pattern, UserError, build_attention, build_backbone
+from cab.attention import DecodeState
 from cab.padding import lengths
 from cab.registry.registries import ATTENTIONS, register_attention
 from tests.attentions.agreement import assert_causal, assert_decodes, assert_forms_agree, assert_padding_is_nothing
@@ -25,16 +25,16 @@ class GatedSum(Attention):
         super().__init__(**options)
         self.gate = nn.Linear(self.embed_dim, self.num_heads)
         self.strength = nn.Linear(self.embed_dim, self.num_heads)
-        self.compacts_padding = self.pattern is Pattern.CS
+        self.requires_right_padding = self.pattern is Pattern.CS
 
-    def query_extras(self, query: Tensor) -> dict[str, Tensor]:
+    def query_side_inputs(self, query: Tensor) -> dict[str, Tensor]:
         return {"gate": self.gate(query).sigmoid().mT.unsqueeze(-1)}
 
-    def key_extras(self, key: Tensor) -> dict[str, Tensor]:
+    def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
         return {"strength": self.strength(key).sigmoid().mT.unsqueeze(-1)}
 
     def attend(
-        self, _query: Tensor, _key: Tensor, value: Tensor, padding: Padding, *, gate: Tensor, strength: Tensor
+        self, _query: Tensor, _key: Tensor, value: Tensor, padding: PaddingMasks, *, gate: Tensor, strength: Tensor
     ) -> Tensor:
         written = self.written(value, padding.key, strength)
         return gate * (written.cumsum(2) if self.pattern is Pattern.CS else written.sum(2, keepdim=True))
@@ -49,27 +49,37 @@ class GatedSum(Attention):
             seen = seen.tril()
         return gate * (seen @ (strength * value))
 
-    def start(self, batch_size: int, like: Tensor) -> State:
+    def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         return {"sum": like.new_zeros(batch_size, self.num_heads, 1, self.head_dim)}
 
     def decode(
-        self, _q: Tensor, _k: Tensor, value: Tensor, state: State, padding: Padding, *, gate: Tensor, strength: Tensor
-    ) -> tuple[Tensor, State]:
+        self,
+        _q: Tensor,
+        _k: Tensor,
+        value: Tensor,
+        state: DecodeState,
+        padding: PaddingMasks,
+        *,
+        gate: Tensor,
+        strength: Tensor,
+    ) -> tuple[Tensor, DecodeState]:
         running = state["sum"] + self.written(value, padding.key, strength).cumsum(2)
         return gate * running, {"sum": running[:, :, -1:]}
 
-    def read_source(self, _key: Tensor, value: Tensor, padding: Padding, *, strength: Tensor) -> State:
+    def encode_source(self, _key: Tensor, value: Tensor, padding: PaddingMasks, *, strength: Tensor) -> DecodeState:
         return {"sum": self.written(value, padding.key, strength).sum(2, keepdim=True)}
 
-    def decode_cross(self, _query: Tensor, state: State, _padding: Padding, *, gate: Tensor) -> tuple[Tensor, State]:
+    def decode_cross(
+        self, _query: Tensor, state: DecodeState, _padding: PaddingMasks, *, gate: Tensor
+    ) -> tuple[Tensor, DecodeState]:
         return gate * state["sum"], state
 
 
 class Recomputed(GatedSum):
     """The same without decoding of its own."""
 
-    start = None
-    read_source = None
+    init_decode_state = None
+    encode_source = None
 
 
 def gated(cls: type[Attention], pattern: str) -> Attention:
@@ -101,10 +111,10 @@ def test_state_is_measured_by_decoding() -> None:
 class Noisy(Attention):
     """v plus noise that both forms are handed."""
 
-    def draws(self, query: Tensor, _key: Tensor, _padding: Padding) -> dict[str, Tensor]:
+    def sample_noise(self, query: Tensor, _key: Tensor, _padding: PaddingMasks) -> dict[str, Tensor]:
         return {"noise": torch.randn(len(query), self.num_heads, 1, self.head_dim, dtype=query.dtype)}
 
-    def attend(self, _query: Tensor, _key: Tensor, value: Tensor, _padding: Padding, *, noise: Tensor) -> Tensor:
+    def attend(self, _query: Tensor, _key: Tensor, value: Tensor, _padding: PaddingMasks, *, noise: Tensor) -> Tensor:
         return value + noise
 
     def reference(self, _query: Tensor, _key: Tensor, value: Tensor, *, noise: Tensor) -> Tensor:
@@ -122,9 +132,9 @@ def test_both_forms_draw_the_same() -> None:
 
 
 class Deep(Recomputed):
-    def __init__(self, *, depth: Depth, **options: Any) -> None:
+    def __init__(self, *, layer_position: LayerPosition, **options: Any) -> None:
         super().__init__(**options)
-        self.depth = depth
+        self.layer_position = layer_position
 
 
 @pytest.fixture
@@ -137,14 +147,14 @@ def registered() -> Iterator[None]:
 @pytest.mark.usefixtures("registered")
 def test_an_attention_learns_its_depth() -> None:
     alone = build_attention("deep", pattern="CS", embed_dim=WIDTH, num_heads=HEADS)
-    assert alone.depth == Depth(0, 1)
-    third = build_attention("deep", pattern="CS", embed_dim=WIDTH, num_heads=HEADS, depth=Depth(2, 5))
-    assert third.depth == Depth(2, 5)
+    assert alone.layer_position == LayerPosition(0, 1)
+    third = build_attention("deep", pattern="CS", embed_dim=WIDTH, num_heads=HEADS, layer_position=LayerPosition(2, 5))
+    assert third.layer_position == LayerPosition(2, 5)
     network = build_backbone(
         "gpt2", attention="deep", pattern="CS", embed_dim=WIDTH, num_heads=HEADS, num_layers=3, vocab_size=11
     )
-    slots = [network.get_submodule(path) for path, _ in network.attention_slots()]
-    assert [slot.depth for slot in slots] == [Depth(i, 3) for i in range(3)]
+    slots = [network.get_submodule(path) for path, _ in network.attention_layers()]
+    assert [slot.layer_position for slot in slots] == [LayerPosition(i, 3) for i in range(3)]
 
 
 def test_lengths_count_real_tokens() -> None:

@@ -46,12 +46,12 @@ def test_paper_training_is_table_4() -> None:
     assert trainer["max_epochs"] == int(row["epochs"]) == 6
     assert trainer["learning_rate"] == float(row["learning_rate"]) == 1e-4
     assert trainer["betas"] == [float(row["beta1"]), float(row["beta2"])]
-    assert trainer["weight_decay"] == trainer["clip_norm"] == 0.0
+    assert trainer["weight_decay"] == trainer["max_grad_norm"] == 0.0
     assert config["backbone"]["dropout"] == float(row["attention_dropout"])
     assert config["backbone"]["normalization"] == "none"
     assert config["task"]["test_windows"] == "whole_batches"
-    assert config["elsewhere"]["NS"] == RELEASED_PROBSPARSE
-    assert config["elsewhere"]["CS"] == {**RELEASED_PROBSPARSE, "mix": True}
+    assert config["other_attention"]["NS"] == RELEASED_PROBSPARSE
+    assert config["other_attention"]["CS"] == {**RELEASED_PROBSPARSE, "mix": True}
 
 
 @pytest.mark.parametrize("dataset", TASKS.get("lstf").datasets)
@@ -62,12 +62,16 @@ def test_every_data_set_has_its_row_and_the_whole_recipe(dataset: str, features:
     assert config["dataset"]["name"] == dataset
     assert config["task"]["evaluation_batch_size"] == config["trainer"]["batch_size"] == 32
     assert config["trainer"]["schedule"] == "late_exponential"
-    assert (config["trainer"]["decay"], config["trainer"]["decay_epochs"], config["trainer"]["floor"]) == (0.5, 1, 0)
+    assert (config["trainer"]["lr_decay"], config["trainer"]["lr_decay_epochs"], config["trainer"]["lr_min"]) == (
+        0.5,
+        1,
+        0,
+    )
     assert config["trainer"]["patience"] == 3
     assert config["trainer"]["max_steps"] is None
     widths = {name: config["backbone"][name] for name in ("embed_dim", "num_heads", "ffn_dim", "dropout")}
     assert widths == {"embed_dim": 512, "num_heads": 8, "ffn_dim": 2048, "dropout": 0.05}
-    assert config["elsewhere"] == {
+    assert config["other_attention"] == {
         "NS": RELEASED_PROBSPARSE,
         "CS": {**RELEASED_PROBSPARSE, "mix": True},
         "NC": "vanilla",
@@ -119,7 +123,7 @@ def test_the_command_line_wins() -> None:
         "dataset=weather",
         *("task.seq_len=99", "task.label_len=33", "task.pred_len=17", "task.test_windows=all"),
         *("backbone.encoder_layers=1", "backbone.dropout=0.5", "attention.num_landmarks=7"),
-        *("trainer.learning_rate=0.02", "trainer.max_epochs=1", "elsewhere=vanilla"),
+        *("trainer.learning_rate=0.02", "trainer.max_epochs=1", "other_attention=vanilla"),
     )
     task = config["task"]
     assert (task["seq_len"], task["label_len"], task["pred_len"], task["test_windows"]) == (99, 33, 17, "all")
@@ -128,7 +132,7 @@ def test_the_command_line_wins() -> None:
     assert config["attention"] == {"name": "abc", "num_landmarks": 7}
     assert (config["trainer"]["learning_rate"], config["trainer"]["max_epochs"]) == (0.02, 1)
     assert config["trainer"]["batch_size"] == 32
-    assert config["elsewhere"] == "vanilla"
+    assert config["other_attention"] == "vanilla"
 
 
 def test_presets_differ() -> None:
@@ -214,9 +218,9 @@ def test_preset_paper_needs_no_size(plugin: Path) -> None:  # noqa: ARG001
 @pytest.mark.parametrize("task", TASKS.names())
 def test_every_backbone_of_a_task_takes_its_calls(task: str) -> None:
     entry = TASKS.get(task)
-    assert entry.cls.calls
+    assert entry.cls.required_protocols
     for backbone in entry.backbones:
-        assert entry.cls.protocol_of(BACKBONES.get(backbone).cls) in entry.cls.calls
+        assert entry.cls.protocol_of(BACKBONES.get(backbone).cls) in entry.cls.required_protocols
 
 
 def test_a_backbone_without_the_calls_of_a_task_is_refused() -> None:

@@ -6,11 +6,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cab.padding import Padding
-from cab.training import Learner, ParameterRule, auxiliary_loss, end_step, parameter_groups, recompute
+from cab.padding import PaddingMasks
+from cab.training import (
+    ParamGroupOverride,
+    TrainableModule,
+    after_optimizer_step,
+    auxiliary_loss,
+    parameter_groups,
+    recompute,
+)
 
 
-class Centroid(Learner):
+class Centroid(TrainableModule):
     """Tells the mean of what it has seen in each step, and costs the square of its input."""
 
     mean: Tensor
@@ -21,23 +28,23 @@ class Centroid(Learner):
         self.other = nn.Parameter(torch.tensor(3.0))
         self.register_buffer("mean", torch.zeros(()))
 
-    def forward(self, x: Tensor, padding: Padding | None = None) -> Tensor:
-        self.gather(total=x.sum(), count=torch.tensor(float(x.numel())))
+    def forward(self, x: Tensor, padding: PaddingMasks | None = None) -> Tensor:
+        self.accumulate_statistics(total=x.sum(), count=torch.tensor(float(x.numel())))
         self.add_loss((self.rate * x).square(), padding)
         return (self.rate * x).exp()
 
-    def learn(self, *, total: Tensor, count: Tensor) -> None:
+    def update_buffers(self, *, total: Tensor, count: Tensor) -> None:
         self.mean.copy_(total / count)
 
-    def parameter_rules(self) -> dict[str, ParameterRule]:
-        return {"rate": ParameterRule(learning_rate=0.5, weight_decay=0.0)}
+    def param_group_overrides(self) -> dict[str, ParamGroupOverride]:
+        return {"rate": ParamGroupOverride(learning_rate=0.5, weight_decay=0.0)}
 
 
 def test_losses_are_means_over_real_targets_and_are_given_once() -> None:
     module = Centroid()
     x = torch.tensor([[1.0, 2.0, 100.0], [3.0, 100.0, 100.0]])
     hidden = torch.tensor([[False, False, True], [False, True, True]])
-    module(x, Padding(query=hidden))
+    module(x, PaddingMasks(query=hidden))
     module(torch.tensor([[1.0]]))
     loss = auxiliary_loss(nn.Sequential(module))
     assert loss is not None
@@ -49,7 +56,7 @@ def test_nothing_is_gathered_in_evaluation() -> None:
     module = Centroid().eval()
     module(torch.ones(1, 1))
     assert auxiliary_loss(module) is None
-    end_step(module)
+    after_optimizer_step(module)
     assert module.mean == 0.0
 
 
@@ -58,9 +65,9 @@ def test_buffers_learn_once_a_step_from_all_its_passes() -> None:
     module(torch.tensor([[2.0, 4.0]]))
     module(torch.tensor([[9.0]]))
     assert module.mean == 0.0
-    end_step(module)
+    after_optimizer_step(module)
     assert module.mean == 5.0
-    end_step(module)
+    after_optimizer_step(module)
     assert module.mean == 5.0
 
 
@@ -74,7 +81,7 @@ def test_activations_formed_anew_add_no_loss_and_no_statistics() -> None:
         assert own is not None
         (output.sum() + own).backward()
         assert auxiliary_loss(module) is None
-        assert module.take_statistics() == {"total": x.sum(), "count": 2.0}
+        assert module.pop_statistics() == {"total": x.sum(), "count": 2.0}
         results.append(module.rate.grad)
     torch.testing.assert_close(*results)
 

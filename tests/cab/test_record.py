@@ -17,13 +17,13 @@ from cab import UserError
 from cab.metric import Metric
 from cab.records.record import Cost, Record, Status
 from cab.records.results import read_results
-from cab.records.schema import LATER, sealed
+from cab.records.schema import LATER, with_checksum
 from tests.cab.made_records import make_about, make_record
 
 
 def rewritten(path: Path, **changes: Any) -> Path:
     """The record at ``path`` with parts replaced, and a seal that fits them."""
-    path.write_text(json.dumps(sealed(json.loads(path.read_text()) | changes)))
+    path.write_text(json.dumps(with_checksum(json.loads(path.read_text()) | changes)))
     return path
 
 
@@ -70,7 +70,7 @@ def test_a_measured_value_is_finite_or_none(value: float | None) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"schema": 2}, "schema 3"),
+        ({"schema": 2}, "schema 4"),
         ({"cell": {"task": "lstf"}}, "lacks seed"),
         ({"cell": 3}, "cell is 3"),
         ({"hash": "../outside"}, "is not the hash"),
@@ -157,7 +157,7 @@ def test_records_need_neither_torch_nor_pandas() -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("part", ["metrics", "cell", "cost", "started", "data", "status", "seal"])
+@pytest.mark.parametrize("part", ["metrics", "cell", "cost", "started", "data", "status", "checksum"])
 def test_a_record_that_was_changed_by_hand_is_named(part: str, tmp_path: Path) -> None:
     path = make_record({"mse": 0.5}).write(tmp_path)
     other = make_record({"mse": 0.25}, seed=7, cost=Cost(params=1)).write(tmp_path / "other")

@@ -57,7 +57,7 @@ def test_verdicts_by_hand(model: str, pattern: str, claimed: str, verdict: str) 
 
 
 def test_the_command_prints_every_claim(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "taxonomy", "--csv"]) == 0
+    assert main(["paper", "taxonomy", "--csv"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith("model,attention,pattern,claimed,verdict")
     assert len(printed) == 1 + 4 * 44

@@ -19,7 +19,7 @@ from cab.config.folders import CONFIGS
 from cab.config.trainer_config import TrainerConfig
 from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone
-from cab.training import auxiliary_loss, end_step
+from cab.training import after_optimizer_step, auxiliary_loss
 from engines.fairseq import environment
 from engines.fairseq.command import training_arguments
 from engines.fairseq.data import write_dictionary
@@ -36,7 +36,7 @@ def make_cell(task: str, attention: str, *overrides: str) -> Cell:
     backbone, pattern = PATTERNS[task]
     chosen = [f"task={task}", "dataset=synthetic", f"backbone={backbone}", f"attention={attention}", "preset=smoke"]
     chosen += [f"pattern={pattern}", "device=cpu", "backbone.dropout=0.0", "backbone.attention_dropout=0.0"]
-    chosen += [f"trainer.max_steps={STEPS}", "trainer.clip_norm=1.0", "trainer.weight_decay=0.01"]
+    chosen += [f"trainer.max_steps={STEPS}", "trainer.max_grad_norm=1.0", "trainer.weight_decay=0.01"]
     chosen += ["trainer.schedule=linear", "trainer.warmup_steps=4", *overrides]
     register_configs()
     with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
@@ -89,10 +89,10 @@ class Ours:
                 loss = self.loss(number)
                 own = auxiliary_loss(self.backbone)
                 ((loss if own is None else loss + own) / pieces).backward()
-            torch.nn.utils.clip_grad_norm_(self.backbone.parameters(), self.config.clip_norm)
+            torch.nn.utils.clip_grad_norm_(self.backbone.parameters(), self.config.max_grad_norm)
             optimizer.rate = rate(step)
             optimizer.step()
-            end_step(self.backbone)
+            after_optimizer_step(self.backbone)
             self.backbone.eval()
             with torch.no_grad():
                 losses.append(float(self.loss(number)))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attentions.vanilla import VanillaAttention
-from cab import Padding, ParameterRule, register_attention
+from cab import PaddingMasks, ParamGroupOverride, register_attention
 from cab.registry.registries import ATTENTIONS
 
 
@@ -30,19 +30,19 @@ class Centred(VanillaAttention):
         self.shift = nn.Parameter(torch.ones(self.num_heads, 1, self.head_dim))
         self.register_buffer("mean", torch.zeros(self.num_heads, 1, self.head_dim))
 
-    def parameter_rules(self) -> dict[str, ParameterRule]:
+    def param_group_overrides(self) -> dict[str, ParamGroupOverride]:
         return {
-            "gain": ParameterRule(learning_rate=0.05, weight_decay=0.0),
-            "shift": ParameterRule(weight_decay=0.5),
+            "gain": ParamGroupOverride(learning_rate=0.05, weight_decay=0.0),
+            "shift": ParamGroupOverride(weight_decay=0.5),
         }
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding, **more: Any) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **more: Any) -> Tensor:
         self.add_loss(query.square().mean(dim=(1, 3)), padding)
         real = torch.ones_like(value[:, :1, :, :1])
         if padding.key is not None:
             real = real.masked_fill(padding.key[:, None, :, None], 0.0)
-        self.gather(total=(value * real).sum(dim=(0, 2))[:, None], count=real.sum())
+        self.accumulate_statistics(total=(value * real).sum(dim=(0, 2))[:, None], count=real.sum())
         return super().attend(self.gain * query, key, value - self.mean, padding, **more) + self.shift
 
-    def learn(self, *, total: Tensor, count: Tensor) -> None:
+    def update_buffers(self, *, total: Tensor, count: Tensor) -> None:
         self.mean.lerp_(total / count, 0.3)

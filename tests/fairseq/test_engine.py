@@ -25,7 +25,7 @@ def test_a_cell_leaves_the_usual_record(cell: list[str], tmp_path: Path) -> None
     (record,) = records(tmp_path)
     assert record["engine"] == "fairseq"
     assert record["status"] == "finished"
-    assert record["cell"]["variant"] == "fairseq"  # a row of its own in every table
+    assert record["cell"]["config_variant"] == "fairseq"  # a row of its own in every table
     assert record["cost"]["steps"] == 8
     assert record["cost"]["peak_memory_bytes"] > 1e8
     assert [entry["step"] for entry in record["history"]] == list(range(1, 9))
@@ -85,7 +85,7 @@ def test_an_attention_of_another_package(tmp_path: Path) -> None:
         ("engine=fairsek", "unknown engine 'fairsek': did you mean 'fairseq'?"),
         ("trainer.precision=bf16-mixed", "engine=fairseq has no trainer.precision=bf16-mixed"),
         ("trainer.schedule=exponential", "engine=fairseq has no trainer.schedule=exponential"),
-        ("trainer.keep=average", "engine=fairseq has no trainer.keep=average"),
+        ("trainer.checkpoint_selection=average", "engine=fairseq has no trainer.checkpoint_selection=average"),
         (
             "task=lstf backbone=informer pattern=NC preset=smoke",
             "engine=fairseq has no task 'lstf'; it has lm, mlm",

@@ -52,7 +52,7 @@ def test_the_cells_are_those_of_table_1() -> None:
     """Backbones and patterns of each task, by hand from Table 1 (and the ablations' self slots)."""
     found: dict[str, set[tuple[str, str]]] = {}
     for task, _, backbone, pattern in CELLS:
-        if not TASKS.get(task).indexed:
+        if not TASKS.get(task).in_index:
             continue
         found.setdefault(task, set()).add((backbone, pattern))
     assert found == {
@@ -73,7 +73,7 @@ def is_long(task: str, dataset: str) -> bool:
 
 @pytest.mark.parametrize(
     ("task", "dataset", "backbone", "pattern"),
-    [pytest.param(*cell, marks=pytest.mark.thorough if is_long(*cell[:2]) else ()) for cell in CELLS],
+    [pytest.param(*cell, marks=pytest.mark.slow if is_long(*cell[:2]) else ()) for cell in CELLS],
 )
 def test_it_runs(
     task: str,

@@ -49,7 +49,7 @@ def difference(name: str, pattern: str, options: dict[str, Any]) -> float:
         keys = arrays["sample"].expand(len(inputs[0]), -1, -1)
         if options["sampled"] == "shared":
             keys = keys[:, :1]
-        module.draws = lambda *_: {"sample": keys}  # type: ignore[method-assign]
+        module.sample_noise = lambda *_: {"sample": keys}  # type: ignore[method-assign]
     output = module.eval()(*inputs, *inputs[1:])
     return ((output - arrays["output"]).norm() / arrays["output"].norm()).item()
 

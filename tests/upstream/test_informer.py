@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from cab import Attention, Pattern
-from cab.attention import Padding
+from cab.attention import PaddingMasks
 from cab.backbone import AttentionSpec
 from cab.registry.build import make_attention
 from tests.cab.test_paper_presets import composed
@@ -25,7 +25,7 @@ SAMPLED = {168: 30, 336: 30, 504: 35, 888: 35, 1056: 35}
 
 
 def elsewhere(pattern: str) -> dict[str, Any]:
-    options = dict(composed("lstf", "etth1", "informer", "paper")["elsewhere"][pattern])
+    options = dict(composed("lstf", "etth1", "informer", "paper")["other_attention"][pattern])
     assert options.pop("name") == "probsparse"
     return options
 
@@ -41,7 +41,7 @@ def difference(pattern: str, options: dict[str, Any]) -> float:
     module = filled(pattern, options | {"factor": 2}).double().eval()
     module.load_state_dict({k.removeprefix("state."): x for k, x in arrays.items() if k.startswith("state.")})
     keys = arrays["sample"].expand(len(arrays["output"]), -1, -1)
-    module.draws = lambda *_: {"sample": keys if options["sampled"] == "per_query" else keys[:, :1]}  # type: ignore[method-assign]
+    module.sample_noise = lambda *_: {"sample": keys if options["sampled"] == "per_query" else keys[:, :1]}  # type: ignore[method-assign]
     return ((module(arrays["input.0"].double()) - arrays["output"]).norm() / arrays["output"].norm()).item()
 
 
@@ -70,6 +70,8 @@ def test_each_option_matters(pattern: str, changed: dict[str, Any]) -> None:
 def test_every_query_draws_keys_of_its_own(pattern: str, length: int) -> None:
     """``torch.randint(L_K, (L_Q, U_part))``."""
     tokens = torch.zeros(1, length, 8)
-    sample = filled(pattern, elsewhere(pattern)).train().draws(tokens, tokens, Padding(None, None))["sample"]
+    sample = (
+        filled(pattern, elsewhere(pattern)).train().sample_noise(tokens, tokens, PaddingMasks(None, None))["sample"]
+    )
     assert sample.shape == (1, length, SAMPLED[length])
     assert (sample[0, :-1] != sample[0, 1:]).any(dim=1).all()

@@ -64,7 +64,7 @@ class PeerSubject:
 
     peer: Peer
     ours: AttentionSubject
-    kind: str = "peer"
+    kind: str = "third_party"
 
     @property
     def label(self) -> str:

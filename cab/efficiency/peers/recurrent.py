@@ -54,7 +54,7 @@ class InOurLayer(nn.Module):
         if hasattr(layer, "mixed"):  # of a token and the one before it
             heads, extras = layer.inputs(x, F.pad(x[:, :-1], (0, 0, 1, 0)))
             return list(heads), extras
-        return list(layer.project(x, x, x)), {**layer.query_extras(x), **layer.key_extras(x)}
+        return list(layer.project(x, x, x)), {**layer.query_side_inputs(x), **layer.key_side_inputs(x)}
 
 
 def in_our_layer(name: str, kernel: Callable[..., Tensor]) -> Make:
@@ -72,7 +72,7 @@ def recurrence(kernel: Callable[[Layer, Any], Tensor]) -> Callable[..., Tensor]:
     """What a recurrent layer of ours does around ``kernel(layer, terms)``, of all tokens at once."""
 
     def whole(layer: Layer, query: Tensor, key: Tensor, value: Tensor, extras: dict[str, Tensor]) -> Tensor:
-        heads, start = {"query": query, "key": key, "value": value}, layer.start(len(query), query)
+        heads, start = {"query": query, "key": key, "value": value}, layer.init_decode_state(len(query), query)
         for name, convolve in layer.convolutions.items():
             heads[name], _ = convolve(heads[name], start[name], None)
         position = torch.arange(query.shape[2], device=query.device).unsqueeze(0)

@@ -115,7 +115,7 @@ def test_gradients_stay_below_their_bounds(name: str) -> None:
     for row in score_gradients(subject, rows=2):
         assert 0 < row["median"] <= row["q90"] <= row["q99"] <= row["largest"]  # type: ignore[operator]
         assert row["largest"] <= row[bounds.get(name, "bound_norm")]  # type: ignore[operator]
-    slots = [slot for _, slot in subject.slots()]
+    slots = [slot for _, slot in subject.attention_layers()]
     assert not any(slot.use_reference for slot in slots)
     assert all("reference" not in vars(getattr(slot, "form", slot)) for slot in slots)
 
@@ -132,10 +132,10 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_fresh_network_and_a_record(tmp_path: Path) -> None:
     overrides = [*SMOKE, "attention=linear"]
-    process = cab("analyse", "gradients", *overrides, "--steps", "3", "--out", "a", cwd=tmp_path)
+    process = cab("analyze", "gradients", *overrides, "--steps", "3", "--out", "a", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert "untrained" in process.stdout
     assert [row["step"] for row in rows(tmp_path / "a/norms.csv")] == ["1", "2", "3"]
@@ -143,13 +143,13 @@ def test_a_fresh_network_and_a_record(tmp_path: Path) -> None:
     trained = cab("run", *overrides, "trainer.max_steps=2", "results_dir=r", cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     (record,) = (tmp_path / "r").glob("*.json")
-    process = cab("analyse", "dilution", str(record), "--out", "b", cwd=tmp_path)
+    process = cab("analyze", "dilution", str(record), "--out", "b", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert ", trained" in process.stdout
     assert len(rows(tmp_path / "b/dilution.csv")) == 200
     assert (tmp_path / "b/dilution.png").stat().st_size > 1000
     (record.with_suffix("") / "weights.pt").unlink()
-    process = cab("analyse", "dilution", str(record), cwd=tmp_path)
+    process = cab("analyze", "dilution", str(record), cwd=tmp_path)
     assert process.returncode == 2
     assert "no weights at" in process.stderr
     assert json.loads(record.read_text())
@@ -162,6 +162,6 @@ def test_mistakes(tmp_path: Path) -> None:
         (["gradients", *SMOKE, "attention=abc", "--rows", "0"], "--rows must be"),
         (["gradients", *SMOKE, "attention=abcd"], "abcd"),
     ):
-        process = cab("analyse", *arguments, cwd=tmp_path)
+        process = cab("analyze", *arguments, cwd=tmp_path)
         assert process.returncode == 2
         assert words in process.stderr

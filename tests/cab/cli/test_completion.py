@@ -26,9 +26,9 @@ from cab.registry.registries import ATTENTIONS
     ("line", "expected"),
     [
         ("ver", ["verify"]),
-        ("data ", ["check", "get", "list"]),
+        ("data ", ["verify", "download", "list"]),
         ("data get ett", ["etth1", "etth2", "ettm1"]),
-        ("data get --", ["--from", "--help", "--prepare", "--to"]),
+        ("data get --", ["--source", "--help", "--prepare", "--data-root"]),
         ("score --norm", ["--normalization"]),
         ("verify gla", ["gla"]),
         ("list tas", ["tasks"]),
@@ -39,7 +39,7 @@ from cab.registry.registries import ATTENTIONS
         ("run dataset=ett", ["dataset=etth1", "dataset=etth2", "dataset=ettm1"]),
         ("run trainer.max", ["trainer.max_epochs=", "trainer.max_steps="]),
         ("run train", ["trainer."]),
-        ("run cluster=slurm cluster.p", ["cluster.parallel=", "cluster.partition=", "cluster.processes="]),
+        ("run cluster=slurm cluster.p", ["cluster.max_concurrent_jobs=", "cluster.partition=", "cluster.processes="]),
         ("run preset=", ["preset=mini", "preset=paper", "preset=smoke"]),
         ("run data.", ["data.download="]),
         ("run --ex", ["--explain"]),
@@ -54,7 +54,7 @@ def test_what_may_come_next(line: str, expected: list[str]) -> None:
 def test_everything_that_exists_is_offered() -> None:
     assert candidates([""]) == sorted(COMMANDS)
     assert [word.removeprefix("attention=") for word in candidates(["run", "attention="])] == ATTENTIONS.names()
-    assert candidates(["data", "check", ""]) == list(data_sets())
+    assert candidates(["data", "verify", ""]) == list(data_sets())
     assert tuple(VALUES["preset"]) == PRESETS
     assert tuple(VALUES["cluster"]) == CLUSTERS
     assert set(VALUES["logger"]) == {path.stem for path in (CONFIGS / "logger").glob("*.yaml")}
@@ -78,7 +78,7 @@ def test_the_flags_of_every_command_can_be_asked_for() -> None:
         ("cab run task=l", ["lm", "lra", "lstf"]),
         ("cab run task=lstf attention=vanilla,ab", ["vanilla,abc"]),
         ("cab run trainer.pat", ["trainer.patience="]),
-        ("cab data check pg", ["pg19"]),
+        ("cab data verify pg", ["pg19"]),
     ],
 )
 def test_a_tab_in_bash(line: str, replies: list[str], tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def overrides(**changes: str) -> list[str]:
         ({"attention.num_landmarks": "3"}, ["attention 'vanilla' has no option 'num_landmarks'"]),
         ({"attention": "abc", "attention.landmarks": "3"}, ["'abc' has no option 'landmarks'", "num_landmarks"]),
         ({"attention": "abc", "attention.num_landmarks": "0"}, ["num_landmarks must be at least 1"]),
-        ({"backbone.depth": "3"}, ["backbone 'informer' has no option 'depth'", "encoder_layers"]),
+        ({"backbone.weight_sharing": "3"}, ["backbone 'informer' has no option 'depth'", "encoder_layers"]),
         ({"task.horizon": "3"}, ["task 'lstf' has no option 'horizon'", "pred_len"]),
         ({"task.features": "X"}, ["features must be M", "S"]),
         ({"task.seq_len": "900000"}, ["shorter than one window", "seq_len"]),
@@ -45,7 +45,7 @@ def overrides(**changes: str) -> list[str]:
         ({"trainer.speed": "9"}, ["trainer.speed"]),
         ({"seed": "-1"}, ["seed must be"]),
         ({"device": "tpu"}, ["device must be auto, cpu or cuda"]),
-        ({"elsewhere": "vanila"}, ["unknown attention 'vanila'"]),
+        ({"other_attention": "vanila"}, ["unknown attention 'vanila'"]),
     ],
     ids=lambda value: "-".join(map(str, value.items())) if isinstance(value, dict) else "",
 )
@@ -119,7 +119,7 @@ def test_bad_data_is_one_line_and_writes_nothing(damage: str, tmp_path: Path) ->
         text = table.to_csv(index=False)
         (data / "ETTh1.csv").write_text(text[: len(text) // 2] if damage == "truncated" else text)
     words = {
-        "missing": ["no ETTh1.csv", f"cab data get etth1 --to {data}", "dataset=synthetic"],
+        "missing": ["no ETTh1.csv", f"cab data download etth1 --data-root {data}", "dataset=synthetic"],
         "truncated": ["ETTh1.csv"],
         "nan": ["ETTh1.csv, line 1002, column 'MULL'"],
         "column": ["columns must be date,HUFL", "TO"],
@@ -214,7 +214,7 @@ def test_an_attention_of_another_package_runs_and_is_scored(tmp_path: Path) -> N
     scored = fresh_cab("score", results, "--csv", cwd=tmp_path, PYTHONPATH=path)
     rows = pd.read_csv(__import__("io").StringIO(scored.stdout))
     assert set(rows["attention"]) == {"mean", "vanilla", "abc"}
-    assert rows["ci"].notna().all()
+    assert rows["index"].notna().all()
 
 
 def test_preset_paper_reports_the_published_figure_and_the_sound_one(tmp_path: Path) -> None:

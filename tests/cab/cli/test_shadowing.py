@@ -50,7 +50,7 @@ PROGRAM = "import sys; from cab.cli.main import main; sys.exit(main(sys.argv[1:]
     ],
     ids=["cab", "module", "pool", "torchrun"],
 )
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_cell_runs_beside_hostile_files(command: list[str], hostile: Path) -> None:
     process = start(command, hostile)
     assert process.returncode == 0, process.stderr

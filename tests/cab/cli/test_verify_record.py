@@ -65,15 +65,15 @@ def test_a_row_a_pair_and_nothing_twice(capsys, tmp_path):
     assert [(row["attention"], row["pattern"]) for row in rows] == [
         (name, pattern) for name in ("linear", "none") for pattern in ("NS", "CS", "NC", "CC")
     ]
-    assert {row["form"] for row in rows} == {"whole"}
-    assert all("determinism=4133" in row["reach"] for row in rows)
+    assert {row["mode"] for row in rows} == {"full"}
+    assert all("determinism=4133" in row["max_tokens_checked"] for row in rows)
     before = record.read_bytes()
     assert "8 are verified already, 0 to verify" in verify(capsys, *arguments)[2]
     assert "linear CC: 2 checks, 0 failed" in verify(capsys, *arguments, "--all")[2]
     assert record.read_bytes() == before
 
 
-@pytest.mark.parametrize("change", [{"code": "0" * 16}, {"checks": "0" * 16}, {"torch": "2.0"}])
+@pytest.mark.parametrize("change", [{"code_hash": "0" * 16}, {"checks_hash": "0" * 16}, {"torch_version": "2.0"}])
 def test_what_changed_is_verified_anew(capsys, tmp_path, change):
     record = tmp_path / "verified.csv"
     verify(capsys, "none", "--record", record)
@@ -89,7 +89,7 @@ def test_the_whole_replaces_the_quick_form_and_never_the_other_way(capsys, tmp_p
     record = tmp_path / "verified.csv"
     arguments = ["none", "--pattern", "NS", "--record", record]
     verify(capsys, *arguments, "--quick")
-    assert read_rows(record)[0].form == QUICK
+    assert read_rows(record)[0].mode == QUICK
     assert "1 are verified already" in verify(capsys, *arguments, "--quick")[2]
     assert "1 to verify" in verify(capsys, *arguments)[2]
     whole = read_rows(record)
@@ -117,15 +117,15 @@ def test_without_a_record_it_is_remembered_in_the_cache(capsys, monkeypatch, tmp
     monkeypatch.setattr(verified, "COMMITTED", tmp_path / "none.csv")
     assert verify(capsys, "none", "--pattern", "NS")[0] == 0
     (row,) = read_rows(remembered())
-    assert is_verified(row.code, "NS")
-    assert not is_verified(row.code, "CS")
+    assert is_verified(row.code_hash, "NS")
+    assert not is_verified(row.code_hash, "CS")
     assert not is_verified("", "NS")
-    write_rows(remembered(), [dataclasses.replace(row, form=QUICK)])
-    assert not is_verified(row.code, "NS")
-    write_rows(remembered(), [dataclasses.replace(row, torch="2.0")])
-    assert not is_verified(row.code, "NS")
+    write_rows(remembered(), [dataclasses.replace(row, mode=QUICK)])
+    assert not is_verified(row.code_hash, "NS")
+    write_rows(remembered(), [dataclasses.replace(row, torch_version="2.0")])
+    assert not is_verified(row.code_hash, "NS")
     remembered().write_text("something else\n")
-    assert not is_verified(row.code, "NS")
+    assert not is_verified(row.code_hash, "NS")
 
 
 def test_some_checks_are_not_all(capsys):
@@ -159,5 +159,5 @@ def test_another_file_is_not_overwritten(capsys, tmp_path):
 
 def test_a_row_says_how_far_each_group_looked():
     row = Row.of_today("a", "NS", "0" * 16, quick=True, reach={"causality": 130, "parameters": 0, "growth": 8192})
-    assert row.reach == "causality=130 growth=8192"
-    assert row.torch == torch_version() == ".".join(row.torch.split(".")[:2])
+    assert row.max_tokens_checked == "causality=130 growth=8192"
+    assert row.torch_version == torch_version() == ".".join(row.torch_version.split(".")[:2])

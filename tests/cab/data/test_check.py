@@ -31,20 +31,20 @@ def test_every_data_set_of_every_task_is_described() -> None:
 @pytest.mark.parametrize("name", data_sets())
 def test_a_description_is_complete_and_invents_nothing(name: str) -> None:
     each = data_sets()[name]
-    whats = [count.what for count in each.counts]
-    assert {what for item in each.items for what in item.gives} <= set(whats)
+    whats = [count.field for count in each.counts]
+    assert {field for item in each.items for field in item.gives} <= set(whats)
     assert len(set(whats)) == len(whats)
     assert each.homepage.startswith("https://")
-    assert each.licence
-    assert each.terms
+    assert each.license
+    assert each.license_notes
     for count in each.counts:
         assert bool(count.files) != bool(count.lines)
         assert count.expected > 0
-        assert count.known_from
+        assert count.source
     for item in each.items:
         assert (item.address is None) == bool(item.by_hand)
         assert item.address is None or item.address.startswith("https://")
-        assert bool(item.known_from) == bool(item.sha256 or item.bytes), f"{item.name}: where is it known from?"
+        assert bool(item.source) == bool(item.sha256 or item.bytes), f"{item.name}: where is it known from?"
         assert item.sha256 is None or re.fullmatch(r"[0-9a-f]{64}", item.sha256)
 
 
@@ -142,20 +142,20 @@ def test_a_sample_is_counted_against_what_was_published(
     root = tmp_path if state is State.MISSING else request.getfixturevalue("samples")
     stock = take_stock(data_set(name), root, thorough=True)
     assert stock.state is state
-    assert {finding.what: (finding.found, finding.expected) for finding in stock.findings} == counts
+    assert {finding.field: (finding.found, finding.expected) for finding in stock.findings} == counts
     assert take_stock(data_set(name), root).state is state
-    assert main(["data", "check", name, "--in", str(root)]) == (0 if state is State.READY else 1)
+    assert main(["data", "verify", name, "--data-root", str(root)]) == (0 if state is State.READY else 1)
     said = capsys.readouterr().out
     assert f"{name} is {state} in {root}" in said
-    for what, (found, expected) in counts.items():
+    for field, (found, expected) in counts.items():
         verdict = "complete" if found == expected else f"{expected - found:,} missing"
-        assert re.search(rf"{what} +{found:,} +{expected:,}  {verdict}", said)
+        assert re.search(rf"{field} +{found:,} +{expected:,}  {verdict}", said)
 
 
 def test_the_list_names_source_licence_place_and_state(
     official_layout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["data", "list", "--in", str(official_layout), "--csv"]) == 0
+    assert main(["data", "list", "--data-root", str(official_layout), "--csv"]) == 0
     rows = {row["data"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
     assert rows.keys() == data_sets().keys()
     assert rows["etth1"]["state"] == "ready"
@@ -174,13 +174,13 @@ SMALL = DataSet(
     title="two books and a table",
     tasks=["lm"],
     homepage="https://example.org",
-    licence="CC0",
-    terms="none",
+    license="CC0",
+    license_notes="none",
     folders=["small", "."],
     items=[Item(name="table.csv", address="https://example.org/table.csv", gives=["rows"])],
     counts=[
-        Count(what="books", files=["*.txt"], expected=2, known_from="here"),
-        Count(what="rows", lines=["table.csv", "table.csv.gz"], header=1, columns=2, expected=3, known_from="here"),
+        Count(field="books", files=["*.txt"], expected=2, source="here"),
+        Count(field="rows", lines=["table.csv", "table.csv.gz"], header=1, columns=2, expected=3, source="here"),
     ],
 )
 
@@ -239,15 +239,15 @@ def test_a_file_that_is_not_what_was_recorded_is_damaged(whole: Path) -> None:
     (whole / "cab-data-small.json").write_text(json.dumps({"files": {"1.txt": entry}}))
     assert state(whole) is State.DAMAGED
     (whole / "cab-data-small.json").write_text("[]")
-    with pytest.raises(UserError, match="is not what cab data get wrote: delete it"):
+    with pytest.raises(UserError, match="is not what cab data download wrote: delete it"):
         state(whole)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["data", "check", "ljspeach", "--in", "."], "unknown data set 'ljspeach': did you mean 'ljspeech'?"),
-        (["data", "check", "etth1"], "name the folder of the data sets: --in DATA, or set CAB_DATA"),
+        (["data", "verify", "ljspeach", "--data-root", "."], "unknown data set 'ljspeach': did you mean 'ljspeech'?"),
+        (["data", "verify", "etth1"], "name the folder of the data sets: --data-root DATA, or set CAB_DATA"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -107,7 +107,7 @@ def test_what_is_not_what_is_known_is_not_kept(host: Host, address: str, tmp_pat
     ("statuses", "words"),
     [
         ([404], "the host answers 404 Not Found"),
-        ([403], "the host answers 403 Forbidden; it wants a login or its licence accepted"),
+        ([403], "the host answers 403 Forbidden; it wants a login or its license accepted"),
         ([503] * 3, "the host answers 503 Service Unavailable"),
     ],
 )

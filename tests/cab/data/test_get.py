@@ -1,4 +1,4 @@
-"""`cab data get`: from small stand-ins of each host to the layout that the task reads."""
+"""`cab data download`: from small stand-ins of each host to the layout that the task reads."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def known(monkeypatch: pytest.MonkeyPatch, contents: dict[str, dict[str, bytes]]
             )
             for item in each.items
         ]
-        counts = [dataclasses.replace(count, expected=PUBLISHED.get(count.what, 1)) for count in each.counts]
+        counts = [dataclasses.replace(count, expected=PUBLISHED.get(count.field, 1)) for count in each.counts]
         small[name] = dataclasses.replace(each, items=items, counts=counts)
     small["ecl"] = dataclasses.replace(small["ecl"], counts=[dataclasses.replace(small["ecl"].counts[0], expected=3)])
     monkeypatch.setattr("cab.cli.data.data_sets", lambda: small)  # it must be imported before the other changes
@@ -247,9 +247,9 @@ def test_ctrl_c_and_again_goes_on(
     assert hosts["etth1"].items[0].sha256
     with monkeypatch.context() as patch:
         patch.setattr("cab.data.download._blocks", blocks)
-        assert main(["data", "get", "etth1", "--to", str(tmp_path)]) == 130
+        assert main(["data", "download", "etth1", "--data-root", str(tmp_path)]) == 130
     assert "interrupted; the same command goes on from there" in capsys.readouterr().err
-    assert main(["data", "get", "etth1", "--to", str(tmp_path)]) == 0
+    assert main(["data", "download", "etth1", "--data-root", str(tmp_path)]) == 0
     assert host.asked[-1][1] == "bytes=9-"
     assert (tmp_path / "lstf" / "ETTh1.csv").read_bytes() == contents["etth1"]["ETTh1.csv"]
     assert leftovers(tmp_path) == []
@@ -314,20 +314,20 @@ def test_a_table_of_another_edition_is_refused(hosts: dict[str, DataSet], host: 
 @pytest.mark.usefixtures("hosts")
 def test_the_command_says_what_came_and_what_to_do_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "my data"
-    assert main(["data", "get", "etth1", "gpt2_bpe", "--to", str(root)]) == 0
+    assert main(["data", "download", "etth1", "gpt2_bpe", "--data-root", str(root)]) == 0
     said = capsys.readouterr()
     assert said.out == f"etth1 is ready in {root}/lstf\ngpt2_bpe is ready in {root}/tokenizers/gpt2\n"
-    assert main(["data", "get", "pcn", "--to", str(root)]) == 1
+    assert main(["data", "download", "pcn", "--data-root", str(root)]) == 1
     said = capsys.readouterr()
     assert f"pcn is partial in {root}/pcc" in said.out
     assert "ShapeNet is for research and education only" in said.out
     assert "download ShapeNetCompletion.zip from https://gateway.infinitescript.com" in said.out
-    assert f"then: cab data get pcn --to '{root}' --from FOLDER" in said.out
+    assert f"then: cab data download pcn --data-root '{root}' --source FOLDER" in said.out
     assert "pcn: PCN.json is here" in said.err
     assert "\r" not in said.err, "no progress bar where nobody looks"
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
-    assert main(["data", "get", "etth1", "--to", str(tmp_path / "file")]) == 2
+    assert main(["data", "download", "etth1", "--data-root", str(tmp_path / "file")]) == 2
     assert "--to: " in capsys.readouterr().err

@@ -52,9 +52,9 @@ def test_the_first_thing_to_do_is_to_get_it(task: str, dataset: str, tmp_path: P
         with pytest.raises(UserError) as error:
             TASKS.get(task).build(dataset=dataset).setup(root)
         assert "\n" not in str(error.value)
-        said, _, fixes = str(error.value).partition(": cab data get ")
+        said, _, fixes = str(error.value).partition(": cab data download ")
         assert "data_root" not in said, "another advice comes first"
-        assert fixes.startswith(f"{dataset} --to {place}; ")
+        assert fixes.startswith(f"{dataset} --data-root {place}; ")
     assert not list(tmp_path.iterdir())
 
 
@@ -83,7 +83,8 @@ def test_it_is_brought_where_the_run_is_told_to(
 def test_what_cannot_be_brought_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^data.download=true needs data_root=FOLDER, or CAB_DATA"):
         bring_data(cell("weather", None, download=True))
-    words = f"^weather cannot be downloaded: download WTH.csv from https://.*; cab data get weather --to {tmp_path}$"
+    words = "^weather cannot be downloaded: download WTH.csv from https://.*; "
+    words += f"cab data download weather --data-root {tmp_path}$"
     with pytest.raises(UserError, match=words):
         bring_data(cell("weather", tmp_path, download=True))
     with pytest.raises(UserError, match=r"data.download must be true or false, got 'perhaps'"):

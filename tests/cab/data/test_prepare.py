@@ -20,7 +20,7 @@ COMMANDS = re.findall(r"^(?: {4})?(cab [^#\n]*)|`(cab data [^`]*)`", PAGE, flags
 
 
 def test_a_ready_set_is_read_by_its_task(official_layout: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["data", "get", "weather", "--to", str(official_layout), "--prepare"]) == 0
+    assert main(["data", "download", "weather", "--data-root", str(official_layout), "--prepare"]) == 0
     assert capsys.readouterr().out == f"weather is ready in {official_layout}/lstf\n  prepared for lstf\n"
 
 
@@ -39,7 +39,7 @@ def test_what_cannot_be_prepared(official_layout: Path) -> None:
     assert list(prepare(data_set("gpt2_bpe"), official_layout)) == []
     with pytest.raises(UserError, match="unknown option 'trainr'"):
         list(prepare(data_set("etth1"), official_layout, ["trainr.max_steps=3"]))
-    with pytest.raises(UserError, match=r"no ECL.csv .*: cab data get ecl --to"):
+    with pytest.raises(UserError, match=r"no ECL.csv .*: cab data download ecl --data-root"):
         list(prepare(data_set("ecl"), official_layout))
 
 

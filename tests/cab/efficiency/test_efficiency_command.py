@@ -48,7 +48,7 @@ def test_costs_in_the_columns_that_are_read_elsewhere(tmp_path: Path, capsys: py
     }
     assert all(float(row["p10"]) <= float(row["seconds"]) <= float(row["p90"]) for row in rows)
     assert all(int(row["bytes"]) > 0 for row in rows)
-    assert {row["relative"] for row in rows if row["attention"] == "vanilla"} == {"1"}
+    assert {row["relative_to_softmax"] for row in rows if row["attention"] == "vanilla"} == {"1"}
     assert {(row["attention"], row["complexity"]) for row in rows} == {
         ("vanilla", "n^2"),
         ("eager", "n^2"),
@@ -56,7 +56,7 @@ def test_costs_in_the_columns_that_are_read_elsewhere(tmp_path: Path, capsys: py
         ("projections", ""),
     }
     assert "NS has no phase decode" in captured.err
-    facts = {"protocol": "own", "repeats": "2", "batch_size": "1", "dtype": "float32", "device": "cpu"}
+    facts = {"protocol": "default", "repeats": "2", "batch_size": "1", "dtype": "float32", "device": "cpu"}
     assert all(row | facts == row for row in rows)
 
 
@@ -64,7 +64,7 @@ def test_efficiency_lengths_are_made_from_the_costs(tmp_path: Path, capsys: pyte
     out = tmp_path / "costs.csv"
     assert efficiency("abc", "--lengths", "4", "8", "16", "32", "--no-verify", "--out", str(out)) == 0
     capsys.readouterr()
-    assert main(["efficiency-length", str(out), "--csv"]) == 0
+    assert main(["crossover", str(out), "--csv"]) == 0
     rows = costs_of(capsys.readouterr().out)
     assert {(row["attention"], row["phase"]) for row in rows} >= {("abc", "forward"), ("eager", "forward")}
 
@@ -83,7 +83,7 @@ def test_the_papers_protocol_has_its_own_defaults(capsys: pytest.CaptureFixture[
     rows = costs_of(capsys.readouterr().out)
     assert [row["attention"] for row in rows] == ["vanilla", "eager", "abc"]
     assert {row["protocol"] for row in rows} == {"paper"}
-    assert {row["relative"] for row in rows} == {""}
+    assert {row["relative_to_softmax"] for row in rows} == {""}
 
 
 def test_what_fails_verification_is_not_timed(
@@ -161,8 +161,18 @@ def test_sizes_of_appendix_g_hold_in_the_pattern_that_it_measures() -> None:
 
 def test_a_table_says_why_a_number_is_missing(tmp_path: Path) -> None:
     costs = [
-        Cost("vanilla", "NS", "forward", 256, 0.0123, 3 * 2**20, relative=1.0, hardware="chip", dtype="float32"),
-        Cost("eager", "NS", "forward", 256, 0.5, 2**30, relative=40.65),
+        Cost(
+            "vanilla",
+            "NS",
+            "forward",
+            256,
+            0.0123,
+            3 * 2**20,
+            relative_to_softmax=1.0,
+            hardware="chip",
+            dtype="float32",
+        ),
+        Cost("eager", "NS", "forward", 256, 0.5, 2**30, relative_to_softmax=40.65),
         Cost("eager", "NS", "forward", 8192, status="oom"),
         Cost("flash", "NS", "forward", 256, status="unsupported", detail="no kernel"),
     ]

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cab import Attention, Pattern, build_attention
-from cab.attention import State
+from cab.attention import DecodeState
 from cab.efficiency import workload
 from cab.efficiency.graphed import StandingStep
 from cab.efficiency.own import measure_length
@@ -23,7 +23,7 @@ CONSTANT = [
     (entry.name, pattern)
     for entry in ATTENTIONS
     for pattern in (Pattern.CS, Pattern.CC)
-    if pattern in entry.patterns and getattr(entry.cls, "constant_state", False)
+    if pattern in entry.patterns and getattr(entry.cls, "has_constant_size_state", False)
 ]
 SEEN_AT_ONCE = [("linear", Pattern.CS), ("s4d", Pattern.CS)]
 SMALL = Setting(batch_size=2, embed_dim=16, num_heads=2, repeats=2)
@@ -42,7 +42,7 @@ class Recorded(TorchDispatchMode):
 
 
 @torch.no_grad()
-def after_a_prefix(name: str, pattern: Pattern) -> tuple[Attention, Tensor, State]:
+def after_a_prefix(name: str, pattern: Pattern) -> tuple[Attention, Tensor, DecodeState]:
     """The attention, tokens [5, B, D], and the state after 40 others."""
     module = build_attention(name, pattern=pattern, embed_dim=16, num_heads=2).double().eval()
     source = torch.randn(3, 20, 16).double() if pattern.is_cross else None
@@ -70,7 +70,7 @@ def test_a_state_that_stands_is_the_one_that_is_handed_on(name: str, pattern: Pa
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("name", "pattern"),
-    [pytest.param(*case, marks=() if case in SEEN_AT_ONCE else pytest.mark.thorough) for case in CONSTANT],
+    [pytest.param(*case, marks=() if case in SEEN_AT_ONCE else pytest.mark.slow) for case in CONSTANT],
 )
 def test_a_step_is_one_graph(name: str, pattern: Pattern) -> None:
     """The compiler finds no number that Python would have to wait for."""
@@ -87,7 +87,7 @@ def test_the_phase_reads_the_same_tokens_again(monkeypatch: pytest.MonkeyPatch) 
     made: list[StandingStep] = []
 
     class Kept(StandingStep):
-        def __init__(self, module: Attention, state: State, token: Tensor) -> None:
+        def __init__(self, module: Attention, state: DecodeState, token: Tensor) -> None:
             super().__init__(module, state, token)
             made.append(self)
 

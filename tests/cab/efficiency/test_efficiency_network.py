@@ -38,7 +38,7 @@ def test_a_step_changes_the_weights_and_inference_does_not() -> None:
 def test_attentions_have_the_options_of_the_arena() -> None:
     for name, landmarks in (("nystromformer", 128), ("nystromformer:num_landmarks=4", 4)):
         module = NetworkSubject(AttentionSubject.parse(name), longest=16).build(Pattern.NS, SETTING)
-        [first, second] = [module.get_submodule(path) for path, _ in module.attention_slots()]
+        [first, second] = [module.get_submodule(path) for path, _ in module.attention_layers()]
         assert first.num_landmarks == second.num_landmarks == landmarks
 
 
@@ -61,7 +61,7 @@ def test_the_command_measures_a_batch_at_every_length(tmp_path: Path, capsys: py
 def test_tables_say_how_many_times_faster_and_smaller() -> None:
     def cost(name: str, seconds: float, size: int, relative: float) -> Cost:
         facts = {"protocol": "lra", "batch_size": 2, "embed_dim": 8, "num_heads": 2, "device": "cpu"}
-        return Cost(name, "NS", "forward", 16, seconds, size, relative=relative, **facts)
+        return Cost(name, "NS", "forward", 16, seconds, size, relative_to_softmax=relative, **facts)
 
     text = tables([cost("vanilla", 0.5, 4 << 20, 1.0), cost("linear", 0.25, 1 << 20, 0.5)])
     assert "linear   4 (2.00)" in text

@@ -112,15 +112,15 @@ def test_ratios_are_of_the_same_rounds() -> None:
         case("projections", [1.0, 2.0, 1.0], kind="projections"),
         case("vanilla", [5.0, 10.0, 9.0]),
         case("local", [2.0, 4.0, 6.0]),
-        case("local@slow", [9.0, 9.0, 9.0], kind="peer", peer_of="local"),
-        case("local@quick", [4.0, 6.0, 30.0], kind="peer", peer_of="local"),
+        case("local@slow", [9.0, 9.0, 9.0], kind="third_party", peer_of="local"),
+        case("local@quick", [4.0, 6.0, 30.0], kind="third_party", peer_of="local"),
     ]
     local = own.compare(cases, Pattern.NS, "forward", 7)[2]
-    assert local.relative == pytest.approx(0.4)  # of 0.4, 0.4, 0.67
-    assert local.part_relative == pytest.approx(2 / 8)
-    assert local.best_peer == "local@quick"
-    assert local.faster == pytest.approx(2.0)  # of 2, 1.5, 5
-    assert local.part_faster == pytest.approx(4 / 2)
+    assert local.relative_to_softmax == pytest.approx(0.4)  # of 0.4, 0.4, 0.67
+    assert local.relative_to_softmax_without_projections == pytest.approx(2 / 8)
+    assert local.best_third_party == "local@quick"
+    assert local.speedup_vs_third_party == pytest.approx(2.0)  # of 2, 1.5, 5
+    assert local.speedup_vs_third_party_without_projections == pytest.approx(4 / 2)
     assert local.bytes_ratio == 1.0
     noise = [case("a", [1.0, 2.1, 1.0]), case("b", [0.5, 1.0, 0.9])]
     assert part_ratio(noise[0], noise[1], cases[0]) is None

@@ -35,12 +35,18 @@ def suite_folder(tmp_path: Path, add: Callable[..., Path]) -> Path:
             who = {"attention": attention, "seed": seed}
             lstf = {name: number(name, *who.values()) for name in ("mse", "mae")}
             add(lstf, **who, baselines=naive, cost=Cost(params=700 + seed, train_seconds=60, peak_memory_bytes=9))
-            point = {"task": "pcc", "dataset": "pcn", "variant": "", "backbone": "pointr"}
+            point = {"task": "pcc", "dataset": "pcn", "config_variant": "", "backbone": "pointr"}
             add({"f_score": number("f", *who.values())}, **who, **point)
             if attention != "s4d":
-                lm = {"task": "lm", "dataset": "pg19", "variant": "", "backbone": "gpt2", "pattern": "CS"}
+                lm = {"task": "lm", "dataset": "pg19", "config_variant": "", "backbone": "gpt2", "pattern": "CS"}
                 add([m.measured(10 + number(m.name, *who.values())) for m in LM_METRICS], **who, **lm)
-            text = {"task": "sum", "dataset": "multi_news", "variant": "", "backbone": "transformer", "pattern": "CS"}
+            text = {
+                "task": "sum",
+                "dataset": "multi_news",
+                "config_variant": "",
+                "backbone": "transformer",
+                "pattern": "CS",
+            }
             add({"f_score": number("sum", *who.values())}, **who, **text)
     return tmp_path / "results"
 

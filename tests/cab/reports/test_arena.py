@@ -19,7 +19,13 @@ def arena(tmp_path: Path, add: Callable[..., Path]) -> Path:
     """ListOps: two attentions, one of two seeds; and once without brackets."""
 
     def measured(accuracy: float, **changes: Any) -> None:
-        place = {"task": "lra", "dataset": "listops_synthetic", "variant": "", "backbone": "encoder", "pattern": "NS"}
+        place = {
+            "task": "lra",
+            "dataset": "listops_synthetic",
+            "config_variant": "",
+            "backbone": "encoder",
+            "pattern": "NS",
+        }
         add(
             {"accuracy": accuracy},
             baselines={"majority": {"accuracy": 17.0}, "root_and_digits": {"accuracy": 48.0}},
@@ -30,18 +36,18 @@ def arena(tmp_path: Path, add: Callable[..., Path]) -> Path:
     for seed in (1, 2):
         measured(50.0 + seed, attention="vanilla", seed=seed)
     measured(30.0, attention="local", seed=1)
-    measured(20.0, attention="vanilla", seed=1, variant="brackets dropped")
+    measured(20.0, attention="vanilla", seed=1, config_variant="brackets dropped")
     return tmp_path / "results"
 
 
 def test_attentions_and_trivial_answers_are_in_one_order(arena: Path) -> None:
     table = arena_table(load_results(arena))
-    whole = table[table["variant"] == ""]
+    whole = table[table["config_variant"] == ""]
     assert whole["name"].tolist() == ["vanilla", "root_and_digits", "local", "majority"]
     assert whole["kind"].tolist() == ["attention", "trivial", "attention", "trivial"]
     assert whole["accuracy"].tolist() == pytest.approx([51.5, 48.0, 30.0, 17.0])
     assert whole["deviation"].iloc[0] == pytest.approx(0.5**0.5)
-    assert table[table["variant"] != ""]["name"].tolist() == ["root_and_digits", "vanilla", "majority"]
+    assert table[table["config_variant"] != ""]["name"].tolist() == ["root_and_digits", "vanilla", "majority"]
     assert arena_table(load_results(arena).iloc[:0]).empty
 
 

@@ -24,8 +24,8 @@ def measure(tmp_path: Path, add: Callable[..., Path]) -> Callable[..., None]:
 
     def measured(dataset: str, attention: str = "vanilla", seed: int = 1, start: str = START, **scores: float) -> None:
         metrics = [Metric(name, unit="", higher_is_better=True).measured(value) for name, value in scores.items()]
-        variant = start if any(name.endswith("held_out") for name in scores) else f"{start}, chosen on dev"
-        place = {"task": "glue", "dataset": dataset, "variant": variant, "backbone": "roberta_classifier"}
+        config_variant = start if any(name.endswith("held_out") for name in scores) else f"{start}, chosen on dev"
+        place = {"task": "glue", "dataset": dataset, "config_variant": config_variant, "backbone": "roberta_classifier"}
         number = len(list((tmp_path / "results").glob("*.json")))
         add(metrics, **place, pattern="NS", attention=attention, seed=seed, preset="paper", hash=f"{number:016x}")
 
@@ -74,7 +74,14 @@ def test_the_leaderboard_has_a_section_and_a_file(
 ) -> None:
     measure("synthetic", start="from scratch", accuracy=0.5, accuracy_held_out=0.4)
     measure("synthetic", accuracy=0.9, accuracy_held_out=0.8)
-    add({"accuracy": None}, task="glue", dataset="rte", variant="from scratch", status=Status.FAILED, hash="e" * 16)
+    add(
+        {"accuracy": None},
+        task="glue",
+        dataset="rte",
+        config_variant="from scratch",
+        status=Status.FAILED,
+        hash="e" * 16,
+    )
     _, elements = page_of(tmp_path / "results", tmp_path / "board")
     ids = {attributes.get("id") for _, attributes in elements.found}
     assert {"glue", "glue-0"} <= ids

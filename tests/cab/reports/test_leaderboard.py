@@ -40,9 +40,9 @@ def test_one_row_an_attention_and_pattern(suite_folder: Path, tmp_path: Path) ->
     assert set(table["seeds"]) == {2}
     assert set(table["revision"]) == {"0123456789abcdef0123"}
     for _, part in table.groupby("pattern"):
-        known = part["ci"].dropna()
+        known = part["index"].dropna()
         assert known.is_monotonic_decreasing
-        assert part["ci"].isna().sum() == 0 or part["ci"].isna().iloc[-1]
+        assert part["index"].isna().sum() == 0 or part["index"].isna().iloc[-1]
 
 
 def test_raw_metrics_are_means_over_seeds(suite_folder: Path, tmp_path: Path) -> None:
@@ -67,12 +67,12 @@ def test_cost_of_a_row_is_over_its_cells(suite_folder: Path, tmp_path: Path) -> 
 
 
 def test_indices_are_those_of_the_scores(suite_folder: Path) -> None:
-    (board,) = score_boards(load_results(suite_folder), normalization="own")
-    scores = score_table(board.suite.results, normalization="own").set_index(["pattern", "attention", "task"])
+    (board,) = score_boards(load_results(suite_folder), normalization="results")
+    scores = score_table(board.suite.results, normalization="results").set_index(["pattern", "attention", "task"])
     for row in board.table.to_dict("records"):
         for task in ("all", *board.tasks(row["pattern"])):
             prefix = "" if task == "all" else f"{task}."
-            for bound in ("ci", "low", "high"):
+            for bound in ("index", "low", "high"):
                 expected = scores.loc[(row["pattern"], row["attention"], task), bound]
                 assert row[prefix + bound] == pytest.approx(expected, nan_ok=True)
 
@@ -80,7 +80,7 @@ def test_indices_are_those_of_the_scores(suite_folder: Path) -> None:
 def test_a_missing_task_leaves_no_average_and_says_why(suite_folder: Path, tmp_path: Path) -> None:
     table = leaderboard(tmp_path / "out", suite_folder).set_index(["pattern", "attention"])
     row = table.loc[("CS", "s4d")]
-    assert math.isnan(row["ci"])
+    assert math.isnan(row["index"])
     assert math.isnan(row["lm.ci"])
     assert math.isfinite(row["sum.ci"])
     assert row["missing"] == "lm: no result for lm/pg19/gpt2 ppl; no index in lm"
@@ -106,8 +106,8 @@ def test_presets_and_synthetic_data_are_kept_apart(tmp_path: Path, add: Callable
             if f'"preset": "{preset}"' in text and ('"dataset": "synthetic"' in text) == (data == "synthetic"):
                 (alone / path.name).write_text(text)
         expected = leaderboard(alone / "out", alone)
-        shown = part.set_index("attention")["ci"]
-        assert shown.to_dict() == pytest.approx(expected.set_index("attention")["ci"].to_dict())
+        shown = part.set_index("attention")["index"]
+        assert shown.to_dict() == pytest.approx(expected.set_index("attention")["index"].to_dict())
 
 
 def test_not_a_number_is_named(tmp_path: Path, add: Callable[..., Path]) -> None:
@@ -117,7 +117,7 @@ def test_not_a_number_is_named(tmp_path: Path, add: Callable[..., Path]) -> None
             add({"mse": mse, "mae": number(seed, name)}, attention=name, seed=seed)
     table = leaderboard(tmp_path / "out", tmp_path / "results").set_index("attention")
     assert math.isnan(table.loc["abc", f"{LSTF}.mse"])
-    assert math.isnan(table.loc["abc", "ci"])
+    assert math.isnan(table.loc["abc", "index"])
     assert "not a number" in table.loc["abc", "missing"]
     assert f"{LSTF} mse" in table.loc["abc", "missing"]
 
@@ -126,7 +126,7 @@ def test_one_attention_only(tmp_path: Path, add: Callable[..., Path]) -> None:
     add({"mse": 1.5, "mae": 1.25})
     table = leaderboard(tmp_path / "out", tmp_path / "results")
     assert len(table) == 1
-    assert table["ci"].isna().all()
+    assert table["index"].isna().all()
     assert "only one" in table["missing"][0]
     assert table[f"{LSTF}.mse"][0] == 1.5
 
@@ -157,8 +157,8 @@ def test_nothing_to_show_is_an_error_and_writes_nothing(
 def test_published_numbers(tmp_path: Path) -> None:
     table = leaderboard(tmp_path / "out", PAPER_DIR, "--normalization", "official").set_index(["pattern", "attention"])
     assert len(table) == 24
-    assert table.loc[("NC", "vanilla"), "ci"] == pytest.approx(0.597, abs=0.002)
-    assert math.isnan(table.loc[("NS", "s4d"), "ci"])
+    assert table.loc[("NC", "vanilla"), "index"] == pytest.approx(0.597, abs=0.002)
+    assert math.isnan(table.loc[("NS", "s4d"), "index"])
     assert table.loc[("NC", "abc"), "LSTF/weather/informer.mse"] == pytest.approx(
         float(
             next(
@@ -187,7 +187,7 @@ def test_no_torch_and_no_plotting_where_none_is_shown(suite_folder: Path, tmp_pa
 def test_a_name_that_ends_in_a_number_is_no_point_of_a_curve(tmp_path: Path, add: Callable[..., Path]) -> None:
     for name in ("vanilla", "abc"):
         add({"rouge_1": number(name), "hits_10": None if name == "abc" else 1.0}, attention=name)
-    board = score_boards(load_results(tmp_path / "results"), normalization="own")[0]
+    board = score_boards(load_results(tmp_path / "results"), normalization="results")[0]
     assert [column.label for column in metrics_table(board, "NC").columns[1:3]] == ["rouge_1", "hits_10"]
     missing = board.table.set_index("attention")["missing"]
     assert missing["abc"] == f"lstf: not a number in {LSTF} hits_10; no index in lstf"
@@ -226,7 +226,7 @@ def test_a_copy_of_a_record_is_no_second_seed(tmp_path: Path, add: Callable[...,
     for name in ("vanilla", "abc"):
         path = add({"mse": number(name)}, attention=name)
         path.with_name(f"copy-{name}.json").write_bytes(path.read_bytes())
-    board = score_boards(load_results(tmp_path / "results"), normalization="own")[0]
+    board = score_boards(load_results(tmp_path / "results"), normalization="results")[0]
     assert board.measured["deviation"].isna().all()
 
 
@@ -245,7 +245,7 @@ def test_other_data_under_one_name_are_shown_apart(tmp_path: Path, add: Callable
         add({"mse": number(name)}, attention=name, data={"fingerprint": data})
         add({"mse": number(name)}, attention=name, dataset="etth2", data={"fingerprint": "deed"})
     add({"mse": number("lara")}, attention="lara", data={"fingerprint": "feed"})
-    boards = score_boards(load_results(tmp_path / "results"), normalization="own")
+    boards = score_boards(load_results(tmp_path / "results"), normalization="results")
     assert [sorted(board.measured["attention"].unique()) for board in boards] == [
         ["abc", "lara", "local", "performer", "vanilla"],
         ["local", "performer"],

@@ -24,7 +24,13 @@ def needles(tmp_path: Path, add: Callable[..., Path]) -> Path:
 
     def measured(attention: str, seed: int, values: list[float]) -> None:
         found = dict(zip([name for length in TASK.lengths for name in TASK._by_depth(length)], values, strict=True))
-        place = {"task": "needle", "dataset": "synthetic", "variant": TASK.variant, "backbone": "gpt2", "pattern": "CS"}
+        place = {
+            "task": "needle",
+            "dataset": "synthetic",
+            "config_variant": TASK.config_variant,
+            "backbone": "gpt2",
+            "pattern": "CS",
+        }
         add(
             [metric.measured(found.get(metric.name, 0.5)) for metric in TASK.metrics],
             hash=f"{len(list((tmp_path / 'results').glob('*.json'))):016x}",

@@ -143,11 +143,11 @@ def test_naive_forecasts_stand_below_the_attentions(suite_folder: Path, tmp_path
 def test_generated_data_are_called_so(preset: str, dataset: str, badge: str, tmp_path: Path) -> None:
     for seed in (1, 2):
         make_record({"mse": 0.5 + seed / 10}, preset=preset, dataset=dataset, seed=seed).write(tmp_path)
-    [board] = score_boards(load_results(tmp_path), normalization="own")
+    [board] = score_boards(load_results(tmp_path), normalization="results")
     section = suite_section(board)
     assert section.badge == badge
     assert ("rank nothing" in section.summary) == ("ranks nothing" in badge)
-    assert ("cab suite check" in section.summary) == (badge == "generated")
+    assert ("cab suite validate" in section.summary) == (badge == "generated")
 
 
 def test_metrics_at_lengths_become_a_curve(suite_folder: Path, tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_metrics_at_lengths_become_a_curve(suite_folder: Path, tmp_path: Path) -
 
 def test_the_benefit_of_attention_is_that_of_noncausal_self_attention(tmp_path: Path, add: Callable[..., Path]) -> None:
     def rows() -> list[str]:
-        [board] = score_boards(load_results(tmp_path / "results"), normalization="own")
+        [board] = score_boards(load_results(tmp_path / "results"), normalization="results")
         blocks = [block for tab in suite_section(board).tabs for block in tab.blocks]
         return [row.label for b in blocks if b.heading == "Benefit of attention" for row in b.tables[0].rows]
 
@@ -190,7 +190,7 @@ def test_synthetic_data_are_called_so(tmp_path: Path, add: Callable[..., Path]) 
 def test_hostile_names_are_inert(tmp_path: Path, add: Callable[..., Path]) -> None:
     for name in ["vanilla", *HOSTILE]:
         add({"mse": number(name), f"{name}_512": 1.5}, beside=[f"{name}_512"], attention=name, seed=0)
-    whole = dict.fromkeys(("task", "dataset", "variant", "backbone", "preset", "pattern"), HOSTILE[0])
+    whole = dict.fromkeys(("task", "dataset", "config_variant", "backbone", "preset", "pattern"), HOSTILE[0])
     for name in ("vanilla", HOSTILE[1]):
         add(
             {HOSTILE[0]: number(name)},

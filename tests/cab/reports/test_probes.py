@@ -20,7 +20,7 @@ def probes(tmp_path: Path, add: Callable[..., Path]) -> Path:
     """Recall in CS: two attentions at three numbers of pairs, two seeds; one width more; and NC once."""
 
     def measured(accuracy: float, pairs: int, width: int = 64, **changes: Any) -> None:
-        place = {"task": "probe", "dataset": "recall", "variant": f"pairs {pairs}", "backbone": "mixer"}
+        place = {"task": "probe", "dataset": "recall", "config_variant": f"pairs {pairs}", "backbone": "mixer"}
         config = {"task": {"pairs": pairs, "distance": 8, "noise": 0.0}, "backbone": {"embed_dim": width}}
         add(
             {"accuracy": accuracy, "sequences": accuracy / 2},

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attentions.vanilla import VanillaAttention
-from cab.training import ParameterRule
+from cab.training import ParamGroupOverride
 
 LOSS = 0.25
 
@@ -19,13 +19,13 @@ class Learning(VanillaAttention):
         self.gate = nn.Parameter(torch.ones(1))
         self.register_buffer("seen", torch.zeros(()))
 
-    def parameter_rules(self) -> dict[str, ParameterRule]:
-        return {"gate": ParameterRule(learning_rate=0.5, weight_decay=0.0)}
+    def param_group_overrides(self) -> dict[str, ParamGroupOverride]:
+        return {"gate": ParamGroupOverride(learning_rate=0.5, weight_decay=0.0)}
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **extras: Any) -> Tensor:
         self.add_loss(self.gate.sum() * LOSS)
-        self.gather(seen=torch.ones(()))
+        self.accumulate_statistics(seen=torch.ones(()))
         return super().attend(query, key, value, *rest, **extras)
 
-    def learn(self, *, seen: Tensor) -> None:
+    def update_buffers(self, *, seen: Tensor) -> None:
         self.seen += seen  # type: ignore[operator]

@@ -44,7 +44,9 @@ def test_another_value_is_another_cell_and_the_usual_one_the_same_as_ever(cell: 
     assert other.hash != usual.hash
 
 
-@pytest.mark.parametrize(("cell", "change"), [(LM, "backbone.depth=universal"), (MLM, "backbone.funnel_blocks=[1,1]")])
+@pytest.mark.parametrize(
+    ("cell", "change"), [(LM, "backbone.weight_sharing=universal"), (MLM, "backbone.funnel_blocks=[1,1]")]
+)
 def test_fairseqs_networks_have_the_usual_one_alone(cell: list[str], change: str) -> None:
     task = SimpleNamespace(backbone_options=lambda _: {})
     other = dataclasses.replace(Cell.from_config(composed([*cell, change])), task=task)  # type: ignore[arg-type]

@@ -41,7 +41,7 @@ def composed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (["task=lstf,sr", "pattern=NS", "preset=paper", "attention=abc,performer,probsparse"], 6),
         (["task=lm", "dataset=synthetic", "preset=mini", "attention=abc,none,local", "seed=1,2"], 2),
         (["task=lm", "dataset=synthetic", "attention=abc,local", "attention.num_landmarks=8,16"], 3),
-        (["task=lm", "dataset=synthetic", "attention=abc,linear", "elsewhere=local", "trainer.max_steps=3"], 1),
+        (["task=lm", "dataset=synthetic", "attention=abc,linear", "other_attention=local", "trainer.max_steps=3"], 1),
     ],
 )
 def test_the_configurations_are_those_of_hydra(sweep: list[str], compositions: int, composed: list[str]) -> None:

@@ -57,7 +57,7 @@ QUICK = {("lstf", "informer", "paper"), ("tts", "fastspeech2", "mini"), ("sr", "
 
 @pytest.mark.parametrize(
     ("task", "backbone", "preset"),
-    [pytest.param(*cell, marks=[] if cell in QUICK else pytest.mark.thorough) for cell in CELLS],
+    [pytest.param(*cell, marks=[] if cell in QUICK else pytest.mark.slow) for cell in CELLS],
 )
 def test_every_value_that_differs_from_a_default_has_a_source_that_says_it(
     task: str, backbone: str, preset: str
@@ -84,7 +84,7 @@ def test_each_kind_of_source() -> None:
     assert sources["backbone.embed_dim"] == "default of backbones.informer"
     assert sources["trainer.eps"].startswith("default of configs/trainer/default.yaml:")
     assert sources["trainer.schedule"].startswith("configs/recipe/lstf/paper.yaml:")
-    assert sources["elsewhere.NS.sampled"].startswith("configs/recipe/lstf/paper.yaml:")
+    assert sources["other_attention.NS.sampled"].startswith("configs/recipe/lstf/paper.yaml:")
     table = "configs/paper/table4.csv, task=lstf, column learning_rate; by configs/recipe/lstf/paper.yaml:"
     assert sources["trainer.learning_rate"].startswith(table)
     window = "configs/paper/lstf.csv, dataset=etth1 features=M, column seq_len (Table 1; Informer scripts); by "

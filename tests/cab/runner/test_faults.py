@@ -18,7 +18,7 @@ import torch
 from cab import UserError, load_results
 from cab.cli.main import main
 from cab.records.record import Record
-from cab.records.schema import sealed
+from cab.records.schema import with_checksum
 from cab.runner.faults import Preempted, StopSignals
 from cab.runner.run import run_cell
 from cab.runner.statuses import cell_statuses
@@ -66,28 +66,29 @@ def test_a_wrong_option_of_the_trainer_is_told_before_anything_is_written(
 def test_a_failed_cell_is_run_again_only_when_asked(troubled: Cell, tmp_path: Path) -> None:
     run_cell(troubled(trouble="crash"))
     again = run_cell(troubled())
-    assert again.kind == "found"
+    assert again.kind == "cached"
     assert again.record is not None
     assert again.record.status == "failed"
-    assert run_cell(troubled("retry=[oom]")).kind == "found"
+    assert run_cell(troubled("retry=[oom]")).kind == "cached"
     retried = run_cell(troubled("retry=[failed]"))
     assert retried.record is not None
     assert retried.record.status == "finished"
     assert [found.status for found in cell_statuses(tmp_path)] == ["finished"]
 
 
-def test_the_list_of_cells_runs_them_again(troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_failed_cell_of_a_folder_is_run_again(
+    troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_cell(troubled("seed=1", trouble="crash"))
     run_cell(troubled("seed=2"))
-    assert main(["list", "cells", "--status", str(tmp_path), "--csv"]) == 0
+    assert main(["status", str(tmp_path), "--csv"]) == 0
     table = pd.read_csv(__import__("io").StringIO(capsys.readouterr().out))
     assert list(zip(table["seed"], table["status"], strict=True)) == [(1, "failed"), (2, "finished")]
-    assert main(["list", "cells", "--status", str(tmp_path), "--retry", "failed", "--csv"]) == 0
-    table = pd.read_csv(__import__("io").StringIO(capsys.readouterr().out))
-    assert list(table["status"]) == ["finished", "finished"]
-    assert main(["list", "cells", "--status", str(tmp_path), "--retry", "lost"]) == 2
-    assert main(["list", "attentions", "--status", str(tmp_path)]) == 2
-    assert main(["list", "cells", "--status", str(tmp_path / "none")]) == 2
+    assert main(["run", "--retry", "failed", f"results_dir={tmp_path}"]) == 0
+    assert capsys.readouterr().out.count("finished") == 2
+    assert main(["run", "--retry", "lost", f"results_dir={tmp_path}"]) == 2
+    assert main(["run", "--retry", "failed", f"results_dir={tmp_path / 'none'}"]) == 2
+    assert main(["status", str(tmp_path / "none")]) == 2
 
 
 def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(
@@ -99,7 +100,7 @@ def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(
     config = {name: value for name, value in records[1].config.items() if name != "attention"}
     dataclasses.replace(records[1], config=config).write(tmp_path)
     troubled()
-    assert main(["list", "cells", "--status", str(tmp_path), "--retry", "failed"]) == 1
+    assert main(["run", "--retry", "failed", f"results_dir={tmp_path}"]) == 1
     assert "attention has no value" in caplog.text
     records = {record.cell["seed"]: record for record in map(Record.read, tmp_path.glob("*.json"))}
     assert [records[seed].status for seed in (1, 2)] == ["failed", "finished"]
@@ -120,7 +121,7 @@ def test_a_full_disk_is_named_and_nothing_is_recorded(troubled: Cell, tmp_path: 
     with pytest.raises(UserError, match="no room left on the disk"):
         run_cell(troubled(trouble="full"))
     assert {path: path.read_bytes() for path in tmp_path.glob("*.json")} == before
-    assert sorted(found.status for found in cell_statuses(tmp_path)) == ["cut", "finished"]
+    assert sorted(found.status for found in cell_statuses(tmp_path)) == ["interrupted", "finished"]
 
 
 def test_a_full_disk_while_a_record_is_written(troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +159,7 @@ def test_a_signal_stops_after_the_step_and_the_run_goes_on(
             run_cell(troubled("trainer.checkpoint_every=100"))
     assert signal.getsignal(number) is before
     [found] = cell_statuses(tmp_path)
-    assert (found.status, found.detail) == ("cut", "checkpoint at step 4")
+    assert (found.status, found.detail) == ("interrupted", "checkpoint at step 4")
     resumed = run_cell(troubled("trainer.checkpoint_every=100")).record
     assert uncut is not None
     assert resumed is not None
@@ -184,7 +185,9 @@ def test_a_cell_that_is_run_again_and_cut_goes_on(
         with pytest.raises(Preempted):
             run_cell(troubled(again))
     assert relic.exists() == (again != "force=true")
-    assert [found.status for found in cell_statuses(tmp_path)] == ["cut"], "the old record is no outcome of this run"
+    assert [found.status for found in cell_statuses(tmp_path)] == ["interrupted"], (
+        "the old record is no outcome of this run"
+    )
     with caplog.at_level("INFO"):
         record = run_cell(troubled(again)).record
     assert record is not None
@@ -252,7 +255,7 @@ def test_reproduce_compares(troubled: Cell, tmp_path: Path, capsys: pytest.Captu
     changed = json.loads(path.read_text())
     changed["metrics"][0]["value"] += 0.5
     changed["versions"]["torch"] = "0.1"
-    path.write_text(json.dumps(sealed(changed)))
+    path.write_text(json.dumps(with_checksum(changed)))
     assert main(["reproduce", str(path)]) == 1
     printed = capsys.readouterr().out
     assert "differs" in printed

@@ -12,7 +12,7 @@ import pytest
 
 from cab import UserError
 from cab.records.record import Record
-from cab.records.schema import sealed
+from cab.records.schema import with_checksum
 from cab.runner.report import Job, Report, cells_without_record
 from cab.runner.run import run_cell
 from tests.cab.runner.troubled import Troubled
@@ -39,7 +39,7 @@ def other_data(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_record_of_other_data_is_not_already_there(
     measured: Path, troubled: Cell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert run_cell(troubled("trainer.max_steps=1")).kind == "found"
+    assert run_cell(troubled("trainer.max_steps=1")).kind == "cached"
     other_data(monkeypatch)
     before = files(tmp_path)
     with pytest.raises(UserError, match=r"measured on other data \(made was for tests, is anew\)") as raised:
@@ -48,7 +48,7 @@ def test_a_record_of_other_data_is_not_already_there(
     assert "force=true" in str(raised.value)
     assert files(tmp_path) == before
     again = run_cell(troubled("trainer.max_steps=1", "force=true"))
-    assert again.kind == "trained"
+    assert again.kind == "completed"
     assert Record.read(measured).data == {"made": "anew"}
 
 
@@ -81,11 +81,11 @@ def test_data_that_are_not_here_leave_the_record_its_word(
 
     monkeypatch.setattr(Troubled, "setup", missing)
     assert measured.exists()
-    assert run_cell(troubled("trainer.max_steps=1")).kind == "found"
+    assert run_cell(troubled("trainer.max_steps=1")).kind == "cached"
 
 
 def test_the_record_of_another_cell_under_this_name(measured: Path, troubled: Cell) -> None:
-    measured.write_text(json.dumps(sealed(json.loads(measured.read_text()) | {"hash": "0123"})))
+    measured.write_text(json.dumps(with_checksum(json.loads(measured.read_text()) | {"hash": "0123"})))
     with pytest.raises(UserError, match="is the record of cell 0123"):
         run_cell(troubled("trainer.max_steps=1"))
 
@@ -97,7 +97,7 @@ def test_a_record_changed_by_hand_is_named_and_run_again(
     content["metrics"][0]["value"] = 0.999
     measured.write_text(json.dumps(content))
     with caplog.at_level(logging.WARNING):
-        assert run_cell(troubled("trainer.max_steps=1")).kind == "trained"
+        assert run_cell(troubled("trainer.max_steps=1")).kind == "completed"
     assert "was changed after it was written" in caplog.text
     assert Record.read(measured).metrics[0].value != 0.999
 
@@ -143,6 +143,6 @@ def test_links_in_a_folder_are_not_followed(
     folder = measured.with_suffix("")
     (folder / "folder").symlink_to(elsewhere)
     (folder / "file").symlink_to(elsewhere / "mine.txt")
-    assert run_cell(troubled("trainer.max_steps=1", "force=true")).kind == "trained"
+    assert run_cell(troubled("trainer.max_steps=1", "force=true")).kind == "completed"
     assert (elsewhere / "mine.txt").read_text() == "precious"
     assert not (folder / "folder").exists()

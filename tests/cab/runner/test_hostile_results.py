@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cab.cli.main import main
-from cab.records.schema import sealed
+from cab.records.schema import with_checksum
 from cab.runner.run import run_cell
 
 Cell = Callable[..., dict[str, Any]]
@@ -42,7 +42,7 @@ def hostile(troubled: Cell, tmp_path: Path) -> Path:
         record |= {"hash": f"{number:016x}", "status": "failed", "metrics": [], "command": f"cab run; touch {mark}"}
         record["cell"] |= {"attention": name, "dataset": name, "task": name}
         record["config"] |= {"results_dir": evil, "task": {"name": name}, "attention": {"name": name}}
-        (folder / f"{number:016x}.json").write_text(json.dumps(sealed(record)))
+        (folder / f"{number:016x}.json").write_text(json.dumps(with_checksum(record)))
         started = folder / f"started{number}"
         started.mkdir()
         about = {"cell": record["cell"], "command": record["command"], "config": record["config"]}
@@ -62,8 +62,8 @@ def nothing_happened(folder: Path) -> bool:
 @pytest.mark.parametrize(
     "command",
     [
-        ["list", "cells", "--status", "RESULTS"],
-        ["list", "cells", "--status", "RESULTS", "--retry", "failed,cut"],
+        ["status", "RESULTS"],
+        ["run", "--retry", "failed,interrupted", "results_dir=RESULTS"],
         ["leaderboard", "RESULTS", "--out", "BOARD"],
         ["score", "RESULTS"],
         ["reproduce", "RESULTS/0000000000000000.json"],

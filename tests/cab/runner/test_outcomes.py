@@ -52,14 +52,14 @@ def test_no_keeps_the_record(word: str, troubled: Cell, tmp_path: Path) -> None:
     assert record is not None
     before = (tmp_path / f"{record.hash}.json").read_bytes()
     again = run_cell(troubled("trainer.max_steps=1", f"force={word}"))
-    assert again.kind == "found"
+    assert again.kind == "cached"
     assert (tmp_path / f"{record.hash}.json").read_bytes() == before
 
 
 @pytest.mark.parametrize("word", ["yes", "on", "TRUE"])
 def test_yes_runs_again(word: str, troubled: Cell) -> None:
     run_cell(troubled("trainer.max_steps=1"))
-    assert run_cell(troubled("trainer.max_steps=1", f"force={word}")).kind == "trained"
+    assert run_cell(troubled("trainer.max_steps=1", f"force={word}")).kind == "completed"
 
 
 @pytest.mark.parametrize("option", ["force=maybe", "backbone.dropout=1.5", "task.at=2.5", "trainer.decay_vectors=2"])
@@ -108,7 +108,7 @@ def test_a_record_names_no_terminal_codes(troubled: Cell, tmp_path: Path, capsys
     (tmp_path / f"{record.hash}.json").unlink()
     evil = Record(**{**vars(record), "cell": {**record.cell, "attention": "a\x1b]0;x\x07bc"}, "command": "run\x1b[0m"})
     evil.write(tmp_path)
-    assert main(["list", "cells", "--status", str(tmp_path)]) == 0
+    assert main(["status", str(tmp_path)]) == 0
     said = capsys.readouterr()
     assert "\x1b" not in said.out + said.err
     assert "\x07" not in said.out + said.err
@@ -119,6 +119,6 @@ def test_a_cut_cell_is_gone_on_with(troubled: Cell, tmp_path: Path, capsys: pyte
     assert record is not None
     path = tmp_path / f"{record.hash}.json"
     path.unlink()
-    assert main(["list", "cells", "--status", str(tmp_path), "--retry", "cut"]) == 0
+    assert main(["run", "--retry", "interrupted", f"results_dir={tmp_path}"]) == 0
     assert "finished" in capsys.readouterr().out
     assert path.exists()

@@ -50,7 +50,7 @@ def test_a_pool_gives_what_one_process_gives_although_a_worker_is_killed(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_pool_that_is_told_to_stop_saves_and_goes_on(
     number: signal.Signals, alone: list[dict[str, Any]], tmp_path: Path
 ) -> None:

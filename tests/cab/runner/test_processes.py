@@ -45,7 +45,7 @@ def record(folder: Path, *overrides: str, processes: int, cell: list[str] = CELL
     return the_record(folder)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_batch_norm_has_the_statistics_of_all_processes(tmp_path: Path) -> None:
     process = run_module("tests.cab.runner.two_processes", tmp_path / "worst.json", processes=2)
     assert process.returncode == 0, process.stderr
@@ -59,7 +59,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return record(tmp_path_factory.mktemp("alone"), processes=1)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", [("ddp",), ("ddp", "trainer.micro_batch_size=4"), ("fsdp",)])
 def test_two_processes_train_as_one(overrides: tuple[str, ...], alone: dict[str, Any], tmp_path: Path) -> None:
     strategy, *more = overrides
@@ -82,7 +82,7 @@ def language_model(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "overrides",
-    [("ddp", "trainer.micro_batch_size=2"), pytest.param(("fsdp",), marks=pytest.mark.thorough)],
+    [("ddp", "trainer.micro_batch_size=2"), pytest.param(("fsdp",), marks=pytest.mark.slow)],
 )
 def test_two_processes_train_a_language_model_as_one(
     overrides: tuple[str, ...], language_model: dict[str, Any], tmp_path: Path
@@ -100,7 +100,7 @@ def test_two_processes_train_a_language_model_as_one(
     assert two == pytest.approx(one, rel=1e-4)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_run_of_two_processes_goes_on_in_one(language_model: dict[str, Any], tmp_path: Path) -> None:
     options = [*LM, "trainer.checkpoint_every=1", "trainer.strategy=fsdp"]
     stop = f"kill step-00000004.ckpt {tmp_path / 'killed'}"
@@ -114,7 +114,7 @@ def test_a_run_of_two_processes_goes_on_in_one(language_model: dict[str, Any], t
     assert losses[1][1:] == pytest.approx(losses[0][1:], abs=1e-4)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_reversible_layers_of_two_processes_are_those_of_one(strategy: str, tmp_path: Path) -> None:
     runs = [

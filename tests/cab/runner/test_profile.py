@@ -1,4 +1,4 @@
-"""``profile=true`` and ``trainer.matmul``: what they leave, and what they do not change."""
+"""``profile=true`` and ``trainer.float32_matmul_precision``: what they leave, and what they do not change."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def test_products_are_as_exact_as_the_cell_says(tmp_path: Path, monkeypatch: pyt
     loss = LSTF.loss
     note = lambda self, *given: seen.append(torch.get_float32_matmul_precision()) or loss(self, *given)  # noqa: E731
     monkeypatch.setattr(LSTF, "loss", note)
-    overrides = [*CELL, f"results_dir={tmp_path}", "trainer.matmul=high"]
+    overrides = [*CELL, f"results_dir={tmp_path}", "trainer.float32_matmul_precision=high"]
     record = run_overrides(overrides, is_sweep=False).outcomes[0].record
     assert set(seen) == {"high"}
     assert torch.get_float32_matmul_precision() == "highest"
     assert record is not None
-    assert Record.read(tmp_path / f"{record.hash}.json").config["trainer"]["matmul"] == "high"
+    assert Record.read(tmp_path / f"{record.hash}.json").config["trainer"]["float32_matmul_precision"] == "high"
 
 
 def test_another_exactness_is_another_cell_and_the_usual_one_the_same_as_ever() -> None:
@@ -74,15 +74,18 @@ def test_another_exactness_is_another_cell_and_the_usual_one_the_same_as_ever() 
     older = Cell.from_config({**config, "trainer": {k: v for k, v in config["trainer"].items() if k not in ADDED}})
     assert older.hash == usual.hash
     assert older.trainer == usual.trainer
-    assert "matmul" not in usual.identity["trainer"]
-    high = Cell.from_config(composed([*CELL, "trainer.matmul=high"]))
+    assert "float32_matmul_precision" not in usual.identity["trainer"]
+    high = Cell.from_config(composed([*CELL, "trainer.float32_matmul_precision=high"]))
     assert high.hash != usual.hash
-    assert measured({"matmul": "high", "num_workers": 3}) == {"matmul": "high"}
+    assert measured({"float32_matmul_precision": "high", "num_workers": 3}) == {"float32_matmul_precision": "high"}
 
 
 def test_wrong_values_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for wrong, words in (
-        ("trainer.matmul=medium", "trainer.matmul must be one of highest, high, got 'medium'"),
+        (
+            "trainer.float32_matmul_precision=medium",
+            "trainer.float32_matmul_precision must be one of highest, high, got 'medium'",
+        ),
         ("profile=maybe", "profile must be true or false, got 'maybe'"),
     ):
         assert main(["run", *CELL, wrong]) == 2

@@ -70,7 +70,7 @@ def test_the_pool_draws_what_its_workers_tell(
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     worker = pool._Worker(queue.SimpleQueue(), Report(), {})
-    for end, expected in ((json.dumps({"error": "", "outcome": "trained"}) + "\n", "trained"), ('{"outc', None)):
+    for end, expected in ((json.dumps({"error": "", "outcome": "completed"}) + "\n", "completed"), ('{"outc', None)):
         process = SimpleNamespace(stdin=io.StringIO(), stdout=io.StringIO(text + end))
         monkeypatch.setattr(worker, "_live_process", lambda process=process: process)
         answer = worker._answer(Job({}, "cab run"))
@@ -87,7 +87,7 @@ COMMAND = ["run", "-m", "task=lstf", "dataset=synthetic", "attention=vanilla,abc
 COMMAND += ["device=cpu", "cluster=local", "cluster.workers=2", "trainer.max_steps=8", "trainer.validate_every=4"]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_two_workers_in_a_real_terminal(tmp_path: Path) -> None:
     columns = 80
     ours, theirs = pty.openpty()
@@ -113,7 +113,7 @@ def test_two_workers_in_a_real_terminal(tmp_path: Path) -> None:
     assert max(map(len, lines)) <= columns
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_two_workers_into_a_file(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as file:
         assert start(tmp_path, file.fileno()).wait() == 0

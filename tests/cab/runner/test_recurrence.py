@@ -1,4 +1,6 @@
-"""``trainer.recurrence``: what it refuses, what a cell without it is, and a run that is cut and goes on to the bit."""
+"""``trainer.memory_length``: what it refuses, what a cell without it is, and a run that is cut and goes on to the
+bit.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,9 @@ RECURRENT = [
     "backbone.dropout=0.2",
     "task.block_len=32",
     "task.context_lengths=[64]",
-    "trainer.recurrence=32",
+    "trainer.memory_length=32",
     "trainer.validate_every=null",
-    "trainer.keep=last",
+    "trainer.checkpoint_selection=last",
 ]
 
 
@@ -52,21 +54,21 @@ def test_the_commands_of_its_page_are_cells() -> None:
 
 def test_a_cell_without_it_is_what_it_was() -> None:
     usual = Cell.from_config(composed([*CELL, "attention=vanilla"]))
-    assert "recurrence" not in usual.identity["trainer"]
-    assert usual.key["variant"] == ""
+    assert "memory_length" not in usual.identity["trainer"]
+    assert usual.key["config_variant"] == ""
     cell = Cell.from_config(composed(RECURRENT))
     assert measured(cell.config["trainer"])["recurrence"] == 32
-    assert cell.key["variant"] == "recurrence 32"
+    assert cell.key["config_variant"] == "recurrence 32"
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["trainer.recurrence=-1"], "trainer.recurrence must be a whole number from 0, got -1"),
+        (["trainer.memory_length=-1"], "trainer.memory_length must be a whole number from 0, got -1"),
         (["task.overlap=8"], "set task.overlap=0"),
         (
-            ["task=mlm", "backbone=roberta", "pattern=NS", "attention=vanilla", "trainer.recurrence=8"],
-            "trainer.recurrence=8: the examples of task 'mlm' do not follow each other; set trainer.recurrence=0",
+            ["task=mlm", "backbone=roberta", "pattern=NS", "attention=vanilla", "trainer.memory_length=8"],
+            "trainer.memory_length=8: the examples of task 'mlm' do not follow each other; set trainer.memory_length=0",
         ),
     ],
 )
@@ -87,7 +89,7 @@ def test_a_network_that_remembers_nothing_is_refused(monkeypatch: pytest.MonkeyP
 
 def test_fairseq_has_none() -> None:
     cell = Cell.from_config(composed(RECURRENT))
-    with pytest.raises(UserError, match=r"engine=fairseq has no trainer\.recurrence=32; change it"):
+    with pytest.raises(UserError, match=r"engine=fairseq has no trainer\.memory_length=32; change it"):
         check_trainer(cell.trainer)
     with pytest.raises(UserError, match=r"engine=fairseq has no backbone\.positions=none"):
         network_arguments(dataclasses.replace(cell, task=SimpleNamespace(backbone_options=lambda _: {})))  # type: ignore[arg-type]

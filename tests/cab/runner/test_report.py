@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from cab.errors import Unsupported, UserError
+from cab.errors import UnsupportedError, UserError
 from cab.runner.report import Outcome, Report
 
 
@@ -20,13 +20,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_the_time_left_is_told_from_the_first_trained_cell_on(clock: list[float]) -> None:
     report = Report(expected=12, started=clock[0])
-    report.add(Outcome("a", "found", None))
+    report.add(Outcome("a", "cached", None))
     assert report.progress() == " (1 of 12)"
     clock[0] += 6
-    report.add(Outcome("b", "trained", None))
+    report.add(Outcome("b", "completed", None))
     assert report.progress() == " (2 of 12, about 60 s left)"
     clock[0] += 114
-    report.add(Outcome("c", "trained", None))
+    report.add(Outcome("c", "completed", None))
     assert report.progress() == " (3 of 12, about 9 min left)"
 
 
@@ -34,20 +34,20 @@ def test_the_last_cell_leaves_no_time(clock: list[float]) -> None:
     report = Report(expected=2, started=clock[0])
     clock[0] += 5
     for title in "ab":
-        report.add(Outcome(title, "trained", None))
+        report.add(Outcome(title, "completed", None))
     assert report.progress() == " (2 of 2)"
 
 
 def test_a_cell_without_a_record_is_none_of_the_rest() -> None:
     report = Report(expected=3)
-    report.add_error(Unsupported("no such cell"), "cab run a")
+    report.add_error(UnsupportedError("no such cell"), "cab run a")
     report.add_error(UserError("a mistake"), "cab run b")
-    report.add(Outcome("c", "trained", None))
+    report.add(Outcome("c", "completed", None))
     assert report.progress() == ""
     assert (report.left_out, report.failures) == (["no such cell"], ["cab run b: a mistake"])
 
 
 def test_a_single_cell_has_no_count() -> None:
     report = Report()
-    report.add(Outcome("a", "trained", None))
+    report.add(Outcome("a", "completed", None))
     assert report.progress() == ""

@@ -30,37 +30,37 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Record]:
     """Vanilla in NC, among vanilla slots."""
     folder = tmp_path_factory.mktemp("results")
     outcome = run_cell(config(folder, "attention=vanilla", "pattern=NC"))
-    assert outcome.kind == "trained"
+    assert outcome.kind == "completed"
     assert outcome.record is not None
-    assert not outcome.record.same_network
+    assert not outcome.record.weights_reused_from
     return folder, outcome.record
 
 
 def test_the_network_of_another_pattern_is_not_trained_again(trained: tuple[Path, Record]) -> None:
     folder, first = trained
     shared = run_cell(config(folder, "attention=vanilla", "pattern=NS"))
-    assert shared.kind == "same network"
+    assert shared.kind == "reused"
     assert first.hash in shared.description
     assert shared.record is not None
-    assert shared.record.same_network == first.hash
+    assert shared.record.weights_reused_from == first.hash
     assert shared.record.metrics == first.metrics
     assert (shared.record.cell["pattern"], shared.record.config["pattern"]) == ("NS", "NS")
     assert Record.read(folder / f"{shared.record.hash}.json") == shared.record
     assert weights_path(folder, shared.record.hash).read_bytes() == weights_path(folder, first.hash).read_bytes()
-    assert run_cell(config(folder, "attention=vanilla", "pattern=NS")).kind == "found"
+    assert run_cell(config(folder, "attention=vanilla", "pattern=NS")).kind == "cached"
 
     own = run_cell(config(folder, "attention=vanilla", "pattern=NS", "force=true"))
-    assert own.kind == "trained"
+    assert own.kind == "completed"
     assert own.record is not None
     assert own.record.metrics == first.metrics, "the networks were not the same"
-    assert not own.record.same_network
+    assert not own.record.weights_reused_from
 
 
 @pytest.mark.parametrize(
     "overrides",
     [
         ("attention=linear", "pattern=NS"),
-        ("attention=vanilla", "pattern=CS", "elsewhere={NS: local}"),
+        ("attention=vanilla", "pattern=CS", "other_attention={NS: local}"),
         ("attention=vanilla", "pattern=CS", "seed=2"),
         ("attention=vanilla", "pattern=CS", "attention.num_kv_heads=1"),
         ("attention=vanilla", "pattern=CS", "trainer.learning_rate=0.05"),
@@ -70,7 +70,7 @@ def test_another_network_or_recipe_is(
     trained: tuple[Path, Record], overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cab.runner.run._trained", lambda run: None)  # noqa: ARG005
-    assert run_cell(config(trained[0], *overrides)).kind == "trained"
+    assert run_cell(config(trained[0], *overrides)).kind == "completed"
 
 
 def test_other_data_or_other_code_is(trained: tuple[Path, Record], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,9 +78,9 @@ def test_other_data_or_other_code_is(trained: tuple[Path, Record], monkeypatch: 
     folder, _ = trained
     with monkeypatch.context() as other:
         other.setattr("tasks.lstf.task.LSTF.fingerprint", lambda self: {"rows": 1})  # noqa: ARG005
-        assert run_cell(config(folder, "attention=vanilla", "pattern=CS")).kind == "trained"
+        assert run_cell(config(folder, "attention=vanilla", "pattern=CS")).kind == "completed"
     monkeypatch.setattr("cab.runner.provenance.code_of", lambda cls: "0" * 16)  # noqa: ARG005
-    assert run_cell(config(folder, "attention=vanilla", "pattern=CS")).kind == "trained"
+    assert run_cell(config(folder, "attention=vanilla", "pattern=CS")).kind == "completed"
 
 
 def test_a_network_whose_slots_follow_the_test_is_another_in_each_pattern(tmp_path: Path) -> None:
@@ -89,6 +89,6 @@ def test_a_network_whose_slots_follow_the_test_is_another_in_each_pattern(tmp_pa
 
 
 def test_a_filler_that_is_not_sound_in_a_pattern_has_no_cell_there(tmp_path: Path) -> None:
-    fillers = "elsewhere={NS: probsparse, CS: probsparse}"  # as in the published runs
+    fillers = "other_attention={NS: probsparse, CS: probsparse}"  # as in the published runs
     twins = same_network(Cell.from_config(config(tmp_path, "attention=vanilla", "pattern=NC", fillers)))
     assert [(str(twin.pattern), twin.attention.name) for twin in twins] == [("NS", "probsparse")]

@@ -20,8 +20,8 @@ from cab.runner.slurm import job_facts
 from tests.cab.cli.command import ROOT
 
 pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.skipif("SLURM_CONF" not in os.environ, reason="a Slurm; make test-thorough starts one (Debian, root)"),
+    pytest.mark.slow,
+    pytest.mark.skipif("SLURM_CONF" not in os.environ, reason="a Slurm; make test-slow starts one (Debian, root)"),
 ]
 
 CELLS = ["run", "-m", "task=lstf", "dataset=synthetic", "pattern=NC", "attention=vanilla,abc,performer,none"]

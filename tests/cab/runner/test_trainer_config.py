@@ -50,7 +50,7 @@ def test_informers_first_two_epochs_are_at_the_peak() -> None:
 
 
 def test_exponential_decay_goes_epoch_by_epoch_to_its_floor() -> None:
-    rate = config(schedule="exponential", decay=0.9, decay_epochs=21, floor=0.02).rate(10)
+    rate = config(schedule="exponential", lr_decay=0.9, lr_decay_epochs=21, lr_min=0.02).rate(10)
     assert rate(9) == 1.0
     assert rate(215) == pytest.approx(0.9)
     assert rate(10**6) == 0.02
@@ -65,7 +65,7 @@ def test_epochs_become_steps() -> None:
     [
         ({"optimizer": "sgd"}, "adam, adamw"),
         ({"schedule": "step"}, "exponential"),
-        ({"keep": "worst"}, "best, last, average"),
+        ({"checkpoint_selection": "worst"}, "best, last, average"),
         ({"batch_size": 0}, "batch_size"),
         ({"max_epochs": 3}, "exactly one"),
         ({"max_steps": None}, "exactly one"),
@@ -93,9 +93,9 @@ def test_contradictions_are_refused(changes: dict[str, Any], named: str) -> None
         {"num_workers": -1},
         {"learning_rate": "high"},
         {"learning_rate": -1.0},
-        {"clip_norm": math.nan},
+        {"max_grad_norm": math.nan},
         {"weight_decay": True},
-        {"decay_epochs": 0},
+        {"lr_decay_epochs": 0},
         {"compile": "no"},
         {"betas": 0.9},
         {"betas": [0.9]},

@@ -88,7 +88,12 @@ def test_a_run_goes_on_with_micro_batches_of_another_size(
 
 def test_what_an_attention_asks_of_training_is_done_once_a_step(troubled: Cell, tmp_path: Path) -> None:
     """Its loss is added in every micro-batch, its buffer learns from all of them, its parameter has its own rate."""
-    options = ["attention=learning", "trainer.micro_batch_size=2", "trainer.validate_every=4", "trainer.keep=last"]
+    options = [
+        "attention=learning",
+        "trainer.micro_batch_size=2",
+        "trainer.validate_every=4",
+        "trainer.checkpoint_selection=last",
+    ]
     record = run_cell(troubled(*options)).record
     assert record is not None
     gates = [1.0 - 0.5 * step for step in range(8)]  # the loss has a constant slope, so Adam steps by its rate
@@ -103,7 +108,7 @@ def test_what_an_attention_asks_of_training_is_done_once_a_step(troubled: Cell, 
 
 def test_the_average_is_of_the_last_multiples(troubled: Cell, tmp_path: Path) -> None:
     options = [
-        "trainer.keep=average",
+        "trainer.checkpoint_selection=average",
         "trainer.average_every=2",
         "trainer.average_count=3",
         "trainer.validate_every=null",
@@ -113,7 +118,11 @@ def test_the_average_is_of_the_last_multiples(troubled: Cell, tmp_path: Path) ->
     assert [entry["validation"] for entry in record.history] == [None] * 8
     sums = []
     for steps in (4, 6, 8):
-        single = ["trainer.keep=last", f"trainer.max_steps={steps}", f"results_dir={tmp_path / str(steps)}"]
+        single = [
+            "trainer.checkpoint_selection=last",
+            f"trainer.max_steps={steps}",
+            f"results_dir={tmp_path / str(steps)}",
+        ]
         last = run_cell(troubled("trainer.validate_every=null", *single)).record
         assert last is not None
         sums.append(last.metrics[1].value)
@@ -123,7 +132,7 @@ def test_the_average_is_of_the_last_multiples(troubled: Cell, tmp_path: Path) ->
 @pytest.mark.parametrize("keep", ["best", "last", "average"])
 def test_the_weights_that_were_scored_stay(keep: str, troubled: Cell, tmp_path: Path) -> None:
     averaged = ["trainer.average_every=2", "trainer.average_count=3"]
-    record = run_cell(troubled(f"trainer.keep={keep}", "trainer.validate_every=3", *averaged)).record
+    record = run_cell(troubled(f"trainer.checkpoint_selection={keep}", "trainer.validate_every=3", *averaged)).record
     assert record is not None
     path = weights_path(tmp_path, record.hash)
     assert [file.name for pattern in ("*.pt", "*.ckpt") for file in path.parent.glob(pattern)] == [path.name]
@@ -143,7 +152,7 @@ def test_average_of_whole_numbers_is_the_last(tmp_path: Path) -> None:
 
 def test_nothing_to_average_is_refused(troubled: Cell, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="average_every 1000"):
-        run_cell(troubled("trainer.keep=average", "trainer.validate_every=null"))
+        run_cell(troubled("trainer.checkpoint_selection=average", "trainer.validate_every=null"))
     assert not list(tmp_path.glob("*.json"))
 
 
@@ -162,13 +171,13 @@ def test_a_network_is_validated_and_evaluated_in_the_precision_it_is_trained_in(
 
         monkeypatch.setattr(Troubled, name, noting)
 
-    for name in ("loss", "validate", "evaluate", "draw"):
+    for name in ("loss", "validate", "evaluate", "save_plots"):
         note(name)
     record = run_cell(troubled(f"trainer.precision={precision}")).record
     assert record is not None
     assert record.status == "finished"
     expected = torch.bfloat16 if precision == "bf16-mixed" else torch.float32
-    assert seen == dict.fromkeys(("loss", "validate", "evaluate", "draw"), expected)
+    assert seen == dict.fromkeys(("loss", "validate", "evaluate", "save_plots"), expected)
 
 
 def test_no_steps_score_the_untrained_network(troubled: Cell) -> None:

@@ -15,7 +15,7 @@ def result(
     value: float, attention: str = "vanilla", metric: str = "mse", seed: int = 0, **changes: Any
 ) -> dict[str, Any]:
     """One row of results."""
-    cell = {"task": "lstf", "dataset": "etth1", "variant": "M", "backbone": "informer", "pattern": "NC"}
+    cell = {"task": "lstf", "dataset": "etth1", "config_variant": "M", "backbone": "informer", "pattern": "NC"}
     names = {"preset": "mini", "task_version": 1, "attention": attention, "seed": seed, "metric": metric} | changes
     cell |= {name: value for name, value in names.items() if name in COLUMNS}
     digest = "-".join(str(cell[name]) for name in cell if name != "metric")
@@ -35,7 +35,9 @@ def table(*rows: dict[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def index_of(scores: pd.DataFrame, attention: str, task: str = "all", pattern: str = "NC", column: str = "ci") -> float:
+def index_of(
+    scores: pd.DataFrame, attention: str, task: str = "all", pattern: str = "NC", column: str = "index"
+) -> float:
     rows = scores[(scores["attention"] == attention) & (scores["task"] == task) & (scores["pattern"] == pattern)]
     assert len(rows) == 1
     return float(rows[column].iloc[0])

@@ -20,7 +20,9 @@ NAMES = ["vanilla", "abc", "local", "linear", "performer", "s4d", "longshort", "
 
 
 def table(values: list[float], task: str = "lm", pattern: str = "CS") -> pd.DataFrame:
-    return pd.DataFrame({"pattern": pattern, "task": task, "attention": NAMES[: len(values)], "ci": values, "seeds": 1})
+    return pd.DataFrame(
+        {"pattern": pattern, "task": task, "attention": NAMES[: len(values)], "index": values, "seeds": 1}
+    )
 
 
 @pytest.mark.parametrize("values", [[3.0, 1.0, 2.0, 5.0], [1.0, 2.0, 4.0, 3.0, 7.0, 5.0, 6.0, 8.0]])
@@ -59,7 +61,14 @@ def test_what_is_missing_is_not_ranked() -> None:
 def test_the_command_compares_two_folders_of_different_presets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = {"task": "lm", "dataset": "synthetic", "variant": "", "backbone": "gpt2", "pattern": "CS", "preset": "mini"}
+    names = {
+        "task": "lm",
+        "dataset": "synthetic",
+        "config_variant": "",
+        "backbone": "gpt2",
+        "pattern": "CS",
+        "preset": "mini",
+    }
     for place, name in enumerate(["local", "s4d", "abc", "longshort"]):
         make_record({"ppl": 2.0 + place}, attention=name, **names).write(tmp_path)
     assert main(["correlation", str(tmp_path), str(PAPER_DIR), "--csv"]) == 0

@@ -22,7 +22,7 @@ def scores(indices: dict[tuple[str, str], dict[str, float]]) -> pd.DataFrame:
         for (pattern, task), values in indices.items()
         for name, ci in values.items()
     ]
-    return pd.DataFrame(rows, columns=["pattern", "task", "attention", "ci", "low", "high", "seeds"])
+    return pd.DataFrame(rows, columns=["pattern", "task", "attention", "index", "low", "high", "seeds"])
 
 
 def pair(found: pd.DataFrame, a: str, b: str) -> pd.Series:

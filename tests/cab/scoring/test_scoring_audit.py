@@ -65,7 +65,7 @@ def test_printed_constants_explain_less_by_agreement_and_as_much_in_all() -> Non
 
 def test_own_constants_contradict_in_cs_alone() -> None:
     """The constants of CS were not made of the attentions that appendix E names."""
-    found = audit(normalization="own")
+    found = audit(normalization="results")
     assert {pattern for pattern, _, _ in contradictions(found, "6")} == {"CS"}
 
 

@@ -36,7 +36,7 @@ def test_real_and_synthetic_data_are_not_mixed() -> None:
 def test_versions_of_a_task_are_not_mixed() -> None:
     mixed = table(*two(), *two(task_version=2, dataset="etth2"))
     with pytest.raises(
-        UserError, match=r"task 'lstf' .* different versions.* 1 \(.*\.json\), 2 \(.*\.json\).* --latest"
+        UserError, match=r"task 'lstf' .* different versions.* 1 \(.*\.json\), 2 \(.*\.json\).* --latest-version"
     ):
         score_table(mixed)
     assert math.isfinite(index_of(score_table(select(mixed, latest=True)), "abc"))
@@ -105,13 +105,13 @@ def test_one_seed_that_is_not_a_number_leaves_no_mean() -> None:
 
 def test_one_attention_has_no_deviation() -> None:
     made = score(table(result(1.0, "abc"), result(2.0, "none")))
-    assert made.table["ci"].isna().all()
+    assert made.table["index"].isna().all()
     assert any("only one attention (abc)" in note for note in made.notes)
 
 
 def test_equal_attentions_have_no_deviation() -> None:
     made = score(table(result(0.1 + 0.2, "abc"), result(0.3, "local")))
-    assert made.table["ci"].isna().all()
+    assert made.table["index"].isna().all()
     assert any("abc, local have the same informer etth1 M mse" in note for note in made.notes)
 
 
@@ -128,7 +128,7 @@ def test_a_metric_that_only_the_ablation_has() -> None:
 
 def test_no_number_at_all() -> None:
     made = score(table(result(math.nan, "abc"), result(math.nan, "local")))
-    assert made.table["ci"].isna().all()
+    assert made.table["index"].isna().all()
     assert any("no attention has informer etth1 M mse" in note for note in made.notes)
 
 
@@ -150,7 +150,8 @@ def test_synthetic_data_have_no_constants(normalization: str) -> None:
 
 def test_an_unknown_metric_has_no_constants() -> None:
     rows = [
-        result(1.0, "abc", metric, dataset="weather", variant="", preset="paper") for metric in ("mse", "mae", "mape")
+        result(1.0, "abc", metric, dataset="weather", config_variant="", preset="paper")
+        for metric in ("mse", "mae", "mape")
     ]
     made = score(table(*rows), normalization="official")
     assert any("no constants for informer weather mape" in note for note in made.notes)
@@ -164,7 +165,7 @@ def test_a_pattern_without_constants_for_the_task() -> None:
 
 
 def test_a_small_preset_is_not_comparable_with_the_paper() -> None:
-    notes = score(table(*two(variant="", dataset="ecl")), normalization="official").notes
+    notes = score(table(*two(config_variant="", dataset="ecl")), normalization="official").notes
     assert any("preset mini are not comparable" in note for note in notes)
 
 

@@ -27,7 +27,7 @@ def records(tmp_path: Path) -> Path:
         for place, dataset in enumerate(("etth1", "etth2")):
             for seed in range(3):
                 metrics = {"mse": value + 0.05 * seed * (-1) ** place, "mse_all_windows": 9.0}
-                cell = {"dataset": dataset, "variant": "M", "attention": name, "seed": seed}
+                cell = {"dataset": dataset, "config_variant": "M", "attention": name, "seed": seed}
                 digest = f"{name}{place}{seed}".ljust(16, "0")
                 make_record(metrics, beside=["mse_all_windows"], hash=digest, **cell).write(folder)
     return folder
@@ -41,9 +41,9 @@ def csv_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> pd.DataFrame:
 def test_score_of_the_published_results(capsys: pytest.CaptureFixture[str]) -> None:
     for source in (RAW, str(PAPER_DIR)):
         found = csv_of(capsys, "score", source, "--normalization", "official")
-        assert list(found.columns) == ["pattern", "task", "attention", "ci", "low", "high", "seeds", "verified"]
+        assert list(found.columns) == ["pattern", "task", "attention", "index", "low", "high", "seeds", "verified"]
         local = found[(found["pattern"] == "NS") & (found["task"] == "all") & (found["attention"] == "local")]
-        assert local["ci"].item() == pytest.approx(0.978, abs=0.0015)
+        assert local["index"].item() == pytest.approx(0.978, abs=0.0015)
         assert len(found) == 100
 
 
@@ -76,12 +76,12 @@ def test_score_says_where_official_is_corrected(capsys: pytest.CaptureFixture[st
 
 
 def test_score_shows_orders_and_benefit(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = csv_of(capsys, "score", str(records), "--show", "order")
+    found = csv_of(capsys, "score", str(records), "--show", "pairwise")
     assert list(found.columns) == ["pattern", "task", "better", "worse", "difference", "low", "high", "resolved"]
     assert found["resolved"].tolist() == ["no", "yes", "yes"] * 2
-    found = csv_of(capsys, "score", str(records), "--show", "benefit")
+    found = csv_of(capsys, "score", str(records), "--show", "ablation")
     assert found[["task", "best"]].to_numpy().tolist() == [["lstf", "abc"]]
-    assert main(["score", str(records), "--show", "benefit"]) == 0
+    assert main(["score", str(records), "--show", "ablation"]) == 0
     assert capsys.readouterr().out.splitlines()[0].split() == [
         "pattern",
         "task",
@@ -103,10 +103,10 @@ def test_correlation(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_efficiency_length(capsys: pytest.CaptureFixture[str]) -> None:
-    found = csv_of(capsys, "efficiency-length", COSTS, "--protocol", "paper")
+    found = csv_of(capsys, "crossover", COSTS, "--protocol", "paper")
     assert list(found.columns) == ["attention", "pattern", "phase", "resource", "length", "r2", "low", "high"]
     assert found[["resource", "length"]].to_numpy().tolist() == [["time", 1877], ["memory", 70]]
-    assert main(["efficiency-length", COSTS]) == 0
+    assert main(["crossover", COSTS]) == 0
     assert "outside the measured 256 to 8,192" in capsys.readouterr().out
 
 
@@ -117,21 +117,21 @@ def test_efficiency_length_in_words(tmp_path: Path, capsys: pytest.CaptureFixtur
         lines += [f"vanilla,NC,forward,{n},{n * n},{n * n},n^2", f"abc,NC,forward,{n},{n / 2},{9 * n},n"]
         lines += [f"eager,NC,forward,{n},{2 * n * n},{5 * n * n},n^2"]
     path.write_text("\n".join(lines))
-    found = csv_of(capsys, "efficiency-length", str(path))
+    found = csv_of(capsys, "crossover", str(path))
     assert found.set_index(["attention", "resource"])["length"].to_dict() == {
         ("abc", "time"): "always",
         ("abc", "memory"): "9",
         ("eager", "time"): "never",
         ("eager", "memory"): "never",
     }
-    assert main(["efficiency-length", str(path)]) == 0
+    assert main(["crossover", str(path)]) == 0
     out = capsys.readouterr().out
     assert "cheaper than vanilla from this length on" in out
     assert "cheaper than eager from this length on" in out
 
 
 def test_audit(capsys: pytest.CaptureFixture[str]) -> None:
-    found = csv_of(capsys, "audit")
+    found = csv_of(capsys, "paper", "audit")
     assert list(found.columns) == [
         "table",
         "pattern",
@@ -144,10 +144,10 @@ def test_audit(capsys: pytest.CaptureFixture[str]) -> None:
         "verdict",
     ]
     assert len(found) == 210
-    assert main(["audit"]) == 0
+    assert main(["paper", "audit"]) == 0
     out = capsys.readouterr().out
     assert "the printed index needs ppl 31.53" in out
-    for name in ("official", "paper", "own"):
+    for name in ("official", "paper", "default"):
         assert name in out
 
 
@@ -160,10 +160,10 @@ def test_audit(capsys: pytest.CaptureFixture[str]) -> None:
         (["score", RAW, "--preset", "mini"], "no result has preset 'mini'; there is published"),
         (["score", "RECORDS", "--normalization", "papers"], "unknown normalization 'papers': did you mean 'paper'"),
         (["correlation", "EMPTY"], "no whole result in"),
-        (["efficiency-length", "EMPTY/costs.csv"], "no costs at"),
-        (["efficiency-length", COSTS, "--baseline", "eager"], "unknown baseline 'eager'"),
-        (["efficiency-length", COSTS, "--protocol", "other"], "unknown protocol 'other'"),
-        (["audit", "--normalization", "none"], "unknown normalization 'none'"),
+        (["crossover", "EMPTY/costs.csv"], "no costs at"),
+        (["crossover", COSTS, "--baseline", "eager"], "unknown baseline 'eager'"),
+        (["crossover", COSTS, "--protocol", "other"], "unknown protocol 'other'"),
+        (["paper", "audit", "--normalization", "none"], "unknown normalization 'none'"),
     ],
 )
 def test_mistakes_are_one_clear_line(
@@ -190,7 +190,7 @@ def test_broken_records_are_left_out_with_a_warning(
 
 
 def test_torch_is_never_imported() -> None:
-    commands = [["score", RAW], ["correlation", RAW], ["efficiency-length", COSTS], ["audit"], ["score", "--help"]]
+    commands = [["score", RAW], ["correlation", RAW], ["crossover", COSTS], ["paper", "audit"], ["score", "--help"]]
     heavy = ("torch", "scipy.stats", "scipy.optimize", "matplotlib", "hydra")
     script = (
         "import sys; from cab.cli.main import main\n"

@@ -51,7 +51,7 @@ def test_table_11_from_the_published_costs() -> None:
     assert found[["low", "high"]].isna().all().all()
 
 
-@pytest.mark.parametrize("protocol", ["own", "paper"])
+@pytest.mark.parametrize("protocol", ["default", "paper"])
 def test_a_crossing_that_is_known(protocol: str) -> None:
     """2e-6 n^2 + 1e-3 n + 3 = 6e-3 n + 13 at n = 1,250 + sqrt(1,250^2 + 5e6)."""
     found = efficiency_length(costs({"vanilla": quadratic, "abc": lambda n: 6e-3 * n + 13}), protocol=protocol)
@@ -188,7 +188,7 @@ def test_eager_as_baseline_and_out_of_memory() -> None:
 
 def test_too_few_lengths() -> None:
     table = costs({"vanilla": quadratic, "abc": lambda n: 6e-3 * n + 13})
-    for protocol in ("own", "paper"):
+    for protocol in ("default", "paper"):
         row = time_of(efficiency_length(table[table["length"] < 600], protocol=protocol))
         assert math.isnan(row["length"])
         assert "too few lengths" in row["note"]

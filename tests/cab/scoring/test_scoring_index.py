@@ -18,7 +18,7 @@ from cab.scoring.selection import comparable
 from tests.cab.made_records import make_record
 from tests.cab.scoring.made_results import index_of, result, table
 
-COLUMNS = ["pattern", "task", "attention", "ci", "low", "high", "seeds"]
+COLUMNS = ["pattern", "task", "attention", "index", "low", "high", "seeds"]
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_published_indices_within_0_0015(
     printed = pd.read_csv(PAPER_DIR / "compositional_index.csv")
     both = printed.merge(scores, on=["pattern", "task", "attention"], suffixes=("", "_found"))
     assert len(both) == len(printed) == 96
-    same = (both["ci"] - both["ci_found"]).abs() <= 0.0015
+    same = (both["index"] - both["index_found"]).abs() <= 0.0015
     assert same[both["task"] != "all"].sum() == tasks
     assert same[both["task"] == "all"].sum() == averages
 
@@ -160,7 +160,7 @@ def test_own_normalisation_of_the_published_numbers_is_the_official_one_in_ns(pu
     own = score_table(published[published["pattern"] == "NS"])
     official = score_table(published[published["pattern"] == "NS"], normalization="official")
     both = own.merge(official, on=["task", "attention"])
-    np.testing.assert_allclose(both["ci_x"], both["ci_y"], atol=0.002)
+    np.testing.assert_allclose(both["index_x"], both["index_y"], atol=0.002)
 
 
 def test_published_missing_cells_have_no_average(published: pd.DataFrame) -> None:
@@ -178,7 +178,7 @@ def test_a_new_attention_is_scored_against_fixed_constants(published: pd.DataFra
     after = score_table(added, normalization="official")
     both = before.merge(after, on=["pattern", "task", "attention"])
     assert len(both) == len(before)
-    pd.testing.assert_series_equal(both["ci_x"], both["ci_y"], check_names=False)
+    pd.testing.assert_series_equal(both["index_x"], both["index_y"], check_names=False)
     assert index_of(after, "new", "Sum", "CC") == pytest.approx(
         (48.33 - 31.35) / 3.77103 / 3 + (8.325 - 5.26) / 1.26028 / 3 + (44.295 - 28.8) / 3.28638 / 3
     )
@@ -190,7 +190,7 @@ PARTS = [(name, part) for name in ("ETTh1", "etth2", "ettm1", "weather", "ECL") 
 def forecasts(attention: str = "abc", leave_out: tuple[str, str] | None = None) -> list[dict[str, object]]:
     """All that the paper's LSTF index averages, as a user's records have it."""
     return [
-        result(value + place / 16, attention, metric, dataset=name, variant=part, preset="paper", task="lstf")
+        result(value + place / 16, attention, metric, dataset=name, config_variant=part, preset="paper", task="lstf")
         for place, (name, part) in enumerate(PARTS)
         for metric, value in (("mse", 1.0), ("mae", 0.5))
         if (name, part) != leave_out
@@ -230,7 +230,7 @@ def test_names_that_differ_in_case_are_one_task() -> None:
     rows = [result(1.0, "abc", task="LSTF"), result(2.0, "local"), result(4.0, "s4d", dataset="ETTh1")]
     scores = score_table(table(*rows))
     assert scores["task"].drop_duplicates().tolist() == ["all", "LSTF"]
-    assert scores["ci"].notna().all()
+    assert scores["index"].notna().all()
 
 
 def test_nine_thousand_metrics_take_little_memory() -> None:
@@ -248,7 +248,7 @@ def test_nine_thousand_metrics_take_little_memory() -> None:
 
 def test_attentions_trained_differently_are_named(caplog: pytest.LogCaptureFixture) -> None:
     short, long, elsewhere = (
-        make_record({}, config={"trainer": {"max_steps": steps, "num_workers": steps}, "elsewhere": filler})
+        make_record({}, config={"trainer": {"max_steps": steps, "num_workers": steps}, "other_attention": filler})
         for steps, filler in ((200, "vanilla"), (2000, "vanilla"), (200, "probsparse"))
     )
     alike = [result(0.4, record=short), result(0.5, attention="abc", record=short)]
@@ -260,7 +260,7 @@ def test_attentions_trained_differently_are_named(caplog: pytest.LogCaptureFixtu
     assert "lstf etth1 M informer NC" in caplog.text
     assert "vanilla: trainer.max_steps=200; local: trainer.max_steps=2000" in caplog.text
     comparable(table(*alike, result(0.3, attention="lara", record=elsewhere)))
-    assert "lara: elsewhere=probsparse" in caplog.text
+    assert "lara: other_attention=probsparse" in caplog.text
     other_data = dataclasses.replace(short, data={"fingerprint": "beef"})
     other = result(0.3, attention="performer", record=other_data, file="other.json")
     with pytest.raises(UserError, match="different data under one name") as raised:

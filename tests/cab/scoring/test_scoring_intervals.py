@@ -51,7 +51,7 @@ def test_one_seed_has_no_interval_and_several_have_one() -> None:
     scores = score_table(table(*runs({"abc": [1.0], "local": [2.0, 2.2], "s4d": [3.0, 3.5]})))
     assert math.isnan(index_of(scores, "abc", column="low"))
     for name in ("local", "s4d"):
-        low, ci, high = (index_of(scores, name, column=column) for column in ("low", "ci", "high"))
+        low, ci, high = (index_of(scores, name, column=column) for column in ("low", "index", "high"))
         assert low < ci < high
 
 
@@ -71,8 +71,8 @@ def test_seeds_that_do_not_scatter_give_an_interval_of_no_width() -> None:
 
 def test_the_same_results_give_the_same_interval_whoever_else_is_there() -> None:
     values = {"abc": [1.0, 1.2, 1.4], "local": [2.0, 2.2, 2.4]}
-    first = score_table(table(*runs(values)), normalization="own")
-    again = score_table(table(*reversed(runs(values))), normalization="own")
+    first = score_table(table(*runs(values)), normalization="results")
+    again = score_table(table(*reversed(runs(values))), normalization="results")
     pd.testing.assert_frame_equal(first, again)
 
 

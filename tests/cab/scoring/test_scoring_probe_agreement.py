@@ -24,7 +24,7 @@ def asked(accuracies: list[float], *, dataset: str = "recall", pattern: str = "C
 
 
 def scores(values: list[float], task: str = "lm", pattern: str = "CS") -> pd.DataFrame:
-    return pd.DataFrame({"pattern": pattern, "task": task, "attention": NAMES[: len(values)], "ci": values})
+    return pd.DataFrame({"pattern": pattern, "task": task, "attention": NAMES[: len(values)], "index": values})
 
 
 def test_it_is_the_correlation_of_ranks_in_the_same_pattern() -> None:

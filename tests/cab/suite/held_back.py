@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cab import Attention, Padding
+from cab import Attention, PaddingMasks
 
 
 class FirstTokens(Attention):
@@ -17,7 +17,7 @@ class FirstTokens(Attention):
 
     count = 8
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         hidden = None if padding.key is None else padding.key[:, : self.count]
         return softmax_attention(query, key[:, :, : self.count], value[:, :, : self.count], hidden)
 
@@ -25,14 +25,14 @@ class FirstTokens(Attention):
 class MeanOfAll(Attention):
     """The mean of all values whatever is asked: nothing can be looked up."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         return softmax_attention(torch.zeros_like(query), key, value, padding.key)
 
 
 class HalfDead(Attention):
     """Softmax attention whose second half of the heads is zero."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         alive = self.num_heads // 2
         heads = softmax_attention(query[:, :alive], key[:, :alive], value[:, :alive], padding.key)
         return F.pad(heads, (0, 0, 0, 0, 0, self.num_heads - alive))

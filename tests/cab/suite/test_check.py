@@ -24,9 +24,9 @@ GOOD = {
 }
 
 
-def scores(changes: dict[str, list[float]] | None = None, *, trivial: float | None = -1.0) -> CellScores:
+def scores(changes: dict[str, list[float]] | None = None, *, trivial_baseline: float | None = -1.0) -> CellScores:
     [cell] = [cell for cell in suite_cells() if (cell.task, cell.pattern) == ("lstf", "CS")]
-    return CellScores(cell, {**GOOD, **(changes or {})}, trivial, None)
+    return CellScores(cell, {**GOOD, **(changes or {})}, trivial_baseline, None)
 
 
 def test_a_cell_that_measures_attention() -> None:
@@ -55,7 +55,7 @@ def test_why_a_cell_does_not(changes: dict[str, list[float]], failure: str) -> N
 
 
 def test_without_its_baseline_nothing_is_known_of_the_way() -> None:
-    assert check_cell(scores(trivial=None)).failures == ("no record has the baseline ridge",)
+    assert check_cell(scores(trivial_baseline=None)).failures == ("no record has the baseline ridge",)
 
 
 def test_distance_is_in_pooled_deviations() -> None:
@@ -107,13 +107,13 @@ def test_cells_are_judged_where_both_ends_are_known(tmp_path: Path) -> None:
 
 def test_no_records_are_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [len(found.scores) for found in collect([])] == [0] * 15
-    assert main(["suite", "check", str(tmp_path)]) == 1
+    assert main(["suite", "validate", str(tmp_path)]) == 1
     assert "0 of 15 cells" in capsys.readouterr().out
-    assert main(["suite", "check", str(tmp_path / "nowhere")]) == 2
+    assert main(["suite", "validate", str(tmp_path / "nowhere")]) == 2
 
 
 def test_lessons_say_what_attention_brings_and_what_is_kept_of_it() -> None:
-    cell = scores({"local": [-0.86, -0.86], "vanilla": [-0.11, -0.11], "none": [-0.91, -0.91]}, trivial=-2.0)
+    cell = scores({"local": [-0.86, -0.86], "vanilla": [-0.11, -0.11], "none": [-0.91, -0.91]}, trivial_baseline=-2.0)
     cell.sign = -1.0
     [paragraph] = lessons([cell])
     lines = paragraph.splitlines()
@@ -131,5 +131,5 @@ def test_nothing_is_told_of_a_cell_without_its_ablation() -> None:
 
 
 def test_telling_nothing_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["suite", "tell", str(tmp_path)]) == 2
+    assert main(["suite", "report", str(tmp_path)]) == 2
     assert "attention=vanilla and attention=none" in capsys.readouterr().err

@@ -125,13 +125,13 @@ def test_the_command_runs_every_cell_that_the_attention_claims(capsys: pytest.Ca
 def test_the_leaderboard_shows_them_beside_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A record of the same cell and seed is in the place of the one that comes along."""
     field = load_results(MINI_DIR)
-    mine = record("vanilla", 0.5, 1, variant="M", data=field[field["task"] == "lstf"]["record"].iloc[0].data)
+    mine = record("vanilla", 0.5, 1, config_variant="M", data=field[field["task"] == "lstf"]["record"].iloc[0].data)
     mine.write(tmp_path)
     beside = beside_the_field(load_results(tmp_path))
     same = beside.query("task == 'lstf' and pattern == 'CS' and attention == 'vanilla' and seed == 1")
     assert set(same["file"]) == {str(tmp_path / f"{mine.hash}.json")}
     assert set(field["attention"]) <= set(beside["attention"])
-    assert main(["leaderboard", str(tmp_path), "--field", "--format", "markdown"]) == 0
+    assert main(["leaderboard", str(tmp_path), "--with-reference", "--format", "markdown"]) == 0
     assert "| none" in capsys.readouterr().out
 
 
@@ -139,7 +139,7 @@ def test_the_leaderboard_shows_them_alone_where_nothing_was_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["leaderboard", "--field", "--format", "markdown"]) == 0
+    assert main(["leaderboard", "--with-reference", "--format", "markdown"]) == 0
     assert "| none" in capsys.readouterr().out
     assert main(["leaderboard", "--format", "markdown"]) == 2
 
@@ -147,7 +147,7 @@ def test_the_leaderboard_shows_them_alone_where_nothing_was_run(
 def test_cells_that_fail_are_shown_and_counted_in_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
     failing = {("sum", "transformer", "CS"): "its seeds differ", ("lstf", "informer", "NC"): "its seeds differ"}
     monkeypatch.setattr("cab.reports.suites.cells_that_fail", lambda: failing)
-    [board] = score_boards(load_results(MINI_DIR), normalization="own")
+    [board] = score_boards(load_results(MINI_DIR), normalization="results")
     assert board.suite.uncounted == ("sum transformer CS is in no index: its seeds differ",)
     assert "sum" not in board.tasks("CS")
     assert {"sum", "lstf", "mlm"} <= set(board.tasks("NS"))

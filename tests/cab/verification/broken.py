@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from cab import Attention, Padding
+from cab import Attention, PaddingMasks
 from cab.attention import SoftmaxLimit
 from tests.cab.verification.broken_causal import hide_padding
 
@@ -58,7 +58,7 @@ class MaskTiledByHead(Softmax):
 class OutOfRangeAndPadding(Attention):
     """Local attention as published: a place is hidden if it is out of range *and* padding, once there is a mask."""
 
-    compacts_padding = True
+    requires_right_padding = True
     reach = 3
 
     def attend(self, query, key, value, padding):
@@ -94,7 +94,7 @@ class EmptyMaskCounts(Softmax):
 
     def attend(self, query, key, value, padding):
         if padding.key is None:
-            return super().attend(query, key, value, Padding())
+            return super().attend(query, key, value, PaddingMasks())
         padding = F.pad(padding.key, (0, 1), value=False)
         return self.weights(query, F.pad(key, (0, 0, 0, 1)), padding) @ F.pad(value, (0, 0, 0, 1))
 

@@ -112,7 +112,7 @@ class NoRunningSum(Attention):
 class OwnBlockSummary(Attention):
     """Softmax over the tokens of the own block so far and over block means, the own block's among them."""
 
-    compacts_padding = True
+    requires_right_padding = True
     block = 8
 
     def attend(self, query, key, value, padding):
@@ -133,7 +133,7 @@ class OwnBlockSummary(Attention):
 class ChunkState(Attention):
     """Linear attention by chunks, where the state that a chunk starts from is the one it ends with."""
 
-    compacts_padding = True
+    requires_right_padding = True
     chunk = 8
 
     def attend(self, query, key, value, padding):
@@ -149,7 +149,7 @@ class ChunkState(Attention):
 class CircularConvolution(Attention):
     """A long convolution by FFT without zeros behind the sequence: its end runs into its beginning."""
 
-    compacts_padding = True
+    requires_right_padding = True
 
     def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cab import Attention, Padding
+from cab import Attention, PaddingMasks
 from tests.cab.verification.broken import Softmax
 
 
@@ -63,7 +63,7 @@ class SourceIgnored(Softmax):
     """Attends to the targets themselves; the source only lends its length."""
 
     def attend(self, query, _key, _value, padding):
-        return super().attend(query, query, query, Padding(None, padding.query))
+        return super().attend(query, query, query, PaddingMasks(None, padding.query))
 
 
 class OneTensorAlone(Softmax):

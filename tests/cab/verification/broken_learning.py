@@ -6,9 +6,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from cab import Padding
-from cab.attention import ALONE
-from cab.training import ParameterRule
+from cab import PaddingMasks
+from cab.attention import SINGLE_LAYER
+from cab.training import ParamGroupOverride
 from tests.cab.verification.broken_causal import hide_padding
 from tests.cab.verification.sound_learning import Clustered, Gated, Sharpened, Weighted
 
@@ -72,7 +72,7 @@ class LossOfInputs(Sharpened):
 
     def attend(self, query, key, value, padding):
         weights = self.weights(query, key, padding)
-        self.add_loss(self.entropy(weights).mean(), padding and Padding())
+        self.add_loss(self.entropy(weights).mean(), padding and PaddingMasks())
         return weights @ value
 
 
@@ -135,7 +135,7 @@ class GathersTwice(Clustered):
     """Statistics are added again where activations are formed anew."""
 
     @torch.no_grad()
-    def gather(self, **statistics):
+    def accumulate_statistics(self, **statistics):
         if self.training:
             for name, x in statistics.items():
                 self._statistics[name] = self._statistics.get(name, 0.0) + x
@@ -150,8 +150,8 @@ class DividesByCalls(Clustered):
         self.calls += self.training
         return super().attend(query, key, value, padding)
 
-    def learn(self, *, total, count):
-        super().learn(total=total / self.calls, count=count)
+    def update_buffers(self, *, total, count):
+        super().update_buffers(total=total / self.calls, count=count)
         self.calls = 0
 
 
@@ -159,9 +159,9 @@ class GathersInEvaluation(Clustered):
     """Statistics are added in evaluation too."""
 
     @torch.no_grad()
-    def gather(self, **statistics):
+    def accumulate_statistics(self, **statistics):
         mode, self.training = self.training, True
-        super().gather(**statistics)
+        super().accumulate_statistics(**statistics)
         self.training = mode
 
 
@@ -169,7 +169,7 @@ class StatisticsOfPadding(Clustered):
     """Padded keys, projections of zeros, pull the centroids."""
 
     def collected(self, key, _padding):
-        return super().collected(key, Padding())
+        return super().collected(key, PaddingMasks())
 
 
 class StatisticsOfMeans(Clustered):
@@ -188,7 +188,7 @@ class LearnsUnsaved(Clustered):
     def membership(self, x):
         return super().membership(x - self.shift)
 
-    def learn(self, *, total, count):
+    def update_buffers(self, *, total, count):
         self.shift = (total.sum(1) / count.sum(-1, keepdim=True)).mean()
 
 
@@ -198,7 +198,7 @@ class LearnsUnsaved(Clustered):
 class GateOverPadding(Gated):
     """Strengths are a softmax over the sequence, padding included."""
 
-    def key_extras(self, key):
+    def key_side_inputs(self, key):
         return {"strength": self.strength(key).softmax(1).transpose(1, 2)}
 
     def weighted(self, key, strength, padding):
@@ -208,23 +208,23 @@ class GateOverPadding(Gated):
 class GateCountsTokens(Gated):
     """Gates are lowered by the mean gate of the row, in which padding counts."""
 
-    def query_extras(self, query):
-        gate = super().query_extras(query)["gate"]
+    def query_side_inputs(self, query):
+        gate = super().query_side_inputs(query)["gate"]
         return {"gate": gate - 0.01 * gate.mean(-1, keepdim=True)}
 
 
 class GateSeesAll(Gated):
     """The gate comes from the mean of the sequence."""
 
-    def query_extras(self, query):
-        return super().query_extras(query + query.mean(1, keepdim=True))
+    def query_side_inputs(self, query):
+        return super().query_side_inputs(query + query.mean(1, keepdim=True))
 
 
 class StrengthOfNext(Gated):
     """A thousandth of a key's strength is its successor's."""
 
-    def key_extras(self, key):
-        strength = super().key_extras(key)["strength"]
+    def key_side_inputs(self, key):
+        strength = super().key_side_inputs(key)["strength"]
         return {"strength": strength + 1e-3 * F.pad(strength[..., 1:], (0, 1))}
 
 
@@ -249,12 +249,12 @@ class StrengthOfFirst(Gated):
 class LastSeesAll(Weighted):
     """The last layer of several attends to the whole sequence."""
 
-    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0, depth=ALONE):
+    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0, layer_position=SINGLE_LAYER):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        self.depth = depth
+        self.layer_position = layer_position
 
     def weights(self, query, key, padding):
-        if 0 < self.depth.index == self.depth.count - 1:
+        if 0 < self.layer_position.index == self.layer_position.num_layers - 1:
             return hide_padding(query @ key.mT * self.scale, padding.key).softmax(-1)
         return super().weights(query, key, padding)
 
@@ -263,22 +263,22 @@ class FirstIgnoresPadding(LastSeesAll):
     """The first layer of several knows no padding."""
 
     def weights(self, query, key, padding):
-        is_first = self.depth.index == 0 and self.depth.count > 1
-        return Weighted.weights(self, query, key, Padding() if is_first else padding)
+        is_first = self.layer_position.index == 0 and self.layer_position.num_layers > 1
+        return Weighted.weights(self, query, key, PaddingMasks() if is_first else padding)
 
 
 class RuleOfNobody(Weighted):
     """A rule for a parameter that is called otherwise."""
 
-    def parameter_rules(self):
-        return {"decay": ParameterRule(learning_rate=1e-4)}
+    def param_group_overrides(self):
+        return {"decay": ParamGroupOverride(learning_rate=1e-4)}
 
 
 class RuleBelowZero(Sharpened):
     """A negative decay, which blows the parameter up."""
 
-    def parameter_rules(self):
-        return {"temperature": ParameterRule(weight_decay=-0.1)}
+    def param_group_overrides(self):
+        return {"temperature": ParamGroupOverride(weight_decay=-0.1)}
 
 
 class RuleOfModule(Weighted):
@@ -288,12 +288,12 @@ class RuleOfModule(Weighted):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         self.gate = nn.Linear(embed_dim, embed_dim)
 
-    def query_extras(self, query):
+    def query_side_inputs(self, query):
         self.last = self.gate(query)
         return {}
 
     def attend(self, query, key, value, padding):
         return super().attend(query + self.split_heads(self.last), key, value, padding)
 
-    def parameter_rules(self):
-        return {"gate": ParameterRule(weight_decay=0.0)}
+    def param_group_overrides(self):
+        return {"gate": ParamGroupOverride(weight_decay=0.0)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from cab import Padding
+from cab import PaddingMasks
 from tests.cab.verification.broken_causal import hide_padding
 from tests.cab.verification.sound_learning import Weighted
 
@@ -62,7 +62,7 @@ class PaddingForgottenBeyond300(Weighted):
     beyond = 300
 
     def weights(self, query, key, padding):
-        return super().weights(query, key, Padding() if key.shape[2] > self.beyond else padding)
+        return super().weights(query, key, PaddingMasks() if key.shape[2] > self.beyond else padding)
 
 
 class PaddingForgottenBeyond3500(PaddingForgottenBeyond300):

@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from cab import Attention
-from cab.attention import ALONE
-from cab.training import ParameterRule
+from cab.attention import SINGLE_LAYER
+from cab.training import ParamGroupOverride
 from tests.cab.verification.broken_causal import NEVER, future, hide_padding
 
 
@@ -16,18 +16,18 @@ class Gated(Attention):
     """Linear attention with a gate for each target and a strength for each key, from the layer's inputs."""
 
     autocast_dtypes = ()
-    constant_state = True
+    has_constant_size_state = True
 
     def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        self.compacts_padding = True
+        self.requires_right_padding = True
         self.gate = nn.Linear(embed_dim, num_heads)
         self.strength = nn.Linear(embed_dim, num_heads)
 
-    def query_extras(self, query):
+    def query_side_inputs(self, query):
         return {"gate": self.gate(query).sigmoid().transpose(1, 2)}
 
-    def key_extras(self, key):
+    def key_side_inputs(self, key):
         return {"strength": self.strength(key).sigmoid().transpose(1, 2)}
 
     def weighted(self, key, strength, padding):
@@ -46,7 +46,7 @@ class Gated(Attention):
             scores = scores.tril()
         return gate.unsqueeze(-1) * (scores / scores.sum(-1, keepdim=True)) @ value
 
-    def start(self, batch_size, like):
+    def init_decode_state(self, batch_size, like):
         keys = like.new_zeros(batch_size, self.num_heads, self.head_dim)
         return {"sum": keys.unsqueeze(-1) * keys.unsqueeze(-2), "keys": keys}
 
@@ -57,7 +57,7 @@ class Gated(Attention):
         output = torch.einsum("bhne,bhnef->bhnf", q, sums) / (q * keys).sum(-1, keepdim=True).clamp_min(1e-6)
         return gate.unsqueeze(-1) * output, {"sum": sums[:, :, -1], "keys": keys[:, :, -1]}
 
-    def read_source(self, key, value, padding, *, strength):
+    def encode_source(self, key, value, padding, *, strength):
         k = self.weighted(key, strength, padding.key)
         return {"sum": k.mT @ value, "keys": k.sum(2)}
 
@@ -92,8 +92,8 @@ class Sharpened(Weighted):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
 
-    def parameter_rules(self):
-        return {"temperature": ParameterRule(learning_rate=1e-4, weight_decay=0.0)}
+    def param_group_overrides(self):
+        return {"temperature": ParamGroupOverride(learning_rate=1e-4, weight_decay=0.0)}
 
     def weights(self, query, key, padding):
         return super().weights(query * self.temperature, key, padding)
@@ -131,7 +131,7 @@ class Clustered(Weighted):
 
     def attend(self, query, key, value, padding):
         parts, total = self.collected(key, padding)
-        self.gather(total=total, count=parts.sum((0, 2)))
+        self.accumulate_statistics(total=total, count=parts.sum((0, 2)))
         logits = query @ key.mT * self.scale + self.membership(query) @ self.membership(key).mT
         logits = hide_padding(logits, padding.key)
         if str(self.pattern) == "CS":
@@ -140,7 +140,7 @@ class Clustered(Weighted):
 
     reference = None
 
-    def learn(self, *, total, count):
+    def update_buffers(self, *, total, count):
         mean = total / count.clamp_min(1e-6).unsqueeze(-1)
         self.centroids.lerp_(mean, 0.1)
 
@@ -148,7 +148,7 @@ class Clustered(Weighted):
 class Drawn(Weighted):
     """Noise on the logits of each key in training, drawn for each call, the same for the readable form."""
 
-    def draws(self, _query, key, _padding):
+    def sample_noise(self, _query, key, _padding):
         if not self.training:
             return {"noise": key.new_zeros(key.shape[0], 1, 1, key.shape[1])}
         return {"noise": torch.randn(key.shape[0], 1, 1, key.shape[1])}
@@ -163,12 +163,12 @@ class Drawn(Weighted):
 class Deep(Weighted):
     """A temperature that falls with depth."""
 
-    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0, depth=ALONE):
+    def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0, layer_position=SINGLE_LAYER):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        self.depth = depth
+        self.layer_position = layer_position
 
     def attend(self, query, key, value, padding):
-        return super().attend(query / (1 + self.depth.index), key, value, padding)
+        return super().attend(query / (1 + self.layer_position.index), key, value, padding)
 
     def reference(self, query, key, value):
-        return super().reference(query / (1 + self.depth.index), key, value)
+        return super().reference(query / (1 + self.layer_position.index), key, value)

@@ -105,7 +105,7 @@ def test_module_that_checks_nothing(pattern):
     assert {"wrong_inputs", "wrong_options"} <= set(failed)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_graph_break_is_found_on_demand():
     assert set(failures(broken.LooksAtANumber, "NS", ["compile"], quick=False)) == {"compile_graph_breaks"}
     assert failures(broken.Softmax, "NS", ["compile"], quick=False) == {}

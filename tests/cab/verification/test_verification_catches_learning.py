@@ -35,9 +35,9 @@ PLANTED = [
     (broken.StrengthOfNext, "CS", "lookahead_gradient lookahead_perturbation"),
     (broken.GateLostInDecoding, "CS", "decode_steps decode_after_prefill"),
     (broken.StrengthOfFirst, "CS", "decode_after_prefill"),
-    (broken.RuleOfNobody, "NS", "parameter_rules"),
-    (broken.RuleOfModule, "CS", "parameter_rules"),
-    (broken.RuleBelowZero, "NC", "parameter_rules"),
+    (broken.RuleOfNobody, "NS", "param_group_overrides"),
+    (broken.RuleOfModule, "CS", "param_group_overrides"),
+    (broken.RuleBelowZero, "NC", "param_group_overrides"),
 ]
 
 
@@ -51,5 +51,5 @@ def test_defect_is_caught_and_named(cls, pattern, named):
 @pytest.mark.parametrize(("cls", "pattern"), [(broken.LastSeesAll, "CS"), (broken.FirstIgnoresPadding, "NS")])
 def test_defect_at_another_depth_is_caught(cls, pattern):
     """Where alone nothing is wrong."""
-    assert "depth" in failures(cls, pattern, ["every_depth"], quick=False)["every_depth"]
+    assert "depth" in failures(cls, pattern, ["every_layer_position"], quick=False)["every_layer_position"]
     assert not failures(cls, pattern, ["lookahead_gradient", "padded_left"])

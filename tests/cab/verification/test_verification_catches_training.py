@@ -74,7 +74,7 @@ def test_defect_is_caught_quickly(cls, pattern, named):
     assert set(failures(cls, pattern, named.split())) == set(named.split())
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(("cls", "pattern", "named"), BEYOND, **NAMES)
 def test_defect_beyond_some_length_is_caught(cls, pattern, named):
     assert set(failures(cls, pattern, named.split(), quick=False)) == set(named.split())

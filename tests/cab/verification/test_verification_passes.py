@@ -44,13 +44,13 @@ def test_sound_attention_passes_quickly(cls, pattern, complexity):
     assert failures(cls, pattern, complexity=complexity) == {}
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @cases(OTHERS)
 def test_sound_attention_passes_quickly_in_other_patterns(cls, pattern, complexity):
     assert failures(cls, pattern, complexity=complexity) == {}
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @cases(PLAIN + LEARNING)
 def test_sound_attention_passes_in_full(cls, pattern, complexity):
     long = MEDIUM if cls in CHOSEN else LONG

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from cab import Attention, Padding, Pattern, register_attention
+from cab import Attention, PaddingMasks, Pattern, register_attention
 
 
 @register_attention("mean", patterns="NS NC", complexity="n", paper="a fixture")
@@ -17,7 +17,7 @@ class MeanAttention(Attention):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         self.gain = gain
 
-    def attend(self, query: Tensor, _key: Tensor, value: Tensor, padding: Padding) -> Tensor:
+    def attend(self, query: Tensor, _key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         if padding.key is None:
             mean = value.mean(dim=2, keepdim=True)
         else:

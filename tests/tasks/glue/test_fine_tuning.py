@@ -54,7 +54,7 @@ def test_training_starts_from_its_weights_and_its_dictionary(results: Path, tmp_
     assert fine_tune(results, tmp_path, "trainer.max_steps=0") == 0
     [path] = tmp_path.glob("*.json")
     record = json.loads(path.read_text())
-    assert record["cell"]["variant"] == "pretrained on synthetic for 8 steps"
+    assert record["cell"]["config_variant"] == "pretrained on synthetic for 8 steps"
     given = torch.load(results / pretrained.stem / "weights.pt", weights_only=True)
     own = torch.load(tmp_path / record["hash"] / "weights.pt", weights_only=True)
     shared = own.keys() & given.keys()
@@ -194,7 +194,7 @@ def test_a_sweep_finds_the_run_of_each_attention_and_seed(
     assert len(list(tmp_path.glob("*.json"))) == 1
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_to_the_same_weights(results: Path, tmp_path: Path) -> None:
     """Not from the pretrained weights again; the head was drawn once."""
     cell = ["task=glue", "dataset=rte", *SMOKE, f"task.pretrained={results}", "trainer.checkpoint_every=2"]

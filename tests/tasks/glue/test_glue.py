@@ -132,13 +132,13 @@ def test_mnli_has_two_dev_files(tmp_path: Path) -> None:
     dev = [f"{MNLI}{4 * chr(9)}\t{label}" for label in ("neutral", "contradiction")]
     table(folder, "mnli", *dev, file="dev_matched")
     table(folder, "mnli", *[dev[0]] * 2, file="dev_mismatched")
-    task = ready("mnli", tmp_path, held_out=0.0)
+    task = ready("mnli", tmp_path, validation_fraction=0.0)
     assert [metric.name for metric in task.metrics] == ["accuracy", "accuracy_mm"]
     assert task.backbone_options("")["num_classes"] == 3
     assert task.evaluate(Constant(0.0, 1.0, 0.0), in_order) == {"accuracy": 0.5, "accuracy_mm": 1.0}
     assert task.baselines() == {"commonest": {"accuracy": 0.5, "accuracy_mm": 1.0}}
     assert task.validate(Constant(0.0, 1.0, 0.0), in_order) == 0.5
-    assert task.variant == "from scratch, chosen on dev"
+    assert task.config_variant == "from scratch, chosen on dev"
 
 
 def test_scores_are_learnt_as_shares_of_the_best(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_scores_are_learnt_as_shares_of_the_best(tmp_path: Path) -> None:
     for part in ("train", "dev"):
         lines = [f"{i}\tm\tn\t2012\t17\tx\tx\ta\tb\t{score}" for i, score in enumerate((0.0, 2.5, 5.0))]
         table(folder, "stsb", *lines, file=part)
-    task = ready("stsb", tmp_path, held_out=0.0)
+    task = ready("stsb", tmp_path, validation_fraction=0.0)
     assert task.backbone_options("")["num_classes"] == 1
     batch = task.training_set.__getitems__([0, 1, 2])
     assert task.loss(Constant(0.5), batch).item() == pytest.approx((0.25 + 0.0 + 0.25) / 3)
@@ -163,7 +163,7 @@ def test_the_loss_is_the_likelihood_of_the_class() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"held_out": 1.0}, "held_out"),
+        ({"validation_fraction": 1.0}, "validation_fraction"),
         ({"max_length": 4}, "max_length"),
         ({"evaluation_batch_size": 0}, "evaluation_batch_size"),
         ({"pretrained": "a", "tokenizer": "b"}, "task.tokenizer is of fresh weights"),
@@ -196,7 +196,7 @@ def test_presets_continue_the_pretrainings_networks(preset: str, pretraining: st
     if preset == "paper":
         trainer = after["trainer"]
         assert (trainer["batch_size"], trainer["max_epochs"], trainer["warmup_steps"]) == (16, 3, 37)
-        assert after["task"]["held_out"] == 0.0
+        assert after["task"]["validation_fraction"] == 0.0
         assert (after["backbone"]["norm"] == "simplerms") == (attention == "transnormer_t1")
 
 

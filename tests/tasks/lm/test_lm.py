@@ -195,7 +195,7 @@ def test_generated_books_are_always_the_same_and_answer_what_they_told() -> None
 
 @pytest.fixture(scope="module")
 def generated() -> LM:
-    return ready(None, dataset="synthetic", vocab_size=800, block_len=128, scored="answers")
+    return ready(None, dataset="synthetic", vocab_size=800, block_len=128, loss_on="answers")
 
 
 def test_a_block_is_a_chapter_and_its_answers_count(generated: LM) -> None:
@@ -244,13 +244,13 @@ def test_distances_are_to_the_fact_or_to_the_same_answer(generated: LM) -> None:
 
 
 def test_answers_alone_are_of_generated_books_with_their_words(tmp_path: Path) -> None:
-    books = ready(write_books(tmp_path), scored="answers")
+    books = ready(write_books(tmp_path), loss_on="answers")
     assert "word_ppl" in {metric.name for metric in books.metrics}
     assert "unigram" in books.baselines()
-    with pytest.raises(UserError, match=r"task\.scored must be all or answers"):
-        ready(None, dataset="synthetic", scored="some")
+    with pytest.raises(UserError, match=r"task\.loss_on must be all or answers"):
+        ready(None, dataset="synthetic", loss_on="some")
     with pytest.raises(UserError, match="vocab_size to 800"):
-        ready(None, dataset="synthetic", vocab_size=300, scored="answers")
+        ready(None, dataset="synthetic", vocab_size=300, loss_on="answers")
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ print(json.dumps([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, len(corpus
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     """Ten times the books, the same resident memory but for a few MB."""
     small = write_books(tmp_path / "books")

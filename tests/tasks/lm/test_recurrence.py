@@ -1,4 +1,4 @@
-"""LM with ``trainer.recurrence``: streams of whole books, memories that books do not share, scores of any batch."""
+"""LM with ``trainer.memory_length``: streams of whole books, memories that books do not share, scores of any batch."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.tasks.lm.test_lm import TEXT, write_books
 LENGTH, REMEMBERED = 16, 24
 
 
-def ready(folder: Path | None, *, recurrence: int = REMEMBERED, **options: Any) -> LM:
+def ready(folder: Path | None, *, memory_length: int = REMEMBERED, **options: Any) -> LM:
     defaults = {"dataset": "pg19", "vocab_size": 300, "block_len": LENGTH, "context_lengths": (8, 16, 56)}
     task = LM(**{**defaults, **options})
     task.check()
-    task.join({"trainer": {"recurrence": recurrence}})
+    task.bind_config({"trainer": {"memory_length": memory_length}})
     task.setup(folder)
     return task
 
@@ -163,8 +163,8 @@ def test_training_goes_on_from_the_block_before_and_forgets_at_a_book(task: LM) 
 
 def test_answers_of_generated_books_are_looked_up_in_the_block_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SyntheticBooks, "COUNTS", {"train": 8, "validation": 1, "test": 2})
-    options = {"vocab_size": 800, "block_len": 64, "scored": "answers", "evaluation_batch_size": 2}
-    task = ready(None, dataset="synthetic", recurrence=64, context_tokens=512, **options)
+    options = {"vocab_size": 800, "block_len": 64, "loss_on": "answers", "evaluation_batch_size": 2}
+    task = ready(None, dataset="synthetic", memory_length=64, context_tokens=512, **options)
     baselines = task.baselines()
     assert list(baselines) == [f"look_up_{window}" for window in (0, 4, 16, 64, 128)]
     assert baselines["look_up_128"]["ppl"] == pytest.approx(1.0)

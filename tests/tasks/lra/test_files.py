@@ -53,7 +53,7 @@ def test_reviews(tmp_path: Path) -> None:
     assert all((b" pos " in texts[0]) == label for texts, label in everything)
     assert all(texts[0].startswith(b"test") for texts, _ in found["test"])
     assert found == read("text", tmp_path)
-    published = read("text", tmp_path, held_out="test")
+    published = read("text", tmp_path, validation_split="test")
     assert published["validation"] == published["test"] == found["test"]
     assert len(published["train"]) == 20
 

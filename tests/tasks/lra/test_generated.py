@@ -162,10 +162,10 @@ def test_shapes_are_not_told_by_their_mean() -> None:
         ({"dataset": "pathx_synthetic", "side": 32}, "contours need task.side of at least 64, got 32"),
         ({"dataset": "image_synthetic", "brackets": "dropped"}, "task.brackets is of listops, not of image"),
         (
-            {"dataset": "listops_synthetic", "black": "padding"},
-            "task.black is of image, pathfinder, pathx, not of listops",
+            {"dataset": "listops_synthetic", "zero_pixel_is_padding": True},
+            "task.zero_pixel_is_padding is of image, pathfinder, pathx, not of listops",
         ),
-        ({"dataset": "text", "held_out": "all"}, "task.held_out must be train or test"),
+        ({"dataset": "text", "validation_split": "all"}, "task.validation_split must be train or test"),
     ],
 )
 def test_wrong_options(options: dict[str, object], said: str) -> None:
@@ -175,10 +175,10 @@ def test_wrong_options(options: dict[str, object], said: str) -> None:
 
 def test_black_as_padding_is_not_attended_to() -> None:
     task = LongRangeArena(
-        dataset="pathfinder_synthetic", side=16, segments=4, examples=8, test_examples=4, black="padding"
+        dataset="pathfinder_synthetic", side=16, segments=4, examples=8, test_examples=4, zero_pixel_is_padding=True
     )
     task.check()
-    assert task.variant == "black padding"
+    assert task.config_variant == "black padding"
     task.setup(None)
     ids = task.training_set.__getitems__([0, 1]).texts[0]
     hidden = task._hidden(ids)
@@ -186,5 +186,5 @@ def test_black_as_padding_is_not_attended_to() -> None:
     assert hidden.equal(ids == 1)
     ids[0] = 1
     assert not task._hidden(ids)[0].any()  # type: ignore[index]
-    task.black = "seen"
+    task.zero_pixel_is_padding = False
     assert task._hidden(ids) is None

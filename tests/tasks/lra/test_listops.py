@@ -71,7 +71,7 @@ def test_values_are_those_of_a_second_evaluator() -> None:
     assert listops.apply(12, [9, 2, 3, 2]) == 2  # the mean of 2 and 3, cut
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_official_distribution() -> None:
     """Long Range Arena's own generator gives 8.3% kept, deciles 578, 958, 1643, and 17.0, 36.0, 48.2 percent."""
     counts = (2000, 1, 2000)
@@ -139,7 +139,7 @@ def test_baselines_read_what_they_say() -> None:
 
 def test_dropped_brackets_are_not_seen_and_what_is_cut_comes_after() -> None:
     kept, dropped = small_task(), small_task(brackets="dropped")
-    assert dropped.variant == "brackets dropped"
+    assert dropped.config_variant == "brackets dropped"
     assert kept.fingerprint() == dropped.fingerprint()
     symbols = kept.parts["test"].text(0)
     assert dropped.parts["test"].seen(0).tolist() == [symbol for symbol in symbols if symbol != listops.CLOSE]

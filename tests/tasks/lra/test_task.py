@@ -62,7 +62,11 @@ def test_preset_paper_is_the_published_training() -> None:
             assert sizes == {"embed_dim": 64, "num_heads": 2, "ffn_dim": 128, "num_layers": 2}
             assert (backbone["dropout"], backbone["attention_dropout"], backbone["init_std"]) == (0.1, 0.1, 0.02)
             assert backbone["pooling"] == "mean"
-            assert [config["task"][name] for name in ("brackets", "black", "held_out")] == ["kept", "seen", "train"]
+            assert [config["task"][name] for name in ("brackets", "zero_pixel_is_padding", "validation_split")] == [
+                "kept",
+                "seen",
+                "train",
+            ]
     assert {row["dataset"] for row in read_table("lra") if row["preset"] == "paper"} == set(DATASETS)
 
 
@@ -135,7 +139,7 @@ def test_scores_are_percent_of_the_whole_part(tmp_path: Path) -> None:
         right = task.logits(net, rows.__getitems__(list(range(len(rows))))).argmax(-1) == rows.labels
         assert task.evaluate(net, in_order)["accuracy"] == pytest.approx(100 * right.double().mean().item())
         assert 0 <= task.validate(net, in_order) <= 100
-        task.draw(net, in_order, tmp_path)
+        task.save_plots(net, in_order, tmp_path)
     text = (tmp_path / "answers.txt").read_text()
     assert text.count("|") == 8
     assert "[M" in text or "[SM" in text

@@ -207,11 +207,10 @@ def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dataset", SOURCES)
 def test_a_missing_file_is_named_with_where_to_put_it(dataset: str, tmp_path: Path) -> None:
     file = SOURCES[dataset].file
-    words = rf"{file} is needed: cab data get {dataset} --to FOLDER; give data_root=FOLDER or set CAB_DATA.*synthetic"
+    again = f"cab data download {dataset} --data-root"
+    words = rf"{file} is needed: {again} FOLDER; give data_root=FOLDER or set CAB_DATA.*synthetic"
     refused(dataset, None, words)
-    words = (
-        rf"no {file} \(or {file}\.gz\) in {tmp_path}.*: cab data get {dataset} --to {tmp_path}; .*CAB_DATA.*synthetic"
-    )
+    words = rf"no {file} \(or {file}\.gz\) in {tmp_path}.*: {again} {tmp_path}; .*CAB_DATA.*synthetic"
     refused(dataset, tmp_path, words)
 
 

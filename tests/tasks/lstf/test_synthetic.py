@@ -76,7 +76,7 @@ def test_a_window_is_an_episode() -> None:
         assert first["past_time"][LEGEND:, :2].norm(dim=1).min() > 2.9
     assert torch.equal(task._test[0]["past"], task._test.values[:PAST])
     names = [metric.name for metric in task.metrics]
-    assert names == ["mse", "mae", "mse_direct", "mse_told", "mse_told_far"]
+    assert names == ["mse", "mae", "mse_direct", "mse_lookup", "mse_long_lookup"]
 
 
 def test_no_linear_forecast_does_better_than_the_mean() -> None:

@@ -183,7 +183,7 @@ def test_the_loss_is_the_mean_squared_error_and_reaches_the_weights() -> None:
 def test_what_the_backbone_is_told(features: str, channels: int) -> None:
     task = ready(features=features)
     assert task.backbone_options("informer") == {"channels": channels, "season": 24}
-    assert task.variant == features
+    assert task.config_variant == features
     assert task.training_set[3]["past"].shape == (PAST, channels)
     assert task.fingerprint()["rows"] == 8_000
 

@@ -94,7 +94,7 @@ def test_perplexity_is_the_likelihood_of_the_hidden_tokens(part: str, tmp_path: 
 @pytest.fixture(scope="module")
 def generated() -> MLM:
     options = {"dataset": "synthetic", "vocab_size": 800, "block_len": 52, "mask_share": 0.8}
-    return ready(None, **options, scored="answers")
+    return ready(None, **options, loss_on="answers")
 
 
 def test_a_generated_page_hides_things_of_its_list(generated: MLM) -> None:

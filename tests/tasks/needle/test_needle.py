@@ -22,7 +22,7 @@ from tests.tasks.in_order import in_order
 
 
 def small(**options: Any) -> Needle:
-    sizes = {"length": 32, "needles": 4, "depths": 4, "examples": 64, "test_examples": 32}
+    sizes = {"length": 32, "num_needles": 4, "depths": 4, "examples": 64, "test_examples": 32}
     task = Needle(dataset="synthetic", **{**sizes, **options})
     task.check()
     task.setup(None)
@@ -32,12 +32,12 @@ def small(**options: Any) -> Needle:
 class Reader(nn.Module):
     """Looks up the facts whose depth [B, K] and text's length ``sees`` allows, and answers all else with a name."""
 
-    def __init__(self, needles: int, sees: Callable[[Tensor, int], Tensor]) -> None:
+    def __init__(self, num_needles: int, sees: Callable[[Tensor, int], Tensor]) -> None:
         super().__init__()
-        self.needles, self.sees = needles, sees
+        self.num_needles, self.sees = num_needles, sees
 
     def forward(self, tokens: Tensor) -> Tensor:
-        hay = tokens.shape[1] + 1 - 2 * self.needles
+        hay = tokens.shape[1] + 1 - 2 * self.num_needles
         facts = tokens[:, :hay] - FIRST_FACT
         told = torch.where(facts < 0, -1, facts // len(THINGS))
         place = (told[:, None] == tokens[:, hay::2, None] - FIRST_NAME).int().argmax(dim=-1)
@@ -48,16 +48,16 @@ class Reader(nn.Module):
         return logits
 
 
-@pytest.mark.parametrize(("length", "needles"), [(24, 8), (32, 4), (301, 16)])
-def test_every_question_has_its_fact_once(length: int, needles: int) -> None:
-    made = Haystacks("train", 50, length, needles).__getitems__(list(range(50)))
-    hay = length - 2 * needles
+@pytest.mark.parametrize(("length", "num_needles"), [(24, 8), (32, 4), (301, 16)])
+def test_every_question_has_its_fact_once(length: int, num_needles: int) -> None:
+    made = Haystacks("train", 50, length, num_needles).__getitems__(list(range(50)))
+    hay = length - 2 * num_needles
     assert made.tokens.shape == (50, length)
     for row, depths in zip(made.tokens.tolist(), made.depths.tolist(), strict=True):
         facts = {place: token - FIRST_FACT for place, token in enumerate(row[:hay]) if token >= FIRST_FACT}
         assert all(1 <= token <= HAY for place, token in enumerate(row[:hay]) if place not in facts)
         told = {fact // len(THINGS): (place, fact % len(THINGS)) for place, fact in facts.items()}
-        assert len(told) == len(facts) == needles
+        assert len(told) == len(facts) == num_needles
         for name, thing, depth in zip(row[hay::2], row[hay + 1 :: 2], depths, strict=True):
             assert (round(depth * hay), thing - FIRST_THING) == told[name - FIRST_NAME]
 
@@ -117,7 +117,7 @@ def test_a_length_that_is_not_possible_leaves_the_others() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"needles": 17}, "at most 16"),
+        ({"num_needles": 17}, "at most 16"),
         ({"length": 11}, "task.length must be at least 12"),
         ({"multiples": (2, 4)}, "must begin with 1 and grow"),
         ({"multiples": (1, 4, 2)}, "must begin with 1 and grow"),
@@ -133,7 +133,7 @@ def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
 def test_pictures_to_look_at(tmp_path: Path) -> None:
     task = small()
     task.evaluate(reader := Reader(4, lambda depth, _: depth >= 0.5), in_order)
-    task.draw(reader, in_order, tmp_path)
+    task.save_plots(reader, in_order, tmp_path)
     assert (tmp_path / "needles.png").stat().st_size > 1000
     text = (tmp_path / "answers.txt").read_text()
     assert text.count("|") == 16

@@ -178,7 +178,7 @@ class Shift(nn.Module):
 
 
 def test_the_part_that_chooses_and_the_ones_that_are_scored(tmp_path: Path) -> None:
-    published = ready(write_pcn(tmp_path), chosen_on="test")
+    published = ready(write_pcn(tmp_path), validation_split="test")
     sound = ready(tmp_path)
     network: Any = Shift()
     scores, fair = published.evaluate(network, in_order), sound.evaluate(network, in_order)
@@ -226,7 +226,7 @@ def test_a_missing_shape_is_named_and_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"chosen_on": "train"}, "chosen_on"),
+        ({"validation_split": "train"}, "validation_split"),
         ({"batch_norm": "none"}, "batch_norm"),
         ({"partial_points": 0}, "at least 1"),
         ({"list_file": "mine.json"}, r"no mine\.json"),
@@ -258,4 +258,4 @@ def test_real_views_belong_to_their_shape(samples: Path) -> None:
     batch = task.parts["test"].__getitems__([0])
     assert distances(batch["partial"], batch["complete"]).sqrt().mean() < 0.01
     assert task.baselines()["input_cloud"]["cd_l1"] > 10
-    assert task.variant == "scored on train"
+    assert task.config_variant == "scored on train"

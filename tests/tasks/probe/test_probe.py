@@ -55,7 +55,7 @@ def test_an_answer_depends_on_what_the_pattern_shows(dataset: str, pattern: str)
     middle = batch.asked.shape[1] // 2
     asked = batch.asked.clone()
     asked[:, middle, 0] = 1
-    changed = (usual - logits(dataset, pattern, asked=asked)).abs().amax(dim=(0, 2)) > 1e-6
+    changed = (usual - logits(dataset, pattern, num_queries=asked)).abs().amax(dim=(0, 2)) > 1e-6
     seen = {"NS": range(16), "CS": range(middle, 16), "NC": [middle], "CC": [middle]}[pattern]
     assert changed.nonzero().flatten().tolist() == [place for place in range(len(changed)) if place in seen]
     answers = batch.answers.clone()
@@ -137,7 +137,7 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("dataset", PUBLISHED)
-@pytest.mark.parametrize("hardest", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("hardest", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_published_settings_train(dataset: str, hardest: bool) -> None:
     """A step of the published network on a few examples of the first and of the hardest published setting."""
     config = composed(dataset, "paper", *(PUBLISHED[dataset].split() if hardest else []))
@@ -170,7 +170,7 @@ def test_published_rows_are_those_of_the_sources() -> None:
 def test_the_network_keeps_to_its_pattern() -> None:
     for pattern in Pattern:
         net = build_backbone("mixer", pattern=pattern)
-        assert {slot for _, slot in net.attention_slots()} == {pattern}
+        assert {slot for _, slot in net.attention_layers()} == {pattern}
         symbols = torch.ones(1, 3, 1, dtype=torch.long)
         with pytest.raises(UserError, match="source"):
             net(symbols, None if pattern.is_cross else symbols)
@@ -196,14 +196,14 @@ def test_a_short_convolution_looks_back_only(pattern: str) -> None:
 
 def test_examples_to_look_at(tmp_path: Path) -> None:
     task = small("recall")
-    task.draw(network(task, "NC").eval(), in_order, tmp_path)
+    task.save_plots(network(task, "NC").eval(), in_order, tmp_path)
     text = (tmp_path / "answers.txt").read_text()
     assert text.count("told") == text.count("said") == 4
 
 
 @pytest.mark.parametrize("pattern", [str(pattern) for pattern in Pattern])
 def test_sixty_steps_teach_vanilla_to_recall_and_none_nothing(pattern: str) -> None:
-    task = Probe(dataset="recall", vocab_size=8, pairs=4, asked=8, examples=1920, test_examples=200)
+    task = Probe(dataset="recall", vocab_size=8, pairs=4, num_queries=8, examples=1920, test_examples=200)
     task.setup(None)
     scores = {}
     for attention in ("vanilla", "none"):

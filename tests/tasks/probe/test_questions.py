@@ -27,9 +27,9 @@ def answered(made: Questions) -> list[tuple[int, int, int]]:
     return [(r, p, int(made.answers[r, p])) for r, p in (made.answers != UNASKED).nonzero().tolist()]
 
 
-@pytest.mark.parametrize(("noise", "asked"), [(0.0, 8), (0.5, 8), (0.0, 20), (0.25, 3)])
-def test_recall_asks_for_what_was_told_once(noise: float, asked: int) -> None:
-    made = recall.recall(rng(), 50, vocab_size=10, pairs=8, distance=5, noise=noise, asked=asked)
+@pytest.mark.parametrize(("noise", "num_queries"), [(0.0, 8), (0.5, 8), (0.0, 20), (0.25, 3)])
+def test_recall_asks_for_what_was_told_once(noise: float, num_queries: int) -> None:
+    made = recall.recall(rng(), 50, vocab_size=10, pairs=8, distance=5, noise=noise, num_queries=num_queries)
     never = {0.0: 0, 0.5: 8, 0.25: 3}[noise]
     assert made.context.shape == (50, 8 + never + 5, 2)
     for row in range(50):
@@ -37,15 +37,15 @@ def test_recall_asks_for_what_was_told_once(noise: float, asked: int) -> None:
         assert facts[-5:] == [[recall.FILLER, 0]] * 5
         told = dict(facts[:-5])
         asked_keys = [key for key, mark in made.asked[row].tolist() if mark == recall.QUESTION]
-        assert len(asked_keys) == asked
+        assert len(asked_keys) == num_queries
         assert [told[key] for key in asked_keys] == made.answers[row].tolist()
         keys = [key for key, _ in facts[:-5]]
         usual = [key for key in keys if key < recall.VALUES + 20]
         assert len(usual) == len(set(usual)) == 8
         assert set(asked_keys) <= set(usual)
         assert all(recall.VALUES <= value < recall.VALUES + 10 for _, value in facts[:-5])
-    if asked <= 8:
-        assert all(len(set(row[:, 0].tolist())) == asked for row in made.asked)
+    if num_queries <= 8:
+        assert all(len(set(row[:, 0].tolist())) == num_queries for row in made.asked)
 
 
 def test_copying_and_compression_ask_for_all_in_order() -> None:
@@ -213,7 +213,7 @@ def test_two_processes_make_the_same_bytes() -> None:
         ({"dataset": "mad_noisy"}, "task.vocab_size must be at least 20"),
         ({"dataset": "mad_recall", "length": 33}, "must be even"),
         ({"dataset": "mad_copying", "length": 32}, "task.length must be at least 34"),
-        ({"dataset": "recall", "asked": 0}, "task.asked must be at least 1"),
+        ({"dataset": "recall", "num_queries": 0}, "task.num_queries must be at least 1"),
         ({"dataset": "recall", "train_on": "some"}, "task.train_on must be all or answers"),
     ],
 )

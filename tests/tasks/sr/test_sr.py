@@ -122,7 +122,7 @@ def write_images(folder: Path, count: int = 5) -> Path:
 
 
 def ready(folder: Path | None, **options: Any) -> SR:
-    defaults = {"dataset": "ffhq", "low_resolution": 8, "high_resolution": 16, "held_out": 2, "diffusion_steps": 3}
+    defaults = {"dataset": "ffhq", "low_resolution": 8, "high_resolution": 16, "num_held_out": 2, "diffusion_steps": 3}
     task = SR(**{**defaults, **options})
     task.check()
     task.setup(folder)
@@ -131,7 +131,7 @@ def ready(folder: Path | None, **options: Any) -> SR:
 
 def test_both_layouts_give_the_same_pairs(tmp_path: Path) -> None:
     task = ready(write_images(tmp_path))
-    assert (len(task.training_set), task.variant) == (3, "held out 2")
+    assert (len(task.training_set), task.config_variant) == (3, "held out 2")
     raw = tmp_path / "raw" / "sr" / "ffhq"
     raw.mkdir(parents=True)
     for path in (tmp_path / "sr" / "ffhq_8_16" / "hr_16").iterdir():
@@ -214,8 +214,8 @@ def test_bad_images_are_named(name: str, message: str, tmp_path: Path) -> None:
     [
         ({"scored_images": "some"}, "first_100"),
         ({"high_resolution": 20}, "multiple"),
-        ({"held_out": 5}, "leaves none"),
-        ({"held_out": 0}, "celebahq"),
+        ({"num_held_out": 5}, "leaves none"),
+        ({"num_held_out": 0}, "celebahq"),
         ({"diffusion_steps": 0}, "at least 1"),
         ({"dataset": "synthetic"}, "held_out is for ffhq"),
     ],
@@ -232,6 +232,6 @@ def test_without_images_the_way_out_is_named(tmp_path: Path) -> None:
 
 
 def test_real_faces(samples: Path) -> None:
-    task = ready(samples, low_resolution=16, high_resolution=128, held_out=3)
+    task = ready(samples, low_resolution=16, high_resolution=128, num_held_out=3)
     assert len(task.training_set) == 10
     assert 15 < task.baselines()["bicubic"]["psnr"] < 30

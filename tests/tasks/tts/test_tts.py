@@ -86,7 +86,7 @@ def write_ljspeech(folder: Path, *, alignments: bool = True) -> Path:
 
 
 def ready(folder: Path | None, **options: Any) -> TTS:
-    defaults = {"dataset": "ljspeech", "held_out": 2, "iterations": 2, "validation_iterations": 2, "max_steps": 3}
+    defaults = {"dataset": "ljspeech", "num_held_out": 2, "iterations": 2, "validation_iterations": 2, "max_steps": 3}
     task = TTS(**{**defaults, **options})
     task.check()
     task.setup(folder)
@@ -152,7 +152,7 @@ def network(task: TTS, name: str) -> Any:
 
 @pytest.mark.parametrize("given", [0, 2])
 def test_the_losses_by_hand(given: int, tmp_path: Path) -> None:
-    task = ready(write_ljspeech(tmp_path), given_steps=given)
+    task = ready(write_ljspeech(tmp_path), num_prompt_steps=given)
     batch = task.training_set.__getitems__([0, 3])
     fast = network(task, "fastspeech2")
     with torch.no_grad():
@@ -190,7 +190,7 @@ def test_both_networks_are_scored(name: str, chosen_by: str, tmp_path: Path) -> 
     with torch.no_grad():
         assert math.isfinite(task.validate(backbone, in_order))
         scores = task.evaluate(backbone, in_order)
-        task.draw(backbone, in_order, tmp_path)
+        task.save_plots(backbone, in_order, tmp_path)
     assert scores["mcd"] > 0
     assert (tmp_path / "spectrograms.png").stat().st_size > 10_000
     assert len(list(tmp_path.glob("*.wav"))) == 2
@@ -201,7 +201,7 @@ def test_both_networks_are_scored(name: str, chosen_by: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["fastspeech2", "transformer_tts"])
 def test_what_is_given_is_not_scored(name: str, tmp_path: Path) -> None:
-    task = ready(write_ljspeech(tmp_path), given_steps=2)
+    task = ready(write_ljspeech(tmp_path), num_prompt_steps=2)
     backbone = network(task, name)
     if name == "transformer_tts":
         backbone.prenet.dropout = 0.0
@@ -228,7 +228,7 @@ def test_durations_of_a_teacher(tmp_path: Path) -> None:
     """A record of a trained network gives every token its frames; the tokens are those of the text."""
     folder = write_ljspeech(tmp_path / "data", alignments=False)
     arguments = ["run", "task=tts", "dataset=ljspeech", "backbone=transformer_tts", "attention=abc", "pattern=NS"]
-    arguments += ["preset=smoke", "task.held_out=2", "device=cpu", f"data_root={folder}"]
+    arguments += ["preset=smoke", "task.num_held_out=2", "device=cpu", f"data_root={folder}"]
     assert main([*arguments, f"results_dir={tmp_path / 'r'}"]) == 0
     [record] = (tmp_path / "r").glob("*.json")
     task = ready(folder, teacher=str(record))
@@ -298,10 +298,13 @@ def test_bad_data_is_named(name: str, message: str, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"chosen_by": "ear"}, "loss or mcd"),
-        ({"held_out": 0}, "held_out=N"),
+        ({"num_held_out": 0}, "num_held_out=N"),
         ({"iterations": 0}, "at least 1"),
-        ({"given_steps": 3}, "less than max_steps=3"),
-        ({"given_steps": 20, "max_steps": 30}, r"LJ00\d-\d{4} has 2\d frames, of which task.given_steps=20 leaves"),
+        ({"num_prompt_steps": 3}, "less than max_steps=3"),
+        (
+            {"num_prompt_steps": 20, "max_steps": 30},
+            r"LJ00\d-\d{4} has 2\d frames, of which task.num_prompt_steps=20 leaves",
+        ),
         ({"generated": 50}, "generated must be at least 96"),
         ({"generated_held_out": 0}, "generated_held_out must be at least 1"),
         ({"dataset": "synthetic"}, "held_out is for ljspeech"),

@@ -1,0 +1,102 @@
+"""`cab analyze`: where the weight of a network's attentions lies, and how large the gradients of their scores are."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cab.cli.text_table import text_table
+from cab.errors import UserError
+from cab.files.folders import check_writable
+
+if TYPE_CHECKING:
+    from cab.analysis.subject import Subject
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "gradients: the distribution of dL/ds by layer beside its bounds, and the norm of the gradient over training "
+        "steps. dilution: the share of attention on the nearest share of tokens, by layer, and the area below it."
+    )
+    parser.add_argument("what", choices=("gradients", "dilution"))
+    parser.add_argument(
+        "subject",
+        nargs="+",
+        metavar="RECORD.json | KEY=VALUE",
+        help="a record, whose weights are beside it, or what cab run takes, for a fresh network: task=lm "
+        "dataset=synthetic attention=linear pattern=CS preset=mini",
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write the CSV files and the picture")
+    parser.add_argument("--rows", type=int, default=4, metavar="N", help="items of the training set that are read (4)")
+    parser.add_argument(
+        "--steps", type=int, default=0, metavar="N", help="of gradients: training steps whose norms are taken first (0)"
+    )
+    parser.add_argument("--data-root", metavar="FOLDER", help="where the data are, if not where the record says")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.rows < 1 or args.steps < 0:
+        raise UserError(f"--rows must be at least 1 and --steps at least 0, got {args.rows} and {args.steps}")
+    if args.steps and args.what == "dilution":
+        raise UserError("--steps is of gradients; for the dilution of a trained network name its record")
+    if args.out is not None:
+        check_writable(args.out, "--out")
+    from cab.analysis.subject import subject_of
+
+    subject = subject_of(args.subject, args.data_root)
+    print(subject.title)
+    analyze = _gradients if args.what == "gradients" else _dilution
+    analyze(subject, args)
+    return 0
+
+
+def _dilution(subject: Subject, args: argparse.Namespace) -> None:
+    from cab.analysis.dilution import dilution
+    from cab.analysis.pictures import draw_dilution
+
+    curves = dilution(subject, rows=args.rows)
+    print(text_table(["layer", "area"], [[curve.path, f"{curve.area:.3f}"] for curve in curves], align="lr"))
+    if args.out is None:
+        return
+    rows = [
+        {"layer": curve.path, "share_of_neighbours": (i + 1) / len(curve.mass), "share_of_attention": mass}
+        for curve in curves
+        for i, mass in enumerate(curve.mass.tolist())
+    ]
+    _write(args.out / "dilution.csv", rows)
+    draw_dilution(curves, subject.title, args.out / "dilution.png")
+
+
+def _gradients(subject: Subject, args: argparse.Namespace) -> None:
+    from cab.analysis.gradients import QUANTILES, norms_over_training, relative_deviation, score_gradients
+    from cab.analysis.pictures import draw_gradients
+
+    norms = norms_over_training(subject, args.steps) if args.steps else []
+    layers = score_gradients(subject, rows=args.rows)
+    columns = [*QUANTILES, "smallest_score", "bound_softmax", "bound_linear", "bound_norm"]
+    texts = [[str(row["layer"]), *(f"{row[c]:.2e}" if c in row else "-" for c in columns)] for row in layers]
+    print(text_table(["layer", *columns], texts, align="l" + "r" * len(columns)))
+    if norms:
+        names = [name for name in norms[0] if name not in ("step", "loss")]
+        deviations = [[name, f"{relative_deviation([row[name] for row in norms]):.3f}"] for name in names]
+        print(f"\nnorm of the gradient over {len(norms)} steps, standard deviation / mean:")
+        print(text_table(["parameters", "deviation"], deviations, align="lr"))
+    if args.out is None:
+        return
+    _write(args.out / "gradients.csv", layers)
+    if norms:
+        _write(args.out / "norms.csv", norms)
+    draw_gradients(layers, norms, subject.title, args.out / "gradients.png")
+
+
+def _write(path: Path, rows: Sequence[Mapping[str, float | str]]) -> None:
+    """A CSV file with every column that a row has."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,83 @@
+"""`cab crossover`: from which length on an attention is cheaper than softmax attention."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cab.cli.text_table import number, text_table
+from cab.files.sanitize import csv_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EPILOG = """\
+COSTS is what `cab efficiency --out` writes, or a file with the columns attention,length,time_ms,memory_mib. A column
+`complexity` (n, n log n, n^2, ...) says how a method's cost grows; without one it is linear.
+
+Protocol default: non-negative sums of the terms of each complexity, least squares of relative errors, a bootstrap
+confidence interval; the answer is the length from which on the attention stays cheaper, `never`, or `always`.
+Protocol paper: appendix N as it was computed (a parabola and a line, the shortest length left out of the line for
+time, the larger root, R2 cut to three digits).
+
+examples:
+  cab crossover costs.csv --baseline eager
+  cab crossover results/paper/efficiency_cost.csv --protocol paper --csv
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("costs", type=Path, metavar="COSTS", help="CSV of time and memory against length")
+    parser.add_argument("--protocol", default="default", metavar="P", help="default or paper")
+    parser.add_argument(
+        "--baseline",
+        metavar="NAME",
+        help="compare with this attention: vanilla is fused, eager writes out the weights as the paper's did "
+        "(default: both in tables where both were measured, vanilla in CSV)",
+    )
+    parser.add_argument("--csv", action="store_true", help="CSV: attention,pattern,phase,resource,length,r2,low,high")
+
+
+def run(args: argparse.Namespace) -> int:
+    from cab.scoring import efficiency_length, load_costs
+    from cab.scoring.efficiency_length import COLUMNS
+
+    costs = load_costs(args.costs)
+    if args.csv:
+        table = efficiency_length(costs, protocol=args.protocol, baseline=args.baseline or "vanilla")
+        texts = {name: [_csv_length(value) for value in table[name]] for name in ("length", "low", "high")}
+        r2 = [f"{value:.4f}" if value == value else "" for value in table["r2"]]
+        csv_table(table.assign(**texts, r2=r2)[COLUMNS]).to_csv(sys.stdout, index=False, lineterminator="\n")
+        return 0
+    measured = set(costs["attention"])
+    baselines = [args.baseline] if args.baseline else [name for name in ("vanilla", "eager") if name in measured]
+    parts = []
+    for baseline in baselines or ["vanilla"]:
+        table = efficiency_length(costs, protocol=args.protocol, baseline=baseline)
+        parts.append(f"cheaper than {baseline} from this length on\n{_text(table)}")
+    print("\n\n".join(parts))
+    return 0
+
+
+def _csv_length(value: float) -> str:
+    return _length(value).replace(",", "").replace("-", "")
+
+
+def _length(value: float) -> str:
+    from cab.scoring.efficiency_length import ALWAYS, NEVER
+
+    return {ALWAYS: "always", NEVER: "never"}.get(value) or number(value, 0)
+
+
+def _text(table: pd.DataFrame) -> str:
+    rows = []
+    for row in table.to_dict("records"):
+        interval = "-" if row["low"] != row["low"] else f"{_length(row['low'])} .. {_length(row['high'])}"
+        names = [row[name] for name in ("attention", "pattern", "phase", "resource")]
+        rows.append([*names, _length(row["length"]), interval, number(row["r2"]), row["note"]])
+    header = ["attention", "pattern", "phase", "resource", "length", "95% interval", "R2", ""]
+    return text_table(header, rows, align="llllrrrl")

@@ -1,0 +1,121 @@
+"""`cab paper`: the published tables, recomputed and compared with this implementation."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from cab.cli.text_table import number, print_rows, text_table
+from cab.files.sanitize import csv_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EPILOG = """\
+Every number that can be recomputed is: indices of tasks (Table 6) and averages (Table 3) from the raw metrics of Table
+3, means and deviations (Tables 7-10) from the same, efficiency lengths (Table 11) from the published costs, and the
+benefit of attention (Table 12). A number agrees (indices and R2 within 0.0015), or is explained by rounding: it lies
+within what can come out of the printed digits; or it contradicts.
+
+examples:
+  cab paper audit
+  cab paper audit --normalization paper --csv
+"""
+TABLES = {
+    "6": "index of a task",
+    "3": "index, average over tasks",
+    "7": "mean and deviation, NS",
+    "8": "mean and deviation, CS",
+    "9": "mean and deviation, NC",
+    "10": "mean and deviation, CC",
+    "script": "corrected constants of the script",
+    "11": "efficiency length",
+    "12": "benefit of attention",
+}
+OF_INDICES = ("6", "3", "12")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    audit = verbs.add_parser(
+        "audit",
+        help="recompute the published tables from the published raw metrics",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    audit.add_argument(
+        "--normalization",
+        default="official",
+        metavar="N",
+        help="what indices are recomputed with: official (default), paper or results; the summary counts all three",
+    )
+    audit.add_argument(
+        "--csv", action="store_true", help="CSV: table,pattern,task,attention,printed,recomputed,low,high,verdict"
+    )
+    for verb, text in (
+        ("taxonomy", "the complexity claims of Table 13, and what `cab verify` measures of each"),
+        ("table3", "the cells of Table 3, what preset=paper runs for each, and the known differences"),
+    ):
+        table = verbs.add_parser(verb, help=text, description=text)
+        table.add_argument("--csv", action="store_true", help="print comma-separated values instead of a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.verb == "audit":
+        return _audit(args)
+    print_rows(_taxonomy() if args.verb == "taxonomy" else _table3(), as_csv=args.csv)
+    return 0
+
+
+def _taxonomy() -> list[list[str]]:
+    from cab.paper.taxonomy import rows
+
+    return rows()
+
+
+def _table3() -> list[list[str]]:
+    from cab.paper.published_cells import PublishedCell, published_cells
+
+    return [list(PublishedCell._fields), *map(list, published_cells())]
+
+
+def _audit(args: argparse.Namespace) -> int:
+    from cab.paper.audit import COLUMNS, audit
+    from cab.scoring import NORMALIZATIONS
+
+    found = audit(normalization=args.normalization)
+    if args.csv:
+        csv_table(found[COLUMNS]).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
+        return 0
+    others = {name: audit(normalization=name) for name in NORMALIZATIONS if name != args.normalization}
+    print(_summary({args.normalization: found, **others}))
+    print(f"\nContradictions, indices recomputed with normalization {args.normalization}:\n")
+    print(_contradictions(found))
+    return 0
+
+
+def _summary(audits: dict[str, pd.DataFrame]) -> str:
+    from cab.paper.rounding import VERDICTS
+
+    rows = []
+    for table, title in TABLES.items():
+        for place, (name, found) in enumerate(audits.items()):
+            if place == 0 or table in OF_INDICES:
+                counts = found.loc[found["table"] == table, "verdict"].value_counts()
+                shown = [name if table in OF_INDICES else "", *(str(counts.get(verdict, 0)) for verdict in VERDICTS)]
+                rows.append([table, title, *shown])
+    return text_table(["table", "", "", *VERDICTS], rows, align="lllrrrr")
+
+
+def _contradictions(found: pd.DataFrame) -> str:
+    from cab.paper.rounding import CONTRADICTS
+
+    rows = []
+    for row in found[found["verdict"] == CONTRADICTS].to_dict("records"):
+        decimals = max(len(row["printed"].partition(".")[2]), 3)
+        numbers = [number(row[name], decimals) for name in ("recomputed", "low", "high")]
+        names = [row["table"], row["pattern"], row["task"], row["attention"]]
+        rows.append([*names, row["printed"], numbers[0], f"{numbers[1]} .. {numbers[2]}", row["note"]])
+    header = ["table", "", "", "", "printed", "recomputed", "can be", ""]
+    return text_table(header, rows, align="llllrrrl")

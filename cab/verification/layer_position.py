@@ -1,0 +1,34 @@
+"""Layer position: a method that depends on its place in a network keeps its promises at every place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cab.attention import LayerPosition
+from cab.verification.check import CHECKS, Worst, check
+from cab.verification.subject import Subject, names_argument
+
+POSITIONS = (LayerPosition(0, 4), LayerPosition(3, 4))
+"""Beside the one that all other checks build with, the first of one."""
+
+KEPT = ("lookahead_gradient", "decode_steps", "decode_padded", "padded_left", "batch_size", "gradient_is_derivative")
+
+
+def takes_layer_position(subject: Subject) -> bool:
+    return names_argument(subject.cls, "layer_position")
+
+
+@check("layer_position", applies=takes_layer_position, is_quick=False)
+def every_layer_position(subject: Subject) -> Worst:
+    """First and last in a network of four, the main properties of every group hold as they do alone."""
+    worst = Worst("error, in parts of what is allowed,", limit=1.0)
+    for layer_position in POSITIONS:
+        deep = replace(subject, options={**subject.options, "layer_position": layer_position}, long=())
+        for kept in (CHECKS[name] for name in KEPT):
+            if kept.applies(deep):
+                found = kept.measure(deep)
+                part = found.value / found.limit if found.limit else float(found.value > 0.0) * 2.0
+                worst.add(
+                    part, f"layer {layer_position.index} of {layer_position.num_layers}, {kept.name}, {found.where}"
+                )
+    return worst

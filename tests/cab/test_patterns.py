@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import pytest
+
+from cab import Pattern, UserError
+from cab.config.compose import check_overrides
+from cab.runner.launch import composed
+
+CELL = ["task=lstf", "dataset=synthetic", "attention=abc", "preset=smoke"]
+
+
+@pytest.mark.parametrize("pattern", Pattern)
+def test_a_pattern_is_named_in_words_too(pattern: Pattern) -> None:
+    words = f"{'causal' if pattern.is_causal else 'noncausal'}_{'cross' if pattern.is_cross else 'self'}"
+    assert Pattern.parse(words) is Pattern.parse(str(pattern)) is Pattern.parse(pattern) is pattern
+
+
+@pytest.mark.parametrize("name", ["", "cs", "causal", "self_causal", "NSCS"])
+def test_an_unknown_name_is_refused_with_those_that_exist(name: str) -> None:
+    with pytest.raises(UserError, match=f"unknown pattern '{name}': choose one of NS, CS, NC, CC .*causal_cross"):
+        Pattern.parse(name)
+
+
+def test_both_names_are_the_same_run() -> None:
+    assert composed([*CELL, "pattern=noncausal_cross"]) == composed([*CELL, "pattern=NC"])
+    assert "pattern=NC,CS" in check_overrides([*CELL, "pattern=noncausal_cross,CS"], sweep=True)
