@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "Attention": "cab.attention",
+    "AttentionFactory": "cab.backbone",
     "Backbone": "cab.backbone",
     "Batches": "cab.task",
     "LayerPosition": "cab.attention",

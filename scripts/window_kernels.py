@@ -11,6 +11,7 @@ from autograd_forms import HEADS, SLOTS, WIDTH, Forms, compared, normal
 from torch import Tensor
 from torch.nn import functional as F
 
+from attentions.bases.sparse import SparseAttention
 from attentions.kernels import (
     buckets,
     depthwise,
@@ -198,6 +199,7 @@ def tile_forms(name: str, pattern: str) -> Callable[[int], Forms]:
         attention = build_attention(name, pattern=pattern, embed_dim=HEADS * WIDTH, num_heads=HEADS)
         inputs = normal(*[(1, HEADS, length, WIDTH)] * 3)
         with mock.patch.object(sys.modules[type(attention).__module__], "tiled_attention") as call:
+            assert isinstance(attention, SparseAttention)
             attention.spread(*inputs)
         listed = call.call_args.args[3] if len(call.call_args.args) > 3 else call.call_args.kwargs["tiles"]
 
