@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.kernels.causal_abc import causal_abc
-from attentions.kernels.precision import no_weight, wide
+from attentions.kernels.precision import neg_inf, upcast
 from attentions.kernels.weighted_means import WeightedMeans
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
@@ -79,8 +79,8 @@ class ABCAttention(Attention):
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         """K~ and V~ [B, H, r, E]; zero in a row whose keys are all padding."""
         with torch.autocast(key.device.type, enabled=False):
-            keys = WeightedMeans.apply(wide(key), wide(self.compress_k), padding.key)
-            values = WeightedMeans.apply(wide(value), wide(self.compress_v), padding.key)
+            keys = WeightedMeans.apply(upcast(key), upcast(self.compress_k), padding.key)
+            values = WeightedMeans.apply(upcast(value), upcast(self.compress_v), padding.key)
         return {"keys": keys.to(key.dtype), "values": values.to(value.dtype)}
 
     def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
@@ -91,8 +91,8 @@ class ABCAttention(Attention):
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Of keys and values, logarithms of masses [B, 2, H, r] and means [B, 2, H, r, E] of nothing."""
         shape = (batch_size, 2, self.num_heads, self.num_landmarks)
-        mass = like.new_full(shape, no_weight(), dtype=torch.float64)
-        return {"mass": mass, "mean": wide(like.new_zeros(*shape, self.head_dim))}
+        mass = like.new_full(shape, neg_inf(), dtype=torch.float64)
+        return {"mass": mass, "mean": upcast(like.new_zeros(*shape, self.head_dim))}
 
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks

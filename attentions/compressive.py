@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.sparse import SparseDecoding
-from attentions.kernels.pieces import in_pieces, weighted
+from attentions.kernels.pieces import in_chunks, weighted
 from attentions.kernels.relative import segment_attention
 from attentions.mca import packed
 from attentions.transformer_xl import RelativeAttention
@@ -157,7 +157,7 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
             return (means[0] - means[1]).masked_fill(none, 0.0).flatten(1, 2)[:, :length]
 
         heads = [query.detach(), *(x.detach() for x in old), *compressed]
-        found = in_pieces(difference, heads, cost=6 * count * size * token.shape[1])
+        found = in_chunks(difference, heads, cost=6 * count * size * token.shape[1])
         return found.square().mean(dim=(1, 3))
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, past: Tensor) -> Tensor:

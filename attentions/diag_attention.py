@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.grid2d import along_rows, in_rows
 from attentions.kernels.merged_norm import MergedNorm
-from attentions.kernels.precision import wide
+from attentions.kernels.precision import upcast
 from attentions.norm_attention import make_turns, turned, turned_by_matrices
 from cab import Pattern, UserError, register_attention
 from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
@@ -85,7 +85,7 @@ class DiagAttention(SparseAttention):
         if self.is_softmax:
             return along_rows(query, key, value, width, is_causal=causal, dropout=self.weight_dropout)
         with torch.autocast(query.device.type, enabled=False):  # what no sum divides outgrows float16 before its norm
-            query, key, value = (in_rows(wide(x), width) for x in (query, key, value))
+            query, key, value = (in_rows(upcast(x), width) for x in (query, key, value))
             weights = (query * self.scale @ key.mT).relu()  # none of the keys that fill the last block up
             weights = F.dropout(weights.tril() if causal else weights, self.weight_dropout)
             return (weights @ value).flatten(2, 3)[:, :, :length]
@@ -94,7 +94,7 @@ class DiagAttention(SparseAttention):
         if self.is_softmax:
             return super().read(query, key, value, asked, position)
         with torch.autocast(query.device.type, enabled=False):
-            return super().read(wide(query), wide(key), wide(value), asked, position)
+            return super().read(upcast(query), upcast(key), upcast(value), asked, position)
 
     # --- positions and norm, around it ---------------------------------------------------------------------
 
@@ -116,4 +116,4 @@ class DiagAttention(SparseAttention):
 
     def normalised(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            return self.norm(wide(x)).to(dtype)
+            return self.norm(upcast(x)).to(dtype)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.precision import wide
+from attentions.kernels.precision import upcast
 from attentions.vanilla import VanillaAttention
 from cab import Pattern, register_attention
 from cab.attention import SINGLE_LAYER, LayerPosition, SoftmaxLimit
@@ -92,7 +92,7 @@ class DifferentialAttention(VanillaAttention):
             for i in (0, 1)
         )
         with torch.autocast(query.device.type, enabled=False):
-            x = self.norm(wide(first) - self.factor() * wide(second)) * (1 - self.initial)
+            x = self.norm(upcast(first) - self.factor() * upcast(second)) * (1 - self.initial)
         return self.pairs(x.to(query.dtype), self.num_heads)
 
     def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from attentions.kernels.pieces import each_length, in_pieces, weighted
+from attentions.kernels.pieces import each_length, in_chunks, weighted
 from attentions.kernels.window_attention import window_attention
 from attentions.kernels.window_layout import Distances, Slots, Window
 from cab import Attention, Pattern, register_attention
@@ -134,4 +134,4 @@ class ETCAttention(Attention):
             return weighted(logits, None, dropout) @ value
 
         cost = 3 * g * key.shape[2]
-        return in_pieces(mean, (query, key, value), (self.label_key, self.label_bias), cost=cost, dropout=dropout)
+        return in_chunks(mean, (query, key, value), (self.label_key, self.label_bias), cost=cost, dropout=dropout)

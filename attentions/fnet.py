@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attentions.kernels.pieces import each_length
-from attentions.kernels.precision import wide
+from attentions.kernels.precision import upcast
 from cab import Attention, Pattern, register_attention
 from cab.attention import PaddingMasks
 from cab.errors import UserError
@@ -55,7 +55,7 @@ class FNetAttention(Attention):
 
     def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: PaddingMasks) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
-            return each_length(self.transform, (wide(query),), padding.query).to(query.dtype)
+            return each_length(self.transform, (upcast(query),), padding.query).to(query.dtype)
 
     def transform(self, x: Tensor) -> Tensor:
         """[B, N, D] to the same; half the transforms, mirrored, take longer on a CPU than all of them."""

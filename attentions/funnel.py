@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.pieces import each_length, in_pieces, weighted
+from attentions.kernels.pieces import each_length, in_chunks, weighted
 from attentions.transformer_xl import RelativeAttention
 from cab import Pattern, register_attention
 from cab.attention import PaddingMasks, SoftmaxLimit
@@ -114,5 +114,5 @@ class FunnelAttention(RelativeAttention):
             return weighted(query @ key.mT * self.scale + by_key, None, dropout) @ value
 
         shared = (embedded, self.position_biases(embedded))
-        output = in_pieces(mean, (pooled, key, value), shared, cost=6 * index.numel(), dropout=dropout)
+        output = in_chunks(mean, (pooled, key, value), shared, cost=6 * index.numel(), dropout=dropout)
         return self.repeat(output, length)

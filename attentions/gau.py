@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.kernels.key_blocks import in_order
-from attentions.kernels.precision import wide
+from attentions.kernels.precision import upcast
 from attentions.kernels.rotary import rotate
 from attentions.kernels.target_blocks import sums_by_targets
 from attentions.kernels.token_cache import no_tokens, with_tokens
@@ -64,12 +64,12 @@ class GatedAttentionUnit(Attention):
 
     def maps(self, x: Tensor) -> list[Tensor]:
         """Queries and keys [B, N, s]."""
-        z = wide(F.silu(self.z_proj(x)))
+        z = upcast(F.silu(self.z_proj(x)))
         return list((z.unsqueeze(-2) * self.gamma + self.beta).unbind(dim=-2))
 
     def values(self, x: Tensor) -> Tensor:
         """[B, N, e]."""
-        return wide(F.silu(self.v_proj(x)))
+        return upcast(F.silu(self.v_proj(x)))
 
     def finish(self, x: Tensor, sums: Tensor) -> Tensor:
         """From weighted sums [B, N, e] to the output."""
@@ -155,7 +155,7 @@ class QuadraticUnit(GatedAttentionUnit):
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """No tokens yet, and how many there are."""
-        state = no_tokens(batch_size, wide(like), key=(1, self.query_key_dim), value=(1, 2 * self.embed_dim))
+        state = no_tokens(batch_size, upcast(like), key=(1, self.query_key_dim), value=(1, 2 * self.embed_dim))
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
     def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
@@ -256,7 +256,7 @@ class GroupedUnit(GatedAttentionUnit):
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """The sum over earlier groups, and of the open group k, k' and v."""
-        like, s, e = wide(like), self.query_key_dim, 2 * self.embed_dim
+        like, s, e = upcast(like), self.query_key_dim, 2 * self.embed_dim
         state = {"sums": like.new_zeros(batch_size, s, e), "value": like.new_zeros(batch_size, self.group_size, e)}
         state |= {name: like.new_zeros(batch_size, self.group_size, s) for name in ("key", "far_key")}
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}

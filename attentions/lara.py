@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attentions.kernels.landmarks import average, segment_means, segments
-from attentions.kernels.precision import no_weight, wide
+from attentions.kernels.precision import neg_inf, upcast
 from cab import Attention, Pattern, UserError, register_attention
 from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.padding import lengths
@@ -56,7 +56,7 @@ class LARAAttention(Attention):
 
     def sample_noise(self, query: Tensor, _key: Tensor, _padding: PaddingMasks) -> dict[str, Tensor]:
         """What samples differ from their proposals' means by: ``noise`` [B, H, r, E]."""
-        like = wide(query.new_empty(0))
+        like = upcast(query.new_empty(0))
         shape = (len(query), self.num_heads, self.num_landmarks, self.head_dim)
         return {
             "noise": torch.randn(shape, dtype=like.dtype, device=like.device)
@@ -67,20 +67,20 @@ class LARAAttention(Attention):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, noise: Tensor) -> Tensor:
         dtype, num_tokens = query.dtype, query.shape[2]
         with torch.autocast(query.device.type, enabled=False):
-            query, key, value = (wide(x) for x in (query, key, value))
+            query, key, value = (upcast(x) for x in (query, key, value))
             means, absent = segment_means(self.num_landmarks, lengths(key, padding.key), num_tokens, query.dtype)
             mean = average(means, query) + average(means, key)
             sample = mean + noise
             keys = (sample @ key.mT - key.square().sum(dim=-1).unsqueeze(-2) / 2) * self.scale
             if padding.key is not None:
-                keys = keys.masked_fill(padding.key[:, None, None, :], no_weight())
+                keys = keys.masked_fill(padding.key[:, None, None, :], neg_inf())
             values = keys.softmax(dim=-1) @ value
             evidence = keys.logsumexp(dim=-1) - self.scale * (
                 (sample * mean).sum(dim=-1) - mean.square().sum(dim=-1) / 2
             )
             # -|q|^2 / 2 is the same for every proposal: it cancels in the softmax.
             weights = (query @ (mean + sample).mT) * self.scale + evidence.unsqueeze(-2)
-            weights = weights.masked_fill(absent[:, None, None, :], no_weight()).softmax(dim=-1)
+            weights = weights.masked_fill(absent[:, None, None, :], neg_inf()).softmax(dim=-1)
             return (weights.masked_fill(absent[:, None, None, :], 0.0) @ values).to(dtype)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, noise: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.linearized import hide
-from attentions.kernels.precision import wide
+from attentions.kernels.precision import upcast
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError
@@ -79,11 +79,11 @@ class LinformerAttention(Attention):
                 f"linformer has maps of {self.max_length} positions and got {length} keys; raise attention.max_length"
             )
         with torch.autocast(key.device.type, enabled=False):  # sums grow with the length, and so would their rounding
-            key, value = hide(wide(key), padding.key), hide(wide(value), padding.key)
-            return {"keys": wide(self.mix_k[:, :length]) @ key, "values": wide(self.mix_v[:, :length]) @ value}
+            key, value = hide(upcast(key), padding.key), hide(upcast(value), padding.key)
+            return {"keys": upcast(self.mix_k[:, :length]) @ key, "values": upcast(self.mix_v[:, :length]) @ value}
 
     def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         keys, values = state["keys"], state["values"]
         with torch.autocast(query.device.type, enabled=False):
-            output = F.scaled_dot_product_attention(wide(query), keys, values, dropout_p=self.weight_dropout)
+            output = F.scaled_dot_product_attention(upcast(query), keys, values, dropout_p=self.weight_dropout)
         return output.to(query.dtype), state

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attentions.kernels.depthwise import depthwise_conv
-from attentions.kernels.precision import no_weight, wide
+from attentions.kernels.precision import neg_inf, upcast
 from attentions.kernels.window_attention import window_attention
 from attentions.kernels.window_layout import Chunks, Distances, Slots, Window
 from cab import Attention, Pattern, register_attention
@@ -133,9 +133,9 @@ class SegmentedLongShort(LongShort):
         return query, self.normalise(self.token_norm, key), self.normalise(self.token_norm, value)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, score: Tensor) -> Tensor:
-        score = wide(score)
+        score = upcast(score)
         if padding.key is not None:
-            score = score.masked_fill(padding.key.unsqueeze(-1), no_weight(score.dtype))
+            score = score.masked_fill(padding.key.unsqueeze(-1), neg_inf(score.dtype))
         weights = score.softmax(dim=1).unflatten(-1, (self.num_heads, -1)).permute(0, 2, 3, 1)
         slot_key, slot_value = (self.normalise(self.slot_norm, weighted_sum(weights, x)) for x in (key, value))
         output = window_attention(
@@ -226,7 +226,7 @@ class ChunkedLongShort(LongShort):
     def compress(self, x: Tensor, score: Tensor, num_chunks: int) -> Tensor:
         """Slots of the first chunks of ``x`` [B, H, N, E], scored [B, N, H r]: [B, H, num_chunks r, E]."""
         length = num_chunks * self.chunks.size
-        weights = wide(score[:, :length]).unflatten(1, (num_chunks, self.chunks.size)).softmax(dim=2)
+        weights = upcast(score[:, :length]).unflatten(1, (num_chunks, self.chunks.size)).softmax(dim=2)
         weights = weights.unflatten(-1, (self.num_heads, self.chunks.rank)).permute(0, 3, 1, 4, 2)
         chunks = x[:, :, :length].unflatten(2, (num_chunks, self.chunks.size))
         return self.normalise(self.slot_norm, weighted_sum(weights, chunks).flatten(2, 3))

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from attentions.bases.linearized import hide
 from attentions.kernels.latents import latent_attention, zero_empty_sources
-from attentions.kernels.precision import wide
+from attentions.kernels.precision import upcast
 from attentions.kernels.recurrence import recurrence
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
@@ -118,19 +118,19 @@ class LunaAttention(Attention):
         if self.pattern is not Pattern.CS:
             return {}
         logits = self.split_heads(self.pack_k(x)) @ self.queries_of_slots().mT * self.scale
-        return {"packing": F.softplus(wide(logits), beta=math.log(2.0))}
+        return {"packing": F.softplus(upcast(logits), beta=math.log(2.0))}
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return packed sums of keys [B, H, E, r] and values [B, H, r, E], and the number of tokens [B]."""
         shape = batch_size, self.num_heads, len(self.slots), self.head_dim
-        sums = wide(like.new_zeros(shape))
+        sums = upcast(like.new_zeros(shape))
         return {"keys": sums.mT, "values": sums, "length": sums.new_zeros(batch_size, dtype=torch.long)}
 
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, packing: Tensor
     ) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
-            q, k, v = wide(query) * self.scale, wide(key), wide(value)
+            q, k, v = upcast(query) * self.scale, upcast(key), upcast(value)
             packing = hide(packing, padding.key)
             position = torch.arange(1, query.shape[2] + 1, device=query.device)
             count = (state["length"].unsqueeze(1) + position)[:, None, :, None].to(q.dtype)

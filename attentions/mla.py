@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.precision import wide
+from attentions.kernels.precision import upcast
 from attentions.kernels.rotary import rotate
-from attentions.kernels.softmax import softmax_of_seen
+from attentions.kernels.softmax import masked_softmax
 from attentions.kernels.token_cache import no_tokens, unseen_tokens, with_tokens
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
@@ -76,7 +76,7 @@ class LatentKeyValueAttention(Attention):
 
     def latent(self, x: Tensor) -> Tensor:
         """Compute the latents c of tokens, [B, N, r]."""
-        return self.norm(wide(self.down(x)))
+        return self.norm(upcast(self.down(x)))
 
     def queries(self, x: Tensor, position: Tensor) -> Tensor:
         """Compute [q, q'] of targets at ``position`` [B or 1, N]: [B, H, N, E + p]."""
@@ -153,10 +153,10 @@ class LatentKeyValueAttention(Attention):
         else:
             unseen = state["hidden"][:, None, None]
         with torch.autocast(tokens.device.type, enabled=False):
-            q, latent, rotary = wide(query), wide(new["latent"]), wide(new["rotary"])
-            k_up, v_up = (wide(x.weight).unflatten(0, (self.num_heads, -1)) for x in (self.k_proj, self.v_proj))
+            q, latent, rotary = upcast(query), upcast(new["latent"]), upcast(new["rotary"])
+            k_up, v_up = (upcast(x.weight).unflatten(0, (self.num_heads, -1)) for x in (self.k_proj, self.v_proj))
             logits = q[..., : self.head_dim] @ k_up @ latent.mT + q[..., self.head_dim :] @ rotary.mT
-            weights = softmax_of_seen(logits * self.logit_factor, unseen)
-            mean = F.dropout(weights, self.weight_dropout) @ wide(new.get("value_latent", new["latent"]))
+            weights = masked_softmax(logits * self.logit_factor, unseen)
+            mean = F.dropout(weights, self.weight_dropout) @ upcast(new.get("value_latent", new["latent"]))
             heads = (mean @ v_up.mT).to(query.dtype)
         return self.out_proj(self.merge_heads(heads)), new

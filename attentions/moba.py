@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.kernels.key_blocks import block_means, expand_blocks, in_order, largest, later, pad_blocks, to_blocks
-from attentions.kernels.precision import wide
-from attentions.kernels.softmax import softmax_of_seen
+from attentions.kernels.precision import upcast
+from attentions.kernels.softmax import masked_softmax
 from attentions.kernels.target_blocks import sums_by_targets
 from attentions.kernels.token_cache import no_tokens, with_tokens
 from cab import Attention, Pattern, UserError, register_attention
@@ -71,12 +71,12 @@ class BlockMixtureAttention(Attention):
             scores = pad_blocks(scores, num_blocks, -torch.inf)
             scores = scores.masked_fill(block > own, -torch.inf).masked_fill(block == own, torch.inf)
             unseen = ~expand_blocks(largest(scores, self.top_k), self.block_size, num_keys) | later(position, num_keys)
-        return softmax_of_seen(query @ key.mT * self.scale, unseen)
+        return masked_softmax(query @ key.mT * self.scale, unseen)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: PaddingMasks) -> Tensor:
         # With the padding on the right, no real target sees it, nor the mean of a block that holds some.
         with torch.autocast(query.device.type, enabled=False):
-            q, k, v = wide(query), wide(key), wide(value)
+            q, k, v = upcast(query), upcast(key), upcast(value)
             means, position = block_means(k, self.block_size), torch.arange(q.shape[2], device=q.device).unsqueeze(0)
 
             def some(targets: slice, num_keys: int) -> Tensor:
@@ -115,7 +115,7 @@ class BlockMixtureAttention(Attention):
         new = in_order(with_tokens(state, padding.key, key=key, value=value), "key", "value")
         new["length"] = state["length"] + lengths(key, padding.key)
         with torch.autocast(query.device.type, enabled=False):
-            k = wide(new["key"])
-            weights = self.weigh(wide(query), k, block_means(k, self.block_size), position)
-            output = F.dropout(weights, self.weight_dropout) @ wide(new["value"])
+            k = upcast(new["key"])
+            weights = self.weigh(upcast(query), k, block_means(k, self.block_size), position)
+            output = F.dropout(weights, self.weight_dropout) @ upcast(new["value"])
         return output.to(query.dtype), new

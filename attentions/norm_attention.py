@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from attentions.bases.linearized import hide
 from attentions.kernels.lrpe import ReflectedTurns
 from attentions.kernels.merged_norm import MergedNorm
-from attentions.kernels.precision import wide
+from attentions.kernels.precision import upcast
 from attentions.kernels.recurrence import recurrence
-from attentions.kernels.spans import over_spans
+from attentions.kernels.spans import over_chunks
 from cab import Attention, Pattern, UserError, register_attention
 from cab.attention import DecodeState, PaddingMasks
 from cab.padding import lengths
@@ -91,15 +91,15 @@ class NormAttention(Attention):
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Sums of nothing, [B, H, E, E], and no tokens read."""
-        sums = wide(like.new_zeros(batch_size, self.num_heads, self.head_dim, self.head_dim))
+        sums = upcast(like.new_zeros(batch_size, self.num_heads, self.head_dim, self.head_dim))
         return {"sums": sums, "length": torch.zeros(batch_size, dtype=torch.long, device=like.device)}
 
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
     ) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
-            heads = [wide(x) for x in (query, key, value)]
-            output, state = over_spans(self.span, heads, padding.key, state, {})
+            heads = [upcast(x) for x in (query, key, value)]
+            output, state = over_chunks(self.span, heads, padding.key, state, {})
             return output.to(query.dtype), state
 
     def span(
@@ -121,12 +121,12 @@ class NormAttention(Attention):
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         with torch.autocast(key.device.type, enabled=False):
-            sums = hide(self.features(wide(key)), padding.key).mT @ wide(value)
+            sums = hide(self.features(upcast(key)), padding.key).mT @ upcast(value)
         return {"sums": sums, "length": torch.zeros(len(key), dtype=torch.long, device=key.device)}
 
     def decode_cross(self, query: Tensor, state: DecodeState, padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
-            output = self.norm(self.features(wide(query), state["length"]) @ state["sums"])
+            output = self.norm(self.features(upcast(query), state["length"]) @ state["sums"])
         return output.to(query.dtype), {**state, "length": state["length"] + lengths(query, padding.query)}
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.kernels.key_blocks import expand_blocks, largest, later, to_blocks
-from attentions.kernels.precision import wide
-from attentions.kernels.softmax import softmax_of_seen
+from attentions.kernels.precision import upcast
+from attentions.kernels.softmax import masked_softmax
 from attentions.kernels.target_blocks import sums_by_targets
 from attentions.kernels.window_attention import window_attention
 from attentions.kernels.window_layout import Window
@@ -132,11 +132,11 @@ class NativeSparseAttention(Attention):
 
     def query_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
         """Return the gates of each target and head, [B, H, N, 3]."""
-        return {"gates": wide(self.gate(x)).sigmoid().unflatten(-1, (-1, BRANCHES)).transpose(1, 2)}
+        return {"gates": upcast(self.gate(x)).sigmoid().unflatten(-1, (-1, BRANCHES)).transpose(1, 2)}
 
     def shared(self, x: Tensor) -> Tensor:
         """Repeat keys or values for every query head, in float32 at least."""
-        return wide(x).repeat_interleave(self.num_heads // self.num_kv_heads, dim=-3)
+        return upcast(x).repeat_interleave(self.num_heads // self.num_kv_heads, dim=-3)
 
     def compress(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return compressed keys and values of all whole blocks, [B, H, J, E]."""
@@ -156,7 +156,7 @@ class NativeSparseAttention(Attention):
         """Return weights [B, H, n, J] of compressed keys for targets at ``position`` [B or 1, n]."""
         block = torch.arange(key.shape[2], device=query.device)
         unseen = block >= self.count_compressed(position + 1)[:, None, :, None]
-        return softmax_of_seen(query @ key.mT * self.scale, unseen)
+        return masked_softmax(query @ key.mT * self.scale, unseen)
 
     @torch.no_grad()
     def selected(self, weights: Tensor, position: Tensor, num_keys: int) -> Tensor:
@@ -175,7 +175,7 @@ class NativeSparseAttention(Attention):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: PaddingMasks, gates: Tensor) -> Tensor:
         # With the padding on the right, no real target attends to it, nor to a block that contains some.
         with torch.autocast(query.device.type, enabled=False):
-            q, keys, values = wide(query), self.branches(wide(key)), self.branches(wide(value))
+            q, keys, values = upcast(query), self.branches(upcast(key)), self.branches(upcast(value))
             slot_key, slot_value = (self.shared(x) for x in self.compress(keys[0], values[0]))
             key, value, near_key, near_value = (self.shared(x) for x in (keys[1], values[1], keys[2], values[2]))
             position = torch.arange(q.shape[2], device=q.device).unsqueeze(0)
@@ -187,7 +187,7 @@ class NativeSparseAttention(Attention):
                 with torch.no_grad():
                     weights = compression(targets, 0)
                 seen = self.selected(weights, position[:, targets], num_keys)
-                return softmax_of_seen(q[:, :, targets] @ key[:, :, :num_keys].mT * self.scale, ~seen)
+                return masked_softmax(q[:, :, targets] @ key[:, :, :num_keys].mT * self.scale, ~seen)
 
             dropout = self.weight_dropout
             outputs = (
@@ -251,13 +251,13 @@ class NativeSparseAttention(Attention):
         near = length.clamp(max=self.window_size - 1)
         new: DecodeState = {"length": total}
         with torch.autocast(query.device.type, enabled=False):
-            q, opened, recent = wide(query), [], []
+            q, opened, recent = upcast(query), [], []
             for name, x in (("key", key), ("value", value)):
                 compression, selection, window = self.branches(x)
                 new[name] = packed(state[name], length, selection)[:, :, : int(total.max())]
                 opened.append(packed(state[f"open_{name}"], length - before * self.compress_stride, compression))
                 recent.append(packed(state[f"window_{name}"], near, window))
-            formed = self.compress(wide(opened[0]), wide(opened[1]))
+            formed = self.compress(upcast(opened[0]), upcast(opened[1]))
             for name, open_x, new_slots, recent_x in zip(("key", "value"), opened, formed, recent, strict=True):
                 slots = packed(state[f"compressed_{name}"], before, new_slots.to(open_x.dtype))
                 new[f"compressed_{name}"] = slots[:, :, : int(after.max())]
@@ -268,10 +268,10 @@ class NativeSparseAttention(Attention):
             compression = self.compression_weights(q, self.shared(new["compressed_key"]), position)
             seen = self.selected(compression, position, new["key"].shape[2])
             logits = q @ self.shared(new["key"]).mT * self.scale
-            selection = softmax_of_seen(logits, ~seen)
+            selection = masked_softmax(logits, ~seen)
             at = (length - near)[:, None] + torch.arange(recent[0].shape[2], device=q.device)
             distance = (position[:, :, None] - at[:, None]).unsqueeze(1)
-            window = softmax_of_seen(
+            window = masked_softmax(
                 q @ self.shared(recent[0]).mT * self.scale, (distance < 0) | (distance >= self.window_size)
             )
             weights = (compression, selection, window)

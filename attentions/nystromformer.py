@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from attentions.kernels.depthwise import depthwise_conv
 from attentions.kernels.landmarks import average, segment_means, segments
-from attentions.kernels.precision import no_weight, wide
+from attentions.kernels.precision import neg_inf, upcast
 from cab import Attention, Pattern, UserError, register_attention
 from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.padding import lengths
@@ -71,7 +71,7 @@ class NystromAttention(Attention):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         dtype = query.dtype
         with torch.autocast(query.device.type, enabled=False):
-            query, key, value = (wide(x) for x in (query, key, value))
+            query, key, value = (upcast(x) for x in (query, key, value))
             if padding.key is not None:
                 value = value.masked_fill(padding.key[:, None, :, None], 0.0)
             if padding.key is None and query.shape[2] <= self.num_landmarks:
@@ -94,7 +94,7 @@ class NystromAttention(Attention):
         queries, keys = average(weights, query), average(weights, key)
         middle = queries @ keys.transpose(-2, -1) * self.logit_factor
         if padding is not None:
-            middle = middle.masked_fill(absent[:, None, None], no_weight())
+            middle = middle.masked_fill(absent[:, None, None], neg_inf())
         values = pseudo_inverse(middle.softmax(dim=-1)) @ self.softmax_attention(queries, key, value, padding)
         if padding is None:
             return self.softmax_attention(query, keys, values)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attentions.bases.linearized import LinearizedAttention, Where, hide
 from attentions.kernels.exponential_features import KeyMeans, read_features
-from attentions.kernels.precision import no_weight
+from attentions.kernels.precision import neg_inf
 from cab import Pattern, UserError, register_attention
 from cab.attention import DecodeState, SoftmaxLimit
 from cab.errors import UnsupportedError
@@ -91,11 +91,11 @@ class PerformerAttention(LinearizedAttention):
     def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> DecodeState:
         """Of each feature the mean value, ``means`` [B, H, r, E], and the log of its sum, ``log_mass`` [B, H, r]."""
         if self.denominator_floor:
-            logs = hide(self.logarithms(key), padding, no_weight())
+            logs = hide(self.logarithms(key), padding, neg_inf())
             return super().summarise(logs - logs.detach().amax(dim=(-2, -1), keepdim=True), value, padding, where)
         hidden = None
         if padding is not None:
-            hidden = torch.zeros_like(padding, dtype=key.dtype).masked_fill_(padding, no_weight())
+            hidden = torch.zeros_like(padding, dtype=key.dtype).masked_fill_(padding, neg_inf())
             hidden = hidden[:, None, None].expand(-1, self.num_heads, -1, -1).flatten(0, 1)
         heads = ((key * self.head_dim**-0.25).flatten(0, 1), value.flatten(0, 1))
         means, log_mass = KeyMeans.apply(*heads, self._weights_of_rows(key), hidden)
@@ -126,7 +126,7 @@ class PerformerAttention(LinearizedAttention):
         self, key: Tensor, padding: Tensor | None, _where: Where, state: DecodeState, _extras: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor | None, DecodeState]:
         """phi(k) divided by exp of the largest logarithm so far, as the sums are by that of the time."""
-        logs = hide(self.logarithms(key), padding, no_weight())
+        logs = hide(self.logarithms(key), padding, neg_inf())
         running = logs.detach().amax(dim=-1).cummax(dim=-1).values
         before = running[..., :1]
         if "scale" in state:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.kernels.pieces import each_length
-from attentions.kernels.precision import no_weight
+from attentions.kernels.precision import neg_inf
 from attentions.kernels.tiles import Tile, tiled_attention
 from attentions.kernels.window_attention import window_attention
 from attentions.kernels.window_layout import Window
@@ -127,7 +127,7 @@ class PoolingformerAttention(Attention):
         logits = x.new_zeros(1)
         if self.kernels is not None:
             logits = x[:, :, :: self.stride] @ self.kernels[which].to(x.dtype)
-        weights = logits.masked_fill(outside, no_weight(logits.dtype)).softmax(dim=-1).to(x.dtype)
+        weights = logits.masked_fill(outside, neg_inf(logits.dtype)).softmax(dim=-1).to(x.dtype)
         filled = F.pad(x, (0, 0, side, side + self.stride))
         taps = (filled[:, :, i : i + length : self.stride] * weights[..., i, None] for i in range(self.kernel_size))
         return torch.stack(list(taps)).sum(dim=0)

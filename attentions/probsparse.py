@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.precision import wide_dtype
+from attentions.kernels.precision import accumulation_dtype
 from cab import Attention, Pattern, register_attention
 from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
@@ -141,7 +141,7 @@ class ProbSparseAttention(Attention):
         size = sample.shape[2]
         count = self.count(length)[:, None, None]
         with torch.autocast(query.device.type, enabled=False):
-            dtype = wide_dtype(query.dtype)
+            dtype = accumulation_dtype(query.dtype)
             scores = sampled_logits(query.to(dtype), key.to(dtype), sample)
         largest, total = scores, scores
         if padding is not None:
@@ -155,7 +155,7 @@ class ProbSparseAttention(Attention):
 
     def lazy(self, value: Tensor, length: Tensor, padding: Tensor | None) -> Tensor:
         """What a query that is not selected gets: the mean of the values, or (CS) their sum so far; [B, H, N, E]."""
-        accurate = wide_dtype(value.dtype)
+        accurate = accumulation_dtype(value.dtype)
         if padding is not None:
             value = value.masked_fill(padding[:, None, :, None], 0.0)
         if self.pattern is Pattern.CS:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from attentions.kernels.matrix_powers import answers_of_powers
 from attentions.kernels.pieces import at_once, recompute_upcast
-from attentions.kernels.precision import wide, wide_dtype
+from attentions.kernels.precision import accumulation_dtype, upcast
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError
@@ -118,7 +118,7 @@ class S4Attention(Attention):
         batch, length = query.shape[:2]
         size = at_once(NUMBERS * max(batch * length, self.state_size**2), query.device)
         with torch.autocast(query.device.type, enabled=False):
-            u = wide(query)
+            u = upcast(query)
             pieces = zip(u.split(size, dim=2), *(x.split(size) for x in self.modes()), strict=True)
             y = torch.cat([recompute_upcast(self.convolve, piece) for piece in pieces], dim=2)
             y = self.activate(torch.addcmul(y, self.skip.to(u.dtype), u))
@@ -178,12 +178,12 @@ class S4Attention(Attention):
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """One complex number a feature and mode, as pairs [B, D, M, 2]."""
         shape = (batch_size, self.embed_dim, self.state_size // 2, 2)
-        return {"modes": like.new_zeros(shape, dtype=wide_dtype(like.dtype))}
+        return {"modes": like.new_zeros(shape, dtype=accumulation_dtype(like.dtype))}
 
     def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
         """Token by token: both factors of Abar are diagonal and low rank, the inverse by the Woodbury identity."""
         with torch.autocast(tokens.device.type, enabled=False):
-            u = wide(tokens)
+            u = upcast(tokens)
             x = torch.view_as_complex(state["modes"].to(u.dtype))
             dt, modes, low_rank, inputs, readout = self.modes()
             factors = _discrete(dt, modes, low_rank, inputs)

@@ -13,7 +13,7 @@ from attentions.bases.linearized import hide
 from attentions.kernels.depthwise import depthwise_conv
 from attentions.kernels.gaussian import gaussian, gaussian_sums, solve_regularised
 from attentions.kernels.landmarks import average, segment_means, segments
-from attentions.kernels.precision import wide
+from attentions.kernels.precision import upcast
 from cab import Attention, Pattern, register_attention
 from cab.attention import PaddingMasks
 from cab.errors import UserError
@@ -74,7 +74,7 @@ class SoftAttention(Attention):
 
     def attend(self, query: Tensor, _key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
-            q, v = wide(query), hide(wide(value), padding.key)
+            q, v = upcast(query), hide(upcast(value), padding.key)
             count = lengths(q, padding.key)
             weights, absent = segment_means(self.num_landmarks, count, q.shape[2], q.dtype)
             # gaussian() divides the square by sqrt(E); a landmark is the same after that division.

@@ -10,8 +10,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from attentions.kernels.precision import wide
-from attentions.kernels.softmax import softmax_of_seen
+from attentions.kernels.precision import upcast
+from attentions.kernels.softmax import masked_softmax
 from attentions.kernels.target_blocks import sums_by_targets, unseen
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
@@ -113,14 +113,14 @@ class SynthesizerAttention(Attention):
         if self.reads_positions:
             self.check_length(query.shape[2], "targets")
         is_causal = self.pattern is Pattern.CS
-        q, k, v = wide(query), wide(key), wide(value)
+        q, k, v = upcast(query), upcast(key), upcast(value)
 
         def weigh(targets: slice, num_keys: int) -> Tensor:
             scores = self.synthetic(q[:, :, targets], targets, num_keys)
             if self.variant == "random_plus":
                 scores = scores + q[:, :, targets] @ k[:, :, :num_keys].mT * self.scale
             mask = unseen(targets, num_keys, padding.key, is_causal=is_causal, like=q)
-            return softmax_of_seen(scores, mask)
+            return masked_softmax(scores, mask)
 
         with torch.autocast(query.device.type, enabled=False):
             output = sums_by_targets(weigh, q, v, is_causal=is_causal, dropout=self.weight_dropout)
@@ -186,12 +186,12 @@ class SynthesizerAttention(Attention):
         if max(longest, int(position.shape[1])) > self.max_length or self.reads_positions:
             self.check_length(int(state["length"].max()), "tokens")
         with torch.autocast(query.device.type, enabled=False):
-            q, v = wide(query), wide(state["value"])
+            q, v = upcast(query), upcast(state["value"])
             scores = self.synthetic(q, position, min(longest, self.max_length))
             index = cached.clamp(min=0)[:, None, None].expand(-1, *scores.shape[1:3], -1)
             scores = scores.expand(len(index), -1, -1, -1).gather(-1, index)
             if self.variant == "random_plus":
-                scores = scores + q @ wide(state["key"]).mT * self.scale
+                scores = scores + q @ upcast(state["key"]).mT * self.scale
             hidden = (cached < 0).unsqueeze(1)
-            weights = softmax_of_seen(scores, (hidden if later is None else hidden | later).unsqueeze(1))
+            weights = masked_softmax(scores, (hidden if later is None else hidden | later).unsqueeze(1))
             return (weights @ v).to(query.dtype)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.precision import wide_dtype
+from attentions.kernels.precision import accumulation_dtype
 from attentions.kernels.relative import all_pairs_attention, segment_attention
 from cab import Attention, Pattern, register_attention
 from cab.attention import PaddingMasks, SoftmaxLimit
@@ -48,7 +48,7 @@ class RelativeAttention(Attention):
         weight = self.q_proj.weight
         if not self.has_positions:
             return weight.new_zeros(self.num_heads, len(distance), self.head_dim)
-        feature = torch.arange(0, self.embed_dim, 2, device=weight.device, dtype=wide_dtype(weight.dtype))
+        feature = torch.arange(0, self.embed_dim, 2, device=weight.device, dtype=accumulation_dtype(weight.dtype))
         angle = distance.unsqueeze(1) * 10000.0 ** (-feature / self.embed_dim)
         sinusoid = torch.cat([angle.sin(), angle.cos()], dim=-1)[:, : self.embed_dim].to(weight.dtype)
         return self.split_heads(self.position_proj(sinusoid)[None])[0]

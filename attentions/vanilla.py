@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.precision import no_weight
+from attentions.kernels.precision import neg_inf
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
@@ -175,7 +175,7 @@ class VanillaAttention(Attention):
         # that share a key stand below each other.
         q = query.unflatten(1, (self.num_kv_heads, -1)).flatten(2, 3)
         logits = torch.cat([self.logits(q, key), self.logits(q, recent_key)], dim=-1).view(*query.shape[:3], -1)
-        logits = logits.masked_fill(~visible, no_weight(logits.dtype))
+        logits = logits.masked_fill(~visible, neg_inf(logits.dtype))
         if self.sink != "none":
             sink = logits.new_zeros(self.num_heads) if self.sink_logit is None else self.sink_logit
             sink = sink.to(logits.dtype)[:, None, None].expand(len(logits), -1, length, 1)

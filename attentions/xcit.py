@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.linearized import hide
-from attentions.kernels.precision import wide
+from attentions.kernels.precision import upcast
 from cab import Attention, ParamGroupOverride, Pattern, register_attention
 from cab.attention import PaddingMasks
 
@@ -37,9 +37,9 @@ class CrossCovarianceAttention(Attention):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
-            q, k = (F.normalize(hide(wide(x), padding.key), dim=2) for x in (query, key))
+            q, k = (F.normalize(hide(upcast(x), padding.key), dim=2) for x in (query, key))
             weights = (q.mT @ k * self.temperature).softmax(dim=-1)
-            return (wide(value) @ F.dropout(weights, self.weight_dropout).mT).to(query.dtype)
+            return (upcast(value) @ F.dropout(weights, self.weight_dropout).mT).to(query.dtype)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         query, key = (x / x.norm(dim=1, keepdim=True).clamp(min=1e-12) for x in (query, key))

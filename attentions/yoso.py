@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from attentions.bases.pairwise import PairwiseAttention
 from attentions.kernels.collisions import collision_counts, collision_sums
-from attentions.kernels.precision import wide
+from attentions.kernels.precision import upcast
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError
@@ -181,7 +181,7 @@ class YosoAttention(HashedAttention):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, hyperplanes: Tensor) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
-            q, k, v = unit(wide(query)), unit(wide(key)), wide(value)
+            q, k, v = unit(upcast(query)), unit(upcast(key)), upcast(value)
             tau = self.length_of_hash(lengths(k, padding.key))
             query_codes, key_codes = (
                 self.codes(x, hyperplanes, tau, hidden).flatten(1, 2)
@@ -207,15 +207,15 @@ class YosoAttention(HashedAttention):
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         """Return the values of the source, the codes of its keys [B, H, M, m], and tau of each row."""
         tau = self.length_of_hash(lengths(key, padding.key))
-        codes = self.codes(unit(wide(key)), self.hyperplanes[None], tau, padding.key)
+        codes = self.codes(unit(upcast(key)), self.hyperplanes[None], tau, padding.key)
         return {"value": value, "codes": codes.permute(1, 2, 3, 0), "tau": tau}
 
     def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
-            codes = self.codes(unit(wide(query)), self.hyperplanes[None], state["tau"], None)
+            codes = self.codes(unit(upcast(query)), self.hyperplanes[None], state["tau"], None)
             size = 2 ** int(state["tau"].max())
             count = collision_counts(codes, state["codes"].permute(3, 0, 1, 2), size)
-            values = wide(state["value"])
+            values = upcast(state["value"])
             return unit_sum(count.to(values.dtype) @ values / self.num_hashes).to(query.dtype), state
 
 

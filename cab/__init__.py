@@ -32,7 +32,6 @@ _EXPORTS = {
     "PaddingMasks": "cab.padding",
     "ParamGroupOverride": "cab.training",
     "Pattern": "cab.patterns",
-    "AttentionFactory": "cab.backbone",
     "DecodeState": "cab.attention",
     "Task": "cab.task",
     "UnsupportedError": "cab.errors",

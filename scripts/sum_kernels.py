@@ -14,7 +14,7 @@ from attentions.kernels.checkpointing import recompute
 from attentions.kernels.feature_maps import KERNELS as KERNELS_OF_FEATURES
 from attentions.kernels.gated_linear_recurrence import recurrence_states
 from attentions.kernels.linear_sums import MeanOfQueries, SumOfKeys
-from attentions.kernels.precision import no_weight
+from attentions.kernels.precision import neg_inf
 from attentions.kernels.weighted_means import WeightedMeans
 
 ELU = KERNELS_OF_FEATURES["elu1"]
@@ -100,7 +100,7 @@ def readout(length: int) -> Forms:
 
 
 def causal_abc(length: int) -> Forms:
-    mass = torch.full((2, 1, HEADS, SLOTS), no_weight(), dtype=torch.float64)
+    mass = torch.full((2, 1, HEADS, SLOTS), neg_inf(), dtype=torch.float64)
     mean = torch.zeros(2, 1, HEADS, SLOTS, WIDTH)
 
     def span(q: Tensor, k: Tensor, v: Tensor, compress: Tensor, mass: Tensor, mean: Tensor) -> tuple[Tensor, ...]:

@@ -20,8 +20,8 @@ from attentions.kernels import (
     window_attention,
 )
 from attentions.kernels.checkpointing import recompute
-from attentions.kernels.pieces import in_pieces, weighted
-from attentions.kernels.precision import no_weight
+from attentions.kernels.pieces import in_chunks, weighted
+from attentions.kernels.precision import neg_inf
 from attentions.kernels.window_layout import Chunks, Distances, Slots, Window, by_key
 from cab import build_attention
 
@@ -63,7 +63,7 @@ def window_forms(window: Window, inputs: list[Tensor]) -> Forms:
         return plain_window(window, *(part.flatten(0, 1) for part in x)).unflatten(0, (1, HEADS))
 
     def checkpointed(*x: Tensor) -> Tensor:
-        return in_pieces(lambda *part: plain_window(window, *part), x, cost=cost)
+        return in_chunks(lambda *part: plain_window(window, *part), x, cost=cost)
 
     return compared(inputs, by_hand, plain, checkpointed)
 
@@ -106,7 +106,7 @@ class LongShortBlocks:
         of_slot = query @ slot_embeddings.mT
         at = ((s - finished) % slot_embeddings.shape[1]).expand(len(query), -1, -1)
         of_slot = (query @ slot_key[:, :seen].mT + of_slot.gather(2, at)) * scale
-        of_slot = of_slot.masked_fill(s >= finished, no_weight())
+        of_slot = of_slot.masked_fill(s >= finished, neg_inf())
         logits = torch.cat([of_distance + q @ key.mT, of_slot], dim=-1)
         weights = logits.softmax(dim=-1)
         return weights[..., :num_keys] @ value + weights[..., num_keys:] @ slot_value[:, :seen]
@@ -152,7 +152,7 @@ def offset_forms(length: int) -> Forms:
     def plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         logits = torch.stack([(query * shifted(key, p)).sum(dim=-1) for p in distances], dim=-1) * WIDTH**-0.5
         hidden = torch.arange(length)[:, None] < -torch.tensor(distances)
-        weights = logits.masked_fill(hidden, no_weight()).softmax(dim=-1)
+        weights = logits.masked_fill(hidden, neg_inf()).softmax(dim=-1)
         output = torch.zeros_like(query)
         for column, p in enumerate(distances):
             output = output.addcmul(weights[..., column, None], shifted(value, p))
@@ -162,7 +162,7 @@ def offset_forms(length: int) -> Forms:
         return plain(*(part.flatten(0, 1) for part in x)).unflatten(0, (1, HEADS))
 
     def checkpointed(*x: Tensor) -> Tensor:
-        return in_pieces(plain, x, cost=length * WIDTH * len(distances))
+        return in_chunks(plain, x, cost=length * WIDTH * len(distances))
 
     inputs = normal(*[(1, HEADS, length, WIDTH)] * 3)
     return compared(inputs, lambda q, k, v: offsets.relative_offset_attention(q, k, v, distances), whole, checkpointed)
@@ -191,7 +191,7 @@ def tile_forms(name: str, pattern: str) -> Callable[[int], Forms]:
         for tile, q, k, v in zip(listed, queries, keys.split(widths, dim=1), values.split(widths, dim=1), strict=True):
             logits = q * WIDTH**-0.5 @ k.mT
             outputs.append(
-                (logits if tile.hidden is None else logits.masked_fill(tile.hidden, no_weight())).softmax(dim=-1) @ v
+                (logits if tile.hidden is None else logits.masked_fill(tile.hidden, neg_inf())).softmax(dim=-1) @ v
             )
         return torch.cat(outputs, dim=1).index_select(1, torch.cat(order).argsort())
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from attentions.kernels.linear_sums import FeatureMap, MeanOfQueries, SumOfKeys, away_from_zero
-from attentions.kernels.precision import wide
+from attentions.kernels.precision import upcast
 from attentions.kernels.recurrence import recurrence
-from attentions.kernels.spans import over_spans
+from attentions.kernels.spans import over_chunks
 from cab import Attention, Pattern
 from cab.attention import DecodeState, PaddingMasks
 from cab.padding import lengths
@@ -75,7 +75,7 @@ class LinearizedAttention(Attention):
         if not self.pattern.is_causal:
             where = Where(length=torch.maximum(lengths(query, padding.query), lengths(key, padding.key)))
         with torch.autocast(query.device.type, enabled=False):
-            return self.read(wide(query), self.summarise(wide(key), wide(value), padding.key, where), where).to(
+            return self.read(upcast(query), self.summarise(upcast(key), upcast(value), padding.key, where), where).to(
                 query.dtype
             )
 
@@ -98,8 +98,8 @@ class LinearizedAttention(Attention):
     ) -> tuple[Tensor, DecodeState]:
         """Output [B, H, N, E] and the new state, from the state that the tokens before left: {} for none."""
         with torch.autocast(query.device.type, enabled=False):
-            extras = {name: wide(x) for name, x in extras.items()}
-            output, state = over_spans(self.span, [wide(x) for x in (query, key, value)], padding.key, state, extras)
+            extras = {name: upcast(x) for name, x in extras.items()}
+            output, state = over_chunks(self.span, [upcast(x) for x in (query, key, value)], padding.key, state, extras)
             return output.to(query.dtype), state
 
     def span(
@@ -137,12 +137,12 @@ class LinearizedAttention(Attention):
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         with torch.autocast(key.device.type, enabled=False):
-            summary = self.summarise(wide(key), wide(value), padding.key, Where())
+            summary = self.summarise(upcast(key), upcast(value), padding.key, Where())
         return {**summary, "length": torch.zeros(len(key), dtype=torch.long, device=key.device)}
 
     def decode_cross(self, query: Tensor, state: DecodeState, padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
-            output = self.read(wide(query), state, Where(start=state["length"])).to(query.dtype)
+            output = self.read(upcast(query), state, Where(start=state["length"])).to(query.dtype)
         return output, {**state, "length": state["length"] + lengths(query, padding.query)}
 
 

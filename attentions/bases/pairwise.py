@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attentions.kernels.precision import wide
+from attentions.kernels.precision import upcast
 from attentions.kernels.target_blocks import sums_by_targets, unseen
 from attentions.kernels.token_cache import no_tokens, unseen_tokens, with_tokens
 from cab import Attention, Pattern
@@ -41,7 +41,7 @@ class PairwiseAttention(Attention):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         is_causal = self.pattern is Pattern.CS
         with torch.autocast(query.device.type, enabled=False):
-            q, k, v = wide(query), wide(key), wide(value)
+            q, k, v = upcast(query), upcast(key), upcast(value)
             if is_causal:
                 count = torch.arange(1, q.shape[2] + 1, device=q.device)[None, None, :, None]
             else:
@@ -85,6 +85,6 @@ class PairwiseAttention(Attention):
     def read(self, query: Tensor, state: DecodeState, unseen: Tensor | None, count: Tensor) -> Tensor:
         """Outputs [B, H, T, E] of a few targets."""
         with torch.autocast(query.device.type, enabled=False):
-            weights = self.weigh(wide(query), wide(state["key"]), unseen, count)
+            weights = self.weigh(upcast(query), upcast(state["key"]), unseen, count)
             weights = torch.nn.functional.dropout(weights, self.weight_dropout)
-            return self.finish(weights @ wide(state["value"])).to(query.dtype)
+            return self.finish(weights @ upcast(state["value"])).to(query.dtype)

@@ -14,10 +14,10 @@ from torch.nn import functional as F
 
 from attentions.kernels import fla_kernels
 from attentions.kernels.fla_kernels import Form
-from attentions.kernels.precision import wide
+from attentions.kernels.precision import upcast
 from attentions.kernels.recurrence import recurrence
 from attentions.kernels.short_conv import ShortConvolution
-from attentions.kernels.spans import over_spans
+from attentions.kernels.spans import over_chunks
 from cab import Attention, Pattern, UserError
 from cab.attention import DecodeState, PaddingMasks
 from cab.padding import lengths
@@ -170,12 +170,12 @@ class Recurrent(Attention):
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return the initial state: ``memory`` S [B, H, K, V], ``length`` [B], and the inputs of the convolutions."""
-        memory = wide(like.new_zeros(batch_size, self.num_heads, self.memory_width, self.value_width))
+        memory = upcast(like.new_zeros(batch_size, self.num_heads, self.memory_width, self.value_width))
         length = torch.zeros(batch_size, dtype=torch.long, device=like.device)
         state = {"memory": memory, "length": length}
         for name, convolution in self.convolutions.items():
             assert isinstance(convolution, ShortConvolution)
-            state[name] = wide(convolution.init_decode_state(batch_size, like))
+            state[name] = upcast(convolution.init_decode_state(batch_size, like))
         return state
 
     @property
@@ -188,8 +188,8 @@ class Recurrent(Attention):
     ) -> tuple[Tensor, DecodeState]:
         """Compute the outputs of these tokens and the state after them."""
         with torch.autocast(query.device.type, enabled=False):
-            extras = {name: wide(x) for name, x in extras.items()}
-            output, state = over_spans(self.span, [query, key, value], padding.key, state, extras)
+            extras = {name: upcast(x) for name, x in extras.items()}
+            output, state = over_chunks(self.span, [query, key, value], padding.key, state, extras)
             return output.to(query.dtype), state
 
     def span(
@@ -197,7 +197,7 @@ class Recurrent(Attention):
     ) -> tuple[Tensor, DecodeState]:
         """Run :meth:`decode` for one span of tokens, whose terms are held in memory together."""
         given, after = query.dtype, {}
-        heads = {"query": wide(query), "key": wide(key), "value": wide(value)}
+        heads = {"query": upcast(query), "key": upcast(key), "value": upcast(value)}
         for name, convolve in self.convolutions.items():
             heads[name], after[name] = convolve(heads[name], state[name], padding)
         query, key, value = heads.values()

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from attentions.kernels.blocks import dropout_factor, dropout_seed
 from attentions.kernels.operator import differentiable_operator
-from attentions.kernels.precision import wide_dtype
+from attentions.kernels.precision import accumulation_dtype
 
 ON_CPU, ELSEWHERE = 2**20, 2**26
 """Numbers of the widest tensor of a piece; elsewhere a launch costs more than memory."""
@@ -103,7 +103,9 @@ def _read_backward(
     """Gradients of tokens, states, matrix, weight and bias; those of the last three summed in float32 at least."""
     known = [x for x in (tokens, before, after) if x is not None]
     d_known = [torch.empty_like(x) for x in known]
-    d_matrix, d_weight, d_bias = (torch.zeros_like(x, dtype=wide_dtype(x.dtype)) for x in (matrix, weight, bias))
+    d_matrix, d_weight, d_bias = (
+        torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) for x in (matrix, weight, bias)
+    )
     widths = [x.shape[2] for x in known]
     with torch.autocast(tokens.device.type, enabled=False):
         for number, piece in _pieces(tokens, matrix):

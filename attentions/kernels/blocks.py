@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from attentions.kernels.precision import wide_dtype
+from attentions.kernels.precision import accumulation_dtype
 
 ON_CPU, ELSEWHERE = 2**12, 2**18
 """Tokens per chunk, counted once per sequence and head. On a GPU, launches cost more than memory."""
@@ -43,7 +43,7 @@ class BlockSum:
     """A sum over overlapping blocks in increasing order, in float32 or wider, in memory that is not cleared first."""
 
     def __init__(self, like: Tensor) -> None:
-        self.total = torch.empty_like(like, dtype=wide_dtype(like.dtype))
+        self.total = torch.empty_like(like, dtype=accumulation_dtype(like.dtype))
         self.end = 0
         """Start of the memory that is not initialized yet."""
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from attentions.kernels.blocks import BlockSum, dropout_seed
-from attentions.kernels.precision import no_weight, wide, wide_dtype
+from attentions.kernels.precision import accumulation_dtype, neg_inf, upcast
 
 BLOCK, ELSEWHERE = 64, 512
 """Queries of one block on a CPU; elsewhere a launch costs more than keys that are computed in vain."""
@@ -118,7 +118,7 @@ class _Round:
 
     def logits(self, query: Tensor, key: Tensor, queries: slice, keys: slice) -> Tensor:
         """[G, queries, keys], less the logarithm of the rounds that a pair meets in; hidden where not in this one."""
-        logits = torch.bmm(wide(query), wide(key).mT)
+        logits = torch.bmm(upcast(query), upcast(key).mT)
         seen = self._meets(self.own, queries, keys)
         if not self.reach.itself:
             slots = torch.arange(self.order.shape[1], device=key.device)
@@ -128,7 +128,7 @@ class _Round:
             for places in self.others:
                 count += self._meets(places, queries, keys)
             logits -= count.log_()
-        return logits.masked_fill_(seen.logical_not_(), no_weight(logits.dtype))
+        return logits.masked_fill_(seen.logical_not_(), neg_inf(logits.dtype))
 
     def _meets(self, places: Tensor, queries: slice, keys: slice) -> Tensor:
         left, right, _ = self.reach
@@ -171,9 +171,9 @@ class _Bucketed(torch.autograd.Function):
         dropout: float,
         seed: Tensor | None,
     ) -> Tensor:
-        dtype, scale = wide_dtype(query.dtype), query.shape[-1] ** -0.5
+        dtype, scale = accumulation_dtype(query.dtype), query.shape[-1] ** -0.5
         output = torch.zeros_like(query, dtype=dtype)
-        total = torch.full(query.shape[:3], no_weight(dtype), dtype=dtype, device=query.device)
+        total = torch.full(query.shape[:3], neg_inf(dtype), dtype=dtype, device=query.device)
         with torch.autocast(query.device.type, enabled=False):
             for number in range(len(buckets)):
                 rows = _Round(number, buckets, order, reach)
@@ -185,14 +185,14 @@ class _Bucketed(torch.autograd.Function):
                     weights = logits.softmax(dim=2)
                     factor = rows.dropout_factor(queries, keys, dropout, seed)
                     weights = weights if factor is None else weights * factor
-                    means[:, queries] = torch.bmm(weights, wide(v[:, keys]))
+                    means[:, queries] = torch.bmm(weights, upcast(v[:, keys]))
                 del q, k, v
                 found = rows.unsort(sums, total)
                 joined = torch.logaddexp(total, found)
                 output *= (total - joined).exp_().unsqueeze(-1)
                 output += rows.unsort(means, output).mul_((found - joined).exp_().unsqueeze(-1))
                 total = joined
-        none = total < 0.5 * no_weight(dtype)
+        none = total < 0.5 * neg_inf(dtype)
         output = output.masked_fill_(none.unsqueeze(-1), 0.0).to(query.dtype)
         ctx.save_for_backward(query, key, value, output, total.masked_fill_(none, 0.0), buckets, order, seed)
         ctx.reach, ctx.dropout = reach, dropout
@@ -203,9 +203,9 @@ class _Bucketed(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, output, total, buckets, order, seed = ctx.saved_tensors
         scale = query.shape[-1] ** -0.5
-        found = [torch.zeros_like(x, dtype=wide_dtype(x.dtype)) for x in (query, key, value)]
+        found = [torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) for x in (query, key, value)]
         with torch.autocast(query.device.type, enabled=False):
-            own = (wide(grad) * output).sum(dim=-1)
+            own = (upcast(grad) * output).sum(dim=-1)
             for number in range(len(buckets)):
                 rows = _Round(number, buckets, order, ctx.reach)
                 q, k, v, g = (rows.sort(x) for x in (query, key, value, grad))
@@ -213,15 +213,15 @@ class _Bucketed(torch.autograd.Function):
                 d_query = torch.empty_like(q, dtype=total.dtype)
                 d_key, d_value = BlockSum(k.unsqueeze(0)), BlockSum(v.unsqueeze(0))
                 for queries, keys in rows.blocks():
-                    some_q, some_g = wide(q[:, queries]), wide(g[:, queries])
+                    some_q, some_g = upcast(q[:, queries]), upcast(g[:, queries])
                     weights = rows.logits(some_q, k[:, keys], queries, keys).sub_(sums[:, queries]).exp_()
-                    d_weights = torch.bmm(some_g, wide(v[:, keys]).mT)
+                    d_weights = torch.bmm(some_g, upcast(v[:, keys]).mT)
                     factor = rows.dropout_factor(queries, keys, ctx.dropout, seed)
                     used = weights if factor is None else weights * factor
                     d_weights = d_weights if factor is None else d_weights * factor
                     d_value.add(keys, torch.bmm(used.mT, some_g))
                     d_logits = d_weights.sub_(means[:, queries]).mul_(weights)
-                    d_query[:, queries] = torch.bmm(d_logits, wide(k[:, keys]))
+                    d_query[:, queries] = torch.bmm(d_logits, upcast(k[:, keys]))
                     d_key.add(keys, torch.bmm(d_logits.mT, some_q))
                 del q, k, v, g
                 parts = d_query.mul_(scale), *(x.result(total.dtype)[0] for x in (d_key, d_value))

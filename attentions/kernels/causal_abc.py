@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from attentions.kernels.blocks import groups_at_once
 from attentions.kernels.gated_linear_recurrence import is_fused, recurrence_states
 from attentions.kernels.operator import differentiable_operator
-from attentions.kernels.precision import no_weight
+from attentions.kernels.precision import neg_inf
 from attentions.kernels.softmax import softmax_gradient
 
 BLOCK = 32
@@ -178,7 +178,7 @@ def _form(
     q, tokens = blocks[0], blocks[1:]
     logits = torch.bmm(tokens.flatten(1, 3), compress).view(*tokens.shape[:-1], -1)
     if empty is not None:
-        logits.masked_fill_(empty, no_weight(logits.dtype))
+        logits.masked_fill_(empty, neg_inf(logits.dtype))
     share = logits.softmax(dim=-2)
     block_mean = share.mT @ tokens
     logits = logits.double()

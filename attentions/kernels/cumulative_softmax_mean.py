@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from attentions.kernels.checkpointing import recompute
 from attentions.kernels.gated_linear_recurrence import gated_linear_recurrence
-from attentions.kernels.precision import no_weight
+from attentions.kernels.precision import neg_inf
 from attentions.kernels.recurrence import in_blocks
 
 BLOCK = 32
@@ -34,7 +34,7 @@ def read_cumulative_means(
 
     Args:
         read: weight of each mean in each target, [B, H, N, r].
-        logits: [B, H, N, r]; a token with the logit ``no_weight`` is ignored, but not as the first token of a sequence.
+        logits: [B, H, N, r]; a token with the logit ``neg_inf`` is ignored, but not as the first token of a sequence.
         value: [B, H, N, E].
         mass: logarithms of the total weights before the first token, float64 [B, H, r].
         mean: the means before the first token, [B, H, r, E].
@@ -63,7 +63,7 @@ def _step(read: Tensor, logits: Tensor, value: Tensor, mass: Tensor, mean: Tenso
 def _span(read: Tensor, logits: Tensor, value: Tensor, mass: Tensor, mean: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Compute all blocks of a span together, from a recurrence over the means before them."""
     length, size = value.shape[2], min(BLOCK, value.shape[2])
-    logits = F.pad(logits.double(), (0, 0, 0, -length % size), value=no_weight())
+    logits = F.pad(logits.double(), (0, 0, 0, -length % size), value=neg_inf())
     y, x, v = (in_blocks(each, size) for each in (read, logits, value))
     masses = torch.cat([mass.unsqueeze(2), x.logsumexp(dim=-2)], dim=2).logcumsumexp(dim=2)
     mass, after = masses[:, :, :-1].unsqueeze(-2), masses[:, :, 1:].unsqueeze(-2)

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from attentions.kernels import gated_linear_recurrence
 from attentions.kernels.operator import differentiable_operator
-from attentions.kernels.precision import wide_dtype
+from attentions.kernels.precision import accumulation_dtype
 
 WIDEST = 512
 """Largest number of rows K of a state for which the kernel has room."""
@@ -79,7 +79,7 @@ def _states_backward(
     gradients = [d_first.to(first.dtype), d_own.to(own.dtype), d_own @ before.mT, written @ d_after.mT]
     if factor is not None:
         kept = [dim for dim in (-2, -1) if factor.shape[dim] == 1]
-        products = d_after.to(wide_dtype(d_after.dtype)) * before
+        products = d_after.to(accumulation_dtype(d_after.dtype)) * before
         gradients.append(products.sum(dim=kept, keepdim=True).to(factor.dtype))
     return gradients
 

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from attentions.kernels.precision import wide_dtype
+from attentions.kernels.precision import accumulation_dtype
 
 TILE, SMALLEST = 16, 16
 """Columns of a state that one program holds in registers; the smallest side of a product."""
@@ -105,7 +105,7 @@ def walk(
             FACTORS=0 if factor is None else factor.shape[3],
             ADDS=added is not None,
             BACKWARDS=backwards,
-            TYPE=tl.float64 if wide_dtype(own.dtype) is torch.float64 else tl.float32,
+            TYPE=tl.float64 if accumulation_dtype(own.dtype) is torch.float64 else tl.float32,
             **tiles(num_rows, num_keys),
             num_warps=num_warps(num_keys),
         )

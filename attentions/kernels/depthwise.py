@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from attentions.kernels.blocks import BlockSum, of_block
 from attentions.kernels.operator import differentiable_operator
-from attentions.kernels.precision import wide_dtype
+from attentions.kernels.precision import accumulation_dtype
 
 BLOCK = 64
 """Positions of one block."""
@@ -64,7 +64,7 @@ def _forward(x: Tensor, taps: Tensor) -> Tensor:
 def _backward(grad: Tensor, x: Tensor, taps: Tensor) -> list[Tensor]:
     """Return the gradients of the input and the taps."""
     band, d_x = _band(taps), BlockSum(x)
-    d_band = torch.zeros_like(band, dtype=wide_dtype(band.dtype))
+    d_band = torch.zeros_like(band, dtype=accumulation_dtype(band.dtype))
     for here, seen, columns in _blocks(x.shape[2], taps.shape[1]):
         size = here.stop - here.start
         g = of_block(grad, here)

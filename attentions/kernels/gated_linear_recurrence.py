@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attentions.kernels.operator import differentiable_operator
-from attentions.kernels.precision import wide_dtype
+from attentions.kernels.precision import accumulation_dtype
 
 HAS_TRITON = find_spec("triton") is not None
 FUSED_TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -77,7 +77,7 @@ def _sums_backward(
     gradients = [d_first.to(first.dtype), d_added.to(added.dtype)]
     if factor is not None:
         kept = [dim for dim in (-2, -1) if factor.shape[dim] == 1]
-        products = d_added.to(wide_dtype(d_added.dtype)) * before
+        products = d_added.to(accumulation_dtype(d_added.dtype)) * before
         gradients.append(products.sum(dim=kept, keepdim=True).to(factor.dtype))
     return gradients
 

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from attentions.kernels.precision import wide_dtype
+from attentions.kernels.precision import accumulation_dtype
 
 TILE, WARPS = 256, 2
 """Numbers of a state that one program holds in registers."""
@@ -68,7 +68,7 @@ def scan(first: Tensor, added: Tensor, factor: Tensor | None, *, backwards: bool
             1 if factor is None else factor.shape[3],
             BACKWARDS=backwards,
             FORGETS=factor is not None,
-            TYPE=tl.float64 if wide_dtype(added.dtype) is torch.float64 else tl.float32,
+            TYPE=tl.float64 if accumulation_dtype(added.dtype) is torch.float64 else tl.float32,
             TILE=TILE,
             num_warps=WARPS,
         )

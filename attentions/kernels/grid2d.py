@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.pieces import in_pieces, weighted
+from attentions.kernels.pieces import in_chunks, weighted
 
 
 def in_rows(x: Tensor, width: int) -> Tensor:
@@ -86,7 +86,7 @@ def along_both(
         return output.flatten(1, 2)[:, :length]
 
     cost = 3 * hidden.numel()
-    return in_pieces(attend, (query, key, value), cost=cost, dropout=dropout)
+    return in_chunks(attend, (query, key, value), cost=cost, dropout=dropout)
 
 
 def _neighbours(x: Tensor, steps: list[int]) -> Tensor:

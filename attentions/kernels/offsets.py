@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attentions.kernels.blocks import dropout_factor, dropout_seed, groups_at_once
 from attentions.kernels.operator import differentiable_operator
-from attentions.kernels.precision import no_weight, wide_dtype
+from attentions.kernels.precision import accumulation_dtype, neg_inf
 from attentions.kernels.softmax import softmax_gradient
 
 
@@ -48,8 +48,8 @@ def _places(length: int, offset: int) -> tuple[slice, slice]:
 def _weights(query: Tensor, key: Tensor, offsets: list[int]) -> Tensor:
     """Return the weights [h, N, P] in float32 or wider."""
     num_heads, length, width = query.shape
-    dtype = wide_dtype(query.dtype)
-    logits = query.new_full((num_heads, length, len(offsets)), no_weight(dtype), dtype=dtype)
+    dtype = accumulation_dtype(query.dtype)
+    logits = query.new_full((num_heads, length, len(offsets)), neg_inf(dtype), dtype=dtype)
     for column, offset in enumerate(offsets):
         i, j = _places(length, offset)
         logits[:, i, column] = (query[:, i] * key[:, j]).sum(dim=-1, dtype=dtype) * width**-0.5

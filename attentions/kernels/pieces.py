@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.kernels.checkpointing import recompute
-from attentions.kernels.precision import no_weight, wide
+from attentions.kernels.precision import neg_inf, upcast
 from cab.padding import lengths
 
 ON_CPU, ELSEWHERE = 2**21, 2**27
@@ -26,7 +26,7 @@ def at_once(cost: int, device: torch.device) -> int:
     return max(1, (ON_CPU if device.type == "cpu" else ELSEWHERE) // max(cost, 1))
 
 
-def in_pieces(
+def in_chunks(
     function: Callable[..., Tensor],
     heads: Sequence[Tensor],
     per_head: Sequence[Tensor] = (),
@@ -57,7 +57,7 @@ def recompute_upcast(function: Callable[..., Tensor], piece: Sequence[Tensor], d
     """Recompute ``function(*piece)`` in float32 or wider, and return it in the dtype of the first input."""
 
     def compute(*x: Tensor) -> Tensor:
-        return function(*(wide(part) if part.is_floating_point() else part for part in x)).to(piece[0].dtype)
+        return function(*(upcast(part) if part.is_floating_point() else part for part in x)).to(piece[0].dtype)
 
     output: Tensor = recompute(compute, *piece, draws=dropout > 0.0)
     return output
@@ -66,7 +66,7 @@ def recompute_upcast(function: Callable[..., Tensor], piece: Sequence[Tensor], d
 def weighted(logits: Tensor, hidden: Tensor | None, dropout: float) -> Tensor:
     """Return the softmax over the last dimension, zero where ``hidden``, or equal weights where all keys are hidden."""
     if hidden is not None:
-        logits = logits.masked_fill(hidden, no_weight(logits.dtype))
+        logits = logits.masked_fill(hidden, neg_inf(logits.dtype))
     return F.dropout(logits.softmax(dim=-1), dropout)
 
 

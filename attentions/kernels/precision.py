@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 
 
-def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return ``dtype``, or float32 if that is wider."""
     return torch.promote_types(dtype, torch.float32)
 
 
-def wide(x: Tensor) -> Tensor:
+def upcast(x: Tensor) -> Tensor:
     """Return ``x`` in float32 or wider."""
-    return x.to(wide_dtype(x.dtype))
+    return x.to(accumulation_dtype(x.dtype))
 
 
-def no_weight(dtype: torch.dtype = torch.float32) -> float:
+def neg_inf(dtype: torch.dtype = torch.float32) -> float:
     """Return the logit of a hidden key. It is finite, so that sums and differences of a few of them are not NaN."""
     return max(-1e30, torch.finfo(dtype).min / 4)

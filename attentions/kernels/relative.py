@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.pieces import at_once, in_pieces, recompute_upcast, weighted
+from attentions.kernels.pieces import at_once, in_chunks, recompute_upcast, weighted
 from attentions.kernels.window_layout import by_key
 
 
@@ -57,7 +57,7 @@ def segment_attention(
         return (weighted(logits, hidden, dropout) @ values).flatten(1, 2)[:, :length]
 
     cost = 3 * hidden.numel()
-    return in_pieces(attend, (query, *source), (embeddings, biases), cost=cost, dropout=dropout)
+    return in_chunks(attend, (query, *source), (embeddings, biases), cost=cost, dropout=dropout)
 
 
 def all_pairs_attention(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attentions.kernels.precision import no_weight
+from attentions.kernels.precision import neg_inf
 
 
 def softmax_gradient(weights: Tensor, grad: Tensor, dim: int = -1) -> Tensor:
@@ -16,8 +16,8 @@ def softmax_gradient(weights: Tensor, grad: Tensor, dim: int = -1) -> Tensor:
     return torch.ops.aten._softmax_backward_data(grad, weights, dim, weights.dtype)
 
 
-def softmax_of_seen(logits: Tensor, unseen: Tensor | None) -> Tensor:
+def masked_softmax(logits: Tensor, unseen: Tensor | None) -> Tensor:
     """Return the softmax over the last dimension, zero where ``unseen`` (bool, broadcast), even where that is all."""
     if unseen is None:
         return logits.softmax(dim=-1)
-    return logits.masked_fill(unseen, no_weight(logits.dtype)).softmax(dim=-1).masked_fill(unseen, 0.0)
+    return logits.masked_fill(unseen, neg_inf(logits.dtype)).softmax(dim=-1).masked_fill(unseen, 0.0)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from attentions.kernels.precision import no_weight, wide
+from attentions.kernels.precision import neg_inf, upcast
 
 
 def chunk_attention(
@@ -33,7 +33,7 @@ def chunk_attention(
         dropout: probability of dropping a weight.
     """
     chunks = Chunks.of(buckets.flatten(1, 2), count.repeat_interleave(query.shape[1]), size)
-    q, k, v = (wide(x).flatten(0, 1) for x in (query * query.shape[-1] ** -0.5, key, value))
+    q, k, v = (upcast(x).flatten(0, 1) for x in (query * query.shape[-1] ** -0.5, key, value))
     outputs, sums = [], []
     for number in range(len(buckets)):
         if torch.is_grad_enabled():
@@ -105,7 +105,7 @@ def _round(
     logits = logits - chunks.meetings(queries, keys).clamp_(min=1).to(logits.dtype).log_()
     unseen = ~chunks.with_previous(chunks.exists, chunks.exists).unsqueeze(2)
     unseen = unseen | (queries.unsqueeze(3) == keys.unsqueeze(2))
-    logits = logits.masked_fill(unseen, no_weight(logits.dtype))
+    logits = logits.masked_fill(unseen, neg_inf(logits.dtype))
     weights = F.dropout(logits.softmax(dim=-1), dropout)
     slot = chunks.slot[number]
     means, sums = (weights @ _at(value, keys)).flatten(1, 2), logits.logsumexp(dim=-1).flatten(1, 2)

@@ -18,7 +18,7 @@ Span = Callable[..., tuple[Tensor, DecodeState]]
 """Maps ``(*heads, padding, state, extras)`` to the outputs and the state after them."""
 
 
-def over_spans(
+def over_chunks(
     span: Span,
     heads: Sequence[Tensor],
     padding: Tensor | None,

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from attentions.kernels.blocks import dropout_factor, dropout_seed
-from attentions.kernels.precision import no_weight, wide, wide_dtype
+from attentions.kernels.precision import accumulation_dtype, neg_inf, upcast
 from attentions.kernels.softmax import softmax_gradient
 
 
@@ -60,10 +60,10 @@ def _add(total: Tensor, where: slice | Tensor, part: Tensor) -> None:
 
 def _weights(query: Tensor, key: Tensor, hidden: Tensor | None) -> Tensor:
     """Return the weights [B, H, Q, K] in float32 or wider, zero where hidden."""
-    logits = wide(query * query.shape[-1] ** -0.5) @ wide(key).mT
+    logits = upcast(query * query.shape[-1] ** -0.5) @ upcast(key).mT
     if hidden is None:
         return logits.softmax(dim=-1)
-    weights = logits.masked_fill_(hidden, no_weight(logits.dtype)).softmax(dim=-1)
+    weights = logits.masked_fill_(hidden, neg_inf(logits.dtype)).softmax(dim=-1)
     return weights.masked_fill_(hidden.all(dim=-1, keepdim=True), 0.0)
 
 
@@ -94,7 +94,7 @@ class _Tiled(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, seed = ctx.saved_tensors
         d_query = torch.zeros_like(query)
-        d_key, d_value = (torch.zeros_like(x, dtype=wide_dtype(x.dtype)) for x in (key, value))
+        d_key, d_value = (torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) for x in (key, value))
         with torch.autocast(query.device.type, enabled=False):
             for number, tile in enumerate(ctx.tiles):
                 q, k, v, g = (
@@ -102,7 +102,7 @@ class _Tiled(torch.autograd.Function):
                     for x, where in ((query, tile.queries), (key, tile.keys), (value, tile.keys), (grad, tile.queries))
                 )
                 weights = _weights(q, k, tile.hidden)
-                d_weights = wide(g @ v.mT)
+                d_weights = upcast(g @ v.mT)
                 factor = dropout_factor(weights, ctx.dropout, seed, number)
                 used = weights
                 if factor is not None:

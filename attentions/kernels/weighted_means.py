@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attentions.kernels.precision import no_weight
+from attentions.kernels.precision import neg_inf
 
 
 class WeightedMeans(torch.autograd.Function):
@@ -25,7 +25,7 @@ class WeightedMeans(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, padding: Tensor | None) -> Tensor:
         logits = weight.T @ x.transpose(-2, -1)
         if padding is not None:
-            logits.masked_fill_(padding[:, None, None], no_weight())
+            logits.masked_fill_(padding[:, None, None], neg_inf())
         mass = logits.logsumexp(dim=-1, keepdim=True)
         mean = logits.sub_(mass).exp_() @ x
         if padding is not None:
@@ -43,7 +43,7 @@ class WeightedMeans(torch.autograd.Function):
         both = torch.cat([columns, grad], dim=-2) @ x.transpose(-2, -1)
         weights, logits_grad = both.chunk(2, dim=-2)
         if padding is not None:
-            weights.masked_fill_(padding[:, None, None], no_weight())
+            weights.masked_fill_(padding[:, None, None], neg_inf())
         weights.sub_(mass).exp_()
         logits_grad.sub_((grad * mean).sum(dim=-1, keepdim=True)).mul_(weights)
         x_grad = both.transpose(-2, -1) @ torch.cat([grad, columns], dim=-2)

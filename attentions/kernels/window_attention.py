@@ -19,7 +19,7 @@ from torch import Tensor
 
 from attentions.kernels.blocks import BlockSum, dropout_factor, dropout_seed, of_block
 from attentions.kernels.operator import differentiable_operator, of_flat_arguments
-from attentions.kernels.precision import no_weight, wide_dtype
+from attentions.kernels.precision import accumulation_dtype, neg_inf
 from attentions.kernels.softmax import softmax_gradient
 from attentions.kernels.window_flex import FLEX_BLOCK, by_flex, flex_works
 from attentions.kernels.window_layout import Block, Chunks, Distances, Slots, Window, blocks, by_distance, by_key
@@ -71,7 +71,7 @@ def by_blocks(
     dtype, batch = query.dtype, len(query)
 
     def masked(mask: Tensor | None) -> Tensor | None:
-        return None if mask is None else mask.to(wide_dtype(dtype)) * no_weight(wide_dtype(dtype))
+        return None if mask is None else mask.to(accumulation_dtype(dtype)) * neg_inf(accumulation_dtype(dtype))
 
     def repeated(x: Tensor | None) -> Tensor | None:
         """[H, ...] to [G, ...]."""
@@ -186,7 +186,7 @@ def _forward(x: _Inputs) -> Tensor:
 def _backward(grad: Tensor, x: _Inputs) -> list[Tensor]:
     """Return the gradients of the inputs that are given, summed in float32 or wider where blocks meet."""
     shared = (x.slot_key, x.slot_value, x.slot_biases, x.slot_embeddings, x.embeddings, x.biases, x.content)
-    sums = [None if y is None else torch.zeros_like(y, dtype=wide_dtype(y.dtype)) for y in shared]
+    sums = [None if y is None else torch.zeros_like(y, dtype=accumulation_dtype(y.dtype)) for y in shared]
     d_query, d_key, d_value = torch.empty_like(x.query), BlockSum(x.key), BlockSum(x.value)
     with torch.autocast(x.query.device.type, enabled=False):
         for block in x.blocks():

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.precision import no_weight, wide_dtype
+from attentions.kernels.precision import accumulation_dtype, neg_inf
 
 BLOCK, ELSEWHERE = 64, 512
 """Queries per block on a CPU and on other devices, where a launch costs more than keys computed in vain."""
@@ -37,7 +37,7 @@ class Distances(NamedTuple):
     """Relative positions of a sliding window: q_i k_j / sqrt(E) becomes (q_i + u)(k_j + p_(i-j)) / sqrt(E) + s_(i-j).
 
     The first distance is ``left``, the last one -``right``; W = left + right + 1. A distance with the bias
-    :func:`no_weight` is hidden.
+    :func:`neg_inf` is hidden.
     """
 
     embeddings: Tensor
@@ -107,7 +107,7 @@ def blocks(query: Tensor, num_keys: int, num_slots: int, window: Window, chunks:
     length, device = query.shape[2], query.device
     first = torch.arange(size, device=device).unsqueeze(1) // segment * segment - left
     position = torch.arange(-left, size + right, device=device)
-    around = _hidden((position < first) | (position >= first + left + segment + right), wide_dtype(query.dtype))
+    around = _hidden((position < first) | (position >= first + left + segment + right), accumulation_dtype(query.dtype))
     begins = (i for start in range(0, length, stretch) for i in range(start, min(start + stretch, length), size))
     for number, begin in enumerate(begins):
         start, end = begin + offset - left, min(begin + size, begin // stretch * stretch + stretch, length)
@@ -136,13 +136,13 @@ def _in_chunks(block: Block, chunks: Chunks, offset: int, num_slots: int) -> Blo
 
 
 def _hidden(where: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.zeros_like(where, dtype=dtype).masked_fill_(where, no_weight(dtype))
+    return torch.zeros_like(where, dtype=dtype).masked_fill_(where, neg_inf(dtype))
 
 
 def by_key(logits: Tensor) -> Tensor:
     """Skew logits by distance [..., n, W] to logits by key [..., n, n + W - 1], hidden where no distance applies."""
     n, num_distances = logits.shape[-2:]
-    padded = F.pad(logits, (0, n), value=no_weight(logits.dtype)).flatten(-2)
+    padded = F.pad(logits, (0, n), value=neg_inf(logits.dtype)).flatten(-2)
     return padded[..., : n * (n + num_distances - 1)].unflatten(-1, (n, -1))
 
 

@@ -45,7 +45,7 @@ def with_gradients(function: Callable[..., tuple[Tensor, ...]], inputs: list[Ten
     return [*outputs, *torch.autograd.grad(loss, [x for x in leaves if x is not None])]  # type: ignore[arg-type]
 
 
-def wide(inputs: list[Tensor | None]) -> list[Tensor | None]:
+def upcast(inputs: list[Tensor | None]) -> list[Tensor | None]:
     return [None if x is None else x.double() for x in inputs]
 
 
@@ -79,7 +79,7 @@ def test_the_kernel_is_the_loop(
     monkeypatch.setattr(gated_linear_recurrence, "is_fused", lambda _: False)
     for states, case in zip(found, cases, strict=True):
         assert all(x.dtype is dtype for x in states)
-        assert_near(states, with_gradients(delta_rule_chunked, wide(case)), error)
+        assert_near(states, with_gradients(delta_rule_chunked, upcast(case)), error)
 
 
 @pytest.mark.usefixtures("_fused")
@@ -93,7 +93,7 @@ def test_a_delta_rule_is_its_steps(kind: str, length: int, keys: int, values: in
     key = key / key.norm(dim=-1, keepdim=True)
     log_decay = None if kind == "none" else -torch.rand(2, 3, length)
     inputs = [query, key, value, torch.rand(2, 3, length), log_decay, torch.randn(2, 3, keys, values)]
-    assert_near(with_gradients(delta_rule, inputs), with_gradients(corrected, wide(inputs)), 1e-5)
+    assert_near(with_gradients(delta_rule, inputs), with_gradients(corrected, upcast(inputs)), 1e-5)
 
 
 @pytest.mark.usefixtures("_fused")
@@ -105,7 +105,7 @@ def test_a_generalized_delta_rule_is_its_steps(length: int, keys: int, values: i
     removal = removal / removal.norm(dim=-1, keepdim=True)
     erasure, log_decay = removal * torch.rand_like(removal), -torch.rand_like(removal)
     inputs: list[Tensor | None] = [query, key, value, removal, erasure, log_decay, torch.randn(2, 3, keys, values)]
-    assert_near(with_gradients(generalized_delta_rule, inputs), with_gradients(removed, wide(inputs)), 1e-5)
+    assert_near(with_gradients(generalized_delta_rule, inputs), with_gradients(removed, upcast(inputs)), 1e-5)
 
 
 def test_states_too_wide_for_the_kernel_go_a_step_a_block(monkeypatch: pytest.MonkeyPatch) -> None:

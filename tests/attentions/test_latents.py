@@ -9,7 +9,7 @@ import torch
 
 from attentions.kernels import cumulative_softmax_mean
 from attentions.kernels.cumulative_softmax_mean import BLOCK, read_cumulative_means
-from attentions.kernels.precision import no_weight
+from attentions.kernels.precision import neg_inf
 from attentions.linformer import LinformerAttention
 from cab import PaddingMasks, UserError, build_attention
 from cab.registry.registries import ATTENTIONS
@@ -99,7 +99,7 @@ def test_running_means_of_equal_keys_are_means() -> None:
     value = torch.randn(1, 2, 70, 3, dtype=torch.float64)
     read = torch.rand(1, 2, 70, 4, dtype=torch.float64).softmax(dim=-1)
     logits = torch.full((1, 2, 70, 4), 5.0, dtype=torch.float64)
-    mass, mean = torch.full((1, 2, 4), no_weight(), dtype=torch.float64), torch.zeros(1, 2, 4, 3, dtype=torch.float64)
+    mass, mean = torch.full((1, 2, 4), neg_inf(), dtype=torch.float64), torch.zeros(1, 2, 4, 3, dtype=torch.float64)
     output, mass, mean = read_cumulative_means(read, logits, value, mass, mean)
     count = torch.arange(1, 71).unsqueeze(-1)
     torch.testing.assert_close(output, value.cumsum(dim=2) / count)
