@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.causal_abc import causal_abc
-from attentions.kernels.precision import neg_inf, upcast
-from attentions.kernels.weighted_means import WeightedMeans
+from attentions.kernels.common.precision import neg_inf, upcast
+from attentions.kernels.features.weighted_means import WeightedMeans
+from attentions.kernels.recurrences.causal_abc import causal_abc
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.precision import neg_inf
-from attentions.kernels.window_attention import window_attention
-from attentions.kernels.window_layout import Distances, Window
+from attentions.kernels.common.precision import neg_inf
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Distances, Window
 from cab import Pattern, register_attention
 from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.errors import UserError

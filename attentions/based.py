@@ -6,7 +6,7 @@ from torch import Tensor
 
 from attentions.bases.linearized import LinearizedAttention, Where
 from attentions.bases.recurrent import xavier_linear
-from attentions.kernels.feature_maps import Taylor
+from attentions.kernels.features.feature_maps import Taylor
 from cab import Pattern, UserError, register_attention
 from cab.attention import DecodeState
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.tiles import Tile, tiled_attention
+from attentions.kernels.windows.tiles import Tile, tiled_attention
 from cab import Pattern, register_attention
 from cab.attention import SoftmaxLimit
 from cab.errors import UserError

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.pieces import each_length
-from attentions.kernels.window_attention import window_attention
-from attentions.kernels.window_layout import Window
+from attentions.kernels.common.pieces import each_length
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Window
 from cab import Attention, Pattern, register_attention
 from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.errors import UserError

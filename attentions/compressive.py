@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.sparse import SparseDecoding
-from attentions.kernels.pieces import in_chunks, weighted
-from attentions.kernels.relative import segment_attention
+from attentions.kernels.common.pieces import in_chunks, weighted
+from attentions.kernels.windows.relative import segment_attention
 from attentions.mca import packed
 from attentions.transformer_xl import RelativeAttention
 from cab import Pattern, register_attention

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attentions.bases.linearized import LinearizedAttention, Where
-from attentions.kernels.feature_maps import Reweighted, kernel_of
+from attentions.kernels.features.feature_maps import Reweighted, kernel_of
 from attentions.linear import readable_kernel
 from cab import Pattern, UserError, register_attention
 

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, Recurrent, Terms, projection
-from attentions.kernels import fla_kernels
-from attentions.kernels.delta_rule import delta_rule
-from attentions.kernels.feature_maps import unit
-from attentions.kernels.fla_kernels import Form
+from attentions.kernels.features.feature_maps import unit
+from attentions.kernels.recurrences import fla_kernels
+from attentions.kernels.recurrences.delta_rule import delta_rule
+from attentions.kernels.recurrences.fla_kernels import Form
 from attentions.ssd import step_map
 from cab import ParamGroupOverride, Pattern, register_attention
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.grid2d import along_rows, in_rows
-from attentions.kernels.merged_norm import MergedNorm
-from attentions.kernels.precision import upcast
+from attentions.kernels.common.merged_norm import MergedNorm
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.windows.grid2d import along_rows, in_rows
 from attentions.norm_attention import make_turns, turned, turned_by_matrices
 from cab import Pattern, UserError, register_attention
 from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit

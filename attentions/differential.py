@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.precision import upcast
+from attentions.kernels.common.precision import upcast
 from attentions.vanilla import VanillaAttention
 from cab import Pattern, register_attention
 from cab.attention import SINGLE_LAYER, LayerPosition, SoftmaxLimit

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from attentions.bases.linearized import LinearizedAttention, Where, hide
 from attentions.bases.recurrent import xavier_linear
-from attentions.kernels.delta_rule import delta_rule
-from attentions.kernels.feature_maps import kernel_of
+from attentions.kernels.features.feature_maps import kernel_of
+from attentions.kernels.recurrences.delta_rule import delta_rule
 from cab import Pattern, UserError, register_attention
 from cab.attention import DecodeState
 from cab.errors import UnsupportedError

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attentions.kernels.cumulative_softmax_mean import read_cumulative_means
-from attentions.kernels.precision import neg_inf, upcast
+from attentions.kernels.common.precision import neg_inf, upcast
+from attentions.kernels.recurrences.cumulative_softmax_mean import read_cumulative_means
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
 

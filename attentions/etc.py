@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from attentions.kernels.pieces import each_length, in_chunks, weighted
-from attentions.kernels.window_attention import window_attention
-from attentions.kernels.window_layout import Distances, Slots, Window
+from attentions.kernels.common.pieces import each_length, in_chunks, weighted
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Distances, Slots, Window
 from cab import Attention, Pattern, register_attention
 from cab.attention import PaddingMasks
 from cab.errors import UserError

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attentions.kernels.precision import neg_inf
+from attentions.kernels.common.precision import neg_inf
 from attentions.vanilla import VanillaAttention
 from cab import register_attention
 from cab.errors import UserError

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from attentions.bases.linearized import hide
-from attentions.kernels.precision import neg_inf, upcast
-from attentions.kernels.recurrence import recurrence
+from attentions.kernels.common.precision import neg_inf, upcast
+from attentions.kernels.recurrences.recurrence import recurrence
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attentions.kernels.pieces import each_length
-from attentions.kernels.precision import upcast
+from attentions.kernels.common.pieces import each_length
+from attentions.kernels.common.precision import upcast
 from cab import Attention, Pattern, register_attention
 from cab.attention import PaddingMasks
 from cab.errors import UserError

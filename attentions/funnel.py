@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.pieces import each_length, in_chunks, weighted
+from attentions.kernels.common.pieces import each_length, in_chunks, weighted
 from attentions.transformer_xl import RelativeAttention
 from cab import Pattern, register_attention
 from cab.attention import PaddingMasks, SoftmaxLimit

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.key_blocks import in_order
-from attentions.kernels.precision import upcast
-from attentions.kernels.rotary import rotate
-from attentions.kernels.target_blocks import sums_by_targets
-from attentions.kernels.token_cache import no_tokens, with_tokens
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.common.rotary import rotate
+from attentions.kernels.common.token_cache import no_tokens, with_tokens
+from attentions.kernels.gathers.key_blocks import in_order
+from attentions.kernels.gathers.target_blocks import sums_by_targets
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError

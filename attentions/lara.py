@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attentions.kernels.landmarks import average, segment_means, segments
-from attentions.kernels.precision import neg_inf, upcast
+from attentions.kernels.common.precision import neg_inf, upcast
+from attentions.kernels.gathers.landmarks import average, segment_means, segments
 from cab import Attention, Pattern, UserError, register_attention
 from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.padding import lengths

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.linearized import LinearizedAttention
-from attentions.kernels.feature_maps import LEAK, kernel_of
+from attentions.kernels.features.feature_maps import LEAK, kernel_of
 from cab import Pattern, register_attention
 
 

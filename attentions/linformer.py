@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.linearized import hide
-from attentions.kernels.precision import upcast
+from attentions.kernels.common.precision import upcast
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attentions.kernels.window_attention import window_attention
-from attentions.kernels.window_layout import Window
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Window
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.offsets import relative_offset_attention
+from attentions.kernels.windows.offsets import relative_offset_attention
 from cab import Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.pieces import each_length
-from attentions.kernels.window_attention import window_attention
-from attentions.kernels.window_layout import Slots, Window
+from attentions.kernels.common.pieces import each_length
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Slots, Window
 from cab import Pattern, register_attention
 from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.errors import UserError

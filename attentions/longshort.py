@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from attentions.kernels.depthwise import depthwise_conv
-from attentions.kernels.precision import neg_inf, upcast
-from attentions.kernels.window_attention import window_attention
-from attentions.kernels.window_layout import Chunks, Distances, Slots, Window
+from attentions.kernels.common.depthwise import depthwise_conv
+from attentions.kernels.common.precision import neg_inf, upcast
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Chunks, Distances, Slots, Window
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError

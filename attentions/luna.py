@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.linearized import hide
-from attentions.kernels.latents import latent_attention, zero_empty_sources
-from attentions.kernels.precision import upcast
-from attentions.kernels.recurrence import recurrence
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.gathers.latents import latent_attention, zero_empty_sources
+from attentions.kernels.recurrences.recurrence import recurrence
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError

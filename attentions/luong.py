@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.pieces import at_once, recompute_upcast, weighted
+from attentions.kernels.common.pieces import at_once, recompute_upcast, weighted
 from attentions.vanilla import VanillaAttention
 from cab import Pattern, register_attention
 from cab.attention import SoftmaxLimit

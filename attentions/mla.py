@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.precision import upcast
-from attentions.kernels.rotary import rotate
-from attentions.kernels.softmax import masked_softmax
-from attentions.kernels.token_cache import no_tokens, unseen_tokens, with_tokens
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.common.rotary import rotate
+from attentions.kernels.common.softmax import masked_softmax
+from attentions.kernels.common.token_cache import no_tokens, unseen_tokens, with_tokens
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError

@@ -9,11 +9,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.key_blocks import block_means, expand_blocks, in_order, largest, later, pad_blocks, to_blocks
-from attentions.kernels.precision import upcast
-from attentions.kernels.softmax import masked_softmax
-from attentions.kernels.target_blocks import sums_by_targets
-from attentions.kernels.token_cache import no_tokens, with_tokens
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.common.softmax import masked_softmax
+from attentions.kernels.common.token_cache import no_tokens, with_tokens
+from attentions.kernels.gathers.key_blocks import (
+    block_means,
+    expand_blocks,
+    in_order,
+    largest,
+    later,
+    pad_blocks,
+    to_blocks,
+)
+from attentions.kernels.gathers.target_blocks import sums_by_targets
 from cab import Attention, Pattern, UserError, register_attention
 from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
 from cab.padding import lengths

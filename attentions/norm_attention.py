@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.linearized import hide
-from attentions.kernels.lrpe import ReflectedTurns
-from attentions.kernels.merged_norm import MergedNorm
-from attentions.kernels.precision import upcast
-from attentions.kernels.recurrence import recurrence
-from attentions.kernels.spans import over_chunks
+from attentions.kernels.common.merged_norm import MergedNorm
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.common.spans import over_chunks
+from attentions.kernels.features.lrpe import ReflectedTurns
+from attentions.kernels.recurrences.recurrence import recurrence
 from cab import Attention, Pattern, UserError, register_attention
 from cab.attention import DecodeState, PaddingMasks
 from cab.padding import lengths

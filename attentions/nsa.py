@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.key_blocks import expand_blocks, largest, later, to_blocks
-from attentions.kernels.precision import upcast
-from attentions.kernels.softmax import masked_softmax
-from attentions.kernels.target_blocks import sums_by_targets
-from attentions.kernels.window_attention import window_attention
-from attentions.kernels.window_layout import Window
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.common.softmax import masked_softmax
+from attentions.kernels.gathers.key_blocks import expand_blocks, largest, later, to_blocks
+from attentions.kernels.gathers.target_blocks import sums_by_targets
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Window
 from attentions.mca import packed
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks

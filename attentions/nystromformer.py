@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.depthwise import depthwise_conv
-from attentions.kernels.landmarks import average, segment_means, segments
-from attentions.kernels.precision import neg_inf, upcast
+from attentions.kernels.common.depthwise import depthwise_conv
+from attentions.kernels.common.precision import neg_inf, upcast
+from attentions.kernels.gathers.landmarks import average, segment_means, segments
 from cab import Attention, Pattern, UserError, register_attention
 from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.padding import lengths

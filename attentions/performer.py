@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from attentions.bases.linearized import LinearizedAttention, Where, hide
-from attentions.kernels.exponential_features import KeyMeans, read_features
-from attentions.kernels.precision import neg_inf
+from attentions.kernels.common.precision import neg_inf
+from attentions.kernels.features.exponential_features import KeyMeans, read_features
 from cab import Pattern, UserError, register_attention
 from cab.attention import DecodeState, SoftmaxLimit
 from cab.errors import UnsupportedError

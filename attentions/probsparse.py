@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.precision import accumulation_dtype
+from attentions.kernels.common.precision import accumulation_dtype
 from cab import Attention, Pattern, register_attention
 from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.errors import UserError

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.bucketed import BucketedAttention
-from attentions.kernels.buckets import Reach
-from attentions.kernels.sorted_chunks import chunk_attention
+from attentions.kernels.windows.buckets import Reach
+from attentions.kernels.windows.sorted_chunks import chunk_attention
 from cab import Pattern, register_attention
 from cab.attention import PaddingMasks
 from cab.errors import UserError

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.linearized import LinearizedAttention, Where
-from attentions.kernels.feature_maps import Trigonometric, unit
+from attentions.kernels.features.feature_maps import Trigonometric, unit
 from cab import Pattern, UserError, register_attention
 from cab.attention import DecodeState
 from cab.errors import UnsupportedError

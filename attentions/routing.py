@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.bucketed import BucketedAttention
-from attentions.kernels.buckets import Reach
-from attentions.kernels.pieces import each_length
-from attentions.kernels.window_attention import window_attention
-from attentions.kernels.window_layout import Window
+from attentions.kernels.common.pieces import each_length
+from attentions.kernels.windows.buckets import Reach
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Window
 from cab import Pattern, register_attention
 from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.errors import UserError

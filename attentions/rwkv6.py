@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, Terms, check_positive
 from attentions.bases.token_shift import TokenShift
-from attentions.kernels.fla_kernels import Form
+from attentions.kernels.recurrences.fla_kernels import Form
 from cab import LayerPosition, Pattern, register_attention
 from cab.attention import SINGLE_LAYER
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.matrix_powers import answers_of_powers
-from attentions.kernels.pieces import at_once, recompute_upcast
-from attentions.kernels.precision import accumulation_dtype, upcast
+from attentions.kernels.common.pieces import at_once, recompute_upcast
+from attentions.kernels.common.precision import accumulation_dtype, upcast
+from attentions.kernels.recurrences.matrix_powers import answers_of_powers
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError

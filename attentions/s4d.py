@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.block_readout import read_blocks
-from attentions.kernels.diagonal_recurrence import diagonal_scan
-from attentions.kernels.precision import accumulation_dtype
+from attentions.kernels.common.precision import accumulation_dtype
+from attentions.kernels.recurrences.block_readout import read_blocks
+from attentions.kernels.recurrences.diagonal_recurrence import diagonal_scan
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError

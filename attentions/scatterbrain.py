@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.blocks import dropout_factor, dropout_seed
-from attentions.kernels.checkpointing import recompute
-from attentions.kernels.exponential_features import KeyMeans
-from attentions.kernels.precision import neg_inf, upcast
+from attentions.kernels.common.blocks import dropout_factor, dropout_seed
+from attentions.kernels.common.checkpointing import recompute
+from attentions.kernels.common.precision import neg_inf, upcast
+from attentions.kernels.features.exponential_features import KeyMeans
 from attentions.performer import orthogonal_gaussians
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.latents import latent_attention, zero_empty_sources
+from attentions.kernels.gathers.latents import latent_attention, zero_empty_sources
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError

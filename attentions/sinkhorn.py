@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.key_blocks import block_means, in_order
-from attentions.kernels.pieces import each_length
-from attentions.kernels.precision import neg_inf, upcast
-from attentions.kernels.token_cache import no_tokens, with_tokens
+from attentions.kernels.common.pieces import each_length
+from attentions.kernels.common.precision import neg_inf, upcast
+from attentions.kernels.common.token_cache import no_tokens, with_tokens
+from attentions.kernels.gathers.key_blocks import block_means, in_order
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attentions.kernels.gaussian import gaussian, gaussian_sums, solve_regularised
-from attentions.kernels.precision import upcast
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.features.gaussian import gaussian, gaussian_sums, solve_regularised
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.linearized import hide
-from attentions.kernels.depthwise import depthwise_conv
-from attentions.kernels.gaussian import gaussian, gaussian_sums, solve_regularised
-from attentions.kernels.landmarks import average, segment_means, segments
-from attentions.kernels.precision import upcast
+from attentions.kernels.common.depthwise import depthwise_conv
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.features.gaussian import gaussian, gaussian_sums, solve_regularised
+from attentions.kernels.gathers.landmarks import average, segment_means, segments
 from cab import Attention, Pattern, register_attention
 from cab.attention import PaddingMasks
 from cab.errors import UserError

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from attentions.bases.sparse import SparseAttention, Spread, by_halves, check_spread, check_stride, first_heads
-from attentions.kernels.grid2d import along_both, along_columns, along_rows
-from attentions.kernels.tiles import Tile, tiled_attention
-from attentions.kernels.window_attention import window_attention
-from attentions.kernels.window_layout import Window
+from attentions.kernels.windows.grid2d import along_both, along_columns, along_rows
+from attentions.kernels.windows.tiles import Tile, tiled_attention
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Window
 from cab import Pattern, register_attention
 from cab.attention import SoftmaxLimit
 from cab.errors import UserError

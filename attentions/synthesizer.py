@@ -10,9 +10,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from attentions.kernels.precision import upcast
-from attentions.kernels.softmax import masked_softmax
-from attentions.kernels.target_blocks import sums_by_targets, unseen
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.common.softmax import masked_softmax
+from attentions.kernels.gathers.target_blocks import sums_by_targets, unseen
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.precision import accumulation_dtype
-from attentions.kernels.relative import all_pairs_attention, segment_attention
+from attentions.kernels.common.precision import accumulation_dtype
+from attentions.kernels.windows.relative import all_pairs_attention, segment_attention
 from cab import Attention, Pattern, register_attention
 from cab.attention import PaddingMasks, SoftmaxLimit
 from cab.errors import UserError

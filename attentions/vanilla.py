@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.precision import neg_inf
+from attentions.kernels.common.precision import neg_inf
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.pairwise import PairwiseAttention
-from attentions.kernels.collisions import collision_counts, collision_sums
-from attentions.kernels.precision import upcast
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.features.collisions import collision_counts, collision_sums
 from cab import Attention, Pattern, register_attention
 from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError

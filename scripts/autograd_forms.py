@@ -8,10 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attentions.kernels import (
-    blocks,
-)
-from attentions.kernels.checkpointing import recompute
+from attentions.kernels.common import blocks
+from attentions.kernels.common.checkpointing import recompute
 
 HEADS, WIDTH, SLOTS = 8, 64, 16
 

@@ -9,13 +9,15 @@ from autograd_forms import HEADS, SLOTS, WIDTH, Forms, by_pieces, compared, unif
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels import block_readout, blocks, causal_abc as abc_kernel, exponential_features
-from attentions.kernels.checkpointing import recompute
-from attentions.kernels.feature_maps import KERNELS as KERNELS_OF_FEATURES
-from attentions.kernels.gated_linear_recurrence import recurrence_states
-from attentions.kernels.linear_sums import MeanOfQueries, SumOfKeys
-from attentions.kernels.precision import neg_inf
-from attentions.kernels.weighted_means import WeightedMeans
+from attentions.kernels.common import blocks
+from attentions.kernels.common.checkpointing import recompute
+from attentions.kernels.common.precision import neg_inf
+from attentions.kernels.features import exponential_features
+from attentions.kernels.features.feature_maps import KERNELS as KERNELS_OF_FEATURES
+from attentions.kernels.features.linear_sums import MeanOfQueries, SumOfKeys
+from attentions.kernels.features.weighted_means import WeightedMeans
+from attentions.kernels.recurrences import block_readout, causal_abc as abc_kernel
+from attentions.kernels.recurrences.gated_linear_recurrence import recurrence_states
 
 ELU = KERNELS_OF_FEATURES["elu1"]
 

@@ -12,17 +12,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels import (
-    buckets,
-    depthwise,
-    offsets,
-    tiles,
-    window_attention,
-)
-from attentions.kernels.checkpointing import recompute
-from attentions.kernels.pieces import in_chunks, weighted
-from attentions.kernels.precision import neg_inf
-from attentions.kernels.window_layout import Chunks, Distances, Slots, Window, by_key
+from attentions.kernels.common import depthwise
+from attentions.kernels.common.checkpointing import recompute
+from attentions.kernels.common.pieces import in_chunks, weighted
+from attentions.kernels.common.precision import neg_inf
+from attentions.kernels.windows import buckets, offsets, tiles, window_attention
+from attentions.kernels.windows.window_layout import Chunks, Distances, Slots, Window, by_key
 from cab import build_attention
 
 # --- windows ---------------------------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attentions.kernels.linear_sums import FeatureMap, MeanOfQueries, SumOfKeys, away_from_zero
-from attentions.kernels.precision import upcast
-from attentions.kernels.recurrence import recurrence
-from attentions.kernels.spans import over_chunks
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.common.spans import over_chunks
+from attentions.kernels.features.linear_sums import FeatureMap, MeanOfQueries, SumOfKeys, away_from_zero
+from attentions.kernels.recurrences.recurrence import recurrence
 from cab import Attention, Pattern
 from cab.attention import DecodeState, PaddingMasks
 from cab.padding import lengths

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attentions.kernels.precision import upcast
-from attentions.kernels.target_blocks import sums_by_targets, unseen
-from attentions.kernels.token_cache import no_tokens, unseen_tokens, with_tokens
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.common.token_cache import no_tokens, unseen_tokens, with_tokens
+from attentions.kernels.gathers.target_blocks import sums_by_targets, unseen
 from cab import Attention, Pattern
 from cab.attention import DecodeState, PaddingMasks
 from cab.padding import lengths

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels import fla_kernels
-from attentions.kernels.fla_kernels import Form
-from attentions.kernels.precision import upcast
-from attentions.kernels.recurrence import recurrence
-from attentions.kernels.short_conv import ShortConvolution
-from attentions.kernels.spans import over_chunks
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.common.short_conv import ShortConvolution
+from attentions.kernels.common.spans import over_chunks
+from attentions.kernels.recurrences import fla_kernels
+from attentions.kernels.recurrences.fla_kernels import Form
+from attentions.kernels.recurrences.recurrence import recurrence
 from cab import Attention, Pattern, UserError
 from cab.attention import DecodeState, PaddingMasks
 from cab.padding import lengths

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from attentions.abc import ABCAttention
-from attentions.kernels import blocks, causal_abc as kernel
-from attentions.kernels.causal_abc import BLOCK, causal_abc
-from attentions.kernels.precision import neg_inf
+from attentions.kernels.common import blocks
+from attentions.kernels.common.precision import neg_inf
+from attentions.kernels.recurrences import causal_abc as kernel
+from attentions.kernels.recurrences.causal_abc import BLOCK, causal_abc
 
 
 def build(scale: float = 1.0, num_landmarks: int = 5) -> ABCAttention:

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentions.kernels import gated_linear_recurrence
-from attentions.kernels.delta_rule import BLOCK, delta_rule
-from attentions.kernels.delta_rule_chunked import WIDEST, delta_rule_chunked
-from attentions.kernels.generalized_delta_rule import generalized_delta_rule
+from attentions.kernels.recurrences import gated_linear_recurrence
+from attentions.kernels.recurrences.delta_rule import BLOCK, delta_rule
+from attentions.kernels.recurrences.delta_rule_chunked import WIDEST, delta_rule_chunked
+from attentions.kernels.recurrences.generalized_delta_rule import generalized_delta_rule
 from cab import build_attention
 from cab.efficiency.operations import count_operations
 from tests.attentions.agreement import assert_compiles, assert_forms_agree, make, with_output
@@ -30,7 +30,7 @@ SHARED_MEMORY = 227 * 1024
 @pytest.fixture
 def _fused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every walk over blocks is the interpreted kernel's."""
-    from attentions.kernels import delta_rule_chunked_triton
+    from attentions.kernels.recurrences import delta_rule_chunked_triton
 
     kernel = interpreted(delta_rule_chunked_triton.delta_rule_kernel)
     monkeypatch.setattr(delta_rule_chunked_triton, "delta_rule_kernel", kernel)
@@ -168,7 +168,7 @@ def test_the_kernel_compiles_for_a_gpu(
 ) -> None:
     import triton.language as tl
 
-    from attentions.kernels.delta_rule_chunked_triton import delta_rule_kernel, num_warps, tiles
+    from attentions.kernels.recurrences.delta_rule_chunked_triton import delta_rule_kernel, num_warps, tiles
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     names = ("first", "own", "read", "late", "factor", "added", "written", "before", "last")

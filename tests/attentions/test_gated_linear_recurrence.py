@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentions.kernels import causal_abc, cumulative_softmax_mean, gated_linear_recurrence
-from attentions.kernels.recurrence import BLOCK, recurrence
+from attentions.kernels.recurrences import causal_abc, cumulative_softmax_mean, gated_linear_recurrence
+from attentions.kernels.recurrences.recurrence import BLOCK, recurrence
 from cab import build_attention
 from tests.attentions.agreement import assert_compiles, assert_forms_agree, make
 from tests.attentions.interpreter import compiled, interpreted, needs_triton
@@ -27,7 +27,7 @@ ADDITIVE = (
 @pytest.fixture
 def _fused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sum is formed by the interpreted kernel."""
-    from attentions.kernels import gated_linear_recurrence_triton
+    from attentions.kernels.recurrences import gated_linear_recurrence_triton
 
     monkeypatch.setattr(
         gated_linear_recurrence_triton,
@@ -144,7 +144,7 @@ def test_the_compiler_reads_the_kernel_as_one_operator(name: str) -> None:
 def test_the_kernel_compiles_for_a_gpu(pointer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import triton.language as tl
 
-    from attentions.kernels.gated_linear_recurrence_triton import TILE, WARPS, recurrence_kernel
+    from attentions.kernels.recurrences.gated_linear_recurrence_triton import TILE, WARPS, recurrence_kernel
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     tensors = dict.fromkeys(("first", "added", "factor", "before", "last"), pointer)

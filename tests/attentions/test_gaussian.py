@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from attentions.kernels import collisions, target_blocks
+from attentions.kernels.features import collisions
+from attentions.kernels.gathers import target_blocks
 from attentions.skyformer import SkyformerAttention
 from attentions.soft import SoftAttention
 from attentions.yoso import HashedAttention

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from attentions.dpfp import DPFPAttention
-from attentions.kernels.feature_maps import KERNELS, Elementwise, Reweighted, Taylor, Trigonometric, unit
-from attentions.kernels.linear_sums import FeatureMap, away_from_zero
-from attentions.kernels.recurrence import BLOCK
+from attentions.kernels.features.feature_maps import KERNELS, Elementwise, Reweighted, Taylor, Trigonometric, unit
+from attentions.kernels.features.linear_sums import FeatureMap, away_from_zero
+from attentions.kernels.recurrences.recurrence import BLOCK
 from attentions.rfa import RandomFeatureAttention
 from cab import PaddingMasks, Pattern, UserError, build_attention
 from cab.attention import DecodeState

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from attentions.kernels import cumulative_softmax_mean
-from attentions.kernels.cumulative_softmax_mean import BLOCK, read_cumulative_means
-from attentions.kernels.precision import neg_inf
+from attentions.kernels.common.precision import neg_inf
+from attentions.kernels.recurrences import cumulative_softmax_mean
+from attentions.kernels.recurrences.cumulative_softmax_mean import BLOCK, read_cumulative_means
 from attentions.linformer import LinformerAttention
 from cab import PaddingMasks, UserError, build_attention
 from cab.registry.registries import ATTENTIONS

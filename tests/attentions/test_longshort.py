@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attentions.kernels import window_layout
+from attentions.kernels.windows import window_layout
 from cab import UserError, build_attention
 from tests.attentions import agreement
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attentions.bases.recurrent import Recurrent
 from attentions.bases.token_shift import TokenShift
-from attentions.kernels.recurrence import recurrence
+from attentions.kernels.recurrences.recurrence import recurrence
 from attentions.rwkv7 import RWKV7Attention
 from cab import Attention, LayerPosition, PaddingMasks, UserError, build_attention
 from tests.attentions.agreement import (
@@ -62,7 +62,7 @@ def test_fast_form_is_the_readable_one(name: str, options: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("name", METHODS)
 def test_fast_form_is_the_readable_one_across_blocks_and_spans(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attentions.kernels.blocks.ON_CPU", 64 * 15)  # spans of one block
+    monkeypatch.setattr("attentions.kernels.common.blocks.ON_CPU", 64 * 15)  # spans of one block
     assert_forms_agree(make(name, "CS", **convolved(name)), 101, 0)
 
 

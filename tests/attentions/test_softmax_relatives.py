@@ -9,8 +9,8 @@ import torch
 
 from attentions.differential import DifferentialAttention
 from attentions.forgetting import ForgettingAttention
-from attentions.kernels import target_blocks
-from attentions.kernels.rotary import rotate
+from attentions.kernels.common.rotary import rotate
+from attentions.kernels.gathers import target_blocks
 from attentions.mla import LatentKeyValueAttention
 from attentions.nsa import NativeSparseAttention
 from cab import Attention, LayerPosition, UserError, build_attention

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask, flex_attention
 
-from attentions.kernels import window_flex, window_layout
-from attentions.kernels.window_attention import by_blocks, window_attention
-from attentions.kernels.window_flex import by_flex, flex_tiles, flex_works
-from attentions.kernels.window_layout import Distances, Slots, Window
+from attentions.kernels.windows import window_flex, window_layout
+from attentions.kernels.windows.window_attention import by_blocks, window_attention
+from attentions.kernels.windows.window_flex import by_flex, flex_tiles, flex_works
+from attentions.kernels.windows.window_layout import Distances, Slots, Window
 
 WINDOWS = [Window(3, 0), Window(0, 0, offset=9), Window(130, 5), Window(7, 7, segment=15), Window(400, 400)]
 CPU = torch.device("cpu")
