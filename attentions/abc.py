@@ -5,6 +5,8 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, r memory slots.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,7 +15,7 @@ from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.features.weighted_means import WeightedMeans
 from attentions.kernels.recurrences.causal_abc import causal_abc
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 
 
@@ -38,16 +40,8 @@ class ABCAttention(Attention):
 
     has_constant_size_state = True
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        num_landmarks: int = 16,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, num_landmarks: int = 16, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if num_landmarks < 1:
             raise UserError(f"num_landmarks must be at least 1, got {num_landmarks}")
         self.requires_right_padding = self.pattern is Pattern.CS  # so that a row begins with a token

@@ -5,6 +5,8 @@ Shapes: B batch, H heads, N tokens, E width of a head, S max_span, R ramp.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -14,7 +16,7 @@ from attentions.kernels.common.precision import neg_inf
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Distances, Window
 from cab import Pattern, register_attention
-from cab.attention import PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -48,18 +50,15 @@ class AdaptiveSpanAttention(SparseAttention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         max_span: int = 8192,
         ramp: int = 32,
         init_span: float = 0.0,
-        coefficient: float = 5e-7,
+        coefficient: float = 5e-07,
         include_self: bool = True,
         position: str = "learnt",
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if ramp < 1 or max_span < ramp:
             raise UserError(f"max_span must be at least the ramp, and that at least 1, got {max_span} and {ramp}")
         if not 0.0 <= init_span <= 1.0:
@@ -69,7 +68,7 @@ class AdaptiveSpanAttention(SparseAttention):
         if not include_self and self.pattern is Pattern.NS:
             raise UserError("include_self must be true in NS: there is no token before all others to leave out")
         self.max_span, self.ramp, self.coefficient, self.include_self = max_span, ramp, coefficient, include_self
-        self.reach = nn.Parameter(torch.full((num_heads,), init_span + (ramp + 0.5) / max_span))
+        self.reach = nn.Parameter(torch.full((self.num_heads,), init_span + (ramp + 0.5) / max_span))
         self.position = nn.Parameter(torch.randn(max_span, self.head_dim)) if position == "learnt" else None
 
     @classmethod

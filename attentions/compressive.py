@@ -5,6 +5,8 @@ Shapes: B batch, H heads, N tokens, D width, E head dimension, L segment, M memo
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -15,7 +17,7 @@ from attentions.kernels.windows.relative import segment_attention
 from attentions.mca import packed
 from attentions.transformer_xl import RelativeAttention
 from cab import Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import take_rows
 
@@ -56,17 +58,14 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         segment: int = 128,
         memory: int = 128,
         compressed: int = 128,
         factor: int = 3,
         position: str = "relative",
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         for name, size in {"segment": segment, "memory": memory, "compressed": compressed, "factor": factor}.items():
             if size < 1:
                 raise UserError(f"{name} must be at least 1, got {size}")
@@ -77,7 +76,7 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         self.segment, self.memory, self.slots, self.factor = segment, memory, compressed, factor
         tokens = segment + memory + factor - 2
         self.most_kept = tokens + compressed + tokens // factor
-        self.compress = nn.Conv1d(embed_dim, embed_dim, factor, stride=factor)
+        self.compress = nn.Conv1d(self.embed_dim, self.embed_dim, factor, stride=factor)
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -12,7 +14,8 @@ from attentions.kernels.recurrences import fla_kernels
 from attentions.kernels.recurrences.delta_rule import delta_rule
 from attentions.kernels.recurrences.fla_kernels import Form
 from attentions.ssd import step_map
-from cab import ParamGroupOverride, Pattern, register_attention
+from cab import ParamGroupOverride, register_attention
+from cab.attention import CommonArguments
 
 GAIN = 2**-2.5
 """Xavier gain of all maps of DeltaNet."""
@@ -55,26 +58,11 @@ class DeltaNetAttention(DeltaRule):
     """
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        negative_eigenvalues: bool = False,
-        conv_size: int = 4,
+        self, *, negative_eigenvalues: bool = False, conv_size: int = 4, **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(
-            pattern=pattern,
-            embed_dim=embed_dim,
-            num_heads=num_heads,
-            dropout=dropout,
-            conv_size=conv_size,
-            gain=GAIN,
-            out_gain=GAIN,
-        )
+        super().__init__(conv_size=conv_size, gain=GAIN, out_gain=GAIN, **common)
         self.largest_strength = 2.0 if negative_eigenvalues else 1.0
-        self.strength_proj = projection(embed_dim, num_heads, GAIN)
+        self.strength_proj = projection(self.embed_dim, self.num_heads, GAIN)
 
     def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
         """Compute the logits of the write strengths."""
@@ -117,32 +105,26 @@ class GatedDeltaNetAttention(DeltaRule):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         key_expansion: float = 0.75,
         value_expansion: float = 2.0,
         negative_eigenvalues: bool = False,
         conv_size: int = 4,
+        **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(
-            pattern=pattern,
-            embed_dim=embed_dim,
-            num_heads=num_heads,
-            dropout=dropout,
             key_expansion=key_expansion,
             value_expansion=key_expansion * value_expansion,
             gate=True,
             conv_size=conv_size,
             gain=None,
             out_gain=None,
+            **common,
         )
         self.largest_strength = 2.0 if negative_eigenvalues else 1.0
-        self.strength_proj = nn.Linear(embed_dim, num_heads)
+        self.strength_proj = nn.Linear(self.embed_dim, self.num_heads)
         nn.init.zeros_(self.strength_proj.bias)
-        self.log_rate = nn.Parameter(torch.empty(num_heads).uniform_(1e-3, 16.0).log())
-        self.step_proj = step_map(embed_dim, num_heads)
+        self.log_rate = nn.Parameter(torch.empty(self.num_heads).uniform_(1e-3, 16.0).log())
+        self.step_proj = step_map(self.embed_dim, self.num_heads)
 
     def param_group_overrides(self) -> dict[str, ParamGroupOverride]:
         """Exclude A and b_a from weight decay."""

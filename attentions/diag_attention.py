@@ -5,6 +5,8 @@ Shapes: B batch, H heads, N tokens, E width of a head, w width of a block.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,7 +17,7 @@ from attentions.kernels.common.precision import upcast
 from attentions.kernels.windows.grid2d import along_rows, in_rows
 from attentions.norm_attention import make_turns, turned, turned_by_matrices
 from cab import Pattern, UserError, register_attention
-from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 
 WEIGHTS = ("softmax", "rela")
 
@@ -44,22 +46,19 @@ class DiagAttention(SparseAttention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         block_size: int = 64,
         weights: str = "softmax",
         positions: str = "none",
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if block_size < 1:
             raise UserError(f"block_size must be at least 1, got {block_size}")
         if weights not in WEIGHTS:
             raise UserError(f"weights must be {' or '.join(WEIGHTS)}, got '{weights}'")
         self.block_size, self.is_softmax = block_size, weights == "softmax"
         self.most_kept = block_size - 1
-        self.norm = MergedNorm("none" if self.is_softmax else "simplerms", embed_dim)
+        self.norm = MergedNorm("none" if self.is_softmax else "simplerms", self.embed_dim)
         self.turns = make_turns(positions, self.head_dim)
 
     @classmethod

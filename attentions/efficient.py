@@ -5,13 +5,15 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
 from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.recurrences.cumulative_softmax_mean import read_cumulative_means
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 
 
 @register_attention("efficient", patterns="NS CS NC CC", complexity="n", paper="Shen et al. 2021")
@@ -26,8 +28,8 @@ class EfficientAttention(Attention):
 
     has_constant_size_state = True
 
-    def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         self.requires_right_padding = self.pattern is Pattern.CS  # so that a row begins with a token
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:

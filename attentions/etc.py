@@ -5,14 +5,16 @@ Shapes: B batch, H heads, N tokens, E head dimension, g global tokens, r radius,
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 
 from attentions.kernels.common.pieces import each_length, in_chunks, weighted
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Distances, Slots, Window
-from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks
+from cab import Attention, register_attention
+from cab.attention import CommonArguments, PaddingMasks
 from cab.errors import UserError
 
 PUBLISHED_GLOBALS, PUBLISHED_LENGTH = 230, 4096
@@ -51,15 +53,12 @@ class ETCAttention(Attention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         radius: int = 84,
         num_globals: int | None = None,
         max_distance: int = 12,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if min(radius, num_globals or 0, max_distance) < 0:
             raise UserError(
                 f"radius, num_globals and max_distance must be at least 0, got {radius}, {num_globals}, {max_distance}"
@@ -67,8 +66,8 @@ class ETCAttention(Attention):
         self.radius, self.num_globals, self.max_distance = radius, num_globals, max_distance
         # Distances of the long part, of the global part, long to global, global to long.
         count = 2 * (2 * max_distance + 1) + 2
-        self.label_key = nn.Parameter(nn.init.trunc_normal_(torch.empty(num_heads, count, self.head_dim), std=0.5))
-        self.label_bias = nn.Parameter(torch.zeros(num_heads, count))
+        self.label_key = nn.Parameter(nn.init.trunc_normal_(torch.empty(self.num_heads, count, self.head_dim), std=0.5))
+        self.label_bias = nn.Parameter(torch.zeros(self.num_heads, count))
 
     def count_globals(self, length: int) -> int:
         """Return the number of global tokens of a sequence."""

@@ -5,6 +5,8 @@ Shapes: B batch, H heads, N targets (sinks), M keys (sources), E width of a head
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
@@ -12,7 +14,7 @@ from attentions.bases.linearized import hide
 from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.recurrences.recurrence import recurrence
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -44,16 +46,8 @@ class FlowAttention(Attention):
 
     has_constant_size_state = True
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        competition_clamp: float | None = 1.0,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, competition_clamp: float | None = 1.0, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if competition_clamp is not None and competition_clamp <= 0.0:
             raise UserError(f"competition_clamp must be above 0, or none, got {competition_clamp}")
         self.competition_clamp = competition_clamp

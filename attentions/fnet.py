@@ -6,15 +6,15 @@ Shapes: B batch, N tokens, D width.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from attentions.kernels.common.pieces import each_length
 from attentions.kernels.common.precision import upcast
-from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks
+from cab import Attention, register_attention
+from cab.attention import CommonArguments, PaddingMasks
 from cab.errors import UserError
 
 
@@ -35,16 +35,8 @@ class FNetAttention(Attention):
 
     requires_right_padding = True
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        norm: str = "backward",
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, norm: str = "backward", **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if norm not in ("backward", "ortho"):
             raise UserError(f"norm must be 'backward' or 'ortho', got '{norm}'")
         self.norm = norm

@@ -5,6 +5,8 @@ Shapes: B batch, H heads, N tokens, E width of a head.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,8 +15,8 @@ from attentions.kernels.common.precision import upcast
 from attentions.kernels.common.softmax import masked_softmax
 from attentions.kernels.common.token_cache import no_tokens, unseen_tokens, with_tokens
 from attentions.kernels.gathers.target_blocks import sums_by_targets, unseen
-from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab import Attention, register_attention
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 
 
 @register_attention("forgetting", patterns="CS", complexity="n^2", paper="Lin et al. 2025")
@@ -28,9 +30,9 @@ class ForgettingAttention(Attention):
 
     requires_right_padding = True
 
-    def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        self.forget = nn.Linear(embed_dim, num_heads)
+    def __init__(self, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
+        self.forget = nn.Linear(self.embed_dim, self.num_heads)
 
     def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
         """Logarithms of the gate, [B, H, N]."""

@@ -6,6 +6,7 @@ Shapes: B batch, N tokens, D width, e = 2 D width of values and gate, s of queri
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from attentions.kernels.common.token_cache import no_tokens, with_tokens
 from attentions.kernels.gathers.key_blocks import in_order
 from attentions.kernels.gathers.target_blocks import sums_by_targets
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -42,16 +43,14 @@ class GatedAttentionUnit(Attention):
     parameter_budget = 0.13
     num_maps = 2
 
-    def __init__(
-        self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float, query_key_dim: int
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, query_key_dim: int, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if query_key_dim < 1:
             raise UserError(f"query_key_dim must be at least 1, got {query_key_dim}")
         self.query_key_dim = query_key_dim
-        self.gate_proj, self.v_proj = (nn.Linear(embed_dim, 2 * embed_dim) for _ in range(2))
-        self.z_proj = nn.Linear(embed_dim, query_key_dim)
-        self.out_proj = nn.Linear(2 * embed_dim, embed_dim)
+        self.gate_proj, self.v_proj = (nn.Linear(self.embed_dim, 2 * self.embed_dim) for _ in range(2))
+        self.z_proj = nn.Linear(self.embed_dim, query_key_dim)
+        self.out_proj = nn.Linear(2 * self.embed_dim, self.embed_dim)
         for linear in (self.gate_proj, self.v_proj, self.z_proj, self.out_proj):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
@@ -109,19 +108,8 @@ class QuadraticUnit(GatedAttentionUnit):
         ValueError: for options below 1.
     """
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        query_key_dim: int = 128,
-        scale_length: int = 512,
-    ) -> None:
-        super().__init__(
-            pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, query_key_dim=query_key_dim
-        )
+    def __init__(self, *, query_key_dim: int = 128, scale_length: int = 512, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(query_key_dim=query_key_dim, **common)
         if scale_length < 1:
             raise UserError(f"scale_length must be at least 1, got {scale_length}")
         self.scale_length = scale_length
@@ -190,19 +178,8 @@ class GroupedUnit(GatedAttentionUnit):
     has_constant_size_state = True
     num_maps = 4
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        group_size: int = 256,
-        query_key_dim: int = 128,
-    ) -> None:
-        super().__init__(
-            pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, query_key_dim=query_key_dim
-        )
+    def __init__(self, *, group_size: int = 256, query_key_dim: int = 128, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(query_key_dim=query_key_dim, **common)
         if group_size < 1:
             raise UserError(f"group_size must be at least 1, got {group_size}")
         self.group_size = group_size

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, Recurrent, Terms, check_positive, projection, xavier_linear
-from cab import Pattern, register_attention
+from cab import register_attention
+from cab.attention import CommonArguments
 
 GAIN = 2**-2.5
 """Xavier gain of all maps in flash-linear-attention at the time of the paper."""
@@ -36,30 +39,20 @@ class GatedLinearAttention(Recurrent):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         key_expansion: float = 0.5,
         gate_rank: int = 16,
         gate_temperature: float = 16.0,
         conv_size: int = 0,
+        **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(
-            pattern=pattern,
-            embed_dim=embed_dim,
-            num_heads=num_heads,
-            dropout=dropout,
-            key_expansion=key_expansion,
-            gate=True,
-            conv_size=conv_size,
-            gain=GAIN,
-            out_gain=GAIN,
+            key_expansion=key_expansion, gate=True, conv_size=conv_size, gain=GAIN, out_gain=GAIN, **common
         )
         check_positive(gate_rank=gate_rank, gate_temperature=gate_temperature)
         self.gate_temperature = gate_temperature
         self.decay_map = nn.Sequential(
-            projection(embed_dim, gate_rank, GAIN), xavier_linear(gate_rank, num_heads * self.key_width, gain=GAIN)
+            projection(self.embed_dim, gate_rank, GAIN),
+            xavier_linear(gate_rank, self.num_heads * self.key_width, gain=GAIN),
         )
 
     def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, Recurrent, Terms
-from cab import LayerPosition, Pattern, register_attention
-from cab.attention import SINGLE_LAYER
+from cab import LayerPosition, register_attention
+from cab.attention import SINGLE_LAYER, CommonArguments
 
 
 @register_attention("hgrn2", patterns="CS", complexity="n", paper="Qin et al. 2024")
@@ -34,21 +36,12 @@ class HGRN2Attention(Recurrent):
     normalised_together = True
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        layer_position: LayerPosition = SINGLE_LAYER,
-        conv_size: int = 0,
+        self, *, layer_position: LayerPosition = SINGLE_LAYER, conv_size: int = 0, **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(
-            pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, conv_size=conv_size
-        )
+        super().__init__(conv_size=conv_size, **common)
         self.bound: nn.Parameter | None = None
         if layer_position.index:
-            first = torch.full((num_heads, 1, self.key_width), layer_position.index / layer_position.num_layers)
+            first = torch.full((self.num_heads, 1, self.key_width), layer_position.index / layer_position.num_layers)
             self.bound = nn.Parameter(first.logit())
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, _position: Tensor) -> Terms:

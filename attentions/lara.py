@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
 from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.gathers.landmarks import average, segment_means, segments
 from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.padding import lengths
 
 
@@ -31,16 +33,8 @@ class LARAAttention(Attention):
 
     requires_right_padding = True
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        num_landmarks: int = 16,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, num_landmarks: int = 16, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if num_landmarks < 1:
             raise UserError(f"num_landmarks must be at least 1, got {num_landmarks}")
         self.num_landmarks = num_landmarks

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, Recurrent, Terms, projection
-from cab import LayerPosition, Pattern, UserError, register_attention
-from cab.attention import SINGLE_LAYER
+from cab import LayerPosition, UserError, register_attention
+from cab.attention import SINGLE_LAYER, CommonArguments
 
 VARIANTS = ("paper", "released", "repository")
 
@@ -47,26 +49,15 @@ class LightningAttention(Recurrent):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         layer_position: LayerPosition = SINGLE_LAYER,
         variant: str = "paper",
         lrpe: bool = True,
         conv_size: int = 0,
+        **common: Unpack[CommonArguments],
     ) -> None:
         if variant not in VARIANTS:
             raise UserError(f"unknown variant '{variant}': choose one of {', '.join(VARIANTS)}")
-        super().__init__(
-            pattern=pattern,
-            embed_dim=embed_dim,
-            num_heads=num_heads,
-            dropout=dropout,
-            gate=variant != "repository",
-            conv_size=conv_size,
-            norm_has_weight=False,
-        )
+        super().__init__(gate=variant != "repository", conv_size=conv_size, norm_has_weight=False, **common)
         self.variant = variant
         last = max(layer_position.num_layers - 1, 1)
         self.rate = 1 - (
@@ -77,11 +68,13 @@ class LightningAttention(Recurrent):
         self.theta: nn.Parameter | None = None
         if variant == "repository":
             self.gate_map = nn.Sequential(
-                projection(embed_dim, self.head_dim, 1.0), projection(self.head_dim, embed_dim, 1.0)
+                projection(self.embed_dim, self.head_dim, 1.0), projection(self.head_dim, self.embed_dim, 1.0)
             )
-            self.layer_norm = nn.LayerNorm(embed_dim)
+            self.layer_norm = nn.LayerNorm(self.embed_dim)
         elif lrpe and layer_position.index == 0:
-            self.theta = nn.Parameter(10_000 ** (-2 * torch.arange(embed_dim).view(num_heads, 1, -1) / embed_dim))
+            self.theta = nn.Parameter(
+                10_000 ** (-2 * torch.arange(self.embed_dim).view(self.num_heads, 1, -1) / self.embed_dim)
+            )
 
     @property
     def memory_width(self) -> int:

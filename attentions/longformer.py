@@ -5,6 +5,8 @@ Shapes: B batch, H heads, N tokens, D width, E width of a head, g global tokens,
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -14,7 +16,7 @@ from attentions.kernels.common.pieces import each_length
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Slots, Window
 from cab import Pattern, register_attention
-from cab.attention import PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -44,16 +46,13 @@ class LongformerAttention(SparseAttention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         window: int = 256,
         dilation: int = 1,
         num_globals: int = 1,
         share_global: bool = False,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if dilation < 1:
             raise UserError(f"dilation must be at least 1, got {dilation}")
         if min(window, num_globals) < 0:
@@ -63,7 +62,7 @@ class LongformerAttention(SparseAttention):
         self.has_own = self.pattern is Pattern.NS and num_globals > 0 and not share_global
         if self.has_own:
             for name in ("q", "k", "v"):
-                linear = nn.Linear(embed_dim, embed_dim)
+                linear = nn.Linear(self.embed_dim, self.embed_dim)
                 linear.load_state_dict(getattr(self, f"{name}_proj").state_dict())
                 self.add_module(f"global_{name}_proj", linear)
 

@@ -6,6 +6,8 @@ all chunks).
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 
@@ -14,7 +16,7 @@ from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Chunks, Distances, Slots, Window
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths, take_rows
 
@@ -108,22 +110,21 @@ class SegmentedLongShort(LongShort):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         num_landmarks: int = 16,
         window_size: int = 15,
         conv_kernel_size: int | None = None,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         self.window = Window(window_size // 2, window_size // 2, window_size)
         self.conv = None
         if conv_kernel_size is not None:
             if conv_kernel_size % 2 == 0:
                 raise UserError(f"conv_kernel_size must be odd, got {conv_kernel_size}")
             kernel, padding = (conv_kernel_size, 1), (conv_kernel_size // 2, 0)
-            self.conv = nn.Conv2d(num_heads, num_heads, kernel, padding=padding, groups=num_heads, bias=False)
+            self.conv = nn.Conv2d(
+                self.num_heads, self.num_heads, kernel, padding=padding, groups=self.num_heads, bias=False
+            )
             nn.init.zeros_(self.conv.weight)
         self.make_compression(num_landmarks)
 
@@ -175,23 +176,15 @@ class ChunkedLongShort(LongShort):
     """
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        window_size: int = 256,
-        chunk_size: int = 32,
-        chunk_rank: int = 1,
+        self, *, window_size: int = 256, chunk_size: int = 32, chunk_rank: int = 1, **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         self.chunks = Chunks(window_size, chunk_size, chunk_rank, before=0)
         self.num_distances = max(window_size, chunk_size)
-        self.key_position = nn.Linear(embed_dim, embed_dim, bias=False)
-        self.slot_position = nn.Linear(embed_dim, embed_dim)
-        self.content_bias = nn.Parameter(torch.zeros(num_heads, self.head_dim))
-        self.position_bias = nn.Parameter(torch.zeros(num_heads, self.head_dim))
+        self.key_position = nn.Linear(self.embed_dim, self.embed_dim, bias=False)
+        self.slot_position = nn.Linear(self.embed_dim, self.embed_dim)
+        self.content_bias = nn.Parameter(torch.zeros(self.num_heads, self.head_dim))
+        self.position_bias = nn.Parameter(torch.zeros(self.num_heads, self.head_dim))
         self.make_compression(chunk_rank)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: PaddingMasks, score: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ Shapes: B batch, H heads, N targets, M keys, D width, E head dimension, r landma
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from attentions.kernels.common.precision import upcast
 from attentions.kernels.gathers.latents import latent_attention, zero_empty_sources
 from attentions.kernels.recurrences.recurrence import recurrence
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -47,23 +48,14 @@ class LunaAttention(Attention):
 
     has_constant_size_state = True
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        num_landmarks: int = 32,
-        tie_kv: bool = True,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, num_landmarks: int = 32, tie_kv: bool = True, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if num_landmarks < 1:
             raise UserError(f"num_landmarks must be at least 1, got {num_landmarks}")
         self.requires_right_padding = self.pattern is Pattern.CS  # counts tokens
         if tie_kv:
             self.v_proj = self.k_proj
-        self.slots = nn.Parameter(torch.empty(num_landmarks, embed_dim))
+        self.slots = nn.Parameter(torch.empty(num_landmarks, self.embed_dim))
         nn.init.normal_(self.slots)  # as released: 1/sqrt(D), scaled by sqrt(D) like an embedding
         self.slots_q = self.make_map()
         if self.pattern is Pattern.CS:

@@ -6,6 +6,8 @@ rotary parts.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -15,7 +17,7 @@ from attentions.kernels.common.rotary import rotate
 from attentions.kernels.common.softmax import masked_softmax
 from attentions.kernels.common.token_cache import no_tokens, unseen_tokens, with_tokens
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -47,27 +49,23 @@ class LatentKeyValueAttention(Attention):
     requires_right_padding = True
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        kv_rank: int | None = None,
-        rotary_dim: int | None = None,
+        self, *, kv_rank: int | None = None, rotary_dim: int | None = None, **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        rank = max(1, min(4 * self.head_dim, embed_dim // 4)) if kv_rank is None else kv_rank
+        super().__init__(**common)
+        rank = max(1, min(4 * self.head_dim, self.embed_dim // 4)) if kv_rank is None else kv_rank
         rotary = max(self.head_dim // 4 * 2, 2) if rotary_dim is None else rotary_dim
         if rank < 1:
             raise UserError(f"kv_rank must be at least 1, got {rank}")
         if rotary < 2 or rotary % 2:
             raise UserError(f"rotary_dim must be even and at least 2, got {rotary}")
-        self.down = nn.Linear(embed_dim, rank, bias=False)
+        self.down = nn.Linear(self.embed_dim, rank, bias=False)
         self.norm = nn.RMSNorm(rank, eps=1e-6)
-        self.k_proj, self.v_proj = nn.Linear(rank, embed_dim, bias=False), nn.Linear(rank, embed_dim, bias=False)
-        self.q_rotary = nn.Linear(embed_dim, num_heads * rotary, bias=False)
-        self.k_rotary = nn.Linear(embed_dim, rotary, bias=False)
+        self.k_proj, self.v_proj = (
+            nn.Linear(rank, self.embed_dim, bias=False),
+            nn.Linear(rank, self.embed_dim, bias=False),
+        )
+        self.q_rotary = nn.Linear(self.embed_dim, self.num_heads * rotary, bias=False)
+        self.k_rotary = nn.Linear(self.embed_dim, rotary, bias=False)
         for linear in (self.down, self.k_proj, self.v_proj, self.q_rotary, self.k_rotary):
             nn.init.xavier_uniform_(linear.weight, gain=2**-0.5)
         for linear in (self.q_proj, self.out_proj):

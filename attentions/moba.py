@@ -5,6 +5,8 @@ Shapes: B batch, H heads, N tokens, E width of a head, J blocks.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -23,7 +25,7 @@ from attentions.kernels.gathers.key_blocks import (
 )
 from attentions.kernels.gathers.target_blocks import sums_by_targets
 from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 from cab.padding import lengths
 
 
@@ -47,17 +49,8 @@ class BlockMixtureAttention(Attention):
 
     requires_right_padding = True
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        block_size: int = 512,
-        top_k: int = 3,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, block_size: int = 512, top_k: int = 3, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         for name, number in (("block_size", block_size), ("top_k", top_k)):
             if number < 1:
                 raise UserError(f"{name} must be at least 1, got {number}")

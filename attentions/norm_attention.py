@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from attentions.kernels.common.spans import over_chunks
 from attentions.kernels.features.lrpe import ReflectedTurns
 from attentions.kernels.recurrences.recurrence import recurrence
 from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.padding import lengths
 
 KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -53,19 +54,16 @@ class NormAttention(Attention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         kernel: str = "elu1",
         norm: str = "simplerms",
         positions: str = "none",
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if kernel not in KERNELS:
             raise UserError(f"kernel must be one of {', '.join(KERNELS)}, got '{kernel}'")
         self.kernel = KERNELS[kernel]
-        self.norm = MergedNorm(norm, embed_dim)
+        self.norm = MergedNorm(norm, self.embed_dim)
         self.turns = make_turns(positions, self.head_dim)
 
     def features(self, x: Tensor, start: Tensor | None = None) -> Tensor:

@@ -5,6 +5,8 @@ Shapes: B batch, H heads, N tokens, E head dimension, l and d size and stride of
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -16,8 +18,8 @@ from attentions.kernels.gathers.target_blocks import sums_by_targets
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Window
 from attentions.mca import packed
-from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab import Attention, register_attention
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -71,10 +73,6 @@ class NativeSparseAttention(Attention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         block_size: int = 64,
         num_blocks: int = 16,
         window_size: int = 512,
@@ -83,8 +81,9 @@ class NativeSparseAttention(Attention):
         compression: str = "mlp",
         separate_kv: bool = True,
         num_kv_heads: int | None = None,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         sizes = {"block_size": block_size, "window_size": window_size, "compress_stride": compress_stride}
         for name, size in sizes.items():
             if size < 1:
@@ -98,14 +97,14 @@ class NativeSparseAttention(Attention):
             )
         if compression not in ("mlp", "mean"):
             raise UserError(f"compression must be 'mlp' or 'mean', got '{compression}'")
-        self.num_kv_heads = _published_groups(num_heads) if num_kv_heads is None else num_kv_heads
-        if self.num_kv_heads < 1 or num_heads % self.num_kv_heads:
-            raise UserError(f"num_kv_heads must divide the {num_heads} heads, got {num_kv_heads}")
+        self.num_kv_heads = _published_groups(self.num_heads) if num_kv_heads is None else num_kv_heads
+        if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
+            raise UserError(f"num_kv_heads must divide the {self.num_heads} heads, got {num_kv_heads}")
         self.block_size, self.num_blocks, self.window_size = block_size, num_blocks, window_size
         self.compress_size, self.compress_stride = compress_size, compress_stride
         self.separate_kv = separate_kv
         self.k_proj, self.v_proj = self.new_projection(), self.new_projection()
-        self.gate = nn.Linear(embed_dim, BRANCHES * num_heads)
+        self.gate = nn.Linear(self.embed_dim, BRANCHES * self.num_heads)
         self.compress_k = self.compress_v = None
         if compression == "mlp":
             self.compress_k, self.compress_v = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from attentions.bases.linearized import LinearizedAttention, Where, hide
 from attentions.kernels.common.precision import neg_inf
 from attentions.kernels.features.exponential_features import KeyMeans, read_features
 from cab import Pattern, UserError, register_attention
-from cab.attention import DecodeState, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, SoftmaxLimit
 from cab.errors import UnsupportedError
 
 RELEASED_OFFSET = 1e-4
@@ -53,16 +54,9 @@ class PerformerAttention(LinearizedAttention):
     weights: Tensor
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        num_features: int = 16,
-        denominator_floor: float = 0.0,
+        self, *, num_features: int = 16, denominator_floor: float = 0.0, **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if num_features < 1:
             raise UserError(f"num_features must be at least 1, got {num_features}")
         if denominator_floor < 0:
@@ -74,7 +68,7 @@ class PerformerAttention(LinearizedAttention):
         self.num_features = num_features
         self.denominator_floor = denominator_floor
         self.smallest_denominator = denominator_floor or LinearizedAttention.smallest_denominator
-        self.register_buffer("weights", orthogonal_gaussians(num_heads, num_features, self.head_dim))
+        self.register_buffer("weights", orthogonal_gaussians(self.num_heads, num_features, self.head_dim))
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit:

@@ -5,6 +5,8 @@ Shapes: B batch, H heads, N tokens, E width of a head, S pooled tokens, w kernel
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -15,7 +17,7 @@ from attentions.kernels.windows.tiles import Tile, tiled_attention
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Window
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 BLOCK = 128
@@ -45,17 +47,14 @@ class PoolingformerAttention(Attention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         window: int = 128,
         pooled_window: int = 512,
         kernel_size: int = 5,
         stride: int = 4,
         pooling: str = "ldconv",
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if min(window, pooled_window) < 0 or stride < 1:
             raise UserError(
                 f"window and pooled_window must be at least 0 and stride at least 1, "
@@ -70,7 +69,7 @@ class PoolingformerAttention(Attention):
         self.window, self.pooled_window, self.kernel_size, self.stride = window, pooled_window, kernel_size, stride
         self.kernels: nn.Parameter | None = None
         if pooling == "ldconv" and pooled_window:
-            self.kernels = nn.Parameter(torch.empty(2, num_heads, self.head_dim, kernel_size))
+            self.kernels = nn.Parameter(torch.empty(2, self.num_heads, self.head_dim, kernel_size))
             for kernel in self.kernels.flatten(0, 1):
                 nn.init.xavier_uniform_(kernel)
 

@@ -6,6 +6,7 @@ Shapes: B batch, H heads, N tokens, E width of a head, u selected queries, s sam
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 
 from attentions.kernels.common.precision import accumulation_dtype
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -55,16 +56,13 @@ class ProbSparseAttention(Attention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         factor: int = 5,
         mean_over: str = "sample",
         sampled: str = "shared",
         mix: bool = False,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if factor < 1:
             raise UserError(f"factor must be at least 1, got {factor}")
         if mean_over not in ("sample", "length"):

@@ -5,6 +5,8 @@ Shapes: B batch, H heads, R rounds, N tokens, E head dimension, m tokens per chu
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -13,7 +15,7 @@ from attentions.bases.bucketed import BucketedAttention
 from attentions.kernels.windows.buckets import Reach
 from attentions.kernels.windows.sorted_chunks import chunk_attention
 from cab import Pattern, register_attention
-from cab.attention import PaddingMasks
+from cab.attention import CommonArguments, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -52,17 +54,14 @@ class ReformerAttention(BucketedAttention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         num_buckets: int = 64,
         chunk_size: int = 64,
         rounds: int = 2,
         key_norm: str = "scaled",
         keys: str | None = None,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if num_buckets < 2 or num_buckets % 2:
             raise UserError(f"num_buckets must be even and at least 2, got {num_buckets}")
         if chunk_size < 1 or rounds < 1:

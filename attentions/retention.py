@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, Recurrent, Terms
-from cab import Pattern, UserError, register_attention
+from cab import UserError, register_attention
+from cab.attention import CommonArguments
 
 
 @register_attention("retention", patterns="CS", complexity="n", paper="Sun et al. 2023")
@@ -39,27 +42,15 @@ class RetentionAttention(Recurrent):
     norm_eps = 1e-6
     parameter_budget = 0.25  # 8 D^2 per layer, as published: 23.1% of GPT-2
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        value_expansion: float = 2.0,
-        conv_size: int = 0,
-    ) -> None:
+    def __init__(self, *, value_expansion: float = 2.0, conv_size: int = 0, **common: Unpack[CommonArguments]) -> None:
         super().__init__(
-            pattern=pattern,
-            embed_dim=embed_dim,
-            num_heads=num_heads,
-            dropout=dropout,
             value_expansion=value_expansion,
             gate=True,
             conv_size=conv_size,
-            gain=2**-2.5,
-            out_gain=2**-1,
+            gain=2 ** (-2.5),
+            out_gain=2 ** (-1),
             norm_has_weight=False,
+            **common,
         )
         if self.key_width % 2:
             raise UserError(

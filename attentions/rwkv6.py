@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from attentions.bases.recurrent import Extras, Terms, check_positive
 from attentions.bases.token_shift import TokenShift
 from attentions.kernels.recurrences.fla_kernels import Form
-from cab import LayerPosition, Pattern, register_attention
-from cab.attention import SINGLE_LAYER
+from cab import LayerPosition, register_attention
+from cab.attention import SINGLE_LAYER, CommonArguments
 
 MIXED = 5
 """Number of mixtures of a token and the previous one: for the decay, k, v, r and the gate."""
@@ -50,38 +50,35 @@ class RWKV6Attention(TokenShift):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         layer_position: LayerPosition = SINGLE_LAYER,
         mix_rank: int = 32,
         decay_rank: int = 64,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         check_positive(mix_rank=mix_rank, decay_rank=decay_rank)
         last, rest = (
             layer_position.index / max(layer_position.num_layers - 1, 1),
             1 - layer_position.index / layer_position.num_layers,
         )
-        place = torch.arange(embed_dim) / embed_dim
+        place = torch.arange(self.embed_dim) / self.embed_dim
         ramp, slow = 1 - place**rest, 1 - place ** (rest / 2)
         self.mix = nn.Parameter(torch.stack([ramp, ramp, ramp - 0.3 * last, slow, slow]))
         self.mix_of_mix = nn.Parameter(ramp.clone())
-        self.mix_in = nn.Parameter(torch.zeros(embed_dim, MIXED * mix_rank))
-        self.mix_out = nn.Parameter(torch.empty(MIXED, mix_rank, embed_dim).uniform_(-0.01, 0.01))
-        place = torch.arange(embed_dim) / max(embed_dim - 1, 1)
+        self.mix_in = nn.Parameter(torch.zeros(self.embed_dim, MIXED * mix_rank))
+        self.mix_out = nn.Parameter(torch.empty(MIXED, mix_rank, self.embed_dim).uniform_(-0.01, 0.01))
+        place = torch.arange(self.embed_dim) / max(self.embed_dim - 1, 1)
         self.decay = nn.Parameter(-6 + 5 * place ** (0.7 + 1.3 * last))
-        self.decay_in = nn.Parameter(torch.zeros(embed_dim, decay_rank))
-        self.decay_out = nn.Parameter(torch.empty(decay_rank, embed_dim).uniform_(-0.01, 0.01))
-        zigzag = 0.1 * ((torch.arange(embed_dim) + 1) % 3 - 1)
-        self.bonus = nn.Parameter((last * (1 - place) + zigzag).view(num_heads, 1, self.key_width))
-        self.gate_proj = nn.Linear(embed_dim, embed_dim, bias=False)
+        self.decay_in = nn.Parameter(torch.zeros(self.embed_dim, decay_rank))
+        self.decay_out = nn.Parameter(torch.empty(decay_rank, self.embed_dim).uniform_(-0.01, 0.01))
+        zigzag = 0.1 * ((torch.arange(self.embed_dim) + 1) % 3 - 1)
+        self.bonus = nn.Parameter((last * (1 - place) + zigzag).view(self.num_heads, 1, self.key_width))
+        self.gate_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=False)
         nn.init.orthogonal_(self.gate_proj.weight, gain=0.1)
         self.initialize_projections(key_gain=0.1)
         weight = ((layer_position.index + 1) / layer_position.num_layers) ** 0.7
-        self.norm_weight = nn.Parameter(torch.full((num_heads, 1, self.value_width), weight))
-        self.norm_bias = nn.Parameter(torch.zeros(num_heads, 1, self.value_width))
+        self.norm_weight = nn.Parameter(torch.full((self.num_heads, 1, self.value_width), weight))
+        self.norm_bias = nn.Parameter(torch.zeros(self.num_heads, 1, self.value_width))
 
     # --- the previous token -------------------------------------------------------------------------------
 

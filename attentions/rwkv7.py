@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,8 @@ from attentions.kernels.features.feature_maps import unit
 from attentions.kernels.recurrences import fla_kernels
 from attentions.kernels.recurrences.fla_kernels import Form
 from attentions.kernels.recurrences.generalized_delta_rule import generalized_delta_rule
-from cab import LayerPosition, Pattern, register_attention
-from cab.attention import SINGLE_LAYER
+from cab import LayerPosition, register_attention
+from cab.attention import SINGLE_LAYER, CommonArguments
 
 FASTEST = math.exp(-0.5)
 """Largest rate of decay: a feature retains at least exp(-exp(-1/2)) = 0.545 per token."""
@@ -60,36 +60,33 @@ class RWKV7Attention(TokenShift):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         layer_position: LayerPosition = SINGLE_LAYER,
         decay_rank: int | None = None,
         rate_rank: int | None = None,
         gate_rank: int | None = None,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        decay_rank = default_rank(2.5, embed_dim) if decay_rank is None else decay_rank
-        rate_rank = default_rank(2.5, embed_dim) if rate_rank is None else rate_rank
-        gate_rank = default_rank(5.0, embed_dim) if gate_rank is None else gate_rank
+        super().__init__(**common)
+        decay_rank = default_rank(2.5, self.embed_dim) if decay_rank is None else decay_rank
+        rate_rank = default_rank(2.5, self.embed_dim) if rate_rank is None else rate_rank
+        gate_rank = default_rank(5.0, self.embed_dim) if gate_rank is None else gate_rank
         check_positive(decay_rank=decay_rank, rate_rank=rate_rank, gate_rank=gate_rank)
         late, rest = (
             layer_position.index / max(layer_position.num_layers - 1, 1),
             1 - layer_position.index / layer_position.num_layers,
         )
-        place = torch.arange(embed_dim) / embed_dim
+        place = torch.arange(self.embed_dim) / self.embed_dim
         powers = torch.tensor([0.2, 0.9, 0.7, 0.7, 0.9, 0.2])  # of r, w, k, v, a, g
         self.mix = nn.Parameter(1 - place ** (powers * rest).unsqueeze(1))
-        place = torch.arange(embed_dim) / max(embed_dim - 1, 1)
-        within = torch.linspace(-1, 1, self.key_width).repeat(num_heads)
+        place = torch.arange(self.embed_dim) / max(self.embed_dim - 1, 1)
+        within = torch.linspace(-1, 1, self.key_width).repeat(self.num_heads)
         zigzag = within * within.abs()
         self.decay = nn.Parameter(-5.5 + 6 * place ** (1 + late**0.3) + 2.5 * zigzag)
         self.rate = nn.Parameter(-0.39 + 0.3 * zigzag + 0.4 * place)
-        self.decay_in, self.decay_out = low_rank(embed_dim, decay_rank)
-        self.rate_in, self.rate_out = low_rank(embed_dim, rate_rank)
-        self.gate_in, self.gate_out = low_rank(embed_dim, gate_rank)
-        of_head = (num_heads, 1, self.key_width)
+        self.decay_in, self.decay_out = low_rank(self.embed_dim, decay_rank)
+        self.rate_in, self.rate_out = low_rank(self.embed_dim, rate_rank)
+        self.gate_in, self.gate_out = low_rank(self.embed_dim, gate_rank)
+        of_head = (self.num_heads, 1, self.key_width)
         self.removed = nn.Parameter((0.76 - 0.1 * place).view(of_head))
         self.replaced = nn.Parameter(torch.full(of_head, 1.02))
         self.bonus = nn.Parameter(torch.full(of_head, -0.04))

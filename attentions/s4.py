@@ -6,7 +6,7 @@ Shapes: B batch, L length, D width, N state_size, M = N / 2 modes, two of which 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from attentions.kernels.common.pieces import at_once, recompute_upcast
 from attentions.kernels.common.precision import accumulation_dtype, upcast
 from attentions.kernels.recurrences.matrix_powers import answers_of_powers
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.training import ParamGroupOverride
 
@@ -53,16 +53,8 @@ class S4Attention(Attention):
     requires_right_padding = True
     has_constant_size_state = True
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        state_size: int = 64,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, state_size: int = 64, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if state_size < 2 or state_size % 2:
             raise UserError(f"state_size must be even and at least 2, got {state_size}")
         self.state_size = state_size

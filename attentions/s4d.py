@@ -6,7 +6,7 @@ Shapes: B batch, L length, D width, c channels, M = state_size / 2 complex modes
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from attentions.kernels.common.precision import accumulation_dtype
 from attentions.kernels.recurrences.block_readout import read_blocks
 from attentions.kernels.recurrences.diagonal_recurrence import diagonal_scan
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import compact_rows, lengths
 
@@ -58,24 +58,21 @@ class S4DAttention(Attention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         state_size: int = 16,
         channels: int | None = None,
         bidirectional: bool = True,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if state_size < 2 or state_size % 2:
             raise UserError(f"state_size must be even and at least 2, got {state_size}")
         if channels is not None and channels < 1:
             raise UserError(f"channels must be at least 1, got {channels}")
         self.state_size = state_size
-        self.channels = num_heads if channels is None else channels
+        self.channels = self.num_heads if channels is None else channels
         self.bidirectional = bidirectional and self.pattern is Pattern.NS
         self.make_state_space()
-        self.out_proj = nn.Linear(self.channels * embed_dim, embed_dim)
+        self.out_proj = nn.Linear(self.channels * self.embed_dim, self.embed_dim)
 
     def make_projections(self) -> None:
         """No query, key or value."""

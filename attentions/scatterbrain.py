@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.features.exponential_features import KeyMeans
 from attentions.performer import orthogonal_gaussians
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -57,24 +58,15 @@ class ScatterbrainAttention(Attention):
     has_constant_size_state = True
     weights: Tensor
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        window: int = 16,
-        num_features: int = 16,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, window: int = 16, num_features: int = 16, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if window < 0:
             raise UserError(f"window must not be negative, got {window}")
         if num_features < 2 or num_features % 2:
             raise UserError(f"num_features must be even and at least 2, got {num_features}")
         self.window, self.num_features = window, num_features
         self.window_after = 0 if self.pattern is Pattern.CS else window
-        half = orthogonal_gaussians(num_heads, num_features // 2, self.head_dim)
+        half = orthogonal_gaussians(self.num_heads, num_features // 2, self.head_dim)
         self.register_buffer("weights", torch.cat([half, -half], dim=1))
 
     @classmethod

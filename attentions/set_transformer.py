@@ -5,13 +5,15 @@ Shapes: B batch, H heads, N targets, M keys, D width, E head dimension, m induci
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.kernels.gathers.latents import latent_attention, zero_empty_sources
-from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab import Attention, register_attention
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 
 
@@ -43,23 +45,14 @@ class SetTransformerAttention(Attention):
     has_constant_size_state = True
     parameter_budget = 0.18  # two maps of the points and their feed-forward layer, as published
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        num_inducing: int = 32,
-        feedforward: bool = True,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, num_inducing: int = 32, feedforward: bool = True, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if num_inducing < 1:
             raise UserError(f"num_inducing must be at least 1, got {num_inducing}")
-        self.inducing = nn.Parameter(torch.empty(num_heads, num_inducing, self.head_dim))
+        self.inducing = nn.Parameter(torch.empty(self.num_heads, num_inducing, self.head_dim))
         nn.init.normal_(self.inducing)  # the released 0.02 makes all points start as the mean of all tokens
-        self.slot_k, self.slot_v = nn.Linear(embed_dim, embed_dim), nn.Linear(embed_dim, embed_dim)
-        self.slot_layer = nn.Linear(embed_dim, embed_dim) if feedforward else None
+        self.slot_k, self.slot_v = nn.Linear(self.embed_dim, self.embed_dim), nn.Linear(self.embed_dim, self.embed_dim)
+        self.slot_layer = nn.Linear(self.embed_dim, self.embed_dim) if feedforward else None
         for linear in (self.slot_k, self.slot_v):
             nn.init.xavier_uniform_(linear.weight, gain=2**-0.5)
             nn.init.zeros_(linear.bias)

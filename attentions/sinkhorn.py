@@ -5,6 +5,8 @@ Shapes: B batch, H heads, N tokens, E width of a head, J blocks, b tokens of a b
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -14,7 +16,7 @@ from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.common.token_cache import no_tokens, with_tokens
 from attentions.kernels.gathers.key_blocks import block_means, in_order
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -47,17 +49,9 @@ class SinkhornAttention(Attention):
     requires_right_padding = True
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        block_size: int = 64,
-        iterations: int = 8,
-        temperature: float = 0.75,
+        self, *, block_size: int = 64, iterations: int = 8, temperature: float = 0.75, **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if block_size < 1 or iterations < 1:
             raise UserError(f"block_size and iterations must be at least 1, got {block_size} and {iterations}")
         if not temperature > 0.0:

@@ -5,13 +5,15 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, r landmarks.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.features.gaussian import gaussian, gaussian_sums, solve_regularised
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -43,17 +45,8 @@ class SkyformerAttention(Attention):
 
     places: Tensor
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        num_landmarks: int = 128,
-        ridge: float = 0.1,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, num_landmarks: int = 128, ridge: float = 0.1, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if num_landmarks < 2:
             raise UserError(f"num_landmarks must be at least 2, got {num_landmarks}")
         if ridge <= 0.0:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from attentions.kernels.windows.tiles import Tile, tiled_attention
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Window
 from cab import Pattern, register_attention
-from cab.attention import SoftmaxLimit
+from cab.attention import CommonArguments, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -50,16 +50,13 @@ class SparseTransformerAttention(SparseAttention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         layout: str = "fixed",
         stride: int = 128,
         summary: int = 32,
         spread: str = "merged",
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if layout not in ("strided", "fixed"):
             raise UserError(f"layout must be 'strided' or 'fixed', got '{layout}'")
         check_spread(spread)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, Recurrent, Terms, check_positive
-from cab import ParamGroupOverride, Pattern, register_attention
+from cab import ParamGroupOverride, register_attention
+from cab.attention import CommonArguments
 
 STEP_MIN, STEP_MAX = 1e-3, 1e-1
 """Range of softplus(b) at initialization, uniform in the logarithm."""
@@ -46,20 +48,13 @@ class SSDAttention(Recurrent):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         state_size: int = 128,
         value_expansion: float = 2.0,
         conv_size: int = 4,
+        **common: Unpack[CommonArguments],
     ) -> None:
         check_positive(state_size=state_size)
         super().__init__(
-            pattern=pattern,
-            embed_dim=embed_dim,
-            num_heads=num_heads,
-            dropout=dropout,
             key_width=state_size,
             value_expansion=value_expansion,
             gate=True,
@@ -68,10 +63,11 @@ class SSDAttention(Recurrent):
             gain=None,
             out_gain=None,
             shares_keys=True,
+            **common,
         )
-        self.log_rate = nn.Parameter(torch.empty(num_heads).uniform_(1.0, 16.0).log())
-        self.skip = nn.Parameter(torch.ones(num_heads))
-        self.step_proj = step_map(embed_dim, num_heads)
+        self.log_rate = nn.Parameter(torch.empty(self.num_heads).uniform_(1.0, 16.0).log())
+        self.skip = nn.Parameter(torch.ones(self.num_heads))
+        self.step_proj = step_map(self.embed_dim, self.num_heads)
 
     def param_group_overrides(self) -> dict[str, ParamGroupOverride]:
         """Exclude A, D and b from weight decay."""

@@ -6,6 +6,7 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, L the longest le
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from attentions.kernels.common.precision import upcast
 from attentions.kernels.common.softmax import masked_softmax
 from attentions.kernels.gathers.target_blocks import sums_by_targets, unseen
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -55,17 +56,9 @@ class SynthesizerAttention(Attention):
     minor: Tensor
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        variant: str = "dense",
-        max_length: int = 8192,
-        rank: int = 16,
+        self, *, variant: str = "dense", max_length: int = 8192, rank: int = 16, **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if variant not in VARIANTS:
             raise UserError(f"unknown variant '{variant}': choose one of {', '.join(VARIANTS)}")
         for name, size in (("max_length", max_length), ("rank", rank)):
@@ -81,10 +74,13 @@ class SynthesizerAttention(Attention):
         width = math.isqrt(max_length)
         shapes: dict[str, dict[str, tuple[int, ...]]] = {
             "dense": {"scores": (self.head_dim, max_length)},
-            "random": {"scores": (num_heads, max_length, max_length)},
+            "random": {"scores": (self.num_heads, max_length, max_length)},
             "factorized_dense": {"major": (self.head_dim, -(-max_length // width)), "minor": (self.head_dim, width)},
-            "factorized_random": {"scores": (num_heads, max_length, rank), "columns": (num_heads, max_length, rank)},
-            "random_plus": {"scores": (num_heads, max_length, max_length)},
+            "factorized_random": {
+                "scores": (self.num_heads, max_length, rank),
+                "columns": (self.num_heads, max_length, rank),
+            },
+            "random_plus": {"scores": (self.num_heads, max_length, max_length)},
         }
         for name, shape in shapes[variant].items():
             self.register_parameter(name, nn.Parameter(torch.zeros(shape)))

@@ -6,7 +6,7 @@ Shapes: B batch, H heads, N targets, M keys, E head dimension, m hashes, tau hyp
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from attentions.bases.pairwise import PairwiseAttention
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.features.collisions import collision_counts, collision_sums
-from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab import Attention, register_attention
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -77,16 +77,9 @@ class YosoExpectation(PairwiseAttention, HashedAttention):
     """
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        hash_length: int | None = None,
-        gradient: str = "published",
+        self, *, hash_length: int | None = None, gradient: str = "published", **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if gradient not in ("published", "exact"):
             raise UserError(f"gradient must be 'published' or 'exact', got '{gradient}'")
         self.hash_length, self.gradient = hash_length, gradient
@@ -143,16 +136,9 @@ class YosoAttention(HashedAttention):
     hyperplanes: Tensor
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        num_hashes: int = 32,
-        hash_length: int | None = None,
+        self, *, num_hashes: int = 32, hash_length: int | None = None, **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if num_hashes < 1:
             raise UserError(f"num_hashes must be at least 1, got {num_hashes}")
         self.num_hashes, self.hash_length = num_hashes, hash_length

@@ -5,6 +5,8 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
@@ -12,7 +14,7 @@ from attentions.kernels.common.precision import upcast
 from attentions.kernels.common.token_cache import no_tokens, unseen_tokens, with_tokens
 from attentions.kernels.gathers.target_blocks import sums_by_targets, unseen
 from cab import Attention, Pattern
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.padding import lengths
 
 
@@ -23,8 +25,8 @@ class PairwiseAttention(Attention):
     keeps every key and value.
     """
 
-    def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         self.requires_right_padding = self.pattern is Pattern.CS  # tokens are counted
 
     def weigh(self, query: Tensor, key: Tensor, unseen: Tensor | None, count: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ Shapes: B batch, H heads, N tokens, K key width and V value width per head.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,8 @@ from attentions.kernels.common.spans import over_chunks
 from attentions.kernels.recurrences import fla_kernels
 from attentions.kernels.recurrences.fla_kernels import Form
 from attentions.kernels.recurrences.recurrence import recurrence
-from cab import Attention, Pattern, UserError
-from cab.attention import DecodeState, PaddingMasks
+from cab import Attention, UserError
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.padding import lengths
 
 Extras = Mapping[str, Tensor]
@@ -92,10 +92,6 @@ class Recurrent(Attention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         key_expansion: float = 1.0,
         value_expansion: float = 1.0,
         key_width: int | None = None,
@@ -103,28 +99,29 @@ class Recurrent(Attention):
         shares_keys: bool = False,
         conv_size: int = 0,
         conv_bias: bool = False,
-        gain: float | None = 2**-0.5,
+        gain: float | None = 2 ** (-0.5),
         out_gain: float | None = 1.0,
         norm_has_weight: bool = True,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         check_positive(key_expansion=key_expansion, value_expansion=value_expansion)
         if conv_size < 0 or conv_size == 1:
             raise UserError(f"conv_size must be 0 for no convolution, or at least 2, got {conv_size}")
         self.key_width = max(1, round(key_expansion * self.head_dim)) if key_width is None else key_width
         self.value_width = max(1, round(value_expansion * self.head_dim))
-        self.key_heads = 1 if shares_keys else num_heads
+        self.key_heads = 1 if shares_keys else self.num_heads
         self.conv_size = conv_size
-        keys, values = self.key_heads * self.key_width, num_heads * self.value_width
-        self.q_proj = projection(embed_dim, keys, gain)
-        self.k_proj = projection(embed_dim, keys, gain)
-        self.v_proj = projection(embed_dim, values, gain)
-        self.out_proj = projection(values, embed_dim, out_gain)
+        keys, values = self.key_heads * self.key_width, self.num_heads * self.value_width
+        self.q_proj = projection(self.embed_dim, keys, gain)
+        self.k_proj = projection(self.embed_dim, keys, gain)
+        self.v_proj = projection(self.embed_dim, values, gain)
+        self.out_proj = projection(values, self.embed_dim, out_gain)
         if gate:
-            self.gate_proj = projection(embed_dim, values, gain)
+            self.gate_proj = projection(self.embed_dim, values, gain)
         weights = torch.ones(values if self.normalised_together else self.value_width)
         self.norm_weight = nn.Parameter(weights) if norm_has_weight else None
-        shapes = [(self.key_heads, self.key_width)] * 2 + [(num_heads, self.value_width)]
+        shapes = [(self.key_heads, self.key_width)] * 2 + [(self.num_heads, self.value_width)]
         convolutions = [ShortConvolution(*shape, conv_size, bias=conv_bias) for shape in shapes if conv_size]
         self.convolutions = nn.ModuleDict(dict(zip(CONVOLVED, convolutions, strict=False)))
 
