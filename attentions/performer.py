@@ -43,7 +43,7 @@ class PerformerAttention(LinearizedAttention):
     Args:
         num_features: random features r of each head.
         denominator_floor: 0 is the method. The released code has 0.1 together with features
-            (exp(W x - |x|^2 / 2 - max) + 1e-4) / sqrt(r), the maximum over all features (and keys); any
+            (exp(W x - |x|^2 / 2 - max W x) + 1e-4) / sqrt(r), the maximum over all features (and keys); any
             value above 0 does the same. Not in CS, where the released code sees the future.
 
     Raises:
@@ -80,13 +80,19 @@ class PerformerAttention(LinearizedAttention):
         x = x * self.head_dim**-0.25
         return x @ self.weights.to(x.dtype).transpose(-2, -1) - x.square().sum(dim=-1, keepdim=True) / 2
 
+    def released_logarithms(self, x: Tensor, padding: Tensor | None, dim: tuple[int, ...]) -> Tensor:
+        """Subtract the largest W x over ``dim`` from the logarithms, as the released code does."""
+        squares = x.square().sum(dim=-1, keepdim=True) * self.scale / 2
+        logs = self.logarithms(x)
+        largest = hide(logs + squares, padding, neg_inf()).amax(dim=dim, keepdim=True)
+        return hide(logs, padding, neg_inf()) - largest
+
     # --- all keys: two softmaxes, or sums as released ----------------------------------------------------
 
     def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> DecodeState:
         """Of each feature the mean value, ``means`` [B, H, r, E], and the log of its sum, ``log_mass`` [B, H, r]."""
         if self.denominator_floor:
-            logs = hide(self.logarithms(key), padding, neg_inf())
-            return super().summarise(logs - logs.detach().amax(dim=(-2, -1), keepdim=True), value, padding, where)
+            return super().summarise(self.released_logarithms(key, padding, dim=(-2, -1)), value, padding, where)
         hidden = None
         if padding is not None:
             hidden = torch.zeros_like(padding, dtype=key.dtype).masked_fill_(padding, neg_inf())
@@ -100,8 +106,7 @@ class PerformerAttention(LinearizedAttention):
 
     def read(self, query: Tensor, summary: DecodeState, where: Where) -> Tensor:
         if self.denominator_floor:
-            logs = self.logarithms(query)
-            return super().read(logs - logs.detach().amax(dim=-1, keepdim=True), summary, where)
+            return super().read(self.released_logarithms(query, None, dim=(-1,)), summary, where)
         memory = [summary[name].flatten(0, 1) for name in ("means", "log_mass")]
         heads = (query * self.head_dim**-0.25).flatten(0, 1)
         return read_features(heads, self._weights_of_rows(query), *memory).unflatten(0, query.shape[:2])
@@ -133,8 +138,10 @@ class PerformerAttention(LinearizedAttention):
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         queries, keys = self.logarithms(query), self.logarithms(key)
         if self.denominator_floor:
-            queries = (queries - queries.detach().amax(dim=-1, keepdim=True)).exp() + RELEASED_OFFSET
-            keys = (keys - keys.detach().amax(dim=(-2, -1), keepdim=True)).exp() + RELEASED_OFFSET
+            queries, keys = (
+                self.released_logarithms(x[None], None, dim)[0].exp() + RELEASED_OFFSET
+                for x, dim in ((query, (-1,)), (key, (-2, -1)))
+            )
             return self.normalised(queries @ keys.mT / self.num_features) @ value
         logs = (queries.unsqueeze(2) + keys.unsqueeze(1)).logsumexp(dim=-1)  # of phi(q) . phi(k)
         if self.pattern is Pattern.CS:
