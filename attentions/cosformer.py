@@ -8,7 +8,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from attentions.bases.linearized import LinearizedAttention, Where
+from attentions.bases.linearized import LinearizedAttention, PositionInfo
 from attentions.kernels.features.feature_maps import Reweighted, kernel_of
 from attentions.linear import readable_kernel
 from cab import UserError, register_attention
@@ -54,7 +54,7 @@ class CosformerAttention(LinearizedAttention):
         self.reweight = reweight
         self.feature_map = Reweighted(kernel_of(kernel)) if reweight else kernel_of(kernel)
 
-    def factors(self, x: Tensor, where: Where) -> Tensor | None:
+    def factors(self, x: Tensor, where: PositionInfo) -> Tensor | None:
         """cos and sin of each position's angle, counted from 1: products of features give cos of the difference."""
         if not self.reweight:
             return None
@@ -68,8 +68,8 @@ class CosformerAttention(LinearizedAttention):
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         weights = readable_kernel(self.kernel, query) @ readable_kernel(self.kernel, key).mT
         if not self.reweight:
-            return self.normalised(weights) @ value
+            return self.normalize(weights) @ value
         i, j = (torch.arange(1, x.shape[1] + 1, device=x.device, dtype=x.dtype) for x in (query, key))
         length = self.reweighting_length if self.pattern.is_causal else max(len(i), len(j))
         distance = i.clamp(max=length)[:, None] - j.clamp(max=length)
-        return self.normalised(weights * (distance * math.pi / 2 / length).cos()) @ value
+        return self.normalize(weights * (distance * math.pi / 2 / length).cos()) @ value

@@ -35,7 +35,7 @@ class LinearAttention(LinearizedAttention):
             self.smallest_denominator = 1e-6
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return self.normalised(readable_kernel(self.kernel, query) @ readable_kernel(self.kernel, key).mT) @ value
+        return self.normalize(readable_kernel(self.kernel, query) @ readable_kernel(self.kernel, key).mT) @ value
 
 
 def readable_kernel(name: str, x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.bases.linearized import hide
+from attentions.bases.linearized import mask_fill
 from attentions.kernels.common.merged_norm import MergedNorm
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.common.spans import over_chunks
@@ -111,7 +111,7 @@ class NormAttention(Attention):
     ) -> tuple[Tensor, DecodeState]:
         """The same for a number of tokens whose features are in memory at once."""
         start = state["length"]
-        keys = hide(self.features(key, start), padding)
+        keys = mask_fill(self.features(key, start), padding)
         output, sums = recurrence(self.features(query, start), keys, value, None, state["sums"])
         return self.norm(output), {"sums": sums, "length": start + lengths(query, padding)}
 
@@ -119,7 +119,7 @@ class NormAttention(Attention):
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         with torch.autocast(key.device.type, enabled=False):
-            sums = hide(self.features(upcast(key)), padding.key).mT @ upcast(value)
+            sums = mask_fill(self.features(upcast(key)), padding.key).mT @ upcast(value)
         return {"sums": sums, "length": torch.zeros(len(key), dtype=torch.long, device=key.device)}
 
     def decode_cross(self, query: Tensor, state: DecodeState, padding: PaddingMasks) -> tuple[Tensor, DecodeState]:

@@ -70,7 +70,7 @@ class ProbSparseAttention(Attention):
         if sampled not in ("shared", "per_query"):
             raise UserError(f"unknown sampled '{sampled}': choose shared or per_query")
         if mix and self.pattern is not Pattern.CS:
-            raise UserError(f"mix belongs to Informer's masked form, pattern CS; this is pattern {self.pattern}")
+            raise UserError(f"mix=true requires pattern CS, got {self.pattern}; set mix=false")
         self.factor = factor
         self.mean_over = mean_over
         self.sampled = sampled

@@ -133,9 +133,9 @@ class RoutingAttention(BucketedAttention):
             return super().attend(query, key, value, padding, **draws)
         if self.training:
             self.follow(key, padding)
-        return each_length(self.spread, (query, key, value), padding.key)
+        return each_length(self.attend_unpadded, (query, key, value), padding.key)
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """NS, rows without padding."""
         local, window = self.num_local, Window(self.window // 2, self.window // 2)
         q, k, v = (x[:, :local] for x in (query, key, value))

@@ -119,11 +119,11 @@ class ScatterbrainAttention(Attention):
         support = self.supports(distance)
         of_query, of_key = self.logarithms(q), self.logarithms(k)
         logits = torch.where(support, q @ k.mT, _log_products(of_query, of_key))
-        unseen = distance < 0 if self.pattern is Pattern.CS else torch.zeros_like(support)
+        masked = distance < 0 if self.pattern is Pattern.CS else torch.zeros_like(support)
         if hidden is not None:
-            unseen = unseen | hidden[:, None, None]
+            masked = masked | hidden[:, None, None]
         by_features = [of_query + log_mass.unsqueeze(2) for _, log_mass in far]
-        weights = torch.cat([logits.masked_fill(unseen, neg_inf(q.dtype)), *by_features], dim=3).softmax(dim=3)
+        weights = torch.cat([logits.masked_fill(masked, neg_inf(q.dtype)), *by_features], dim=3).softmax(dim=3)
         factor = dropout_factor(logits, self.dropout, seed, first)
         if factor is not None:
             weights = weights * F.pad(factor.masked_fill(~support, 1.0), (0, weights.shape[3] - k.shape[2]), value=1.0)

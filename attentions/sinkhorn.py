@@ -87,9 +87,9 @@ class SinkhornAttention(Attention):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         mask = None if self.pattern is Pattern.CS else padding.key
-        return each_length(self.spread, (query, key, value), mask)
+        return each_length(self.attend_unpadded, (query, key, value), mask)
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Rows without padding, or in CS with some on the right."""
         length, device = query.shape[2], query.device
         count = -(-length // self.block_size)

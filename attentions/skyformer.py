@@ -74,9 +74,11 @@ class SkyformerAttention(Attention):
         with torch.autocast(query.device.type, enabled=False):
             q, k = upcast(query), upcast(key)
             landmarks = self.landmarks(q, k, padding)
-            return gaussian_sums(q, landmarks, self.summarise(landmarks, k, upcast(value), padding.key)).to(query.dtype)
+            return gaussian_sums(q, landmarks, self.reduce_source(landmarks, k, upcast(value), padding.key)).to(
+                query.dtype
+            )
 
-    def summarise(self, landmarks: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None) -> Tensor:
+    def reduce_source(self, landmarks: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None) -> Tensor:
         """What a landmark stands for, [B, H, r, E]."""
         sums = gaussian_sums(landmarks, key, value, hidden)
         return solve_regularised(gaussian(landmarks, landmarks), sums, self.ridge)
@@ -97,7 +99,7 @@ class SkyformerAttention(Attention):
         with torch.autocast(key.device.type, enabled=False):
             k = upcast(key)
             landmarks = self.landmarks(k, k, padding)
-            return {"landmarks": landmarks, "values": self.summarise(landmarks, k, upcast(value), padding.key)}
+            return {"landmarks": landmarks, "values": self.reduce_source(landmarks, k, upcast(value), padding.key)}
 
     def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):

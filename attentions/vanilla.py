@@ -48,7 +48,7 @@ class VanillaAttention(Attention):
         super().__init__(**common)
         self.num_kv_heads = self.num_heads if num_kv_heads is None else num_kv_heads
         if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
-            raise UserError(f"num_kv_heads must divide the {self.num_heads} heads, got {num_kv_heads}")
+            raise UserError(f"num_kv_heads must divide num_heads ({self.num_heads}), got {num_kv_heads}")
         if sink not in SINKS:
             raise UserError(f"unknown sink '{sink}': choose one of {', '.join(SINKS)}")
         self.sink = sink
