@@ -52,7 +52,8 @@ class Recurrent(Attention):
     """Recurrence S_t = exp(g_t) S_{t-1} + k_t (x) v_t, o_t = q_t S_t, followed by an RMS norm and ``out_proj``.
 
     A subclass computes q, k, v and g in ``recurrence_inputs`` from the heads and from tensors derived from the layer's
-    inputs. It applies gates in ``finish``. Sums are computed in float32 or wider. A padded token neither writes nor decays. The
+    inputs. It applies gates in ``finish``. Sums are computed in float32 or wider. A padded token neither
+    writes nor decays. The
     layer has no attention weights, so ``dropout`` has no effect. No projection has a bias.
 
     The decoding state has constant size: S (H K V numbers) and, with short convolutions, the last ``conv_size - 1``

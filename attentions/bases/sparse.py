@@ -108,7 +108,7 @@ class SparseDecoding(Attention):
         return F.dropout(weights, self.dropout, self.training) @ value
 
     def keep(self, key: Tensor, value: Tensor, position: Tensor, kept: Tensor, width: int | None) -> DecodeState:
-        """Return a cache of the keys marked in ``kept`` in order, right-aligned, ``width`` entries (None: as needed)."""
+        """Return a cache of the keys marked in ``kept``, right-aligned, with ``width`` entries (None: as needed)."""
         width = int(kept.sum(dim=1).max()) if width is None else width
         order = kept.to(torch.uint8).argsort(dim=1, stable=True)[:, position.shape[1] - width :]
         index = order[:, None, :, None].expand(-1, self.num_heads, -1, self.head_dim)
