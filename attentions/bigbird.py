@@ -19,7 +19,7 @@ from cab.errors import UserError
 
 @register_attention("bigbird", patterns="NS", complexity="n", paper="Zaheer et al. 2020")
 class BigBirdAttention(SparseAttention):
-    """Softmax over the tokens of the blocks that a token's block sees (ITC, section 2 and appendix D):
+    """Compute softmax over the tokens of the blocks visible to a token's block (ITC, section 2 and appendix D).
 
     * the first and the last block see all, and are seen by all;
     * the others see their neighbours, ``num_window`` blocks with themselves, and R more, drawn for each head.

@@ -17,12 +17,12 @@ from cab.attention import CommonArguments
 
 @register_attention("cosformer", patterns="NS CS NC CC", complexity="n", paper="Qin et al. 2022")
 class CosformerAttention(LinearizedAttention):
-    """s(i, j) = relu(q_i) . relu(k_j) cos(pi/2 (i - j) / L), normalised  (CAB, Eq. 16 and 17).
+    """s(i, j) = relu(q_i) . relu(k_j) cos(pi/2 (i - j) / L), normalized (CAB, Eq. 16 and 17).
 
     NS and NC are the paper's: L is the longer of the two sequences, of the row itself and not of the padded
     batch. In CS and CC that length is not known when a target is computed (which is why the paper's causal
     form looks ahead), so L is fixed: position t has the angle pi/2 min(t / L, 1). Up to ``reweighting_length``
-    tokens this is the paper's formula with that L; beyond it late positions are no longer told apart, weights
+    tokens this is the paper's formula with that L; beyond it late positions are not distinguished, weights
     stay non-negative, and nothing ever depends on the future.
 
     Args:
@@ -55,7 +55,7 @@ class CosformerAttention(LinearizedAttention):
         self.feature_map = Reweighted(kernel_of(kernel)) if reweight else kernel_of(kernel)
 
     def factors(self, x: Tensor, where: PositionInfo) -> Tensor | None:
-        """cos and sin of each position's angle, counted from 1: products of features give cos of the difference."""
+        """Cos and sin of each position's angle, counted from 1: products of features give cos of the difference."""
         if not self.reweight:
             return None
         position = torch.arange(1, x.shape[2] + 1, device=x.device, dtype=x.dtype).expand(1, -1)

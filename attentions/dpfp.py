@@ -24,7 +24,7 @@ class DPFPAttention(LinearizedAttention):
 
     With the sum: phi(q) (phi(k)^T v) / phi(q) . sum phi(k). With the delta rule, which needs an order and so CS:
     W_t = W_{t-1} + b_t phi(k_t) (x) (v_t - phi(k_t) W_{t-1}), o_t = phi(q_t) W_t (Eq. 24), b = sigmoid(x W_b), where
-    phi is divided by its sum + 1e-6 and nothing else is normalised.
+    phi is divided by its sum + 1e-6 and nothing else is normalized.
 
     Args:
         nu: products of each feature.

@@ -19,7 +19,7 @@ from cab.errors import UserError
 
 @register_attention("image_local", patterns="NS CS", complexity="n", paper="Parmar et al. 2018")
 class ImageLocalAttention(SparseAttention):
-    """Softmax over a memory that all queries of a block share (section 3.3), in CS up to the token itself:
+    """Softmax over a memory that all queries of a block share (section 3.3), in CS up to the token itself.
 
     * 1D: the block and the ``memory`` tokens before it; in NS (ours) as many after it.
     * 2D, with a ``width``: the block of an image in raster order, and around it ``flange_height`` rows above and

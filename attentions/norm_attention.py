@@ -129,14 +129,14 @@ class NormAttention(Attention):
 
 
 def make_turns(positions: str, head_dim: int) -> ReflectedTurns | None:
-    """What positions do to queries and keys; UserError for a name that is none."""
+    """What positions do to queries and keys; UserError for an unknown name."""
     if positions not in POSITIONS:
         raise UserError(f"positions must be {' or '.join(POSITIONS)}, got '{positions}'")
     return ReflectedTurns(head_dim) if positions == "lrpe" else None
 
 
 def turned(turns: ReflectedTurns | None, x: Tensor, start: Tensor | None = None, period: int | None = None) -> Tensor:
-    """``x`` [B, H, N, E] by its positions, which count on from ``start`` [B], and begin anew after each period."""
+    """``x`` [B, H, N, E] by its positions, which count on from ``start`` [B], and restart after each period."""
     if turns is None:
         return x
     position = torch.arange(x.shape[2], device=x.device)[None]

@@ -304,8 +304,6 @@ def _published_groups(num_heads: int) -> int:
 
 
 def _tokens_from(x: Tensor, start: Tensor, count: int) -> Tensor:
-    """Return ``count`` tokens of [B, H, S, E] from ``init_decode_state`` [B] on; what lies beyond the end is
-    arbitrary.
-    """
+    """Return ``count`` tokens of [B, H, S, E] from ``start`` [B] on; values beyond the end are arbitrary."""
     index = (start[:, None] + torch.arange(count, device=x.device)).clamp(max=x.shape[2] - 1)
     return x.gather(2, index[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))

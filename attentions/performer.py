@@ -34,7 +34,7 @@ class PerformerAttention(LinearizedAttention):
 
     x is scaled by E^(-1/4), so that phi(q) . phi(k) estimates exp(q . k / sqrt(E)). The rows of W are orthogonal
     Gaussians, drawn once for each head when the module is made and kept in the state_dict: training, evaluation
-    and decoding use the same features (the released code draws anew in every training step, and evaluates with
+    and decoding use the same features (the released code redraws in every training step, and evaluates with
     a matrix that is not saved).
 
     Factors that keep exponentials in range cancel in the quotient and look at nothing they must not: NS, NC and CC

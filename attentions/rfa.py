@@ -26,7 +26,7 @@ class RandomFeatureAttention(LinearizedAttention):
 
     x' = x / |x|, and the rows of W are Gaussian with a learnt standard deviation for each feature of a head, one at
     first: phi(q) . phi(k) estimates exp(-|q' - k'|^2 / 2), so weights are near those of softmax attention of unit
-    vectors. They are drawn once and kept in the state_dict (the released code draws anew in every training step).
+    vectors. They are drawn once and kept in the state_dict (the released code redraws in every training step).
 
     With the gate (Eq. 7, CS alone: it needs an order) g_t = sigmoid(w . x_t + b) for each head, sums are
     S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) (x) v_t.

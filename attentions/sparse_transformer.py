@@ -24,7 +24,7 @@ from cab.errors import UserError
 
 @register_attention("sparse_transformer", patterns="NS CS", complexity="n^2", paper="Child et al. 2019")
 class SparseTransformerAttention(SparseAttention):
-    """Softmax over two sets of keys j of token i (section 4.3), as published for CS:
+    """Softmax over two sets of keys j of token i (section 4.3), as published for CS.
 
     * ``strided``: A1, the last l tokens (i - j < l); A2, every l-th token back ((i - j) mod l = 0).
     * ``fixed``: A1, the tokens of the own block of l (floor(j/l) = floor(i/l)); A2, the last c tokens of every block

@@ -1,4 +1,4 @@
-"""What kernel attentions share: phi(q) (phi(k)^T v) / phi(q) phi(k)^T 1, whole or block by block.
+"""Base class of kernel attentions: phi(q) (phi(k)^T v) / phi(q) phi(k)^T 1, whole or block by block.
 
 Shapes: B batch, H heads, N targets, M keys, E width of a head, r features. In the causal form values carry a column
 of ones, so that one product gives numerator and denominator.
@@ -22,7 +22,7 @@ from cab.padding import lengths
 
 
 class PositionInfo(NamedTuple):
-    """Where in their sequences the tokens stand.
+    """Positions of the tokens in their sequences.
 
     start: [B] real tokens before the first one, None for none.
     length: [B] the longer of a row's two real lengths, None where it is not known yet (causal patterns).
@@ -36,7 +36,7 @@ class LinearizedAttention(Attention):
     """Attention with weights phi(q) . phi(k) / sum, in time linear in the length.
 
     A subclass gives the features; padded keys have none. Sums are formed in float32 at least, whatever the
-    precision of the inputs. Rows with no visible key, and queries with no weight at all, give zero. There are
+    precision of the inputs. Rows with no visible key, and queries whose weights are all zero, give zero. There are
     no weights to drop, so ``dropout`` is not used (as released). The state of decoding is of constant size: running
     sums (CS), or the sums over the source, formed once (CC), and how many tokens were read.
     """
@@ -64,7 +64,7 @@ class LinearizedAttention(Attention):
         _state: DecodeState,
         _extras: Mapping[str, Tensor],
     ) -> tuple[Tensor, Tensor | None, DecodeState]:
-        """Of keys up to the query: phi(k), log decays [B, H, M] of the sums or None, and what the state has besides."""
+        """Of keys up to the query: phi(k), log decays [B, H, M] of the sums or None, and additional state."""
         return mask_fill(self.features(key, where), padding), None, {}
 
     def normalize(self, weights: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What attentions with a weight of their own for each pair of target and key share: all pairs, some targets at a time.
+"""Base class of attentions with one weight per pair of target and key, computed for a few targets at a time.
 
 Shapes: B batch, H heads, N targets, M keys, E width of a head.
 """
@@ -21,8 +21,8 @@ from cab.padding import lengths
 class PairwiseAttention(Attention):
     """Sums of values weighted by a function of query and key, which a subclass writes (``weigh``).
 
-    Weights are formed in float32 at least, anew in the backward pass: what is kept is query, key and value. Decoding
-    keeps every key and value.
+    Weights are computed in float32 or wider and recomputed in the backward pass, so only query, key and value are
+    stored. Decoding caches every key and value.
     """
 
     def __init__(self, **common: Unpack[CommonArguments]) -> None:

@@ -4,7 +4,7 @@ A window never leaves its bucket and counts its tokens alone, so in a causal for
 after it. (The published forms cut the sorted row into chunks, whose borders move with later tokens.) Several rounds of
 buckets share one softmax, in which a pair counts once however many rounds it meets in.
 
-Weights are formed block by block and anew in the backward pass; no tensor is larger than the inputs.
+Weights are formed block by block and recomputed in the backward pass; no tensor is larger than the inputs.
 
 Shapes: B rows, H heads, G rows times heads, R rounds, N tokens, E width of a head.
 """
