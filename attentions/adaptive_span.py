@@ -81,7 +81,7 @@ class AdaptiveSpanAttention(SparseAttention):
     # --- spans --------------------------------------------------------------------------------------------
 
     def spans(self) -> Tensor:
-        """Z of each head, [H]."""
+        """Return z of each head, [H]."""
         return self.reach * self.max_span - self.ramp
 
     def longest(self) -> int:
@@ -93,7 +93,7 @@ class AdaptiveSpanAttention(SparseAttention):
         return (self.spans().detach().max().ceil() + self.ramp).clamp(1, self.max_span).long()
 
     def mask(self, distance: Tensor) -> Tensor:
-        """M of distances [..., T, S], [..., H, T, S]."""
+        """Return m of distances [..., T, S], [..., H, T, S]."""
         mask = ((self.ramp + self.spans().view(-1, 1, 1) - distance) / self.ramp).clamp(0.0, 1.0)
         return torch.where(distance == 0, float(self.include_self), mask)
 

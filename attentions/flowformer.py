@@ -141,5 +141,5 @@ class FlowAttention(Attention):
 
 
 def _flow(x: Tensor, total: Tensor) -> Tensor:
-    """X . total of each token, [B, H, N, 1]."""
+    """Return x . total of each token, [B, H, N, 1]."""
     return ((x + EPSILON) * (total + EPSILON)).sum(dim=-1, keepdim=True)

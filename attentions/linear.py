@@ -39,6 +39,6 @@ class LinearAttention(LinearizedAttention):
 
 
 def readable_kernel(name: str, x: Tensor) -> Tensor:
-    """Phi by its name, for readable forms."""
+    """Return phi by its name, for readable forms."""
     above = torch.where(x > 0, x, 0.0)
     return {"elu1": F.elu(x) + 1.0, "relu": above, "leaky_relu": above + LEAK * (x - above), "identity": x}[name]

@@ -125,12 +125,12 @@ class ProbSparseAttention(Attention):
     # --- the selection -----------------------------------------------------------------------------------
 
     def count(self, length: Tensor) -> Tensor:
-        """U of rows of ``length`` tokens: factor * ceil(ln n), at least 1 and at most n."""
+        """Return u of rows of ``length`` tokens: factor * ceil(ln n), at least 1 and at most n."""
         logarithm = length.clamp_min(1).double().log().ceil().long()
         return torch.minimum((self.factor * logarithm).clamp_min(1), length)
 
     def largest_count(self, length: int) -> int:
-        """U of a row without padding."""
+        """Return u of a row without padding."""
         return min(max(self.factor * math.ceil(math.log(length)), 1), length)
 
     @torch.no_grad()

@@ -145,7 +145,7 @@ class RoutingAttention(BucketedAttention):
         return torch.cat([window_attention(q, k, v, window, dropout=self.weight_dropout), routed], dim=1)
 
     def size(self, length: int) -> int:
-        """W."""
+        """Return w."""
         return min(-(-length // self.num_buckets), self.window)
 
     def balanced(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -89,7 +89,7 @@ class S4Attention(Attention):
         return {name: ParamGroupOverride(weight_decay=0.0) for name in names}
 
     def modes(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Dt [D, 1], lambda, P and B [D, M], and C [D, S, M], in float64; of conjugate pairs one."""
+        """Return dt [D, 1], lambda, P and B [D, M], and C [D, S, M], in float64; of conjugate pairs one."""
         modes = torch.complex(-self.log_decay.double().exp(), self.frequency.double())
         low_rank, inputs, readout = (
             torch.view_as_complex(x.double()) for x in (self.low_rank, self.input, self.readout)

@@ -76,7 +76,7 @@ class ScatterbrainAttention(Attention):
         return SoftmaxLimit(({"window": num_tokens},))
 
     def logarithms(self, x: Tensor) -> Tensor:
-        """Log phi of x that is divided by E^(1/4) already, [..., H, N, E] to [..., H, N, r]."""
+        """Return log phi of x that is divided by E^(1/4) already, [..., H, N, E] to [..., H, N, r]."""
         norms = x.square().sum(dim=-1, keepdim=True) + math.log(self.num_features)
         return x @ self.weights.to(x.dtype).mT - norms / 2
 
@@ -209,7 +209,7 @@ def _joined(one: Far, other: Far) -> Far:
 
 
 def _log_products(left: Tensor, right: Tensor) -> Tensor:
-    """Log sum_r exp(left_ir + right_jr), [..., N, r] and [..., M, r] to [..., N, M]; of what underflows no weight."""
+    """Return log sum_r exp(left_ir + right_jr), [..., N, r] and [..., M, r] to [..., N, M]; of what underflows no weight."""
     highest, others = left.amax(dim=-1, keepdim=True), right.amax(dim=-1, keepdim=True)
     products = (left - highest).exp() @ (right - others).exp().mT
     smallest = torch.finfo(products.dtype).tiny

@@ -56,7 +56,7 @@ class RelativeAttention(Attention):
         return self.split_heads(self.position_proj(sinusoid)[None])[0]
 
     def with_content(self, query: Tensor) -> Tensor:
-        """Q + u."""
+        """Return q + u."""
         return query + self.content_bias.unsqueeze(-2).to(query.dtype) if self.has_positions else query
 
     def position_biases(self, embedded: Tensor) -> Tensor:
