@@ -55,7 +55,7 @@ class CosformerAttention(LinearizedAttention):
         self.feature_map = Reweighted(kernel_of(kernel)) if reweight else kernel_of(kernel)
 
     def factors(self, x: Tensor, where: PositionInfo) -> Tensor | None:
-        """Return cos and sin of each position's angle, counted from 1: products of features give cos of the difference."""
+        """Return cos and sin of each angle, counted from 1: products of features give cos of the difference."""
         if not self.reweight:
             return None
         position = torch.arange(1, x.shape[2] + 1, device=x.device, dtype=x.dtype).expand(1, -1)
