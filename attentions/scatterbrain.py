@@ -209,7 +209,7 @@ def _joined(one: Far, other: Far) -> Far:
 
 
 def _log_products(left: Tensor, right: Tensor) -> Tensor:
-    """Return log sum_r exp(left_ir + right_jr), [..., N, r] and [..., M, r] to [..., N, M]; underflow is zero."""
+    """Return log sum_r exp(left_ir + right_jr), [..., N, r] and [..., M, r] to [..., N, M]; -inf on underflow."""
     highest, others = left.amax(dim=-1, keepdim=True), right.amax(dim=-1, keepdim=True)
     products = (left - highest).exp() @ (right - others).exp().mT
     smallest = torch.finfo(products.dtype).tiny
