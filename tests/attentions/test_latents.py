@@ -134,7 +134,7 @@ def test_linformer_with_identities_is_softmax_attention() -> None:
 def test_linformer_is_defined_up_to_its_length() -> None:
     module = make("linformer", "NC", max_length=8)
     source = torch.zeros(1, 9, 24, dtype=torch.float64)
-    with pytest.raises(UserError, match=r"raise attention\.max_length"):
+    with pytest.raises(UserError, match=r"increase attention\.max_length"):
         module(source, source, source)
 
 

@@ -160,7 +160,7 @@ def test_retention_forgets_and_turns_with_the_distance() -> None:
     query, key = torch.randn(2, 1, 3, 1, 8, dtype=torch.float64)
     value = torch.ones(1, 3, 9, 16, dtype=torch.float64)
     position = torch.arange(9)[None]
-    terms = module.terms(query.expand(-1, -1, 9, -1), key.expand(-1, -1, 9, -1), value, {}, position)
+    terms = module.recurrence_inputs(query.expand(-1, -1, 9, -1), key.expand(-1, -1, 9, -1), value, {}, position)
     decays = 1 - 2.0 ** -torch.arange(5, 8, dtype=torch.float64)
     total = (decays[:, None] ** torch.arange(9)).cumsum(dim=-1)  # [H, N]
     weights = terms.query @ terms.key.mT * total.sqrt().unsqueeze(-1)
@@ -182,7 +182,7 @@ def test_only_the_first_layer_of_lightning_encodes_positions() -> None:
     x = torch.randn(1, 30, 24, dtype=torch.float64)
     assert (first(x) - without(x)).norm() > 1e-3 * first(x).norm()
     query, key, value = (y[:, :, :1].expand(-1, -1, 30, -1) for y in first.project(x, x, x))
-    terms = first.terms(query, key, value, {}, torch.arange(30)[None])
+    terms = first.recurrence_inputs(query, key, value, {}, torch.arange(30)[None])
     scores = terms.query @ terms.key.mT
     torch.testing.assert_close(scores[..., 1:, 1:], scores[..., :-1, :-1])
     with torch.no_grad():
@@ -209,7 +209,7 @@ def test_rwkv7_without_learning_rates_forgets_and_adds() -> None:
     x = torch.randn(1, 40, 24, dtype=torch.float64)
     heads, extras = module.inputs(x, x.roll(1, dims=1))
     extras["rate"] = torch.full_like(extras["rate"], -1e3)
-    terms = module.terms(*heads, extras, torch.zeros(1, 1))
+    terms = module.recurrence_inputs(*heads, extras, torch.zeros(1, 1))
     with torch.no_grad():
         module.bonus.zero_()
     memory = torch.zeros(1, 3, 8, 8, dtype=torch.float64)

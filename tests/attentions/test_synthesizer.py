@@ -41,7 +41,7 @@ def test_a_step_beyond_the_length_is_refused_and_holes_in_the_cache_do_not_count
         _, state = module.prefill(x, state, query_padding_mask=torch.ones(1, 1, dtype=torch.bool))
     for _ in range(4):
         _, state = module.step(x, state)
-    with pytest.raises(UserError, match=r"raise attention\.max_length"):
+    with pytest.raises(UserError, match=r"increase attention\.max_length"):
         module.step(x, state)
 
 
@@ -59,7 +59,7 @@ def test_without_random_scores_random_plus_is_softmax_attention() -> None:
 def test_it_is_defined_up_to_its_length(pattern: str, sizes: tuple[int, ...]) -> None:
     module = make("synthesizer", pattern, variant="factorized_random", max_length=8)
     inputs = [torch.zeros(1, size, 24, dtype=torch.float64) for size in sizes]
-    with pytest.raises(UserError, match=r"raise attention\.max_length"):
+    with pytest.raises(UserError, match=r"increase attention\.max_length"):
         module(*inputs, *inputs[1:])
 
 
