@@ -98,7 +98,7 @@ function matches([cell, , , facts], words) {
 
 function shown([cell, metrics, href, facts]) {
   const part = (key) => strings[cell[keys.indexOf(key)]];
-  const where = ["task", "dataset", "variant", "backbone"].map(part).filter(Boolean).join("/");
+  const where = ["task", "dataset", "config_variant", "backbone"].map(part).filter(Boolean).join("/");
   const details = element("details", "");
   const numbers = metrics.map(([name, value]) => `${strings[name]} ${value ?? "not a number"}`).join(", ");
   const summary = element("summary", element("strong", part("attention")), ` ${part("pattern")}, ${where}`);
