@@ -24,12 +24,14 @@ class Strings:
         self._numbers: dict[str, int] = {}
 
     def number(self, text: object) -> int:
+        """Return the number of a string, adding it if needed."""
         return self._numbers.setdefault(sanitize_text(text), len(self._numbers))
 
     """Return the number of a string, adding it if needed."""
 
     @property
     def texts(self) -> list[str]:
+        """The strings in numerical order."""
         return list(self._numbers)
 
 

@@ -100,7 +100,7 @@ def read_scores(folder: Path) -> list[CellScores]:
             skipped with a warning.
     """
     if not folder.is_dir():
-        raise UserError(f"no results folder at {folder}; pass a folder of records, such as that of scripts/suite.sh")
+        raise UserError(f"no results at {folder}; pass a folder of records, such as that of scripts/suite.sh")
     return collect(record for _, record in whole_records(folder, skipped=[]))
 
 

@@ -157,7 +157,7 @@ def test_a_fresh_network_and_a_record(tmp_path: Path) -> None:
 
 def test_mistakes(tmp_path: Path) -> None:
     for arguments, words in (
-        (["dilution", "task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "preset=smoke"], "neighbours"),
+        (["dilution", "task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "preset=smoke"], "dilution is not defined"),
         (["dilution", *SMOKE, "attention=abc", "--steps", "2"], "--steps is of gradients"),
         (["gradients", *SMOKE, "attention=abc", "--rows", "0"], "--rows must be"),
         (["gradients", *SMOKE, "attention=abcd"], "abcd"),

@@ -55,7 +55,7 @@ def test_costs_in_the_columns_that_are_read_elsewhere(tmp_path: Path, capsys: py
         ("abc", "n"),
         ("projections", ""),
     }
-    assert "NS has no phase decode" in captured.err
+    assert "NS skipped in phase decode" in captured.err
     facts = {"protocol": "default", "repeats": "2", "batch_size": "1", "dtype": "float32", "device": "cpu"}
     assert all(row | facts == row for row in rows)
 
@@ -72,7 +72,7 @@ def test_efficiency_lengths_are_made_from_the_costs(tmp_path: Path, capsys: pyte
 def test_tables_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert efficiency("abc", "--lengths", "4", "8", "--no-verify", "--plot", str(tmp_path)) == 0
     captured = capsys.readouterr()
-    assert "NS forward: ms a call (relative to vanilla)" in captured.out
+    assert "NS forward: ms per call (relative to vanilla)" in captured.out
     assert "NS forward: MiB" in captured.out
     assert {path.name for path in tmp_path.iterdir()} == {"ns-forward-time.png", "ns-forward-memory.png"}
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
@@ -118,7 +118,7 @@ def test_what_fails_verification_is_not_timed(
     [
         (["abd"], "did you mean 'abc'"),
         (["abc:window=3"], "no option 'window'"),
-        (["abc:num_landmarks"], "write options as name:option=value"),
+        (["abc:num_landmarks"], "write name:option=value"),
         (["local", "--pattern", "CC"], "does not support pattern CC"),
         (["--pattern", "XX"], "unknown pattern 'XX'"),
         (["--phase", "decode"], "only CS and CC decode"),

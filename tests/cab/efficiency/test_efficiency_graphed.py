@@ -105,4 +105,4 @@ def test_the_phase_reads_the_same_tokens_again(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_state_that_grows_is_no_graph() -> None:
     (cost,) = measure_length([AttentionSubject.parse("vanilla")], Pattern.CS, "decode-graph", 5, SMALL)
-    assert (cost.status, cost.detail) == ("unsupported", "keeps a state that grows: no CUDA graph repeats its step")
+    assert (cost.status, cost.detail) == ("unsupported", "the decoding state grows, which CUDA graphs do not support")

@@ -47,7 +47,7 @@ def test_the_command_measures_a_batch_at_every_length(tmp_path: Path, capsys: py
     arguments = ["local", "--protocol", "lra", "--lengths", "16", "32", "--no-verify", "--out", str(out), *TINY]
     assert main(["efficiency", *arguments]) == 0
     text = capsys.readouterr().out
-    assert "steps a second (relative to vanilla)" in text
+    assert "steps per second (relative to vanilla)" in text
     assert "MiB (relative to vanilla)" in text
     with out.open() as file:
         rows = list(csv.DictReader(file))

@@ -62,8 +62,8 @@ def test_a_peer_that_is_not_installed_is_a_line(monkeypatch: pytest.MonkeyPatch)
     found, notes = find_peers([AttentionSubject.parse("local"), AttentionSubject.parse("s4d")])
     assert found == []
     assert notes == [
-        "local: some-package is not installed (pip install some-package)",
-        "no implementation that pip can install is known for: s4d",
+        "local: some-package is not installed; run `pip install some-package`",
+        "no third-party implementation is known for: s4d",
     ]
 
 

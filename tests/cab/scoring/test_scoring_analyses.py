@@ -46,7 +46,7 @@ def test_correlation_of_patterns_is_pearson_with_fisher_interval(size: int) -> N
     np.testing.assert_allclose(found, [expected.statistic, expected.pvalue, interval.low, interval.high], rtol=1e-9)
     assert row["shared"] == size
     assert row["kind"] == "pattern"
-    assert row["note"] == ("" if size >= 5 else "too few to conclude from: 4 shared")
+    assert row["note"] == ("" if size >= 5 else "inconclusive: only 4 shared attentions")
 
 
 def test_three_attentions_have_a_correlation_and_no_interval() -> None:
@@ -69,7 +69,7 @@ def test_too_few_attentions_have_no_correlation(size: int) -> None:
     row = pair(pattern_correlation(scores(values)), "NS", "NC")
     assert math.isnan(row["pearson"])
     assert row["shared"] == size
-    assert row["note"] == f"too few: {size} shared, a correlation needs 3"
+    assert row["note"] == f"{size} shared attentions, at least 3 required"
 
 
 def test_attentions_that_do_not_differ_have_no_correlation() -> None:

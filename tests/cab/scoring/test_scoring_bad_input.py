@@ -123,7 +123,7 @@ def test_only_the_ablation() -> None:
 def test_a_metric_that_only_the_ablation_has() -> None:
     made = score(table(*two(), result(2.0, "none"), result(2.0, "none", "mae")))
     assert math.isfinite(index_of(made.table, "none"))
-    assert made.notes == ["NC lstf: not scored, only 'none' has informer etth1 M mae"]
+    assert made.notes == ["NC lstf: not scored (measured only for 'none': informer etth1 M mae)"]
 
 
 def test_no_number_at_all() -> None:
@@ -133,7 +133,7 @@ def test_no_number_at_all() -> None:
 
 
 def test_directions_must_agree() -> None:
-    with pytest.raises(UserError, match="'lstf mse' is better high in some"):
+    with pytest.raises(UserError, match="'lstf mse' is higher-is-better in some"):
         score_table(table(result(1.0, "abc"), result(2.0, "local", higher_is_better=True)))
 
 
@@ -170,7 +170,7 @@ def test_a_small_preset_is_not_comparable_with_the_paper() -> None:
 
 
 def test_selection_of_what_is_not_there() -> None:
-    with pytest.raises(UserError, match="no result has dataset 'etth3'; there is etth1"):
+    with pytest.raises(UserError, match="no result has dataset 'etth3' \(available: etth1"):
         select(table(*two()), datasets=["etth3"])
 
 
