@@ -157,8 +157,11 @@ def test_a_fresh_network_and_a_record(tmp_path: Path) -> None:
 
 def test_mistakes(tmp_path: Path) -> None:
     for arguments, words in (
-        (["dilution", "task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "preset=smoke"], "dilution is not defined"),
-        (["dilution", *SMOKE, "attention=abc", "--steps", "2"], "--steps is of gradients"),
+        (
+            ["dilution", "task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "preset=smoke"],
+            "dilution is not defined",
+        ),
+        (["dilution", *SMOKE, "attention=abc", "--steps", "2"], "--steps applies to gradients"),
         (["gradients", *SMOKE, "attention=abc", "--rows", "0"], "--rows must be"),
         (["gradients", *SMOKE, "attention=abcd"], "abcd"),
     ):

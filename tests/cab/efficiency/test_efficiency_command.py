@@ -121,13 +121,13 @@ def test_what_fails_verification_is_not_timed(
         (["abc:num_landmarks"], "write name:option=value"),
         (["local", "--pattern", "CC"], "does not support pattern CC"),
         (["--pattern", "XX"], "unknown pattern 'XX'"),
-        (["--phase", "decode"], "only CS and CC decode"),
-        (["--phase", "decode-graph", "--pattern", "CS", "--device", "cpu"], "a CUDA graph, and the device is cpu"),
-        (["--phase", "forward+backward", "--protocol", "paper"], "measures phase forward only"),
+        (["--phase", "decode"], "decoding requires pattern CS or CC"),
+        (["--phase", "decode-graph", "--pattern", "CS", "--device", "cpu"], "requires --device cuda, got cpu"),
+        (["--phase", "forward+backward", "--protocol", "paper"], "supports only phase forward"),
         (["--lengths", "0"], "lengths must be at least 1"),
         (["--embed-dim", "10", "--num-heads", "4"], "not divisible"),
         (["--repeats", "0"], "repeats must be at least 1"),
-        *([] if torch.cuda.is_available() else [(["--device", "cuda"], "sees no GPU")]),
+        *([] if torch.cuda.is_available() else [(["--device", "cuda"], "not available to torch")]),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,7 +72,9 @@ def test_what_is_not_told_is_no_error(smi: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_gpu_that_others_use_is_refused(smi: Path) -> None:
     refuse_when_shared()
     (smi / "processes").write_text("1234, /usr/bin/python3, 40960\n77, [Not Found], [N/A]\n")
-    with pytest.raises(UserError, match=r"other processes use the GPU.*: /usr/bin/python3 \(1234, 40960 MiB\), \[Not Found\] \(77,"):
+    with pytest.raises(
+        UserError, match=r"other processes use the GPU.*: /usr/bin/python3 \(1234, 40960 MiB\), \[Not Found\] \(77,"
+    ):
         refuse_when_shared()
 
 

@@ -71,5 +71,5 @@ def test_tables_say_how_many_times_faster_and_smaller() -> None:
 @pytest.mark.parametrize(("patterns", "phases"), [((Pattern.CS,), ["forward"]), ((Pattern.NS,), ["decode"])])
 def test_other_patterns_and_phases_are_refused(patterns: tuple[Pattern, ...], phases: list[str]) -> None:
     attentions = [AttentionSubject.parse("vanilla")]
-    with pytest.raises(UserError, match="protocol lra measures NS in the phases forward and forward"):
+    with pytest.raises(UserError, match="protocol lra supports only pattern NS and the phases forward and forward"):
         Plan(attentions, [], patterns, phases, [16], SETTING, "lra")

@@ -81,8 +81,8 @@ def test_a_missing_task_leaves_no_average_and_says_why(suite_folder: Path, tmp_p
     table = leaderboard(tmp_path / "out", suite_folder).set_index(["pattern", "attention"])
     row = table.loc[("CS", "s4d")]
     assert math.isnan(row["index"])
-    assert math.isnan(row["lm.ci"])
-    assert math.isfinite(row["sum.ci"])
+    assert math.isnan(row["lm.index"])
+    assert math.isfinite(row["sum.index"])
     assert row["missing"] == "lm: no result for lm/pg19/gpt2 ppl; no index in lm"
 
 
@@ -127,7 +127,7 @@ def test_one_attention_only(tmp_path: Path, add: Callable[..., Path]) -> None:
     table = leaderboard(tmp_path / "out", tmp_path / "results")
     assert len(table) == 1
     assert table["index"].isna().all()
-    assert "only one" in table["missing"][0]
+    assert "fewer than two attentions" in table["missing"][0]
     assert table[f"{LSTF}.mse"][0] == 1.5
 
 

@@ -54,7 +54,7 @@ def test_what_is_missing_is_not_ranked() -> None:
     [row] = rank_agreement(first, second).to_dict("records")
     assert row["shared"] == 2
     assert math.isnan(row["spearman"])
-    assert "a correlation needs 3" in row["note"]
+    assert "at least 3 required" in row["note"]
     assert rank_agreement(first, table([1.0, 2.0], task="sum")).empty
 
 

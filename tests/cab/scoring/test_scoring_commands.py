@@ -147,7 +147,7 @@ def test_audit(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["paper", "audit"]) == 0
     out = capsys.readouterr().out
     assert "the printed index requires ppl 31.53" in out
-    for name in ("official", "paper", "default"):
+    for name in ("official", "paper", "results"):
         assert name in out
 
 

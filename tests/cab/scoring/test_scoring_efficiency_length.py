@@ -133,7 +133,7 @@ def test_linear_memory_of_a_fused_baseline_is_never_undercut() -> None:
 def test_the_paper_has_no_answer_for_a_baseline_that_bends_down() -> None:
     found = efficiency_length(costs({"vanilla": lambda n: 50 - 1e-7 * n * n, "abc": lambda n: n}), protocol="paper")
     assert math.isnan(time_of(found)["length"])
-    assert "opens downwards" in time_of(found)["note"]
+    assert "is concave" in time_of(found)["note"]
 
 
 def test_curves_that_do_not_meet_are_always_cheaper_in_the_paper_too() -> None:
@@ -183,7 +183,7 @@ def test_eager_as_baseline_and_out_of_memory() -> None:
     table.loc[table["attention"] == "abc", "seconds"] = math.nan
     row = time_of(efficiency_length(table))
     assert math.isnan(row["length"])
-    assert row["note"] == "abc has no time here"
+    assert row["note"] == "no time measured for abc"
 
 
 def test_too_few_lengths() -> None:
@@ -232,15 +232,15 @@ def test_costs_of_the_published_form() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "not a table of costs"),
+        ("", "not a CSV file of costs"),
         (f"{HEAD}\n", "contains no costs"),
         ("attention,length\nabc,5\n", "lacks the columns bytes, pattern, phase, seconds"),
         (f"{HEAD}\nabc,NS,forward,256,fast,1\n", "seconds 'fast' is not a finite non-negative number"),
         (f"{HEAD}\nabc,NS,forward,-256,1,1\n", "length '-256' is not a finite positive number"),
-        (f"{HEAD}\nabc,NS,forward,,1,1\n", "a length is missing"),
+        (f"{HEAD}\nabc,NS,forward,,1,1\n", "column 'length' has an empty value"),
         (
             f"{HEAD},device\nabc,NS,forward,1,1,1,cpu\nabc,NS,forward,2,1,1,cuda\n",
-            "costs of device cpu, cuda, which do not",
+            "mixes costs with different device \\(cpu, cuda",
         ),
     ],
 )

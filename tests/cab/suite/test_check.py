@@ -36,18 +36,20 @@ def test_a_cell_that_measures_attention() -> None:
     assert verdict.gap_fraction == pytest.approx(0.8 / 0.89)
     assert verdict.leads["local"] == pytest.approx(70.0)
     assert verdict.significant_pairs == 1.0
-    assert check_suite([verdict]) == ["no cell of pattern CC in which a constant-size state is clearly worse than vanilla"]
+    assert check_suite([verdict]) == [
+        "no cell of pattern CC in which a constant-size state is clearly worse than vanilla"
+    ]
 
 
 @pytest.mark.parametrize(
     ("changes", "failure"),
     [
-        ({"none": [-0.10, -0.25, -0.20]}, "none is"),
-        ({"none": [-0.20, -0.201, -0.202], "vanilla": [-0.10, -0.101, -0.102]}, "of the way"),
-        ({"none": [-0.9, -0.91]}, "no 3 seeds"),
+        ({"none": [-0.10, -0.25, -0.20]}, "vanilla over none is"),
+        ({"none": [-0.20, -0.201, -0.202], "vanilla": [-0.10, -0.101, -0.102]}, "of the range"),
+        ({"none": [-0.9, -0.91]}, "fewer than 3 seeds"),
         ({"local": [-0.11, -0.10, -0.12]}, "vanilla over local is 0.0 SD"),
         ({"abc": [-0.1, -0.5, -0.9], "linear": [-0.2, -0.5, -0.8]}, "of attention pairs differ significantly"),
-        ({"abc": [-0.2, -0.5, -0.6]}, "seeds spread"),
+        ({"abc": [-0.2, -0.5, -0.6]}, "seed SD is"),
     ],
 )
 def test_why_a_cell_does_not(changes: dict[str, list[float]], failure: str) -> None:
@@ -55,7 +57,7 @@ def test_why_a_cell_does_not(changes: dict[str, list[float]], failure: str) -> N
 
 
 def test_without_its_baseline_nothing_is_known_of_the_way() -> None:
-    assert check_cell(scores(trivial_baseline=None)).failures == ("no record has the baseline ridge",)
+    assert check_cell(scores(trivial_baseline=None)).failures == ("no record contains baseline ridge",)
 
 
 def test_distance_is_in_pooled_deviations() -> None:
@@ -132,4 +134,4 @@ def test_nothing_is_told_of_a_cell_without_its_ablation() -> None:
 
 def test_telling_nothing_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["suite", "report", str(tmp_path)]) == 2
-    assert "attention=vanilla and attention=none" in capsys.readouterr().err
+    assert "results of both vanilla and none" in capsys.readouterr().err

@@ -88,7 +88,7 @@ def test_cells_that_cannot_be_compared_are_named(field: Path) -> None:
     assert standing.rows == []
     assert standing.left_out == [
         "lstf informer CS: seed 2 is diverged",
-        "lstf informer NC: no 3 seeds of both none and vanilla",
+        "lstf informer NC: fewer than 3 seeds of none or vanilla",
     ]
 
 
