@@ -12,7 +12,7 @@ from cab.cli.main import main
 from cab.records.results import MINI_DIR
 from cab.registry.registries import TASKS
 from cab.suite.cells import CellScores, collect, read_scores, suite_cells
-from cab.suite.check import cells_that_fail, check_cell, check_suite, distance, significant_pairs, seed_sd_ratio
+from cab.suite.check import cells_that_fail, check_cell, check_suite, distance, seed_sd_ratio, significant_pairs
 from cab.suite.summary import summarize_suite
 
 GOOD = {
