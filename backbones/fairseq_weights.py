@@ -38,7 +38,7 @@ ROBERTA_NAMES = (
 
 
 def fairseq_gpt2_weights(backbone: GPT2) -> dict[str, Tensor]:
-    """Return the state dict of fairseq's ``transformer_lm_gpt`` (``cab_gpt2`` for attentions other than ``vanilla``)."""
+    """Return the state dict of fairseq's ``transformer_lm_gpt`` (``cab_gpt2`` unless attention is ``vanilla``)."""
     weights = rename(backbone.state_dict(), GPT2_NAMES)
     weights["decoder.version"] = torch.tensor([3.0])
     weights["decoder.output_projection.weight"] = weights["decoder.embed_tokens.weight"]

@@ -235,7 +235,7 @@ def _given(target: Tensor | None, predicted: Tensor) -> Tensor:
 
 
 class Predictor(nn.Module):
-    """Predict one scalar per token: two convolutions of width 3 with ReLU, layer norm and dropout, then a linear layer."""
+    """Predict one scalar per token: two convolutions of width 3 with ReLU, norm and dropout, then a linear layer."""
 
     def __init__(self, embed_dim: int, dropout: float) -> None:
         super().__init__()
@@ -251,8 +251,7 @@ class Predictor(nn.Module):
 
 
 def predicted_durations(log_duration: Tensor, padding_mask: Tensor | None, max_frames: int) -> Tensor:
-    """Convert log durations to frames: round(exp(x) - 1), at least 0, truncated where a sequence reaches
-    ``max_frames``.
+    """Convert log durations to frames: round(exp(x) - 1), at least 0, within ``max_frames`` per sequence.
 
     A sequence without frames gets one. NaN, from a diverged network, becomes 0.
     """

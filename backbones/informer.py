@@ -172,7 +172,7 @@ class SeriesEmbedding(nn.Module):
 
 
 def sinusoids(length: int, embed_dim: int, device: torch.device) -> Tensor:
-    """Return sinusoidal positions [length, embed_dim], sine and cosine interleaved (Vaswani et al. 2017, section 3.5)."""
+    """Return sinusoidal positions [length, embed_dim], sine and cosine interleaved (Vaswani et al. 2017, 3.5)."""
     position = torch.arange(length, device=device, dtype=torch.float32).unsqueeze(1)
     frequency = torch.exp(
         torch.arange(0, embed_dim, 2, device=device, dtype=torch.float32) * (-math.log(10000.0) / embed_dim)

@@ -17,8 +17,11 @@ from cab.backbone import AttentionFactory
 
 
 class PoinTrOutput(NamedTuple):
-    """``coarse``: the predicted centres [B, Q, 3] and as many input points, one of them again where there are fewer.
-    ``fine``: all predicted points [B, Q * points_per_query, 3] and all input points.
+    """Predicted points.
+
+    Attributes:
+        coarse: the predicted centers [B, Q, 3] and as many input points, with repetition if there are fewer.
+        fine: all predicted points [B, Q * points_per_query, 3] and all input points.
     """
 
     coarse: Tensor
@@ -157,7 +160,7 @@ class PoinTr(Backbone):
                 "points, or build the backbone with fewer samples"
             )
         if partial.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(partial.isfinite().all()):
-            raise UserError(f"partial {list(partial.shape)} has points that are no numbers")
+            raise UserError(f"partial {list(partial.shape)} has NaN or infinite points: remove them")
 
 
 class Pointwise(nn.Module):

@@ -35,9 +35,7 @@ def farthest_points(points: Tensor, count: int) -> Tensor:
 
 @torch.no_grad()
 def nearest_points(queries: Tensor, points: Tensor, count: int) -> Tensor:
-    """Return indices [B, M, count] into ``points`` [B, N, 3] of the points nearest to each query [B, M, 3], nearest
-    first.
-    """
+    """Return indices [B, M, count] into ``points`` [B, N, 3] of the nearest to each query [B, M, 3]."""
     count = min(count, points.shape[1])
     return torch.cdist(queries.float(), points.float()).topk(count, dim=-1, largest=False).indices
 

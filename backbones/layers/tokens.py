@@ -103,7 +103,7 @@ class LearnedPositions(nn.Module):
 
 
 def number_positions(tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """Number the real ``tokens`` [B, N] from 0: [1, N], or [B, N] with a mask.
+    """Return the position numbers of ``tokens`` [B, N], counting real tokens from 0: [1, N], or [B, N] with a mask.
 
     The numbers do not depend on where the padding is; those at padding are arbitrary.
     """
