@@ -1,18 +1,18 @@
-"""Symmetric furniture of boxes: what is hidden follows from the other side of the shape."""
+"""Symmetric furniture made of boxes: hidden parts follow from the visible side."""
 
 from __future__ import annotations
 
 import numpy as np
 
-Box = tuple[np.ndarray, np.ndarray]  # centre and half the sides
+Box = tuple[np.ndarray, np.ndarray]  # center and half sides
 
 
 def generate_shape(number: int, *, points: int = 2048) -> tuple[np.ndarray, np.ndarray]:
-    """Shape ``number``, always the same: the points that are seen, and all [points, 3].
+    """Generate shape ``number`` deterministically: the visible points, and all [points, 3].
 
-    A table, a chair or a lamp of random proportions, symmetric left to right and, the table and the lamp, front to
-    back. It is seen from one side: about half of its points, those nearest to a random direction on the horizon.
-    Legs, wings and backs that are hidden have the sizes of those that are seen.
+    A table, chair or lamp of random proportions with left-right symmetry; tables and lamps also have front-back
+    symmetry. It is seen from one side: about half of its points, those nearest to a random horizontal direction. Hidden
+    legs, wings and backs have the sizes of visible ones.
     """
     rng = np.random.default_rng([11, number])
     boxes = (table, chair, lamp)[number % 3](rng)
@@ -58,7 +58,7 @@ def _area(half: np.ndarray) -> float:
 
 
 def _on_surface(box: Box, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Points on the surface [count, 3], each place as likely as any other."""
+    """Sample points uniformly on the surface, [count, 3]."""
     centre, half = box
     faces = np.array([half[1] * half[2], half[2] * half[0], half[0] * half[1]])
     points = rng.uniform(-half, half, size=(count, 3))

@@ -1,4 +1,4 @@
-"""What a network answers, to look at."""
+"""Predictions as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tasks.probe.questions import IGNORE_INDEX, ProbeBatch
 
 
 def write_answers(batch: ProbeBatch, guesses: Tensor, path: Path) -> None:
-    """Examples as numbers: what is told, what is asked, and each answer as [truth|prediction]."""
+    """Write examples as numbers: context, queries, and each answer as [truth|prediction]."""
     text = []
     for context, asked, answers, guessed in zip(*(x.tolist() for x in (*batch, guesses)), strict=True):
         said = [f"[{a}|{g}]" if a != IGNORE_INDEX else "." for a, g in zip(answers, guessed, strict=True)]
