@@ -12,7 +12,7 @@ from tasks.corpus.books import PARTS, Books
 
 SPELLINGS = {"train": "train", "validation": "valid", "test": "test"}
 ENDINGS = ("wiki.{}.tokens", "wiki.{}.raw", "{}.txt")
-"""Published file names, with <unk> for rare words (``tokens``) or without (``raw``), and those of PyTorch's examples."""
+"""Published file names, with <unk> for rare words (``tokens``) or not (``raw``), and those of PyTorch's examples."""
 FOLDERS = {
     "wikitext103": ("wikitext-103", "wikitext-103-raw", "wikitext103"),
     "wikitext2": ("wikitext-2", "wikitext-2-raw", "wikitext2"),

@@ -1,4 +1,4 @@
-"""Pathfinder: are two discs on the same dashed contour? (Linsley et al. 2018)
+"""Pathfinder: are two discs on the same dashed contour? After Linsley et al. (2018).
 
 The geometry follows the generator of Long Range Arena's images (drewlinsley/pathfinder, ``snakes2.py`` at ab9c130, with
 LRA's settings), in NumPy and with a seed. LRA's own images had no seed and cannot be reproduced.

@@ -165,7 +165,7 @@ class MLM(Task):
         return scores.perplexities()
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Return unigram perplexities of the scored part, and in generated pages those of ideal lookup within windows."""
+        """Return unigram perplexities of the scored part, and in generated pages those of lookup within windows."""
         if self._facts is not None:
             return {f"look_up_{window}": self._looked_up(self._facts, window) for window in (0, 4, self.block_len)}
         scores = {"ppl": perplexity(unigram_loss(self.corpus, self.scored_part))}

@@ -17,13 +17,13 @@ def nearest(points: Tensor, others: Tensor) -> Tensor:
 
 
 def distances(points: Tensor, others: Tensor) -> Tensor:
-    """Return the squared distance [B, N] from each of ``points`` to the nearest of ``others``; differentiable in both."""
+    """Return the squared distance [B, N] from ``points`` to the nearest of ``others``, differentiable in both."""
     index = nearest(points, others).unsqueeze(-1).expand(-1, -1, 3)
     return (points - others.gather(1, index)).square().sum(dim=-1)
 
 
 def chamfer_l1(points: Tensor, truth: Tensor) -> Tensor:
-    """Return the mean distance to the nearest point, averaged over both directions, [B] (Yu et al. 2021, section 4.1)."""
+    """Return the mean distance to the nearest point, averaged over directions, [B] (Yu et al. 2021, section 4.1)."""
     both = [distances(a, b).clamp(min=1e-12).sqrt().mean(dim=1) for a, b in ((points, truth), (truth, points))]
     return (both[0] + both[1]) / 2
 

@@ -53,9 +53,7 @@ def recall(
 
 
 def copying(rng: np.random.Generator, rows: int, *, vocab_size: int, pairs: int, distance: int) -> ProbeBatch:
-    """Generate ``pairs`` values, fillers, then as many question marks: the values in order, identified by position
-    only.
-    """
+    """Generate ``pairs`` values, fillers, then as many question marks: the values in order, identified by position."""
     values = VALUES + rng.integers(vocab_size, size=(rows, pairs))
     return questions(_far(values[..., None], distance), np.full((rows, pairs), QUESTION), values)
 
