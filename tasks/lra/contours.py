@@ -107,7 +107,7 @@ class Boards:
     def free_tails(self, board: int, degree: int, frame: int) -> np.ndarray:
         """Return the pixels [n, 2], at least ``frame`` from the border, where a first dash needs free pixels only.
 
-        The result is empty if the required pixels could lie wholly outside, at a corner: the original mistakes OpenCV's
+        The result is empty if the required pixels could be wholly outside, at a corner: the original mistakes OpenCV's
         marker for this case for a full image. Short thin dashes therefore start in few directions, and most distractors
         find no place.
         """

@@ -215,8 +215,7 @@ class TTS(Task):
         return distortions(waves)
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Return the scores of the mean frame for the utterance's length, and of the mean sound of each aligned
-        phoneme.
+        """Return the scores of the mean frame at the utterance's length, and of the mean sound of aligned phonemes.
 
         Means are those of the training part.
         """
