@@ -157,7 +157,7 @@ class TransformerTTS(Decoder):
         return self.start_layers(len(tokens), memory, memory, padding_mask)
 
     def step(self, frames: Tensor, state: DecodingState) -> tuple[Tensor, Tensor, DecodingState]:
-        """Return the next group of frames [B, r * bins] and its stop logit [B] from the previous group (zeros first)."""
+        """Return the next group of frames [B, r * bins] and its stop logit [B], given the previous group."""
         expected = (len(state.lengths), self.num_mels * self.frames_per_step)
         if frames.shape != expected:
             raise UserError(f"step reads one group of frames a row, {list(expected)}, got {list(frames.shape)}")

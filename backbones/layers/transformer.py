@@ -315,4 +315,5 @@ class LayerStack(nn.Module):
 
 
 def transformer_layers(layers: nn.ModuleList) -> list[TransformerLayer]:
+    """Return the layers as a typed list."""
     return cast(list[TransformerLayer], list(layers))

@@ -24,6 +24,7 @@ UNITS |= dict.fromkeys(("pearson", "spearman"), "correlation")
 
 
 def accuracy(guesses: np.ndarray, truth: np.ndarray) -> float:
+    """Return the fraction of correct predictions."""
     return float((guesses == truth).mean())
 
 

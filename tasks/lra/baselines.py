@@ -21,6 +21,7 @@ def accuracy(guesses: np.ndarray, rows: Rows) -> float:
 
 
 def labels_of(rows: Rows) -> np.ndarray:
+    """Return the labels of ``rows``."""
     return rows.labels.numpy()[: len(rows)]
 
 

@@ -51,6 +51,7 @@ class Pen:
 
 @functools.cache
 def pen(length: int, thickness: float, margin: int) -> Pen:
+    """Return the cached :class:`Pen` of these sizes."""
     return Pen(length, thickness, margin)
 
 

@@ -26,6 +26,7 @@ def generate_shape(number: int, *, points: int = 2048) -> tuple[np.ndarray, np.n
 
 
 def table(rng: np.random.Generator) -> list[Box]:
+    """Draw a table of random proportions."""
     width, depth, height = rng.uniform([0.25, 0.15, 0.2], [0.45, 0.3, 0.4])
     leg = rng.uniform(0.015, 0.05)
     top = _box([0, height, 0], [width, 0.02, depth])
@@ -34,6 +35,7 @@ def table(rng: np.random.Generator) -> list[Box]:
 
 
 def chair(rng: np.random.Generator) -> list[Box]:
+    """Draw a chair of random proportions."""
     width, height, back = rng.uniform([0.15, 0.15, 0.15], [0.25, 0.3, 0.3])
     leg = rng.uniform(0.015, 0.04)
     x = width - leg
@@ -42,6 +44,7 @@ def chair(rng: np.random.Generator) -> list[Box]:
 
 
 def lamp(rng: np.random.Generator) -> list[Box]:
+    """Draw a lamp of random proportions."""
     base, shade, height = rng.uniform([0.1, 0.08, 0.25], [0.2, 0.25, 0.4])
     tall = rng.uniform(0.05, 0.12)
     pole = _box([0, 0, 0], [0.02, height, 0.02])

@@ -49,6 +49,7 @@ def centre_crop(image: np.ndarray, size: int) -> np.ndarray:
 
 
 def list_images(folder: Path) -> list[Path]:
+    """Return the image files below ``folder``, sorted."""
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
 
 

@@ -37,8 +37,8 @@ VOICES = {"1": (730.0, 1090.0, 2440.0), "2": (270.0, 2290.0, 3010.0)}
 """Stress of a vowel and its voice: formants in Hz. Both voices have the same pitch and loudness: FastSpeech
 2 receives pitch and energy in training, which must not reveal the voice."""
 MANNERS = [(0.86 + 0.04 * vowel, 0.6 + 0.1 * (3 * vowel % len(VOWELS))) for vowel in range(len(VOWELS))]
-"""Relative pitch and loudness of each key vowel, compared with queried steps. FastSpeech 2 embeds pitch and energy in bins
-between the training extremes; queried steps are in the middle, where training covers every bin."""
+"""Relative pitch and loudness of each key vowel, compared with queried steps. FastSpeech 2 embeds pitch and energy in
+bins between the training extremes; queried steps are in the middle, where training covers every bin."""
 VARIETY = (2, 4, 8)
 """Distinct vowels of a key of eight. With two, half of the keys have a single voice, and attending to the key pays off
 before the vowel is found."""

@@ -139,8 +139,8 @@ class TTS(Task):
             short = min(part, key=lambda utterance: len(utterance.mel))
             if len(short.mel) <= self._given_frames:
                 raise UserError(
-                    f"{short.name} has {len(short.mel)} frames, all of which are in the prompt of task.num_prompt_steps={self.num_prompt_steps}; "
-                    "reduce it"
+                    f"{short.name} has {len(short.mel)} frames, all of which are in the prompt of "
+                    f"task.num_prompt_steps={self.num_prompt_steps}; reduce it"
                 )
         self.scale = Scale.of(parts["train"])
         if self.teacher is not None:
