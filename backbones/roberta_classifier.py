@@ -100,6 +100,6 @@ class RoBERTaClassifier(RoBERTaEncoder):
         for name, own in shared.items():
             found = weights[name].shape if name in weights else None
             if found != own.shape:
-                told = "not there" if found is None else f"of {list(found)}"
-                raise UserError(f"{name} is {told}, and this network needs {list(own.shape)}")
+                problem = "missing" if found is None else f"of {list(found)}"
+                raise UserError(f"{name} is {problem}, but this network needs {list(own.shape)}")
         self.load_state_dict({name: weights[name] for name in shared}, strict=False)

@@ -35,6 +35,8 @@ OPTIONS_HELP = "options of the attention, separated by spaces: 'window_size=16 e
 
 @dataclass
 class LanguageModelConfig(TransformerLanguageModelConfig):
+    """Configuration of :class:`LanguageModel`: fairseq's fields and the attention."""
+
     attention: str = field(default="vanilla", metadata={"help": ATTENTION_HELP})
     attention_options: str = field(default="", metadata={"help": OPTIONS_HELP})
 
@@ -125,4 +127,5 @@ def cab_gpt2(args: Any) -> None:
 
 @register_model_architecture("cab_mlm", "cab_roberta_base")
 def cab_roberta_base(args: Any) -> None:
+    """Set the defaults of RoBERTa-base (CAB, Table 14)."""
     roberta_base_architecture(args)

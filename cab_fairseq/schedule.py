@@ -14,6 +14,8 @@ from cab.config.trainer_config import rate_factor
 
 @dataclass
 class ScheduleConfig(FairseqDataclass):
+    """Options of :class:`Schedule`."""
+
     schedule: str = field(default="constant", metadata={"help": "constant, linear, cosine or inverse_sqrt"})
     warmup_updates: int = field(
         default=0, metadata={"help": "number of updates in which the learning rate rises to --lr"}

@@ -113,8 +113,8 @@ def check_blocks(blocks: Sequence[int] | None, num_layers: int, max_length: int)
     pooled = STRIDE ** (len(blocks) - 1)
     if pooled >= max_length:
         raise UserError(
-            f"{named} pools {pooled} tokens into one beside the first, and rows have {max_length} at most: "
-            "name fewer blocks, or make rows longer"
+            f"{named} pools {pooled} tokens into one, but sequences have at most {max_length} with the first: "
+            "use fewer blocks, or raise max_length"
         )
     return tuple(blocks)
 

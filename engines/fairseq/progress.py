@@ -39,6 +39,7 @@ def history(lines: Iterable[str]) -> list[dict[str, float | None]]:
 
 
 def read_history(log: Path) -> list[dict[str, float | None]]:
+    """Return :func:`history` of a log file."""
     with log.open() as lines:
         return history(lines)
 

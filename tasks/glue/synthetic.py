@@ -14,7 +14,7 @@ from tasks.corpus.synthetic import NAMES, THINGS
 from tasks.glue.tables import Examples
 
 CLASSES = ("others", "same")
-TOLD = len(NAMES) // 2
+NUM_FACTS = len(NAMES) // 2
 """Number of facts in the first sentence, and of names in the second."""
 COUNTS = {"train": 8192, "dev": 512}
 VERSION = 1
@@ -29,7 +29,7 @@ def generate_pairs(part: str) -> Examples:
 
 def _pair(rng: random.Random, *, is_same: bool) -> tuple[str, str]:
     names = rng.sample(NAMES, len(NAMES))
-    told, others = names[:TOLD], names[TOLD:]
-    facts = " ".join(name + rng.choice(THINGS) for name in told)
-    listed = rng.sample(told, TOLD) if is_same else others
+    stated, others = names[:NUM_FACTS], names[NUM_FACTS:]
+    facts = " ".join(name + rng.choice(THINGS) for name in stated)
+    listed = rng.sample(stated, NUM_FACTS) if is_same else others
     return f"Kept {facts}", f"Listed {' '.join(listed)}"

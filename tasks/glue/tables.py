@@ -158,7 +158,7 @@ def _check_header(path: Path, names: list[str], layout: Layout, columns: tuple[s
     for name in (*layout.texts, layout.label):
         found = names[columns.index(name)]
         if found != name:
-            raise UserError(f"{path}, line 1: no header, or another: '{found:.40}' stands where '{name}' should")
+            raise UserError(f"{path}, line 1: expected the column '{name}', got '{found:.40}'")
 
 
 def _label(where: str, field: str, classes: tuple[str, ...]) -> float:

@@ -92,7 +92,7 @@ class Boards:
         return np.all((places >= 0) & (places < self.side), axis=-1)
 
     def _patches(self, dashes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the masks of dashes [n, 3] clipped to the image [n, p, p], and their rows and columns after padding."""
+        """Return the masks of dashes [n, 3] clipped to the image [n, p, p], with padded rows and columns."""
         span = np.arange(-self.pen.reach, self.pen.reach + 1)
         rows, columns = (dashes[:, axis, None] + span for axis in (0, 1))
         inside = [(x >= 0) & (x < self.side) for x in (rows, columns)]

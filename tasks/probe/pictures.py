@@ -14,7 +14,7 @@ def write_answers(batch: ProbeBatch, guesses: Tensor, path: Path) -> None:
     text = []
     for context, asked, answers, guessed in zip(*(x.tolist() for x in (*batch, guesses)), strict=True):
         said = [f"[{a}|{g}]" if a != IGNORE_INDEX else "." for a, g in zip(answers, guessed, strict=True)]
-        text.append(f"told  {_places(context)}\nasked {_places(asked)}\nsaid  {' '.join(said)}\n")
+        text.append(f"context {_places(context)}\nqueries {_places(asked)}\nanswers {' '.join(said)}\n")
     path.write_text("\n".join(text))
 
 

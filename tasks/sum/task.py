@@ -81,9 +81,7 @@ class Sum(Task):
     @property
     def metrics(self) -> tuple[Metric, ...]:
         scored = [Metric(name, "F, percent", True, primary=name in NAMES) for name in (*NAMES, *PLAIN)]
-        levels = [
-            Metric(level, "correct words, percent", higher_is_better=True, primary=False) for level in self._levels
-        ]
+        levels = [Metric(level, "right words, percent", higher_is_better=True, primary=False) for level in self._levels]
         return (*scored, *levels)
 
     @property

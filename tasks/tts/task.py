@@ -99,7 +99,7 @@ class TTS(Task):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        return tuple(Metric(name, "per frame", higher_is_better=False) for name in ("mcd", "msd"))
+        return tuple(Metric(name, "a frame", higher_is_better=False) for name in ("mcd", "msd"))
 
     def check(self) -> None:
         if self.chosen_by not in ("loss", "mcd"):

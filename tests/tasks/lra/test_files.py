@@ -166,7 +166,7 @@ DAMAGE: list[tuple[str, Callable[[Path], Path], Callable[[Path], object], str]] 
     ("image", photographs, overwrite("data_batch_3", pickle.dumps(Evil())), r"data_batch_3 .* asks for posix\.system"),
     ("image", photographs, overwrite("data_batch_3", batch()[:-40]), "data_batch_3 .* is damaged"),
     ("image", photographs, overwrite("data_batch_3", b""), "data_batch_3 .* is damaged"),
-    ("image", photographs, overwrite("data_batch_3", pickle.dumps([1])), "data_batch_3 .* has no data and labels"),
+    ("image", photographs, overwrite("data_batch_3", pickle.dumps([1])), "data_batch_3 .* data or labels are missing"),
     ("image", photographs, overwrite("test_batch", batch(labels=[0, 1])), "test_batch .* are not 2 rows of 3,072"),
     ("image", photographs, overwrite("test_batch", batch(labels=[0, 11, 2])), "test_batch, image 1: expected a label"),
     ("pathfinder", paths, line(LIST, 2, lambda text: text[:12]), r"10\.npy, line 2: expected a folder"),
