@@ -2,8 +2,7 @@
 
 A package registers classes with the decorators below, and names their module in an entry point of the group
 ``cab.attentions``, ``cab.backbones`` or ``cab.tasks``. The decorators are read from the source
-(:mod:`cab.registry.index`); a module is only imported when its class is used. A module that fails to import is skipped
-with a warning.
+(:mod:`cab.registry.index`); a module is imported when its class is used, and skipped with a warning if that fails.
 """
 
 from __future__ import annotations
@@ -38,14 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Entry(Generic[T]):
-    """A registered class, which is imported on first use.
-
-    Attributes:
-        name: registered name.
-        paper: source of the method.
-        place: location of the class.
-        imported: the class, once its module is imported.
-    """
+    """A registered class, which is imported on first use; ``imported`` is the class after that."""
 
     name: str
     paper: str
@@ -105,13 +97,7 @@ class Entry(Generic[T]):
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionEntry(Entry["Attention"]):
-    """A registered attention.
-
-    Attributes:
-        patterns: supported patterns, which `cab verify` checks.
-        unsound: patterns that are only allowed in layers outside the test, to repeat published runs.
-        complexity: growth of time with the length.
-    """
+    """A registered attention; see :func:`register_attention`."""
 
     patterns: tuple[Pattern, ...]
     unsound: tuple[Pattern, ...]
@@ -124,11 +110,7 @@ class AttentionEntry(Entry["Attention"]):
 
 @dataclass(frozen=True, kw_only=True)
 class BackboneEntry(Entry["Backbone"]):
-    """A registered backbone.
-
-    Attributes:
-        tasks: tasks of other packages that it supports, with the patterns tested in each.
-    """
+    """A registered backbone; see :func:`register_backbone`."""
 
     tasks: Mapping[str, tuple[Pattern, ...]]
 
@@ -139,15 +121,7 @@ class BackboneEntry(Entry["Backbone"]):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskEntry(Entry["Task"]):
-    """A registered task; see :func:`register_task`.
-
-    Attributes:
-        datasets: names of its data sets.
-        names: backbones that the task names, with the patterns tested in each.
-        dataset_patterns: data sets that are restricted to some patterns.
-        in_index: whether it is part of the compositional index, and of sweeps that do not name a task.
-        options_from_task: task whose tuned attention options it uses.
-    """
+    """A registered task; see :func:`register_task`. ``names`` are the backbones that the task itself names."""
 
     datasets: tuple[str, ...]
     names: Mapping[str, tuple[Pattern, ...]]
@@ -204,7 +178,7 @@ class Registry(Generic[E]):
             self._entries[entry.name] = entry
         elif other.place != entry.place:
             raise UserError(
-                f"{self.kind} '{entry.name}' is registered twice: {other.origin} and {entry.origin}; rename one"
+                f"{self.kind} '{entry.name}' is registered twice: {other.origin}, {entry.origin}; rename one"
             )
         elif entry.imported is not None:
             self._entries[entry.name] = dataclasses.replace(entry, place=other.place)
@@ -283,7 +257,7 @@ class Registry(Generic[E]):
 
     def _leave_out(self, reason: str) -> None:
         if reason not in self._broken:
-            log.warning("skipped %s", f"{self.group}: {reason}")
+            log.warning("skipped %s: %s", self.group, reason)
             self._broken.append(reason)
 
 
@@ -315,18 +289,13 @@ TASKS: Registry[TaskEntry] = Registry("task")
 def register_attention(
     name: str, *, patterns: str, complexity: str, paper: str, unsound: str = ""
 ) -> Declaration[AttentionEntry]:
-    """Register an attention; a class decorator.
-
-    The keyword arguments of the constructor become options (``attention=abc attention.num_landmarks=32``). The class
-    is available in all commands.
+    """Register an attention; a class decorator. Keyword arguments of the constructor become its options.
 
     Args:
-        name: registered name.
         patterns: supported patterns, such as ``"NS CS NC CC"``; `cab verify` checks each of them.
         complexity: growth of time with the length, one of ``"1"``, ``"n"``, ``"n log n"``, ``"n sqrt n"``, ``"n^2"``.
         paper: source of the method, such as ``"Peng et al. 2022"``.
-        unsound: patterns that published runs used although the method violates them. Allowed for ``other_attention``,
-            never under test.
+        unsound: patterns of published runs that the method violates; allowed for ``other_attention`` only.
     """
     served, published = Pattern.parse_many(patterns), Pattern.parse_many(unsound)
     entry = functools.partial(
@@ -339,8 +308,6 @@ def register_backbone(name: str, *, paper: str, tasks: Mapping[str, str] | None 
     """Register a backbone; a class decorator. Its patterns are those of its attention layers.
 
     Args:
-        name: registered name.
-        paper: source of the network.
         tasks: tasks of other packages that it supports, with the patterns tested in each: ``{"lm": "CS"}``.
     """
     tested = {task: Pattern.parse_many(patterns) for task, patterns in (tasks or {}).items()}
@@ -360,15 +327,12 @@ def register_task(
     """Register a task; a class decorator.
 
     Args:
-        name: registered name.
-        paper: source of the task.
-        datasets: names of data sets, such as ``"pg19 synthetic"``. ``synthetic`` is generated data; a task with several
-            data sets calls the generated substitute of one ``NAME_synthetic``. Sweeps include generated data only if
-            it is named.
+        datasets: data sets, such as ``"pg19 synthetic"``. ``synthetic`` is generated data, or ``NAME_synthetic`` for
+            one of several data sets. Sweeps run generated data only by name.
         backbones: backbones with the patterns tested in each, such as ``{"gpt2": "CS"}``.
         dataset_patterns: data sets that are defined for some of these patterns only, such as ``{"mqar": "CS"}``.
         in_index: whether its scores contribute to the compositional index, and sweeps that do not name a task run it.
-        options_from_task: task whose tuned attention options (Table 5, the suite's options) it uses; default: its own.
+        options_from_task: task whose tuned attention options (Table 5, the suite) it uses; default: its own.
     """
     tested = {backbone: Pattern.parse_many(patterns) for backbone, patterns in backbones.items()}
     some = {dataset: Pattern.parse_many(patterns) for dataset, patterns in (dataset_patterns or {}).items()}
