@@ -1,4 +1,4 @@
-"""`cab correlation`: do attentions rank alike in two patterns, or in two tasks?"""
+"""`cab correlation`: correlation of scores between patterns, tasks, presets or probes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EPILOG = """\
-Pearson correlation of compositional indices over the attentions that both patterns (or tasks) share, with the p-value
-of no correlation and a 95% confidence interval by Fisher's z; and of each pattern with published accuracies on Long
-Range Arena (Figure 3a). Few attentions can show nothing: below three there is no
-number, below five the note says `too few`. Two folders of different presets are compared with each other instead:
-Spearman's correlation of the indices in each pattern and task, and the attention whose ranks differ most. With --probes
-it is that of accuracy in each probe and the index of each task of the same pattern: do probes predict tasks?
+By default: Pearson correlation of the compositional indices of the attentions that two patterns (or two tasks) share,
+and of each pattern with published Long Range Arena accuracies (Figure 3a). Each has a p-value and a 95% confidence
+interval (Fisher's z). With fewer than three attentions no correlation is reported; with fewer than five the note says
+`too few`.
+
+Two folders with different presets: Spearman correlation of the indices between the presets, for each pattern and task,
+and the attention whose ranks differ most.
+
+With --probes: Spearman correlation of the accuracy in each probe with the index of each task of the same pattern.
 
 examples:
   cab correlation results/paper --normalization official
@@ -35,11 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add_results_arguments(parser)
-    parser.add_argument("--probes", type=Path, metavar="CSV", help="a probes.csv of `cab leaderboard`")
-    parser.add_argument("--csv", action="store_true", help="CSV: kind,pattern,a,b,pearson,shared,p_value,low,high,note")
+    parser.add_argument("--probes", type=Path, metavar="CSV", help="probes.csv written by `cab leaderboard`")
+    parser.add_argument(
+        "--csv", action="store_true", help="print CSV: kind,pattern,a,b,pearson,shared,p_value,low,high,note"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit status."""
     import pandas as pd
 
     from cab.scoring import benchmark_correlation, pattern_correlation, score, task_correlation
@@ -62,23 +68,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _probe_correlation(args: argparse.Namespace, results: pd.DataFrame) -> int:
-    """Whether probes rank attentions as tasks do."""
+    """Correlate probes with tasks."""
     from cab.scoring import probe_agreement, read_probes, score
 
     scores = score(results, normalization=args.normalization)
     table = probe_agreement(read_probes(args.probes), scores.table)
-    _print_agreement(table, args, nothing="the probes and the tasks share no three attentions in a pattern")
+    _print_agreement(table, args, nothing="the probes and tasks have fewer than three attentions in common")
     print_notes(scores.notes)
     return 0
 
 
 def _compare(args: argparse.Namespace, parts: Sequence[pd.DataFrame]) -> int:
-    """How far two sets of results rank attentions alike."""
+    """Correlate the ranks of attentions in two sets of results."""
     from cab.scoring import rank_agreement, score
 
     scores = [score(part, normalization=args.normalization) for part in parts]
     table = rank_agreement(scores[0].table, scores[1].table)
-    _print_agreement(table, args, nothing="the two sets of results share no attention in a pattern and task")
+    _print_agreement(table, args, nothing="the two sets of results have no attention, pattern and task in common")
     for each in scores:
         print_notes(each.notes)
     return 0
@@ -94,13 +100,13 @@ def _print_agreement(table: pd.DataFrame, args: argparse.Namespace, *, nothing: 
 
 
 def _agreement_text(table: pd.DataFrame) -> str:
-    what = [name for name in ("pattern", "probe", "task") if name in table]
+    keys = [name for name in ("pattern", "probe", "task") if name in table]
     rows = []
     for row in table.to_dict("records"):
         numbers = [number(row["spearman"], 2), _interval(row), number(row["p_value"]), str(row["shared"])]
-        rows.append([*(row[name] for name in what), *numbers, row["disagree"], row["note"]])
-    header = [*[""] * len(what), "spearman", "95% interval", "p", "shared", "ranks differ most", ""]
-    return text_table(header, rows, align="l" * len(what) + "rrrrll")
+        rows.append([*(row[name] for name in keys), *numbers, row["disagree"], row["note"]])
+    header = [*keys, "spearman", "95% interval", "p", "attentions", "largest rank difference", "note"]
+    return text_table(header, rows, align="l" * len(keys) + "rrrrll")
 
 
 def _interval(row: Mapping[Hashable, Any]) -> str:
@@ -113,4 +119,5 @@ def _text(table: pd.DataFrame) -> str:
         pair = f"{row['a']} - {row['b']}"
         numbers = [number(row["pearson"], 2), _interval(row), number(row["p_value"]), str(row["shared"])]
         rows.append([row["pattern"] or "patterns", pair, *numbers, row["note"]])
-    return text_table(["", "", "pearson", "95% interval", "p", "shared", ""], rows, align="llrrrrl")
+    header = ["kind", "pair", "pearson", "95% interval", "p", "attentions", "note"]
+    return text_table(header, rows, align="llrrrrl")

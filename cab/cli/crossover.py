@@ -1,4 +1,4 @@
-"""`cab crossover`: from which length on an attention is cheaper than softmax attention."""
+"""`cab crossover`: sequence length from which an attention is cheaper than softmax attention."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EPILOG = """\
-COSTS is what `cab efficiency --out` writes, or a file with the columns attention,length,time_ms,memory_mib. A column
-`complexity` (n, n log n, n^2, ...) says how a method's cost grows; without one it is linear.
+The crossover length is the paper's efficiency length. COSTS is a file written by `cab efficiency --out`, or a CSV file
+with the columns attention,length,time_ms,memory_mib. An optional column `complexity` (n, n log n, n^2, ...) specifies
+how the cost grows (default: n).
 
-Protocol default: non-negative sums of the terms of each complexity, least squares of relative errors, a bootstrap
-confidence interval; the answer is the length from which on the attention stays cheaper, `never`, or `always`.
-Protocol paper: appendix N as it was computed (a parabola and a line, the shortest length left out of the line for
-time, the larger root, R2 cut to three digits).
+Protocol default: fit a non-negative sum of the terms of each complexity to the costs (least squares of relative
+errors), with a bootstrap confidence interval. The result is the length from which the attention remains cheaper, or
+`never` or `always`.
+Protocol paper: appendix N as it was computed: the larger intersection of a parabola and a line, where the line for time
+excludes the shortest length, and R2 is truncated to three digits.
 
 examples:
   cab crossover costs.csv --baseline eager
@@ -32,17 +34,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("costs", type=Path, metavar="COSTS", help="CSV of time and memory against length")
-    parser.add_argument("--protocol", default="default", metavar="P", help="default or paper")
+    parser.add_argument("--protocol", default="default", metavar="P", help="default (see below) or paper")
     parser.add_argument(
         "--baseline",
         metavar="NAME",
-        help="compare with this attention: vanilla is fused, eager writes out the weights as the paper's did "
-        "(default: both in tables where both were measured, vanilla in CSV)",
+        help="attention to compare with: vanilla (fused) or eager (stores the attention weights, as in the paper); "
+        "default: both in tables if both were measured, vanilla in CSV",
     )
-    parser.add_argument("--csv", action="store_true", help="CSV: attention,pattern,phase,resource,length,r2,low,high")
+    parser.add_argument(
+        "--csv", action="store_true", help="print CSV: attention,pattern,phase,resource,length,r2,low,high"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit status."""
     from cab.scoring import efficiency_length, load_costs
     from cab.scoring.efficiency_length import COLUMNS
 
@@ -58,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     parts = []
     for baseline in baselines or ["vanilla"]:
         table = efficiency_length(costs, protocol=args.protocol, baseline=baseline)
-        parts.append(f"cheaper than {baseline} from this length on\n{_text(table)}")
+        parts.append(f"length from which each attention is cheaper than {baseline}\n{_text(table)}")
     print("\n\n".join(parts))
     return 0
 
@@ -79,5 +84,5 @@ def _text(table: pd.DataFrame) -> str:
         interval = "-" if row["low"] != row["low"] else f"{_length(row['low'])} .. {_length(row['high'])}"
         names = [row[name] for name in ("attention", "pattern", "phase", "resource")]
         rows.append([*names, _length(row["length"]), interval, number(row["r2"]), row["note"]])
-    header = ["attention", "pattern", "phase", "resource", "length", "95% interval", "R2", ""]
+    header = ["attention", "pattern", "phase", "resource", "length", "95% interval", "R2", "note"]
     return text_table(header, rows, align="llllrrrl")

@@ -1,4 +1,4 @@
-"""`cab leaderboard`: the table, the page and the figures that are made from results."""
+"""`cab leaderboard`: tables, an HTML page and figures of results."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ DEFAULT_OUT = DEFAULT_DIR / "leaderboard"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sources(parser)
-    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help=f"where to write (default: {DEFAULT_OUT})")
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help=f"output folder (default: {DEFAULT_OUT})")
     parser.add_argument(
         "--format",
         choices=("page", "markdown"),
         default="page",
-        help="page: index.html and leaderboard.csv in the --out folder; markdown: tables to stdout, for a README",
+        help="page (default): write index.html and leaderboard.csv to the output folder; markdown: print tables",
     )
-    parser.add_argument("--costs", type=Path, metavar="CSV", help="what `cab efficiency` wrote; adds its curves")
+    parser.add_argument(
+        "--costs", type=Path, metavar="CSV", help="costs written by `cab efficiency`, to add their curves"
+    )
     parser.add_argument(
         "--with-reference",
         action="store_true",
-        help="beside the trained records of the suite that come along (results/mini); alone where nothing was run",
+        help="include the bundled reference results (results/mini) for comparison; also works without own results",
     )
     parser.add_argument("--figures", action="store_true", help="also write the paper's figures as PNG and PDF")
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit status."""
     from cab.reports.leaderboard import score_boards, write_csv
     from cab.scoring import load_costs
     from cab.scoring.selection import rows_in_index
 
     if args.figures or args.format == "page":
         check_writable(args.out, "--out")
-    is_alone = (
-        args.with_reference and args.results == [DEFAULT_DIR] and not DEFAULT_DIR.exists()
-    )  # nothing was run here yet
+    is_alone = args.with_reference and args.results == [DEFAULT_DIR] and not DEFAULT_DIR.exists()
     if is_alone:
         args.results = [MINI_DIR]
     results, skipped = given_results(args)

@@ -1,4 +1,4 @@
-"""`cab score`: the compositional index of results."""
+"""`cab score`: compositional index of results."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from cab.scoring import Scores
 
 EPILOG = """\
-index is the mean of a task's metrics, each turned so that higher is better and normalised; task `all` is the mean over
-tasks. An attention that lacks a number has no index there: nothing is averaged over missing numbers. low and high
-bound a 95% confidence interval over seeds, and are empty with one seed.
+The index of a task is the mean of its metrics, normalized such that higher is better; the task `all` is the mean over
+tasks. An attention with a missing metric has no index. low and high are the bounds of a 95% confidence interval over
+seeds; they are empty for a single seed.
 
-In the table, `>` says that an attention's order to the next one is resolved at 95%, `~` that it is not, and a dagger
-that its code had not passed `cab verify` in the pattern (column `verified` of the CSV: yes, no, unknown).
+In the table, `>` means that an attention is significantly (95%) better than the next one, and `~` that it is not. A
+dagger marks code that had not passed `cab verify` in the pattern (CSV column `verified`: yes, no, unknown).
 
 examples:
   cab score
@@ -40,13 +40,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--show",
         choices=("index", "pairwise", "ablation"),
         default="index",
-        help="index (default); order: which attention is better than which, and whether the seeds resolve it; "
-        "benefit: best efficient, softmax and no attention",
+        help="index (default): index per attention; pairwise: whether the difference of each pair of attentions is "
+        "significant; ablation: best efficient attention, softmax attention and no attention (Table 12)",
     )
-    parser.add_argument("--csv", action="store_true", help="CSV: pattern,task,attention,index,low,high,seeds,verified")
+    parser.add_argument(
+        "--csv", action="store_true", help="print CSV: pattern,task,attention,index,low,high,seeds,verified"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit status."""
     from cab.records.verification_status import legend, verdicts
     from cab.scoring import benefit_of_attention, order_table, score
     from cab.scoring.index import COLUMNS
@@ -76,7 +79,7 @@ def _averaged_data_sets(scores: Scores) -> list[str]:
 
 
 def _members(places: dict[str, list[str]]) -> str:
-    """What a task averages, places with the same metrics together."""
+    """Return the metrics and data sets that the index of a task averages, grouped by metrics."""
     groups: dict[str, list[str]] = {}
     for place, metrics in places.items():
         groups.setdefault(", ".join(metrics), []).append(place)
@@ -93,7 +96,7 @@ def _plain_text(table: pd.DataFrame) -> str:
 
 
 def _index_text(scores: Scores) -> str:
-    """A table for each pattern, best first, and below it what each task averages."""
+    """Return one table per pattern, best attention first, followed by what the index of each task averages."""
     return "\n\n".join(_pattern_text(scores, str(pattern)) for pattern in scores.table["pattern"].unique())
 
 
@@ -122,7 +125,7 @@ def _pattern_text(scores: Scores, pattern: str) -> str:
 
 
 def _seeds(rows: dict[tuple[Any, Any], dict[Any, Any]], tasks: list[Any], name: str) -> str:
-    """The fewest behind any index in the row."""
+    """Return the smallest number of seeds of the indices in a row."""
     return str(min((int(rows[(task, name)]["seeds"]) for task in tasks if rows[(task, name)]["seeds"]), default=0))
 
 
@@ -132,7 +135,7 @@ def _cell(row: dict[Any, Any]) -> str:
 
 
 def _sign(scores: Scores, pattern: str, task: str, better: str, worse: str) -> str:
-    """Whether the order of two attentions is resolved: ``>``, ``~``, or nothing where that cannot be said."""
+    """Return ``>`` if the difference of two attentions is significant, ``~`` if not, and nothing if unknown."""
     from cab.scoring import compare
 
     return {"yes": ">", "no": "~", "unknown": ""}[compare(scores, pattern, task, better, worse).resolved]

@@ -39,10 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of results (default: bundled reference results)",
     )
     check.add_argument("--csv", action="store_true", help="print CSV")
-    tell = commands.add_parser(
+    report = commands.add_parser(
         "report", description="summarize how much attention improves each cell, and the share that each method retains"
     )
-    tell.add_argument(
+    report.add_argument(
         "results",
         nargs="?",
         type=Path,
@@ -91,7 +91,8 @@ def _check(args: argparse.Namespace) -> int:
     if args.csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows([header, *rows])
     else:
-        print(text_table(header, rows, align="lrrrrrrl"))
+        titles = ["cell", "attentions", "none (SD)", "none (range)", "significant pairs", "seed SD", "local (SD)"]
+        print(text_table([*titles, "measures attention"], rows, align="lrrrrrrl"))
     passed = sum(not verdict.failures for verdict in verdicts)
     lacking = check_suite(verdicts)
     if not args.csv:
