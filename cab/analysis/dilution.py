@@ -38,7 +38,7 @@ def dilution(subject: Subject, *, rows: int = 4) -> list[Curve]:
     Raises:
         ValueError: in a cross pattern, where a target has no neighbours among the keys.
     """
-    pattern = subject.cell.pattern
+    pattern = subject.cell.config.pattern
     if pattern.is_cross:
         raise UserError(f"dilution is about the neighbours of a token; pattern {pattern} has none: choose NS or CS")
     generator = torch.Generator().manual_seed(0)

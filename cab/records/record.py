@@ -21,7 +21,7 @@ from typing import Any
 
 from cab.errors import UserError, first_line
 from cab.metric import Metric
-from cab.records.schema import LATER, SCHEMA, check_content, check_hash, with_checksum
+from cab.records.schema import SCHEMA, check_content, check_hash, with_checksum
 
 CELL = ("task", "dataset", "config_variant", "backbone", "pattern", "attention", "preset", "seed")
 """What one run measures; ``config_variant`` tells apart runs of one data set, as univariate and multivariate."""
@@ -202,7 +202,7 @@ class Record(RunMetadata):
     @classmethod
     def _parsed(cls, content: Mapping[str, Any]) -> Record:
         """KeyError, TypeError or ValueError for what is not as :meth:`write` writes it."""
-        parts = {name: content[name] for name in _FIELDS if name in content or name not in LATER}
+        parts = {name: content[name] for name in _FIELDS}
         status = Status(parts["status"])
         check_content(content, CELL)
         metrics = tuple(Metric(**row) for row in parts["metrics"])

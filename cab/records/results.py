@@ -6,7 +6,7 @@ import csv
 import gc
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,16 +104,16 @@ def _rows(sources: Iterable[str | Path]) -> tuple[list[tuple[Any, ...]], list[st
     return rows, skipped
 
 
-def whole_records(folder: Path, skipped: list[str]) -> Iterator[tuple[Path, Record]]:
-    """The records in ``folder`` by name; a broken one is warned about, with a line in ``skipped``, and left out."""
+def whole_records(folder: Path, skipped: list[str]) -> list[tuple[Path, Record]]:
+    """Return the records in ``folder`` sorted by cell; log a broken one, add a line to ``skipped``, and leave it out."""
+    found = []
     for path in sorted(folder.glob("*.json")):
         try:
-            record = Record.read(path)
+            found.append((path, Record.read(path)))
         except UserError as error:
             skipped.append(f"skipped: {error}")
             log.warning("%s", skipped[-1])
-            continue
-        yield path, record
+    return sorted(found, key=lambda each: ([each[1].cell[name] for name in CELL], each[1].started))
 
 
 def _record_rows(path: Path, record: Record) -> list[tuple[Any, ...]]:

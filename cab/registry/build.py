@@ -17,6 +17,8 @@ from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS, BACKBONES
 
+OtherAttention = str | Mapping[str, Any] | Mapping[Pattern, AttentionSpec]
+
 
 def build_attention(
     name: str,
@@ -80,7 +82,7 @@ def build_backbone(
     *,
     attention: str | Mapping[str, Any] | AttentionSpec = "vanilla",
     pattern: Pattern | str,
-    other_attention: str | Mapping[str, Any] = "vanilla",
+    other_attention: OtherAttention = "vanilla",
     **options: Any,
 ) -> Backbone:
     """The backbone called ``name`` with ``attention`` in its slots of ``pattern``.
@@ -88,7 +90,7 @@ def build_backbone(
     Args:
         attention: a name, or a mapping of ``name`` and its options.
         pattern: the pattern under test; the backbone must have a slot of it.
-        elsewhere: what fills the other slots: a name, or a mapping from pattern to name.
+        other_attention: the attention for the other slots: a name, or a mapping from pattern to name or spec.
         options: the backbone's keyword arguments.
 
     Raises:
@@ -159,9 +161,11 @@ def parse_spec(attention: str | Mapping[str, Any] | AttentionSpec) -> AttentionS
     return AttentionSpec(attention["name"], {k: v for k, v in attention.items() if k != "name"})
 
 
-def parse_other_attention(other_attention: str | Mapping[str, Any]) -> dict[Pattern, AttentionSpec]:
-    """What fills the slots outside the test: one name for all, or one for each pattern (vanilla if unnamed)."""
-    chosen = dict.fromkeys(Pattern, other_attention) if isinstance(other_attention, str) else other_attention
+def parse_other_attention(other_attention: OtherAttention) -> dict[Pattern, AttentionSpec]:
+    """Return the attention for the slots outside the test: one for all, or one per pattern (default: vanilla)."""
+    chosen: Mapping[Any, Any] = (
+        dict.fromkeys(Pattern, other_attention) if isinstance(other_attention, str) else other_attention
+    )
     specs = {Pattern.parse(pattern): parse_spec(attention) for pattern, attention in chosen.items()}
     for spec in specs.values():
         ATTENTIONS.get(spec.name).check_options(spec.options, "attention")

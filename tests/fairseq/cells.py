@@ -82,7 +82,7 @@ class Ours:
         pieces = self.config.batch_size // (self.config.micro_batch_size or self.config.batch_size)
         losses = []
         for step in range(STEPS // pieces):
-            torch.manual_seed(int(self.cell.config["seed"]) + step)
+            torch.manual_seed(self.cell.config.seed + step)
             optimizer.zero_grad()
             self.backbone.train()
             for number in range(step * pieces, (step + 1) * pieces):
@@ -108,7 +108,7 @@ class Ours:
 
 def _seen_and_target(cell: Cell, batch: Tensor) -> tuple[Tensor, Tensor]:
     task: Any = cell.task
-    if cell.backbone == "gpt2":
+    if cell.config.backbone.name == "gpt2":
         return batch[:, :-1], batch[:, 1:]
     seen, places = task.hide(batch, torch.Generator().manual_seed(0))
     target = torch.full_like(batch, PAD)
