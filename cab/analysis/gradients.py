@@ -13,6 +13,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,8 +22,8 @@ from torch.overrides import TorchFunctionMode
 
 from cab.analysis.subject import Subject, with_heads
 from cab.attention import Attention
-from cab.errors import UserError
 from cab.config.run_config import Choice
+from cab.errors import UserError
 from cab.runner.cell import DEFAULT_ENGINE, Cell
 from cab.runner.engine import Run, StepObserver, find_engine
 from cab.runner.failures import Diverged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,8 @@ class ClusterConfig:
     """``cluster=none``: run the cells one after another in this process."""
 
     def __post_init__(self) -> None:
-        check_types(vars(self), annotations_of(type(self)), {}, "cluster")
+        usual = {name: parameter.default for name, parameter in inspect.signature(type(self)).parameters.items()}
+        check_types(vars(self), annotations_of(type(self)), usual, "cluster")
 
 
 @dataclass(frozen=True, kw_only=True)

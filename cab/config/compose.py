@@ -13,8 +13,8 @@ from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from cab.config.folders import config_folders
 from cab.config.cluster_config import CLUSTERS
+from cab.config.folders import config_folders
 from cab.config.run_config import KEYS, TRAINER_KEYS
 from cab.config.sources import REGISTRIES, register_sources
 from cab.errors import UnsupportedError, UserError, first_line, unknown_name

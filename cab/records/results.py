@@ -105,7 +105,7 @@ def _rows(sources: Iterable[str | Path]) -> tuple[list[tuple[Any, ...]], list[st
 
 
 def whole_records(folder: Path, skipped: list[str]) -> list[tuple[Path, Record]]:
-    """Return the records in ``folder`` sorted by cell; log a broken one, add a line to ``skipped``, and leave it out."""
+    """Return the records in ``folder``, sorted by cell; log each broken one and add a line to ``skipped``."""
     found = []
     for path in sorted(folder.glob("*.json")):
         try:

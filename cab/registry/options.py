@@ -182,7 +182,8 @@ def _is_negative(value: Any, kind: Any) -> bool:
 
 def _nearest(value: Any, kind: Any, default: Any) -> str:
     """A value that fits, as it is typed; empty when there is none to name."""
-    if kind is int and isinstance(value, float) and math.isfinite(value):
+    base = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
+    if base is int and isinstance(value, float) and math.isfinite(value) and _fits(max(0, round(value)), kind):
         return _written(max(0, round(value)))
     return _written(default) if default is not None and _fits(default, kind) else ""
 

@@ -90,7 +90,7 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> N
     cells = list(cells_without_record(jobs, report))
     if not cells:
         return
-    folder = cells[0][0].results_dir.resolve() / "slurm"
+    folder = cells[0][0].config.results_dir.resolve() / "slurm"
     submitted = _submit(cells, options, folder)
     arrays = sorted({number.split("_")[0] for number in submitted})
     log.info("%d cells submitted to Slurm as %s; cab status shows them", len(cells), ", ".join(arrays))

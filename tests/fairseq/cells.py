@@ -61,7 +61,7 @@ class Ours:
         backbone = make_backbone(cell).eval()
         items: Any = cell.task.training_set
         drawn = [items.__getitems__(list(range(4 * step, 4 * step + 4))) for step in range(STEPS)]
-        return cls(cell, cell.trainer, backbone, [_seen_and_target(cell, batch) for batch in drawn])
+        return cls(cell, cell.config.trainer, backbone, [_seen_and_target(cell, batch) for batch in drawn])
 
     def logits(self) -> Tensor:
         """Of the first batch."""

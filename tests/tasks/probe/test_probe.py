@@ -122,7 +122,7 @@ def composed(dataset: str, preset: str, *overrides: str, pattern: str = "CS") ->
 def test_every_preset_composes_a_whole_cell(dataset: str, preset: str) -> None:
     cell = Cell.from_config(composed(dataset, preset, *(["device=cpu"])))
     cell.task.check()
-    assert cell.trainer.schedule == "cosine"
+    assert cell.config.trainer.schedule == "cosine"
 
 
 PUBLISHED = {
