@@ -5,15 +5,18 @@ Shapes: B batch, H heads, N tokens, E width of a head, S max_span, R ramp.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.precision import no_weight
-from attentions.kernels.relative import Distances, relative_attention
+from attentions.kernels.common.precision import neg_inf
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Distances, Window
 from cab import Pattern, register_attention
-from cab.attention import PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -47,18 +50,15 @@ class AdaptiveSpanAttention(SparseAttention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         max_span: int = 8192,
         ramp: int = 32,
         init_span: float = 0.0,
-        coefficient: float = 5e-7,
+        coefficient: float = 5e-07,
         include_self: bool = True,
         position: str = "learnt",
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if ramp < 1 or max_span < ramp:
             raise UserError(f"max_span must be at least the ramp, and that at least 1, got {max_span} and {ramp}")
         if not 0.0 <= init_span <= 1.0:
@@ -68,7 +68,7 @@ class AdaptiveSpanAttention(SparseAttention):
         if not include_self and self.pattern is Pattern.NS:
             raise UserError("include_self must be true in NS: there is no token before all others to leave out")
         self.max_span, self.ramp, self.coefficient, self.include_self = max_span, ramp, coefficient, include_self
-        self.reach = nn.Parameter(torch.full((num_heads,), init_span + (ramp + 0.5) / max_span))
+        self.reach = nn.Parameter(torch.full((self.num_heads,), init_span + (ramp + 0.5) / max_span))
         self.position = nn.Parameter(torch.randn(max_span, self.head_dim)) if position == "learnt" else None
 
     @classmethod
@@ -108,23 +108,24 @@ class AdaptiveSpanAttention(SparseAttention):
         return super().attend(query, key, value, padding)
 
     def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        distances = self.distances()
-        output = relative_attention(query, key, value, distances, dropout=self.weight_dropout)
+        window, distances = self.window(query.shape[2])
+        output = window_attention(query, key, value, window, distances=distances, dropout=self.weight_dropout)
         if self.include_self:
             return output
-        sees_none = (distances.biases <= no_weight(distances.biases.dtype)).all(dim=1)
+        sees_none = (distances.biases <= neg_inf(distances.biases.dtype)).all(dim=1)
         output = output.masked_fill(sees_none[:, None, None], 0.0)
         return torch.cat([torch.zeros_like(output[:, :, :1]), output[:, :, 1:]], dim=2)
 
-    def distances(self) -> Distances:
-        """The window of the longest span."""
-        left = self.longest() - 1
+    def window(self, length: int) -> tuple[Window, Distances]:
+        """Return the window of the longest span in a sequence of ``length``, and what its distances add."""
+        left = min(self.longest(), length) - 1
         right = left if self.pattern is Pattern.NS else 0
         distance = torch.arange(left, -right - 1, -1, device=self.reach.device).abs()
         embeddings = self.reach.new_zeros(left + 1, self.head_dim) if self.position is None else self.position
         mask = self.mask(distance[None])[:, 0]
-        biases = mask.where(mask > 0.0, 1.0).log().masked_fill(mask == 0.0, no_weight(mask.dtype))
-        return Distances(left, right, embeddings[distance].expand(self.num_heads, -1, -1), biases)
+        biases = mask.where(mask > 0.0, 1.0).log().masked_fill(mask == 0.0, neg_inf(mask.dtype))
+        embedded = embeddings[distance].expand(self.num_heads, -1, -1)
+        return Window(left, right), Distances(embedded, biases)
 
     def weights_at(self, query: Tensor, key: Tensor, distance: Tensor) -> Tensor:
         """Weights of pairs [..., T, S] that are so far apart, written out; a later key in CS has none."""
@@ -137,7 +138,7 @@ class AdaptiveSpanAttention(SparseAttention):
             by_distance = query @ self.position.mT
             logits = logits + by_distance.gather(-1, x.clamp(max=self.max_span - 1).expand(logits.shape))
         mask = self.mask(x) * inside
-        logits = (logits * self.scale).masked_fill(mask == 0.0, no_weight(logits.dtype))
+        logits = (logits * self.scale).masked_fill(mask == 0.0, neg_inf(logits.dtype))
         weights = mask * (logits - logits.amax(dim=-1, keepdim=True).detach()).exp()
         return weights / weights.sum(dim=-1, keepdim=True).clamp(min=1e-30)
 

@@ -5,13 +5,15 @@ Shapes: B batch, H heads, N tokens, E width of a head, b tokens of a block, J bl
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.tiles import Tile, tiled_attention
+from attentions.kernels.windows.tiles import Tile, tiled_attention
 from cab import Pattern, register_attention
-from cab.attention import SoftmaxLimit
+from cab.attention import CommonArguments, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -38,17 +40,9 @@ class BigBirdAttention(SparseAttention):
     """
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        block_size: int = 64,
-        num_random: int = 3,
-        num_window: int = 3,
+        self, *, block_size: int = 64, num_random: int = 3, num_window: int = 3, **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if block_size < 1 or num_random < 0:
             raise UserError(
                 f"block_size must be at least 1 and num_random at least 0, got {block_size} and {num_random}"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from attentions.bases.linearized import LinearizedAttention, Where
-from attentions.kernels.feature_maps import Reweighted, kernel_of
+from attentions.kernels.features.feature_maps import Reweighted, kernel_of
 from attentions.linear import readable_kernel
-from cab import Pattern, UserError, register_attention
+from cab import UserError, register_attention
+from cab.attention import CommonArguments
 
 
 @register_attention("cosformer", patterns="NS CS NC CC", complexity="n", paper="Qin et al. 2022")
@@ -39,15 +41,12 @@ class CosformerAttention(LinearizedAttention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         reweighting_length: int = 8192,
         kernel: str = "relu",
         reweight: bool = True,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if reweighting_length < 1:
             raise UserError(f"reweighting_length must be at least 1, got {reweighting_length}")
         self.reweighting_length = reweighting_length

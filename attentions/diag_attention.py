@@ -5,17 +5,19 @@ Shapes: B batch, H heads, N tokens, E width of a head, w width of a block.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.lattice import along_rows, in_rows
-from attentions.kernels.merged_norm import MergedNorm
-from attentions.kernels.precision import wide
+from attentions.kernels.common.merged_norm import MergedNorm
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.windows.grid2d import along_rows, in_rows
 from attentions.norm_attention import make_turns, turned, turned_by_matrices
 from cab import Pattern, UserError, register_attention
-from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 
 WEIGHTS = ("softmax", "rela")
 
@@ -44,22 +46,19 @@ class DiagAttention(SparseAttention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         block_size: int = 64,
         weights: str = "softmax",
         positions: str = "none",
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if block_size < 1:
             raise UserError(f"block_size must be at least 1, got {block_size}")
         if weights not in WEIGHTS:
             raise UserError(f"weights must be {' or '.join(WEIGHTS)}, got '{weights}'")
         self.block_size, self.is_softmax = block_size, weights == "softmax"
         self.most_kept = block_size - 1
-        self.norm = MergedNorm("none" if self.is_softmax else "simplerms", embed_dim)
+        self.norm = MergedNorm("none" if self.is_softmax else "simplerms", self.embed_dim)
         self.turns = make_turns(positions, self.head_dim)
 
     @classmethod
@@ -85,7 +84,7 @@ class DiagAttention(SparseAttention):
         if self.is_softmax:
             return along_rows(query, key, value, width, is_causal=causal, dropout=self.weight_dropout)
         with torch.autocast(query.device.type, enabled=False):  # what no sum divides outgrows float16 before its norm
-            query, key, value = (in_rows(wide(x), width) for x in (query, key, value))
+            query, key, value = (in_rows(upcast(x), width) for x in (query, key, value))
             weights = (query * self.scale @ key.mT).relu()  # none of the keys that fill the last block up
             weights = F.dropout(weights.tril() if causal else weights, self.weight_dropout)
             return (weights @ value).flatten(2, 3)[:, :, :length]
@@ -94,7 +93,7 @@ class DiagAttention(SparseAttention):
         if self.is_softmax:
             return super().read(query, key, value, asked, position)
         with torch.autocast(query.device.type, enabled=False):
-            return super().read(wide(query), wide(key), wide(value), asked, position)
+            return super().read(upcast(query), upcast(key), upcast(value), asked, position)
 
     # --- positions and norm, around it ---------------------------------------------------------------------
 
@@ -116,4 +115,4 @@ class DiagAttention(SparseAttention):
 
     def normalised(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            return self.norm(wide(x)).to(dtype)
+            return self.norm(upcast(x)).to(dtype)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from attentions.bases.linearized import LinearizedAttention, Where, hide
 from attentions.bases.recurrent import xavier_linear
-from attentions.kernels.delta_rule import delta_rule
-from attentions.kernels.feature_maps import kernel_of
+from attentions.kernels.features.feature_maps import kernel_of
+from attentions.kernels.recurrences.delta_rule import delta_rule
 from cab import Pattern, UserError, register_attention
-from cab.attention import DecodeState
+from cab.attention import CommonArguments, DecodeState
 from cab.errors import UnsupportedError
 from cab.padding import lengths
 
@@ -35,17 +36,8 @@ class DPFPAttention(LinearizedAttention):
 
     feature_map = kernel_of("identity")
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        nu: int = 1,
-        update: str | None = None,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, nu: int = 1, update: str | None = None, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         self.update = update or ("delta" if self.pattern is Pattern.CS else "sum")
         if nu < 1:
             raise UserError(f"nu must be at least 1, got {nu}")
@@ -57,7 +49,7 @@ class DPFPAttention(LinearizedAttention):
             )
         self.nu = nu
         if self.update == "delta":
-            self.strength_proj = xavier_linear(embed_dim, num_heads, bias=False)
+            self.strength_proj = xavier_linear(self.embed_dim, self.num_heads, bias=False)
 
     def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
         return {"strength": self.strength_proj(key)} if self.update == "delta" else {}

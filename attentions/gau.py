@@ -6,18 +6,19 @@ Shapes: B batch, N tokens, D width, e = 2 D width of values and gate, s of queri
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.key_blocks import in_order
-from attentions.kernels.precision import wide
-from attentions.kernels.rotary import rotate
-from attentions.kernels.target_blocks import sums_by_targets
-from attentions.kernels.token_cache import no_tokens, with_tokens
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.common.rotary import rotate
+from attentions.kernels.common.token_cache import no_tokens, with_tokens
+from attentions.kernels.gathers.key_blocks import in_order
+from attentions.kernels.gathers.target_blocks import sums_by_targets
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -42,16 +43,14 @@ class GatedAttentionUnit(Attention):
     parameter_budget = 0.13
     num_maps = 2
 
-    def __init__(
-        self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float, query_key_dim: int
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, query_key_dim: int, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if query_key_dim < 1:
             raise UserError(f"query_key_dim must be at least 1, got {query_key_dim}")
         self.query_key_dim = query_key_dim
-        self.gate_proj, self.v_proj = (nn.Linear(embed_dim, 2 * embed_dim) for _ in range(2))
-        self.z_proj = nn.Linear(embed_dim, query_key_dim)
-        self.out_proj = nn.Linear(2 * embed_dim, embed_dim)
+        self.gate_proj, self.v_proj = (nn.Linear(self.embed_dim, 2 * self.embed_dim) for _ in range(2))
+        self.z_proj = nn.Linear(self.embed_dim, query_key_dim)
+        self.out_proj = nn.Linear(2 * self.embed_dim, self.embed_dim)
         for linear in (self.gate_proj, self.v_proj, self.z_proj, self.out_proj):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
@@ -64,12 +63,12 @@ class GatedAttentionUnit(Attention):
 
     def maps(self, x: Tensor) -> list[Tensor]:
         """Queries and keys [B, N, s]."""
-        z = wide(F.silu(self.z_proj(x)))
+        z = upcast(F.silu(self.z_proj(x)))
         return list((z.unsqueeze(-2) * self.gamma + self.beta).unbind(dim=-2))
 
     def values(self, x: Tensor) -> Tensor:
         """[B, N, e]."""
-        return wide(F.silu(self.v_proj(x)))
+        return upcast(F.silu(self.v_proj(x)))
 
     def finish(self, x: Tensor, sums: Tensor) -> Tensor:
         """From weighted sums [B, N, e] to the output."""
@@ -109,19 +108,8 @@ class QuadraticUnit(GatedAttentionUnit):
         ValueError: for options below 1.
     """
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        query_key_dim: int = 128,
-        scale_length: int = 512,
-    ) -> None:
-        super().__init__(
-            pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, query_key_dim=query_key_dim
-        )
+    def __init__(self, *, query_key_dim: int = 128, scale_length: int = 512, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(query_key_dim=query_key_dim, **common)
         if scale_length < 1:
             raise UserError(f"scale_length must be at least 1, got {scale_length}")
         self.scale_length = scale_length
@@ -155,7 +143,7 @@ class QuadraticUnit(GatedAttentionUnit):
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """No tokens yet, and how many there are."""
-        state = no_tokens(batch_size, wide(like), key=(1, self.query_key_dim), value=(1, 2 * self.embed_dim))
+        state = no_tokens(batch_size, upcast(like), key=(1, self.query_key_dim), value=(1, 2 * self.embed_dim))
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
     def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
@@ -190,19 +178,8 @@ class GroupedUnit(GatedAttentionUnit):
     has_constant_size_state = True
     num_maps = 4
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        group_size: int = 256,
-        query_key_dim: int = 128,
-    ) -> None:
-        super().__init__(
-            pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, query_key_dim=query_key_dim
-        )
+    def __init__(self, *, group_size: int = 256, query_key_dim: int = 128, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(query_key_dim=query_key_dim, **common)
         if group_size < 1:
             raise UserError(f"group_size must be at least 1, got {group_size}")
         self.group_size = group_size
@@ -256,7 +233,7 @@ class GroupedUnit(GatedAttentionUnit):
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """The sum over earlier groups, and of the open group k, k' and v."""
-        like, s, e = wide(like), self.query_key_dim, 2 * self.embed_dim
+        like, s, e = upcast(like), self.query_key_dim, 2 * self.embed_dim
         state = {"sums": like.new_zeros(batch_size, s, e), "value": like.new_zeros(batch_size, self.group_size, e)}
         state |= {name: like.new_zeros(batch_size, self.group_size, s) for name in ("key", "far_key")}
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}

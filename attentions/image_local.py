@@ -5,13 +5,15 @@ Shapes: B batch, H heads, N tokens, E width of a head.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.tiles import Tile, tiled_attention
+from attentions.kernels.windows.tiles import Tile, tiled_attention
 from cab import Pattern, register_attention
-from cab.attention import SoftmaxLimit
+from cab.attention import CommonArguments, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -42,10 +44,6 @@ class ImageLocalAttention(SparseAttention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         block: int = 256,
         memory: int | None = None,
         width: int = 0,
@@ -53,8 +51,9 @@ class ImageLocalAttention(SparseAttention):
         block_width: int = 16,
         flange_height: int = 16,
         flange_width: int = 32,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         sizes = {"block": block, "block_height": block_height, "block_width": block_width}
         for name, size in sizes.items():
             if size < 1:

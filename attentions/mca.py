@@ -5,12 +5,14 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, c tokens of a gr
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -33,17 +35,8 @@ class MemoryCompressedAttention(Attention):
 
     requires_right_padding = True
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        factor: int = 3,
-        reduction: str = "conv",
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, factor: int = 3, reduction: str = "conv", **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if factor < 1:
             raise UserError(f"factor must be at least 1, got {factor}")
         if reduction not in ("conv", "mean"):
@@ -51,7 +44,8 @@ class MemoryCompressedAttention(Attention):
         self.factor, self.reduction = factor, reduction
         if reduction == "conv":
             self.compress_k, self.compress_v = (
-                nn.Conv1d(embed_dim, embed_dim, factor, stride=factor, groups=num_heads) for _ in range(2)
+                nn.Conv1d(self.embed_dim, self.embed_dim, factor, stride=factor, groups=self.num_heads)
+                for _ in range(2)
             )
 
     @classmethod

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Unpack
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.linearized import hide
-from attentions.kernels.lrpe import ReflectedTurns
-from attentions.kernels.merged_norm import MergedNorm
-from attentions.kernels.precision import wide
-from attentions.kernels.recurrence import recurrence
-from attentions.kernels.spans import over_spans
+from attentions.kernels.common.merged_norm import MergedNorm
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.common.spans import over_chunks
+from attentions.kernels.features.lrpe import ReflectedTurns
+from attentions.kernels.recurrences.recurrence import recurrence
 from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.padding import lengths
 
 KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -53,19 +54,16 @@ class NormAttention(Attention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         kernel: str = "elu1",
         norm: str = "simplerms",
         positions: str = "none",
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if kernel not in KERNELS:
             raise UserError(f"kernel must be one of {', '.join(KERNELS)}, got '{kernel}'")
         self.kernel = KERNELS[kernel]
-        self.norm = MergedNorm(norm, embed_dim)
+        self.norm = MergedNorm(norm, self.embed_dim)
         self.turns = make_turns(positions, self.head_dim)
 
     def features(self, x: Tensor, start: Tensor | None = None) -> Tensor:
@@ -91,15 +89,15 @@ class NormAttention(Attention):
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Sums of nothing, [B, H, E, E], and no tokens read."""
-        sums = wide(like.new_zeros(batch_size, self.num_heads, self.head_dim, self.head_dim))
+        sums = upcast(like.new_zeros(batch_size, self.num_heads, self.head_dim, self.head_dim))
         return {"sums": sums, "length": torch.zeros(batch_size, dtype=torch.long, device=like.device)}
 
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
     ) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
-            heads = [wide(x) for x in (query, key, value)]
-            output, state = over_spans(self.span, heads, padding.key, state, {})
+            heads = [upcast(x) for x in (query, key, value)]
+            output, state = over_chunks(self.span, heads, padding.key, state, {})
             return output.to(query.dtype), state
 
     def span(
@@ -121,12 +119,12 @@ class NormAttention(Attention):
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         with torch.autocast(key.device.type, enabled=False):
-            sums = hide(self.features(wide(key)), padding.key).mT @ wide(value)
+            sums = hide(self.features(upcast(key)), padding.key).mT @ upcast(value)
         return {"sums": sums, "length": torch.zeros(len(key), dtype=torch.long, device=key.device)}
 
     def decode_cross(self, query: Tensor, state: DecodeState, padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
-            output = self.norm(self.features(wide(query), state["length"]) @ state["sums"])
+            output = self.norm(self.features(upcast(query), state["length"]) @ state["sums"])
         return output.to(query.dtype), {**state, "length": state["length"] + lengths(query, padding.query)}
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from attentions.bases.linearized import LinearizedAttention, Where, hide
-from attentions.kernels.exponential_features import FeatureMean, KeyMeans
-from attentions.kernels.precision import no_weight
+from attentions.kernels.common.precision import neg_inf
+from attentions.kernels.features.exponential_features import KeyMeans, read_features
 from cab import Pattern, UserError, register_attention
-from cab.attention import DecodeState, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, SoftmaxLimit
 from cab.errors import UnsupportedError
 
 RELEASED_OFFSET = 1e-4
@@ -53,16 +54,9 @@ class PerformerAttention(LinearizedAttention):
     weights: Tensor
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        num_features: int = 16,
-        denominator_floor: float = 0.0,
+        self, *, num_features: int = 16, denominator_floor: float = 0.0, **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if num_features < 1:
             raise UserError(f"num_features must be at least 1, got {num_features}")
         if denominator_floor < 0:
@@ -74,7 +68,7 @@ class PerformerAttention(LinearizedAttention):
         self.num_features = num_features
         self.denominator_floor = denominator_floor
         self.smallest_denominator = denominator_floor or LinearizedAttention.smallest_denominator
-        self.register_buffer("weights", orthogonal_gaussians(num_heads, num_features, self.head_dim))
+        self.register_buffer("weights", orthogonal_gaussians(self.num_heads, num_features, self.head_dim))
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit:
@@ -91,11 +85,11 @@ class PerformerAttention(LinearizedAttention):
     def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> DecodeState:
         """Of each feature the mean value, ``means`` [B, H, r, E], and the log of its sum, ``log_mass`` [B, H, r]."""
         if self.denominator_floor:
-            logs = hide(self.logarithms(key), padding, no_weight())
+            logs = hide(self.logarithms(key), padding, neg_inf())
             return super().summarise(logs - logs.detach().amax(dim=(-2, -1), keepdim=True), value, padding, where)
         hidden = None
         if padding is not None:
-            hidden = torch.zeros_like(padding, dtype=key.dtype).masked_fill_(padding, no_weight())
+            hidden = torch.zeros_like(padding, dtype=key.dtype).masked_fill_(padding, neg_inf())
             hidden = hidden[:, None, None].expand(-1, self.num_heads, -1, -1).flatten(0, 1)
         heads = ((key * self.head_dim**-0.25).flatten(0, 1), value.flatten(0, 1))
         means, log_mass = KeyMeans.apply(*heads, self._weights_of_rows(key), hidden)
@@ -110,7 +104,7 @@ class PerformerAttention(LinearizedAttention):
             return super().read(logs - logs.detach().amax(dim=-1, keepdim=True), summary, where)
         memory = [summary[name].flatten(0, 1) for name in ("means", "log_mass")]
         heads = (query * self.head_dim**-0.25).flatten(0, 1)
-        return FeatureMean.apply(heads, self._weights_of_rows(query), *memory).unflatten(0, query.shape[:2])
+        return read_features(heads, self._weights_of_rows(query), *memory).unflatten(0, query.shape[:2])
 
     def _weights_of_rows(self, x: Tensor) -> Tensor:
         """[B H, r, E]."""
@@ -126,7 +120,7 @@ class PerformerAttention(LinearizedAttention):
         self, key: Tensor, padding: Tensor | None, _where: Where, state: DecodeState, _extras: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor | None, DecodeState]:
         """phi(k) divided by exp of the largest logarithm so far, as the sums are by that of the time."""
-        logs = hide(self.logarithms(key), padding, no_weight())
+        logs = hide(self.logarithms(key), padding, neg_inf())
         running = logs.detach().amax(dim=-1).cummax(dim=-1).values
         before = running[..., :1]
         if "scale" in state:

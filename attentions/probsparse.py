@@ -6,14 +6,15 @@ Shapes: B batch, H heads, N tokens, E width of a head, u selected queries, s sam
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.precision import wide_dtype
+from attentions.kernels.common.precision import accumulation_dtype
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -55,16 +56,13 @@ class ProbSparseAttention(Attention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         factor: int = 5,
         mean_over: str = "sample",
         sampled: str = "shared",
         mix: bool = False,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if factor < 1:
             raise UserError(f"factor must be at least 1, got {factor}")
         if mean_over not in ("sample", "length"):
@@ -141,7 +139,7 @@ class ProbSparseAttention(Attention):
         size = sample.shape[2]
         count = self.count(length)[:, None, None]
         with torch.autocast(query.device.type, enabled=False):
-            dtype = wide_dtype(query.dtype)
+            dtype = accumulation_dtype(query.dtype)
             scores = sampled_logits(query.to(dtype), key.to(dtype), sample)
         largest, total = scores, scores
         if padding is not None:
@@ -155,7 +153,7 @@ class ProbSparseAttention(Attention):
 
     def lazy(self, value: Tensor, length: Tensor, padding: Tensor | None) -> Tensor:
         """What a query that is not selected gets: the mean of the values, or (CS) their sum so far; [B, H, N, E]."""
-        accurate = wide_dtype(value.dtype)
+        accurate = accumulation_dtype(value.dtype)
         if padding is not None:
             value = value.masked_fill(padding[:, None, :, None], 0.0)
         if self.pattern is Pattern.CS:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.linearized import LinearizedAttention, Where
-from attentions.kernels.feature_maps import Trigonometric, unit
+from attentions.kernels.features.feature_maps import Trigonometric, unit
 from cab import Pattern, UserError, register_attention
-from cab.attention import DecodeState
+from cab.attention import CommonArguments, DecodeState
 from cab.errors import UnsupportedError
 
 FIRST_GATE = 0.9
@@ -47,15 +48,12 @@ class RandomFeatureAttention(LinearizedAttention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         num_features: int = 64,
         gate: bool = False,
-        denominator_floor: float = 1e-3,
+        denominator_floor: float = 0.001,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if num_features < 1:
             raise UserError(f"num_features must be at least 1, got {num_features}")
         if denominator_floor <= 0:
@@ -63,10 +61,10 @@ class RandomFeatureAttention(LinearizedAttention):
         if gate and self.pattern is not Pattern.CS:
             raise UnsupportedError(f"gate needs an order of keys, which pattern {self.pattern} has not; use it in CS")
         self.smallest_denominator = denominator_floor
-        self.deviation = nn.Parameter(torch.ones(num_heads, 1, self.head_dim))
-        self.register_buffer("weights", torch.randn(num_heads, num_features, self.head_dim))
+        self.deviation = nn.Parameter(torch.ones(self.num_heads, 1, self.head_dim))
+        self.register_buffer("weights", torch.randn(self.num_heads, num_features, self.head_dim))
         if gate:
-            self.gate_proj = nn.Linear(embed_dim, num_heads)
+            self.gate_proj = nn.Linear(self.embed_dim, self.num_heads)
             nn.init.constant_(self.gate_proj.bias, math.log(FIRST_GATE / (1 - FIRST_GATE)))
 
     def angles(self, x: Tensor) -> Tensor:

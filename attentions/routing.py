@@ -5,16 +5,19 @@ Shapes: B batch, H heads, N tokens, E width of a head, k clusters, w window.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.bucketed import BucketedAttention
-from attentions.kernels.buckets import Reach
-from attentions.kernels.pieces import each_length
-from attentions.kernels.windowed import Window, windowed_attention
+from attentions.kernels.common.pieces import each_length
+from attentions.kernels.windows.buckets import Reach
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Window
 from cab import Pattern, register_attention
-from cab.attention import PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -48,27 +51,24 @@ class RoutingAttention(BucketedAttention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         num_clusters: int = 32,
         window: int = 256,
         local_heads: bool = True,
         normalize: bool = True,
         decay: float = 0.999,
-        commitment: float = 1e-4,
+        commitment: float = 0.0001,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if num_clusters < 1 or window < 1:
             raise UserError(f"num_clusters and window must be at least 1, got {num_clusters} and {window}")
         if not 0.0 <= decay <= 1.0:
             raise UserError(f"decay must be between 0 and 1, got {decay}")
         self.num_buckets, self.window, self.normalize = num_clusters, window, normalize
         self.decay, self.commitment = decay, commitment
-        self.num_local = num_heads // 2 if local_heads else 0
+        self.num_local = self.num_heads // 2 if local_heads else 0
         self.reach = Reach(window - 1, 0)
-        centroids = torch.randn(num_heads - self.num_local, num_clusters, self.head_dim)
+        centroids = torch.randn(self.num_heads - self.num_local, num_clusters, self.head_dim)
         self.register_buffer("centroids", F.layer_norm(centroids, (self.head_dim,)))
 
     @classmethod
@@ -142,7 +142,7 @@ class RoutingAttention(BucketedAttention):
         routed = self.balanced(query[:, local:], key[:, local:], value[:, local:])
         if not local:
             return routed
-        return torch.cat([windowed_attention(q, k, v, window, dropout=self.weight_dropout), routed], dim=1)
+        return torch.cat([window_attention(q, k, v, window, dropout=self.weight_dropout), routed], dim=1)
 
     def size(self, length: int) -> int:
         """w."""

@@ -6,17 +6,17 @@ Shapes: B batch, L length, D width, N state_size, M = N / 2 modes, two of which 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.matrix_powers import answers_of_powers
-from attentions.kernels.pieces import at_once, formed_anew
-from attentions.kernels.precision import wide, wide_dtype
+from attentions.kernels.common.pieces import at_once, recompute_upcast
+from attentions.kernels.common.precision import accumulation_dtype, upcast
+from attentions.kernels.recurrences.matrix_powers import answers_of_powers
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.training import ParamGroupOverride
 
@@ -53,16 +53,8 @@ class S4Attention(Attention):
     requires_right_padding = True
     has_constant_size_state = True
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        state_size: int = 64,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, state_size: int = 64, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if state_size < 2 or state_size % 2:
             raise UserError(f"state_size must be even and at least 2, got {state_size}")
         self.state_size = state_size
@@ -118,9 +110,9 @@ class S4Attention(Attention):
         batch, length = query.shape[:2]
         size = at_once(NUMBERS * max(batch * length, self.state_size**2), query.device)
         with torch.autocast(query.device.type, enabled=False):
-            u = wide(query)
+            u = upcast(query)
             pieces = zip(u.split(size, dim=2), *(x.split(size) for x in self.modes()), strict=True)
-            y = torch.cat([formed_anew(self.convolve, piece) for piece in pieces], dim=2)
+            y = torch.cat([recompute_upcast(self.convolve, piece) for piece in pieces], dim=2)
             y = self.activate(torch.addcmul(y, self.skip.to(u.dtype), u))
         return self.out_proj(y.to(query.dtype))
 
@@ -178,12 +170,12 @@ class S4Attention(Attention):
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """One complex number a feature and mode, as pairs [B, D, M, 2]."""
         shape = (batch_size, self.embed_dim, self.state_size // 2, 2)
-        return {"modes": like.new_zeros(shape, dtype=wide_dtype(like.dtype))}
+        return {"modes": like.new_zeros(shape, dtype=accumulation_dtype(like.dtype))}
 
     def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
         """Token by token: both factors of Abar are diagonal and low rank, the inverse by the Woodbury identity."""
         with torch.autocast(tokens.device.type, enabled=False):
-            u = wide(tokens)
+            u = upcast(tokens)
             x = torch.view_as_complex(state["modes"].to(u.dtype))
             dt, modes, low_rank, inputs, readout = self.modes()
             factors = _discrete(dt, modes, low_rank, inputs)

@@ -6,17 +6,17 @@ Shapes: B batch, L length, D width, c channels, M = state_size / 2 complex modes
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.block_readout import read_blocks
-from attentions.kernels.diagonal_recurrence import Scan
-from attentions.kernels.precision import wide_dtype
+from attentions.kernels.common.precision import accumulation_dtype
+from attentions.kernels.recurrences.block_readout import read_blocks
+from attentions.kernels.recurrences.diagonal_recurrence import diagonal_scan
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import compact_rows, lengths
 
@@ -58,24 +58,21 @@ class S4DAttention(Attention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         state_size: int = 16,
         channels: int | None = None,
         bidirectional: bool = True,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if state_size < 2 or state_size % 2:
             raise UserError(f"state_size must be even and at least 2, got {state_size}")
         if channels is not None and channels < 1:
             raise UserError(f"channels must be at least 1, got {channels}")
         self.state_size = state_size
-        self.channels = num_heads if channels is None else channels
+        self.channels = self.num_heads if channels is None else channels
         self.bidirectional = bidirectional and self.pattern is Pattern.NS
         self.make_state_space()
-        self.out_proj = nn.Linear(self.channels * embed_dim, embed_dim)
+        self.out_proj = nn.Linear(self.channels * self.embed_dim, self.embed_dim)
 
     def make_projections(self) -> None:
         """No query, key or value."""
@@ -125,15 +122,15 @@ class S4DAttention(Attention):
         batch, length, _ = x.shape
         block = self.block_size(length)
         with torch.autocast(x.device.type, enabled=False):
-            log_step, readout = self.discretize(wide_dtype(x.dtype))
+            log_step, readout = self.discretize(accumulation_dtype(x.dtype))
             powers = self.powers(log_step, block)
             within, factor = powers[..., :block], powers[..., block]
             tokens = self.blocks(x, block)
             first = within.new_zeros(*tokens.shape[:2], within.shape[1]) if state is None else state.transpose(0, 1)
-            before = Scan.apply(self.summaries(tokens, within.flip(-1)), factor, first, False)
+            before = diagonal_scan(self.summaries(tokens, within.flip(-1)), factor, first)
             after = None
             if self.bidirectional:
-                after = _as_pairs(Scan.apply(self.summaries(tokens, within), factor, first, True))
+                after = _as_pairs(diagonal_scan(self.summaries(tokens, within), factor, first, reverse=True))
             matrix = self.block_matrix(powers, readout)
         weight, bias = self.out_proj.weight.unflatten(1, (self.channels, self.embed_dim)), self.out_proj.bias
         device = x.device.type
@@ -158,7 +155,7 @@ class S4DAttention(Attention):
 
     def blocks(self, x: Tensor, block: int) -> Tensor:
         """[B, L, D] to [D, B, J, T], filled up with zeros at the right end."""
-        x = F.pad(x.to(wide_dtype(x.dtype)), (0, 0, 0, -x.shape[1] % block))
+        x = F.pad(x.to(accumulation_dtype(x.dtype)), (0, 0, 0, -x.shape[1] % block))
         return x.permute(2, 0, 1).contiguous().unflatten(2, (-1, block))
 
     def summaries(self, tokens: Tensor, weights: Tensor) -> Tensor:
@@ -187,10 +184,10 @@ class S4DAttention(Attention):
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """One complex number a feature and mode, as pairs [B, D, M, 2]."""
         shape = (batch_size, self.embed_dim, self.state_size // 2, 2)
-        return {"modes": like.new_zeros(shape, dtype=wide_dtype(like.dtype))}
+        return {"modes": like.new_zeros(shape, dtype=accumulation_dtype(like.dtype))}
 
     def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
-        modes = torch.view_as_complex(state["modes"].to(wide_dtype(tokens.dtype)))
+        modes = torch.view_as_complex(state["modes"].to(accumulation_dtype(tokens.dtype)))
         if tokens.shape[1] == 1:
             output, modes = self.recur(tokens, modes, mask)
         else:
@@ -200,7 +197,7 @@ class S4DAttention(Attention):
     def recur(self, query: Tensor, modes: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
         """One token [B, 1, D]: s = exp(dt A) s + u, y = 2 Re(C s) + D u."""
         with torch.autocast(query.device.type, enabled=False):
-            u = query.squeeze(1).to(wide_dtype(query.dtype))
+            u = query.squeeze(1).to(accumulation_dtype(query.dtype))
             log_step, readout = self.discretize(u.dtype)
             after = torch.addcmul(u.unsqueeze(-1), log_step.exp(), modes)
             y = 2 * torch.einsum("cdm,bdm->bcd", readout[0], after).real + self.skip * u.unsqueeze(1)
@@ -215,7 +212,7 @@ class S4DAttention(Attention):
         latest, _, _ = compact_rows(x.flip(1), None if padding is None else padding.flip(1))
         block = self.block_size(x.shape[1])
         with torch.autocast(x.device.type, enabled=False):
-            log_step, _ = self.discretize(wide_dtype(x.dtype))
+            log_step, _ = self.discretize(accumulation_dtype(x.dtype))
             sums = self.summaries(self.blocks(latest, block), self.powers(log_step, block)[..., :block])
             starts = torch.arange(sums.shape[2], device=x.device) * block
             own = torch.einsum("dbjm,djm->bdm", sums, (log_step.unsqueeze(1) * starts[:, None]).exp())

@@ -5,16 +5,18 @@ Shapes: B batch, H heads, N tokens, E width of a head, J blocks, b tokens of a b
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.key_blocks import block_means, in_order
-from attentions.kernels.pieces import each_length
-from attentions.kernels.precision import no_weight, wide
-from attentions.kernels.token_cache import no_tokens, with_tokens
+from attentions.kernels.common.pieces import each_length
+from attentions.kernels.common.precision import neg_inf, upcast
+from attentions.kernels.common.token_cache import no_tokens, with_tokens
+from attentions.kernels.gathers.key_blocks import block_means, in_order
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -47,17 +49,9 @@ class SinkhornAttention(Attention):
     requires_right_padding = True
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        block_size: int = 64,
-        iterations: int = 8,
-        temperature: float = 0.75,
+        self, *, block_size: int = 64, iterations: int = 8, temperature: float = 0.75, **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if block_size < 1 or iterations < 1:
             raise UserError(f"block_size and iterations must be at least 1, got {block_size} and {iterations}")
         if not temperature > 0.0:
@@ -86,7 +80,7 @@ class SinkhornAttention(Attention):
     def past(self, queries: Tensor, keys: Tensor, block: Tensor) -> Tensor:
         """Rows of S for targets in ``block`` [..., T] over the blocks before theirs; none of the first."""
         earlier = torch.arange(keys.shape[-2], device=keys.device) < block.unsqueeze(-1)
-        logits = self.scores(queries, keys).masked_fill(~earlier, no_weight(queries.dtype))
+        logits = self.scores(queries, keys).masked_fill(~earlier, neg_inf(queries.dtype))
         return logits.softmax(dim=-1).masked_fill(~earlier, 0.0)
 
     # --- attention ----------------------------------------------------------------------------------------
@@ -104,7 +98,7 @@ class SinkhornAttention(Attention):
         with torch.autocast(device.type, enabled=False):
             if self.pattern is Pattern.CS:
                 begin = place[:, 0]
-                summary = wide(query).cumsum(dim=2)[:, :, begin] / (begin + 1).unsqueeze(1)
+                summary = upcast(query).cumsum(dim=2)[:, :, begin] / (begin + 1).unsqueeze(1)
                 order = self.past(summary, _means(key, size, length), torch.arange(count, device=device))
                 own = place[0] <= place[0].unsqueeze(1)
                 seen = torch.cat([(begin > 0)[:, None, None].expand(-1, size, size), own.expand(count, -1, -1)], dim=2)
@@ -169,7 +163,7 @@ class SinkhornAttention(Attention):
     def read(self, query: Tensor, position: Tensor, state: DecodeState) -> Tensor:
         """Queries [B, H, T, E] at ``position`` [B, T] of what the state holds."""
         size = self.block_size
-        keys, values, sums = wide(state["key"]), wide(state["value"]), wide(state["query"]).cumsum(dim=2)
+        keys, values, sums = upcast(state["key"]), upcast(state["value"]), upcast(state["query"]).cumsum(dim=2)
         last = keys.shape[2] - 1
         block = position // size
         begin = (block * size).clamp(max=last)[:, None, :, None].expand(-1, self.num_heads, -1, 1)
@@ -184,8 +178,8 @@ class SinkhornAttention(Attention):
             index = own.clamp(max=last).flatten(2).unsqueeze(3).expand(-1, -1, -1, self.head_dim)
             near = x.gather(2, index).unflatten(2, own.shape[2:])
             found.append(torch.cat([mixed.unflatten(3, (size, -1)), near], dim=3))
-        logits = (found[0] @ wide(query).unsqueeze(4)).squeeze(4) * self.scale
-        weights = logits.masked_fill(~seen, no_weight(logits.dtype)).softmax(dim=-1)
+        logits = (found[0] @ upcast(query).unsqueeze(4)).squeeze(4) * self.scale
+        weights = logits.masked_fill(~seen, neg_inf(logits.dtype)).softmax(dim=-1)
         weights = F.dropout(weights, self.weight_dropout)
         return (weights.unsqueeze(3) @ found[1]).squeeze(3).to(query.dtype)
 
@@ -197,7 +191,7 @@ def _blocks(x: Tensor, size: int) -> Tensor:
 
 def _means(x: Tensor, size: int, length: int) -> Tensor:
     """Of the tokens of each block, [B, H, J, E]."""
-    total = _blocks(wide(x), size).sum(dim=3)
+    total = _blocks(upcast(x), size).sum(dim=3)
     count = (length - torch.arange(total.shape[2], device=x.device) * size).clamp(max=size)
     return total / count.unsqueeze(1)
 

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from attentions.bases.sparse import SparseAttention, Spread, by_halves, check_spread, check_stride, first_heads
-from attentions.kernels.lattice import along_both, along_columns, along_rows
-from attentions.kernels.tiles import Tile, tiled_attention
-from attentions.kernels.windowed import Window, windowed_attention
+from attentions.kernels.windows.grid2d import along_both, along_columns, along_rows
+from attentions.kernels.windows.tiles import Tile, tiled_attention
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Window
 from cab import Pattern, register_attention
-from cab.attention import SoftmaxLimit
+from cab.attention import CommonArguments, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -49,16 +50,13 @@ class SparseTransformerAttention(SparseAttention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         layout: str = "fixed",
         stride: int = 128,
         summary: int = 32,
         spread: str = "merged",
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if layout not in ("strided", "fixed"):
             raise UserError(f"layout must be 'strided' or 'fixed', got '{layout}'")
         check_spread(spread)
@@ -100,7 +98,7 @@ class SparseTransformerAttention(SparseAttention):
         along: dict[str, Any] = {"width": width, "is_causal": causal, "dropout": dropout}
         if self.layout == "strided":
             window = Window(width - 1, 0 if causal else width - 1)
-            first: Spread = functools.partial(windowed_attention, window=window, dropout=dropout)
+            first: Spread = functools.partial(window_attention, window=window, dropout=dropout)
             second: Spread = functools.partial(along_columns, **along)
         else:
             first = functools.partial(along_rows, **along)

@@ -5,14 +5,16 @@ Shapes: B batch, H heads, N tokens, D width, E width of a head, L segment, M mem
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.precision import wide_dtype
-from attentions.kernels.relative import all_pairs_attention, segment_attention
+from attentions.kernels.common.precision import accumulation_dtype
+from attentions.kernels.windows.relative import all_pairs_attention, segment_attention
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -48,7 +50,7 @@ class RelativeAttention(Attention):
         weight = self.q_proj.weight
         if not self.has_positions:
             return weight.new_zeros(self.num_heads, len(distance), self.head_dim)
-        feature = torch.arange(0, self.embed_dim, 2, device=weight.device, dtype=wide_dtype(weight.dtype))
+        feature = torch.arange(0, self.embed_dim, 2, device=weight.device, dtype=accumulation_dtype(weight.dtype))
         angle = distance.unsqueeze(1) * 10000.0 ** (-feature / self.embed_dim)
         sinusoid = torch.cat([angle.sin(), angle.cos()], dim=-1)[:, : self.embed_dim].to(weight.dtype)
         return self.split_heads(self.position_proj(sinusoid)[None])[0]
@@ -95,17 +97,9 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
     has_constant_size_state = True
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        segment: int = 150,
-        memory: int = 150,
-        position: str = "relative",
+        self, *, segment: int = 150, memory: int = 150, position: str = "relative", **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if segment < 1 or memory < 0:
             raise UserError(f"segment must be at least 1 and memory at least 0, got {segment} and {memory}")
         if position not in ("relative", "none"):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.precision import no_weight
+from attentions.kernels.common.precision import neg_inf
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 SINKS = ("none", "one", "learned")
@@ -40,23 +40,20 @@ class VanillaAttention(Attention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         qkv_bias: bool = True,
         num_kv_heads: int | None = None,
         sink: str = "none",
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        if self.num_kv_heads < 1 or num_heads % self.num_kv_heads:
-            raise UserError(f"num_kv_heads must divide the {num_heads} heads, got {num_kv_heads}")
+        super().__init__(**common)
+        self.num_kv_heads = self.num_heads if num_kv_heads is None else num_kv_heads
+        if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
+            raise UserError(f"num_kv_heads must divide the {self.num_heads} heads, got {num_kv_heads}")
         if sink not in SINKS:
             raise UserError(f"unknown sink '{sink}': choose one of {', '.join(SINKS)}")
         self.sink = sink
-        self.sink_logit = nn.Parameter(torch.zeros(num_heads)) if sink == "learned" else None
-        if self.num_kv_heads < num_heads:
+        self.sink_logit = nn.Parameter(torch.zeros(self.num_heads)) if sink == "learned" else None
+        if self.num_kv_heads < self.num_heads:
             self.share_keys()
         # With the padding on the right, the causal order alone hides it from every real target.
         self.requires_right_padding = self.pattern is Pattern.CS
@@ -175,7 +172,7 @@ class VanillaAttention(Attention):
         # that share a key stand below each other.
         q = query.unflatten(1, (self.num_kv_heads, -1)).flatten(2, 3)
         logits = torch.cat([self.logits(q, key), self.logits(q, recent_key)], dim=-1).view(*query.shape[:3], -1)
-        logits = logits.masked_fill(~visible, no_weight(logits.dtype))
+        logits = logits.masked_fill(~visible, neg_inf(logits.dtype))
         if self.sink != "none":
             sink = logits.new_zeros(self.num_heads) if self.sink_logit is None else self.sink_logit
             sink = sink.to(logits.dtype)[:, None, None].expand(len(logits), -1, length, 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NotRequired, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,15 @@ class SoftmaxLimit:
 
     options: tuple[Mapping[str, Any], ...]
     tolerance: float = 1e-5
+
+
+class CommonArguments(TypedDict):
+    """The constructor arguments that all attentions share, for ``**common: Unpack[CommonArguments]``."""
+
+    pattern: Pattern | str
+    embed_dim: int
+    num_heads: int
+    dropout: NotRequired[float]
 
 
 class Attention(TrainableModule):

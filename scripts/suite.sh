@@ -15,7 +15,7 @@ unset CAB_DATA  # generated data need none, and a record names the folder
 
 keep_finished() {
     mkdir -p "$records"
-    grep -ls '"status": "finished"' "$results"/*.json | xargs -r cp -t "$records"
+    { grep -ls '"status": "finished"' "$results"/*.json || true; } | xargs -r cp -t "$records"
 }
 trap keep_finished EXIT
 

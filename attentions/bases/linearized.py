@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attentions.kernels.linear_sums import FeatureMap, Mapped, MeanOfQueries, SumOfKeys, away_from_zero
-from attentions.kernels.precision import wide
-from attentions.kernels.recurrence import recurrence
-from attentions.kernels.spans import over_spans
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.common.spans import over_chunks
+from attentions.kernels.features.linear_sums import FeatureMap, MeanOfQueries, SumOfKeys, away_from_zero
+from attentions.kernels.recurrences.recurrence import recurrence
 from cab import Attention, Pattern
 from cab.attention import DecodeState, PaddingMasks
 from cab.padding import lengths
@@ -53,7 +53,8 @@ class LinearizedAttention(Attention):
 
     def features(self, x: Tensor, where: Where) -> Tensor:
         """phi(x), [B, H, N, E] to [B, H, N, r]."""
-        return Mapped.apply(self.feature_map, x, self.factors(x, where))
+        # Contiguous, since the compiler mistakes the strides of an elementwise gradient of two layouts.
+        return self.feature_map.forward(x.contiguous(), self.factors(x, where))
 
     def written(
         self, key: Tensor, padding: Tensor | None, where: Where, _state: DecodeState, _extras: Mapping[str, Tensor]
@@ -74,7 +75,7 @@ class LinearizedAttention(Attention):
         if not self.pattern.is_causal:
             where = Where(length=torch.maximum(lengths(query, padding.query), lengths(key, padding.key)))
         with torch.autocast(query.device.type, enabled=False):
-            return self.read(wide(query), self.summarise(wide(key), wide(value), padding.key, where), where).to(
+            return self.read(upcast(query), self.summarise(upcast(key), upcast(value), padding.key, where), where).to(
                 query.dtype
             )
 
@@ -97,8 +98,8 @@ class LinearizedAttention(Attention):
     ) -> tuple[Tensor, DecodeState]:
         """Output [B, H, N, E] and the new state, from the state that the tokens before left: {} for none."""
         with torch.autocast(query.device.type, enabled=False):
-            extras = {name: wide(x) for name, x in extras.items()}
-            output, state = over_spans(self.span, [wide(x) for x in (query, key, value)], padding.key, state, extras)
+            extras = {name: upcast(x) for name, x in extras.items()}
+            output, state = over_chunks(self.span, [upcast(x) for x in (query, key, value)], padding.key, state, extras)
             return output.to(query.dtype), state
 
     def span(
@@ -136,12 +137,12 @@ class LinearizedAttention(Attention):
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         with torch.autocast(key.device.type, enabled=False):
-            summary = self.summarise(wide(key), wide(value), padding.key, Where())
+            summary = self.summarise(upcast(key), upcast(value), padding.key, Where())
         return {**summary, "length": torch.zeros(len(key), dtype=torch.long, device=key.device)}
 
     def decode_cross(self, query: Tensor, state: DecodeState, padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
-            output = self.read(wide(query), state, Where(start=state["length"])).to(query.dtype)
+            output = self.read(upcast(query), state, Where(start=state["length"])).to(query.dtype)
         return output, {**state, "length": state["length"] + lengths(query, padding.query)}
 
 

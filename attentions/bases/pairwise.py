@@ -5,14 +5,16 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
-from attentions.kernels.precision import wide
-from attentions.kernels.target_blocks import sums_by_targets, unseen
-from attentions.kernels.token_cache import no_tokens, unseen_tokens, with_tokens
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.common.token_cache import no_tokens, unseen_tokens, with_tokens
+from attentions.kernels.gathers.target_blocks import sums_by_targets, unseen
 from cab import Attention, Pattern
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.padding import lengths
 
 
@@ -23,8 +25,8 @@ class PairwiseAttention(Attention):
     keeps every key and value.
     """
 
-    def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         self.requires_right_padding = self.pattern is Pattern.CS  # tokens are counted
 
     def weigh(self, query: Tensor, key: Tensor, unseen: Tensor | None, count: Tensor) -> Tensor:
@@ -41,7 +43,7 @@ class PairwiseAttention(Attention):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         is_causal = self.pattern is Pattern.CS
         with torch.autocast(query.device.type, enabled=False):
-            q, k, v = wide(query), wide(key), wide(value)
+            q, k, v = upcast(query), upcast(key), upcast(value)
             if is_causal:
                 count = torch.arange(1, q.shape[2] + 1, device=q.device)[None, None, :, None]
             else:
@@ -85,6 +87,6 @@ class PairwiseAttention(Attention):
     def read(self, query: Tensor, state: DecodeState, unseen: Tensor | None, count: Tensor) -> Tensor:
         """Outputs [B, H, T, E] of a few targets."""
         with torch.autocast(query.device.type, enabled=False):
-            weights = self.weigh(wide(query), wide(state["key"]), unseen, count)
+            weights = self.weigh(upcast(query), upcast(state["key"]), unseen, count)
             weights = torch.nn.functional.dropout(weights, self.weight_dropout)
-            return self.finish(weights @ wide(state["value"])).to(query.dtype)
+            return self.finish(weights @ upcast(state["value"])).to(query.dtype)

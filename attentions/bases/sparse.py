@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.pieces import each_length
-from attentions.kernels.precision import no_weight
+from attentions.kernels.common.pieces import each_length
+from attentions.kernels.common.precision import neg_inf
 from cab import Attention, Pattern
 from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError
@@ -54,7 +54,7 @@ class SparseDecoding(Attention):
 
     def seen_weights(self, logits: Tensor, seen: Tensor) -> Tensor:
         """Softmax over what is seen; none where that is nothing."""
-        weights = logits.masked_fill(~seen, no_weight(logits.dtype)).softmax(dim=-1)
+        weights = logits.masked_fill(~seen, neg_inf(logits.dtype)).softmax(dim=-1)
         return weights.masked_fill(~seen.any(dim=-1, keepdim=True), 0.0)
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:

@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         choices=("attentions", "backbones", "tasks", "cells"),
-        help="for attentions, the column state is the size of the decoding state of one head of width 64 in float32",
+        help="for attentions, state is the size of the decode state per layer, with 8 heads of width 64 in float32",
     )
     parser.add_argument("--csv", action="store_true", help="print comma-separated values instead of a table")
 
@@ -60,17 +60,17 @@ def _names(patterns: tuple[Pattern, ...]) -> str:
 
 
 def decoding_state(entry: AttentionEntry) -> str:
-    """Measure the decode state for one sequence and one head of width 64 in float32, in the first causal pattern.
+    """Return the size of the decode state of one sequence in one layer, in the first causal pattern.
 
-    Returns:
-        ``N B`` if it does not grow with the length, ``N B/token`` if it does; empty without a causal pattern.
+    The layer has 8 heads of width 64 and a float32 state. The size is measured after 512 and 1,024 tokens: ``N B`` if
+    it does not depend on the length, ``N B/token`` if it grows; empty for an attention without a causal pattern.
     """
     from cab.registry.build import build_attention
 
     pattern = next((p for p in entry.patterns if p.is_causal), None)
     if pattern is None:
         return ""
-    attention = build_attention(entry.name, pattern=pattern, embed_dim=64, num_heads=1).eval()
+    attention = build_attention(entry.name, pattern=pattern, embed_dim=512, num_heads=8).eval()
     before, after = attention.state_bytes(512), attention.state_bytes(1024)
     growth = (after - before) / 512
     return f"{growth:,.0f} B/token" if growth else f"{after:,} B"

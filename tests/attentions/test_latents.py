@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from attentions.kernels import running_means
-from attentions.kernels.precision import no_weight
-from attentions.kernels.running_means import BLOCK, read_running_means
+from attentions.kernels.common.precision import neg_inf
+from attentions.kernels.recurrences import cumulative_softmax_mean
+from attentions.kernels.recurrences.cumulative_softmax_mean import BLOCK, read_cumulative_means
 from attentions.linformer import LinformerAttention
 from cab import PaddingMasks, UserError, build_attention
 from cab.registry.registries import ATTENTIONS
@@ -41,7 +41,7 @@ def test_fast_form_is_the_readable_one(name: str, pattern: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "option"),
-    [("set_transformer", {"feedforward": True}), ("luna", {"tie_kv": False}), ("linformer", {"share": "key_value"})],
+    [("set_transformer", {"feedforward": False}), ("luna", {"tie_kv": False}), ("linformer", {"share": "key_value"})],
 )
 @pytest.mark.parametrize("pattern", ["NS", "CC"])
 def test_fast_form_with_options(name: str, option: dict[str, Any], pattern: str) -> None:
@@ -50,7 +50,7 @@ def test_fast_form_with_options(name: str, option: dict[str, Any], pattern: str)
 
 @pytest.mark.parametrize("name", ["efficient", "luna"])
 def test_causal_forms(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running_means, "SPAN", 2 * BLOCK)
+    monkeypatch.setattr(cumulative_softmax_mean, "SPAN", 2 * BLOCK)
     module = make(name, "CS", **OPTIONS[name])
     assert_causal(module, 9)
     assert_decodes(module, 14, 0, (6, 3, 1))
@@ -99,8 +99,8 @@ def test_running_means_of_equal_keys_are_means() -> None:
     value = torch.randn(1, 2, 70, 3, dtype=torch.float64)
     read = torch.rand(1, 2, 70, 4, dtype=torch.float64).softmax(dim=-1)
     logits = torch.full((1, 2, 70, 4), 5.0, dtype=torch.float64)
-    mass, mean = torch.full((1, 2, 4), no_weight(), dtype=torch.float64), torch.zeros(1, 2, 4, 3, dtype=torch.float64)
-    output, mass, mean = read_running_means(read, logits, value, mass, mean)
+    mass, mean = torch.full((1, 2, 4), neg_inf(), dtype=torch.float64), torch.zeros(1, 2, 4, 3, dtype=torch.float64)
+    output, mass, mean = read_cumulative_means(read, logits, value, mass, mean)
     count = torch.arange(1, 71).unsqueeze(-1)
     torch.testing.assert_close(output, value.cumsum(dim=2) / count)
     torch.testing.assert_close(mean, value.mean(dim=2, keepdim=True).expand_as(mean))
@@ -173,9 +173,7 @@ def test_set_transformer_of_its_authors() -> None:
         for part in ("weight", "bias"):
             data[f"weight_{name}.{part}"] *= (4 / 8) ** 0.5
     data["weight_inducing"] = data["weight_inducing"].unflatten(1, (2, 4)).transpose(0, 1).contiguous()
-    module = build_attention(
-        "set_transformer", pattern="NS", embed_dim=8, num_heads=2, num_inducing=3, feedforward=True
-    )
+    module = build_attention("set_transformer", pattern="NS", embed_dim=8, num_heads=2, num_inducing=3)
     assert_gives(with_weights(module, data), data, "x")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from attentions.kernels import target_blocks
+from attentions.kernels.gathers import target_blocks
 from attentions.synthesizer import VARIANTS
 from cab import UserError, build_attention
 from tests.attentions.agreement import (

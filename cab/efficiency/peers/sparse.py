@@ -218,21 +218,22 @@ def compressive(pattern: Pattern, embed_dim: int, num_heads: int, options: Optio
 
 
 def nsa(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:  # noqa: ARG001
-    """The token's own block comes on top of the chosen; the first and the one before are chosen if they score."""
-    size = options["block_size"]
+    """Its three branches share keys and values; the own block is added to the selected ones."""
+    width, size = embed_dim // num_heads, options["compress_size"]
+    mlp = nn.Sequential(nn.Flatten(-2), nn.Linear(size * width, width), nn.ReLU(), nn.Linear(width, width))
     module = import_module("native_sparse_attention_pytorch").SparseAttention(
         embed_dim,
-        dim_head=embed_dim // num_heads,
+        dim_head=width,
         heads=num_heads,
         sliding_window_size=max(options["window_size"] - 1, 1),
         compress_block_size=size,
-        compress_block_sliding_stride=size,
-        selection_block_size=size,
+        compress_block_sliding_stride=options["compress_stride"],
+        selection_block_size=options["block_size"],
         num_selected_blocks=options["num_blocks"] - 1,
-        kv_heads=options["num_kv_heads"],
+        kv_heads=options["num_kv_heads"] or max(1, num_heads // 16),
         causal=True,
         norm=False,
-        compress_mlp=Means(),
+        compress_mlp=mlp if options["compression"] == "mlp" else Means(),
     )
     return Whole(module, lambda module, x, *_: module(x))
 

@@ -107,8 +107,9 @@ SIZES = {
     "bigbird": "block_size=16",
     "compressive": "segment=64:memory=64:compressed=32",
     "longformer": "window=32",
-    "nsa": "block_size=16:num_blocks=4:window_size=32",
+    "nsa": "block_size=16:num_blocks=4:window_size=32:compress_size=16:compress_stride=8",
     "routing": "num_clusters=8:window=64",
+    "set_transformer": "feedforward=false",
 }
 """Options for 256 tokens, where those of the attention are for more."""
 
