@@ -42,7 +42,7 @@ def dilution(subject: Subject, *, rows: int = 4) -> list[Curve]:
     Raises:
         ValueError: the pattern is a cross pattern, in which targets have no neighbors among the keys.
     """
-    pattern = subject.cell.pattern
+    pattern = subject.cell.config.pattern
     if pattern.is_cross:
         raise UserError(f"dilution is not defined for cross pattern {pattern}; use NS or CS")
     generator = torch.Generator().manual_seed(0)

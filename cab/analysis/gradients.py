@@ -13,6 +13,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from cab.analysis.subject import Subject, with_heads
 from cab.attention import Attention
+from cab.config.run_config import Choice
 from cab.errors import UserError
 from cab.runner.cell import DEFAULT_ENGINE, Cell
 from cab.runner.engine import Run, StepObserver, find_engine
@@ -144,8 +146,8 @@ def norms_over_training(subject: Subject, steps: int) -> list[dict[str, float]]:
     Raises:
         ValueError: the cell has another engine, fewer steps, or its loss diverges.
     """
-    if subject.cell.engine != DEFAULT_ENGINE:
-        raise UserError(f"--steps observes engine={DEFAULT_ENGINE} only, got engine={subject.cell.engine}")
+    if subject.cell.config.engine != DEFAULT_ENGINE:
+        raise UserError(f"--steps observes engine={DEFAULT_ENGINE} only, got engine={subject.cell.config.engine}")
     table: list[dict[str, float]] = []
 
     def note(step: int, loss: Tensor) -> None:
@@ -156,7 +158,7 @@ def norms_over_training(subject: Subject, steps: int) -> list[dict[str, float]]:
         run = _observed_run(subject.cell, StepObserver(steps, note), folder)
         run.folder.mkdir()
         try:
-            with run.cell.trainer.matmul_precision():
+            with run.cell.config.trainer.matmul_precision():
                 run.engine.train(run, subject.network)
         except Diverged as error:
             raise UserError(str(error)) from error
@@ -165,11 +167,12 @@ def norms_over_training(subject: Subject, steps: int) -> list[dict[str, float]]:
 
 def _observed_run(cell: Cell, observer: StepObserver, folder: str) -> Run:
     """Return a run of the cell that keeps its last weights and writes nothing outside ``folder``."""
-    logger = {**cell.config["logger"], "name": "csv"}
-    config = {**cell.config, "results_dir": folder, "profile": False, "logger": logger}
-    trainer = dataclasses.replace(cell.trainer, checkpoint_selection="last", validate_every=None, patience=None)
-    cell = dataclasses.replace(cell, config=config, trainer=trainer)
-    return Run(cell, "", find_engine(cell.engine), torch.device("cpu"), Processes(), observer=observer)
+    trainer = dataclasses.replace(cell.config.trainer, checkpoint_selection="last", validate_every=None, patience=None)
+    config = dataclasses.replace(
+        cell.config, results_dir=Path(folder), profile=False, logger=Choice("csv", {}), trainer=trainer
+    )
+    cell = dataclasses.replace(cell, config=config)
+    return Run(cell, "", find_engine(cell.config.engine), torch.device("cpu"), Processes(), observer=observer)
 
 
 def _norm(module: nn.Module | Attention) -> float:

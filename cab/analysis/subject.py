@@ -41,7 +41,7 @@ class Subject:
         layers = []
         for path, pattern in self.network.attention_layers():
             layer = self.network.get_submodule(path)
-            if pattern is self.cell.pattern and isinstance(layer, Attention):
+            if pattern is self.cell.config.pattern and isinstance(layer, Attention):
                 layers.append((path, layer))
         return layers
 
@@ -66,7 +66,7 @@ def subject_of(what: Sequence[str], data_root: str | None = None) -> Subject:
     if data_root is not None:
         config["data_root"] = data_root
     cell = Cell.from_config(config)
-    cell.task.setup(cell.data_root)
+    cell.task.setup(cell.config.data_root)
     if weights is None:
         network = make_initial_backbone(cell)
     else:
@@ -74,7 +74,7 @@ def subject_of(what: Sequence[str], data_root: str | None = None) -> Subject:
         network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
     subject = Subject(cell, network, weights is not None)
     if not subject.attention_layers():
-        raise UserError(f"{cell.title} has no attention layer with pattern {cell.pattern}")
+        raise UserError(f"{cell.title} has no attention layer with pattern {cell.config.pattern}")
     return subject
 
 

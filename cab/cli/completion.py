@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cab.config.folders import CONFIGS
+from cab.files.config_folders import CONFIGS
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 

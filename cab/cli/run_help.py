@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cab.config.folders import CONFIGS
+from cab.files.config_folders import CONFIGS
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Entry, Registry
 
 TEXT = """\

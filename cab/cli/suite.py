@@ -103,8 +103,7 @@ def _check(args: argparse.Namespace) -> int:
     if args.csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows([CSV_COLUMNS, *rows])
     else:
-        titles = ["cell", "attentions", "none (SD)", "none (range)", "significant pairs", "seed SD", "local (SD)"]
-        print(text_table([*titles, "measures attention"], rows, align="lrrrrrrl"))
+        print(text_table(header, rows, align="lrrrrrrl"))
     passed = sum(not verdict.failures for verdict in verdicts)
     lacking = check_suite(verdicts)
     if not args.csv:

@@ -13,16 +13,16 @@ from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from cab.config.folders import config_folders
-from cab.config.run_options import KEYS, TRAINER_KEYS
+from cab.config.cluster_config import CLUSTERS
+from cab.config.run_config import KEYS, TRAINER_KEYS
 from cab.config.sources import REGISTRIES, register_sources
 from cab.errors import UnsupportedError, UserError, first_line, unknown_name
+from cab.files.config_folders import config_folders
 from cab.patterns import LONG_NAMES, Pattern
 from cab.registry.options import check_names
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, is_file
 
 PRESETS = ("paper", "mini", "smoke")
-CLUSTERS = ("none", "local", "slurm")
 
 
 def register_configs() -> None:

@@ -12,7 +12,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-from cab.config.folders import config_folders
+from cab.files.config_folders import config_folders
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
 
 REGISTRIES: Mapping[str, Registry[Any]] = {"attention": ATTENTIONS, "backbone": BACKBONES, "task": TASKS}

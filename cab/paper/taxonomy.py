@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from cab.config.folders import CONFIGS
+from cab.files.config_folders import CONFIGS
 from cab.patterns import Pattern
 from cab.records.results import PAPER_DIR
 from cab.records.verified import COMMITTED, read_rows

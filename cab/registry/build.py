@@ -17,6 +17,8 @@ from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS, BACKBONES
 
+OtherAttention = str | Mapping[str, Any] | Mapping[Pattern, AttentionSpec]
+
 
 def build_attention(
     name: str,
@@ -90,7 +92,7 @@ def build_backbone(
     *,
     attention: str | Mapping[str, Any] | AttentionSpec = "vanilla",
     pattern: Pattern | str,
-    other_attention: str | Mapping[str, Any] = "vanilla",
+    other_attention: OtherAttention = "vanilla",
     **options: Any,
 ) -> Backbone:
     """Build a backbone with ``attention`` in its attention layers of ``pattern``.
@@ -99,7 +101,7 @@ def build_backbone(
         name: registered name.
         attention: name, or mapping of ``name`` and options. ``none`` removes the attention from these layers.
         pattern: pattern under test; the backbone must have an attention layer of it.
-        other_attention: attention in all other layers: a name, or a mapping from pattern to name.
+        other_attention: attention in all other layers: a name, or a mapping from pattern to name or spec.
         options: other keyword arguments of the constructor.
 
     Raises:
@@ -172,9 +174,11 @@ def parse_spec(attention: str | Mapping[str, Any] | AttentionSpec) -> AttentionS
     return AttentionSpec(attention["name"], {k: v for k, v in attention.items() if k != "name"})
 
 
-def parse_other_attention(other_attention: str | Mapping[str, Any]) -> dict[Pattern, AttentionSpec]:
-    """Return the spec per pattern of the attention outside the test, from one name or a mapping (default: vanilla)."""
-    chosen = dict.fromkeys(Pattern, other_attention) if isinstance(other_attention, str) else other_attention
+def parse_other_attention(other_attention: OtherAttention) -> dict[Pattern, AttentionSpec]:
+    """Return the spec per pattern of the attention outside the test, from one or a mapping (default: vanilla)."""
+    chosen: Mapping[Any, Any] = (
+        dict.fromkeys(Pattern, other_attention) if isinstance(other_attention, str) else other_attention
+    )
     specs = {Pattern.parse(pattern): parse_spec(attention) for pattern, attention in chosen.items()}
     for spec in specs.values():
         ATTENTIONS.get(spec.name).check_options(spec.options, "attention")

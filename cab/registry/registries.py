@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from cab.errors import UnsupportedError, UserError, first_line, unknown_name
 from cab.patterns import Pattern
 from cab.registry.index import Place, decorator_calls, module_specs
-from cab.registry.options import annotations_of, check_types
+from cab.registry.options import annotations_of, check_types, with_words
 
 if TYPE_CHECKING:  # used in string annotations only, since cab.attention imports torch
     from cab.attention import Attention  # noqa: F401
@@ -86,13 +86,20 @@ class Entry(Generic[T]):
         """Constructor arguments that the benchmark sets."""
         return frozenset()
 
-    def check_options(self, options: Mapping[str, Any], kind: str) -> None:
-        """Raise UserError for an unknown option, or a value that does not match the option's annotation."""
+    def check_options(self, options: Mapping[str, Any], kind: str) -> dict[str, Any]:
+        """Return the options, with yes and no as booleans.
+
+        Raises:
+            UserError: if an option is unknown or a value does not match its annotation.
+        """
         for name in options:
             if name not in self.options:
                 known = ", ".join(sorted(self.options)) or "none"
                 raise UserError(f"{kind} '{self.name}' has no option '{name}' (options: {known})")
-        check_types(options, annotations_of(self.cls), self.options, kind)
+        kinds = annotations_of(self.cls)
+        options = with_words(options, kinds)
+        check_types(options, kinds, self.options, kind)
+        return options
 
 
 @dataclass(frozen=True, kw_only=True)

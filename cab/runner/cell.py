@@ -7,20 +7,17 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from cab.backbone import AttentionSpec
 from cab.backbone_protocols import missing_call
-from cab.config import backbone_options, trainer_config
 from cab.config.compose import read_rows, tuned_options
-from cab.config.run_options import typed_config
-from cab.config.trainer_config import TrainerConfig
+from cab.config.run_config import RunConfig
+from cab.config.trainer_config import measured
 from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
 from cab.records.record import Record, cell_hash, record_path
-from cab.records.schema import LARGEST_SEED
-from cab.registry.build import backbone_patterns, check_attention, check_slot, parse_other_attention
+from cab.registry.build import backbone_patterns, check_attention, check_slot
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.task import Task
 
@@ -35,59 +32,41 @@ DEFAULT_ENGINE = "torch"
 
 @dataclass(frozen=True)
 class Cell:
-    """A checked cell. ``config`` is the whole resolved configuration."""
+    """A checked configuration and its task."""
 
-    config: Mapping[str, Any]
+    config: RunConfig
     task: Task
-    backbone: str
-    backbone_options: Mapping[str, Any]
-    attention: AttentionSpec
-    pattern: Pattern
-    other_attention: Mapping[Pattern, AttentionSpec]
-    trainer: TrainerConfig
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Cell:
-        """UserError for anything unknown, unsupported, contradictory, or of another type than its annotation."""
-        config = typed_config(config)
-        task_name, task_options = _split(config["task"])
-        task_entry = TASKS.get(task_name)
-        task_entry.check_options(task_options, "task")
-        dataset = config["dataset"]["name"]
-        pattern = Pattern.parse(config["pattern"])
-        config = {**config, "pattern": str(pattern)}
-        check_dataset(task_name, dataset, pattern)
-        backbone, backbone_options = _split(config["backbone"])
-        BACKBONES.get(backbone).check_options(backbone_options, "backbone")
-        attention = AttentionSpec(*_split(config["attention"]))
-        check_task_backbone(task_name, backbone, pattern)
-        check_attention(attention, pattern)
-        task = task_entry.build(dataset=dataset, **task_options)
-        task.check()
-        task.bind_config(config)
-        _check_seed(config["seed"])
-        other_attention = parse_other_attention(config["other_attention"])
-        trainer = TrainerConfig(**config["trainer"])
-        check_memory_length(trainer.memory_length, task_name, backbone)
-        return cls(config, task, backbone, backbone_options, attention, pattern, other_attention, trainer)
+        """Check a composed configuration and build its task.
+
+        Raises:
+            UserError: a value is not of its type, or the values contradict each other.
+            UnsupportedError: the task, dataset, backbone, attention and pattern do not fit each other.
+        """
+        checked = RunConfig.from_dict(config)
+        task, backbone = checked.task.name, checked.backbone.name
+        check_dataset(task, checked.dataset, checked.pattern)
+        check_task_backbone(task, backbone, checked.pattern)
+        check_attention(checked.attention, checked.pattern)
+        built = TASKS.get(task).build(dataset=checked.dataset, **checked.task.options)
+        built.check()
+        built.bind_config(checked.resolved)
+        check_memory_length(checked.trainer.memory_length, task, backbone)
+        return cls(checked, built)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The configuration that makes the cell what it is: all but where and how it runs."""
-        what = {key: value for key, value in self.config.items() if key not in RUN_KEYS}
-        what["trainer"] = trainer_config.measured(what["trainer"])
-        what["backbone"] = backbone_options.measured(what["backbone"])
+        """The configuration that identifies the cell, without where and how it runs."""
+        what = {key: value for key, value in self.config.resolved.items() if key not in RUN_KEYS}
+        what["trainer"] = measured(what["trainer"])
         return {**what, **self._other_engine, **self.task.initial_weights_id, "task_version": self.task.version}
 
     @property
-    def engine(self) -> str:
-        """The name of what trains (:mod:`cab.runner.engine`)."""
-        return str(self.config["engine"])
-
-    @property
     def _other_engine(self) -> dict[str, str]:
-        """An engine that is not the default makes another cell of it."""
-        return {} if self.engine == DEFAULT_ENGINE else {"engine": self.engine}
+        """The engine if it is not the default: results of another engine are another cell."""
+        return {} if self.config.engine == DEFAULT_ENGINE else {"engine": self.config.engine}
 
     @functools.cached_property
     def hash(self) -> str:
@@ -95,45 +74,36 @@ class Cell:
 
     def existing_record(self) -> Record | None:
         """The record of an earlier run that need not be repeated; ``force`` and ``retry`` decide."""
-        path = record_path(self.results_dir, self.hash)
-        if self.config["force"] or not os.path.exists(path):  # noqa: PTH110  # False too where there can be no folder
+        path = record_path(self.config.results_dir, self.hash)
+        if self.config.force or not os.path.exists(path):  # noqa: PTH110  # False too where there can be no folder
             return None
         try:
             record = Record.read(path)
         except UserError as error:  # a broken record is no record: run the cell again
             log.warning("%s", error)
             return None
-        return None if record.status in self.config["retry"] else record
-
-    @property
-    def results_dir(self) -> Path:
-        return Path(self.config["results_dir"])
-
-    @property
-    def data_root(self) -> Path | None:
-        root = self.config["data_root"]
-        return Path(os.path.expanduser(root)) if root else None  # noqa: PTH111
+        return None if record.status in self.config.retry else record
 
     @property
     def label(self) -> str:
         """The attention's name, with the options that were set by hand: ``abc(num_landmarks=32)``."""
-        cell = self.config["task"]["name"], self.backbone, str(self.pattern), self.attention.name
-        usual = tuned_options(*cell, preset=self.config["preset"])
-        set_by_hand = [f"{k}={v}" for k, v in sorted(self.attention.options.items()) if v != usual[k]]
-        return self.attention.name + (f"({', '.join(set_by_hand)})" if set_by_hand else "")
+        cell = self.config.task.name, self.config.backbone.name, str(self.config.pattern), self.config.attention.name
+        usual = tuned_options(*cell, preset=self.config.preset)
+        set_by_hand = [f"{k}={v}" for k, v in sorted(self.config.attention.options.items()) if v != usual[k]]
+        return self.config.attention.name + (f"({', '.join(set_by_hand)})" if set_by_hand else "")
 
     @property
     def key(self) -> dict[str, Any]:
         """The columns that name the cell in every table."""
         return {
-            "task": self.config["task"]["name"],
-            "dataset": self.config["dataset"]["name"],
+            "task": self.config.task.name,
+            "dataset": self.config.dataset,
             "config_variant": " ".join(filter(None, (self.task.config_variant, *self._other_engine.values()))),
-            "backbone": self.backbone,
-            "pattern": str(self.pattern),
+            "backbone": self.config.backbone.name,
+            "pattern": str(self.config.pattern),
             "attention": self.label,
-            "preset": self.config["preset"],
-            "seed": self.config["seed"],
+            "preset": self.config.preset,
+            "seed": self.config.seed,
         }
 
     @property
@@ -218,15 +188,6 @@ def why_not_runnable(named: Mapping[str, str]) -> str:
     except UnsupportedError as error:
         return str(error)
     return f"no cell has {', '.join(f'{group}={name}' for group, name in named.items())}; see cab list cells"
-
-
-def _split(group: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    return group["name"], {key: value for key, value in group.items() if key != "name"}
-
-
-def _check_seed(seed: Any) -> None:
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= LARGEST_SEED:
-        raise UserError(f"seed must be a whole number from 0 to {LARGEST_SEED}, got {seed!r}")
 
 
 @functools.cache

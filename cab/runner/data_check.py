@@ -22,7 +22,7 @@ class DataCheck:
 
         Where the data are not on this machine the record is taken at its word.
         """
-        path = record_path(cell.results_dir, cell.hash)
+        path = record_path(cell.config.results_dir, cell.hash)
         if record.hash != cell.hash:
             raise UserError(f"{path} is the record of cell {record.hash}: rename it, or run the cell with force=true")
         today = self._fingerprint(cell) if record.status is Status.FINISHED else None
@@ -41,11 +41,11 @@ class DataCheck:
 
     def _fingerprint(self, cell: Cell) -> Mapping[str, Any] | None:
         """Of the data as they are now; None where they cannot be read."""
-        what = {name: cell.config[name] for name in ("task", "dataset", "data_root")}
+        what = {name: cell.config.resolved[name] for name in ("task", "dataset", "data_root")}
         key = json.dumps(what, sort_keys=True)
         if key not in self._known:
             try:
-                cell.task.setup(cell.data_root)
+                cell.task.setup(cell.config.data_root)
                 self._known[key] = json.loads(json.dumps(cell.task.fingerprint()))
             except (UserError, ImportError, OSError):
                 self._known[key] = None

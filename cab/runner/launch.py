@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,12 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from cab.config.cluster_config import ClusterConfig, LocalConfig, SlurmConfig, parse_cluster
 from cab.config.compose import check_overrides, register_configs, resolve
 from cab.config.composer import ConfigComposer
-from cab.config.folders import CONFIGS
 from cab.errors import UserError, first_line
+from cab.files.config_folders import CONFIGS
 from cab.records.record import Status
-from cab.registry.options import annotations_of, check_names, check_types, with_words
 from cab.runner.report import Job, Report
 from cab.runner.run import run_cell
 from cab.runner.statuses import cell_statuses
@@ -39,36 +39,20 @@ def run_overrides(overrides: Sequence[str], *, is_sweep: bool) -> Report:
     with jobs_of(overrides, report, is_sweep=is_sweep) as jobs:
         first = next(jobs, None)
         if first is not None:
-            cluster = checked_cluster(first.config["cluster"])
-            run_jobs(itertools.chain([first], jobs), report, cluster=cluster.pop("name"), **cluster)
+            run_jobs(itertools.chain([first], jobs), report, parse_cluster(first.config["cluster"]))
     return report
 
 
-def checked_cluster(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of ``cluster``; UserError for one that it does not have or that is not of its type."""
-    kinds: dict[str, Any] = {"name": str}
-    if options["name"] == "local":
-        kinds |= {"workers": int | None, "workers_per_gpu": int}
-    elif options["name"] == "slurm":
-        from cab.runner.slurm import SlurmOptions
-
-        kinds |= annotations_of(SlurmOptions)
-    check_names(options, kinds, "cluster")
-    checked = with_words(options, kinds)
-    check_types(checked, kinds, {}, "cluster")
-    return checked
-
-
-def run_jobs(jobs: Iterable[Job], report: Report, *, cluster: str = "none", **options: object) -> None:
-    """Run cells that are composed."""
-    if cluster == "local":
+def run_jobs(jobs: Iterable[Job], report: Report, cluster: ClusterConfig) -> None:
+    """Run composed cells where ``cluster`` specifies."""
+    if isinstance(cluster, LocalConfig):
         from cab.runner.pool import run_in_pool
 
-        run_in_pool(jobs, report, **options)  # type: ignore[arg-type]
-    elif cluster == "slurm":
-        from cab.runner.slurm import SlurmOptions, run_on_slurm
+        run_in_pool(jobs, report, workers=cluster.workers, workers_per_gpu=cluster.workers_per_gpu)
+    elif isinstance(cluster, SlurmConfig):
+        from cab.runner.slurm import run_on_slurm
 
-        run_on_slurm(jobs, report, SlurmOptions(**options))  # type: ignore[arg-type]
+        run_on_slurm(jobs, report, cluster)
     else:
         run_here(jobs, report)
 

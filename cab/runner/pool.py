@@ -37,12 +37,8 @@ def run_in_pool(jobs: Iterable[Job], report: Report, *, workers: int | None, wor
         workers_per_gpu: those that share a GPU have equal parts of its memory.
 
     Raises:
-        ValueError: fewer than one worker.
         Preempted: a signal asked to stop; the workers have saved what they were at.
     """
-    for name, number in (("workers", workers), ("workers_per_gpu", workers_per_gpu)):
-        if number is not None and (not isinstance(number, int) or number < 1):
-            raise UserError(f"cluster.{name} must be a whole number from 1, got {number!r}")
     gpus = _visible_gpus()
     if workers_per_gpu > 1 and not gpus:
         log.warning("there is no GPU here, so cluster.workers_per_gpu is not used; cluster.workers=N is for processors")

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cab.config import backbone_options, trainer_config
+from cab.config.trainer_config import measured
 from cab.errors import UserError
 from cab.records.record import CELL, COMPARISON_KEY, Record, Status
 from cab.records.results import EXAMPLE_COMMAND, SYNTHETIC, is_generated
@@ -115,9 +115,8 @@ def _settings(record: Record) -> str:
     shared: dict[str, Any] = {
         name: record.config.get(name) for name in ("task", "backbone", "trainer", "other_attention")
     }
-    for name, options in (("trainer", trainer_config), ("backbone", backbone_options)):
-        if isinstance(shared[name], Mapping):
-            shared[name] = options.measured(shared[name])
+    if isinstance(shared["trainer"], Mapping):
+        shared["trainer"] = measured(shared["trainer"])
     return json.dumps(shared, sort_keys=True)
 
 

@@ -32,12 +32,12 @@ def check(cell: Cell, processes: Processes) -> None:
     """Raise UserError for settings that fairseq does not support, or a missing environment."""
     environment.require()
     task_arguments(cell)
-    check_trainer(cell.trainer)
-    if cell.config["profile"]:
+    check_trainer(cell.config.trainer)
+    if cell.config.profile:
         raise UserError("engine=fairseq does not support profile=true; remove it, or use engine=torch")
     if processes.count > 1:
         raise UserError("engine=fairseq trains in one process: start it without torchrun or srun")
-    name = cell.attention.name
+    name = cell.config.attention.name
     if not ATTENTIONS.get(name).cls.__module__.startswith("attentions."):
         code = "import sys; from cab.registry.registries import ATTENTIONS; print(sys.argv[1] in ATTENTIONS)"
         if environment.python(code, name).strip() != "True":
@@ -49,7 +49,7 @@ def check(cell: Cell, processes: Processes) -> None:
 
 def train(run: Run, backbone: Backbone) -> Training:
     """Train ``backbone`` in fairseq, or resume from the last checkpoint in the run's folder."""
-    cell, config, device = run.cell, run.cell.trainer, run.device
+    cell, config, device = run.cell, run.cell.config.trainer, run.device
     home = run.folder / "fairseq"
     home.mkdir(exist_ok=True)
     data = fairseq_data(cast(LM | MLM, cell.task).corpus)
@@ -83,7 +83,7 @@ def train(run: Run, backbone: Backbone) -> Training:
 
 
 def _train(cell: Cell, arguments: list[str], log_file: Path) -> int:
-    progress = Progress(cell.title, cell.trainer.max_steps)
+    progress = Progress(cell.title, cell.config.trainer.max_steps)
     try:
         return environment.run("fairseq-train", arguments, log=log_file, watch=progress)
     except RuntimeError as error:

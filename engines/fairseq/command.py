@@ -25,7 +25,7 @@ def training_arguments(cell: Cell) -> list[str]:
     return [
         *network_arguments(cell),
         *task_arguments(cell),
-        *trainer_arguments(cell.trainer, seed=cell.config["seed"]),
+        *trainer_arguments(cell.config.trainer, seed=cell.config.seed),
         *("--batch-size-valid", str(cast(LM | MLM, cell.task).evaluation_batch_size)),
     ]
 
@@ -36,18 +36,20 @@ def network_arguments(cell: Cell) -> list[str]:
     Raises:
         ValueError: fairseq has no such backbone.
     """
-    task_options = cell.task.backbone_options(cell.backbone)
-    options = {**BACKBONES.get(cell.backbone).options, **cell.backbone_options, **task_options}
+    task_options = cell.task.backbone_options(cell.config.backbone.name)
+    options = {**BACKBONES.get(cell.config.backbone.name).options, **cell.config.backbone.options, **task_options}
     for name in LACKING:
-        if options.get(name) != BACKBONES.get(cell.backbone).options.get(name):
+        if options.get(name) != BACKBONES.get(cell.config.backbone.name).options.get(name):
             raise UnsupportedError(f"engine=fairseq does not support backbone.{name}={options[name]}; use engine=torch")
-    if cell.backbone == "gpt2":
+    if cell.config.backbone.name == "gpt2":
         arguments = _gpt2(options)
-    elif cell.backbone == "roberta":
+    elif cell.config.backbone.name == "roberta":
         arguments = ["--arch", "cab_roberta_base", "--max-positions", str(options["max_length"])]
     else:
-        raise UnsupportedError(f"engine=fairseq does not support backbone '{cell.backbone}' (supported: gpt2, roberta)")
-    side = "decoder" if cell.backbone == "gpt2" else "encoder"
+        raise UnsupportedError(
+            f"engine=fairseq does not support backbone '{cell.config.backbone.name}' (supported: gpt2, roberta)"
+        )
+    side = "decoder" if cell.config.backbone.name == "gpt2" else "encoder"
     if options["checkpoint_activations"]:
         arguments += ["--checkpoint-activations"]
     return [
@@ -58,8 +60,8 @@ def network_arguments(cell: Cell) -> list[str]:
         *(f"--{side}-layers", str(options["num_layers"])),
         *("--dropout", str(options["dropout"])),
         *("--attention-dropout", str(options["attention_dropout"])),
-        *("--attention", cell.attention.name),
-        *("--attention-options", attention_options(cell.attention.options)),
+        *("--attention", cell.config.attention.name),
+        *("--attention-options", attention_options(cell.config.attention.options)),
     ]
 
 
@@ -92,9 +94,7 @@ def task_arguments(cell: Cell) -> list[str]:
         rest = ["--sample-break-mode", "complete", "--skip-invalid-size-inputs-valid-test"]
         rest += ["--mask-prob", str(task.mask_share)]
     else:
-        raise UnsupportedError(
-            f"engine=fairseq does not support task '{cell.config['task']['name']}' (supported: lm, mlm)"
-        )
+        raise UnsupportedError(f"engine=fairseq does not support task '{cell.config.task.name}' (supported: lm, mlm)")
     return ["--task", name, "--criterion", criterion, "--tokens-per-sample", str(task.block_len), *rest]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cab import Backbone, UserError, build_backbone
 from cab.config.compose import register_configs, resolve
-from cab.config.folders import CONFIGS
+from cab.files.config_folders import CONFIGS
 from cab.runner.pretrained import WHILE_LEARNING
 from tasks.corpus.synthetic import NAMES
 from tasks.corpus.tokens import BEGIN, END, PAD
