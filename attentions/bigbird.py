@@ -55,7 +55,7 @@ class BigBirdAttention(SparseAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """A window over all blocks."""
+        """Return options with a window over all blocks."""
         return SoftmaxLimit(({"num_window": 2 * num_tokens + 1},))
 
     def certain(self, num_blocks: int) -> Tensor:
@@ -84,7 +84,7 @@ class BigBirdAttention(SparseAttention):
         return tiled_attention(query, key, value, tiles, dropout=self.weight_dropout)
 
     def tiles(self, length: int, device: torch.device) -> list[Tile]:
-        """The blocks, and the tokens that they see."""
+        """Lay out the blocks and the tokens that each may attend to."""
         size = self.block_size
         num_blocks = -(-length // size)
         certain, drawn, within = self.certain(num_blocks), self.random_blocks(num_blocks), torch.arange(size)

@@ -60,7 +60,7 @@ class ClusterFormerAttention(Attention):
 
     @torch.no_grad()
     def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
-        """The layer's inputs, whose cluster counts."""
+        """Return the layer's inputs, which decide on the clusters."""
         return {"inputs": x.to(self.centroids.dtype)}
 
     def assign(self, inputs: Tensor) -> Tensor:

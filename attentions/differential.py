@@ -59,7 +59,7 @@ class DifferentialAttention(VanillaAttention):
         return first - second + self.initial
 
     def pairs(self, x: Tensor, heads: int) -> Tensor:
-        """The same numbers in other heads, [..., H, N, E] to [..., heads, N, D / heads]."""
+        """Regroup heads: [..., H, N, E] to [..., heads, N, D / heads]."""
         return x.transpose(-3, -2).flatten(-2).unflatten(-1, (heads, -1)).transpose(-3, -2)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class EfficientAttention(Attention):
     # --- means over all keys: NS, NC, CC -----------------------------------------------------------------
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
-        """The mean of each feature, [B, H, E, E]; zero in a row whose keys are all padding."""
+        """Compute the mean of each feature, [B, H, E, E]; zero for a sequence whose keys are all padding."""
         with torch.autocast(key.device.type, enabled=False):
             logits, values = _shown(key, value, padding.key)
             return {"mean": logits.softmax(dim=2).mT @ values}

@@ -108,7 +108,7 @@ class FlowAttention(Attention):
     # --- sums that run along: CS ------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Sums of sinks and sources as they are and as flows [B, H, 1, E], of competing weights, and of values."""
+        """Return zero sums of sinks, sources and their flows [B, H, 1, E], of competition weights and of values."""
         zeros = upcast(like.new_zeros(batch_size, self.num_heads, 1, self.head_dim))
         state = dict.fromkeys(("sinks", "sources", "sink_flow", "source_flow"), zeros)
         sums = zeros.new_zeros(batch_size, self.num_heads, self.head_dim, self.head_dim)

@@ -62,7 +62,7 @@ class GatedAttentionUnit(Attention):
         """Those of the unit are made with its widths."""
 
     def maps(self, x: Tensor) -> list[Tensor]:
-        """Queries and keys [B, N, s]."""
+        """Compute queries and keys [B, N, s]."""
         z = upcast(F.silu(self.z_proj(x)))
         return list((z.unsqueeze(-2) * self.gamma + self.beta).unbind(dim=-2))
 
@@ -233,7 +233,7 @@ class GroupedUnit(GatedAttentionUnit):
     # --- decoding ---------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """The sum over earlier groups, and of the open group k, k' and v."""
+        """Return the sum over earlier groups, and k, k' and v of the open group, all empty."""
         like, s, e = upcast(like), self.query_key_dim, 2 * self.embed_dim
         state = {"sums": like.new_zeros(batch_size, s, e), "value": like.new_zeros(batch_size, self.group_size, e)}
         state |= {name: like.new_zeros(batch_size, self.group_size, s) for name in ("key", "far_key")}

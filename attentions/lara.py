@@ -49,7 +49,7 @@ class LARAAttention(Attention):
         return SoftmaxLimit(tuple({"num_landmarks": landmarks} for landmarks in steps), tolerance=0.2)
 
     def sample_noise(self, query: Tensor, _key: Tensor, _padding: PaddingMasks) -> dict[str, Tensor]:
-        """What samples differ from their proposals' means by: ``noise`` [B, H, r, E]."""
+        """Draw the deviation of samples from the means of their proposals: ``noise`` [B, H, r, E]."""
         like = upcast(query.new_empty(0))
         shape = (len(query), self.num_heads, self.num_landmarks, self.head_dim)
         return {

@@ -50,7 +50,7 @@ class LocalAttention(Attention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """A window over the whole sequence."""
+        """Return options with a window over the whole sequence."""
         return SoftmaxLimit(({"window_size": num_tokens, "extent": "per_side"},))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:

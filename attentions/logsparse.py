@@ -87,7 +87,7 @@ class LogSparseAttention(SparseAttention):
     # --- decoding with the convolution --------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """What the pattern keeps, and the last inputs."""
+        """Return the state of the pattern, and the last inputs."""
         inputs = like.new_zeros(batch_size, self.kernel_size - 1, self.embed_dim)
         return super().init_decode_state(batch_size, like) | {"inputs": inputs}
 

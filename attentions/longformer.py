@@ -68,11 +68,11 @@ class LongformerAttention(SparseAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """A window over the whole sequence."""
+        """Return options with a window over the whole sequence."""
         return SoftmaxLimit(({"window": num_tokens, "share_global": True},))
 
     def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
-        """Queries of the global tokens, and keys and values that they see, [B, N, D]."""
+        """Compute queries of the global tokens, and the keys and values that they attend to, [B, N, D]."""
         if not self.has_own:
             return {}
         own = {f"global_{name}": self.get_submodule(f"global_{name}_proj")(x) for name in ("k", "v")}

@@ -36,7 +36,7 @@ class LongShort(Attention):
             self.add_module(name, projection)
 
     def make_compression(self, slots_per_head: int) -> None:
-        """The last of the parameters."""
+        """Create the compression, the last of the parameters."""
         self.score = nn.Linear(self.embed_dim, self.num_heads * slots_per_head)
         self.token_norm = nn.LayerNorm(self.embed_dim)
         self.slot_norm = nn.LayerNorm(self.embed_dim)
@@ -131,7 +131,7 @@ class SegmentedLongShort(LongShort):
         self.make_compression(num_landmarks)
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, and normed keys and values."""
+        """Project to queries, and to normalized keys and values."""
         query, key, value = super().project(query, key, value)
         return query, self.normalise(self.token_norm, key), self.normalise(self.token_norm, value)
 
@@ -190,7 +190,7 @@ class ChunkedLongShort(LongShort):
         self.make_compression(chunk_rank)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: PaddingMasks, score: Tensor) -> Tensor:
-        """Padding is on the right, where no real token looks; keys and values are not yet normed."""
+        """Attend to window and slots; padding is at the right end, and keys and values are not yet normalized."""
         finished = (query.shape[2] - 1) // self.chunks.size
         slot_key, slot_value = (self.compress(x, score, finished) for x in (key, value))
         return self.read(query, key, value, Slots(slot_key, slot_value, chunks=self.chunks))
@@ -252,7 +252,7 @@ class ChunkedLongShort(LongShort):
         return weights @ torch.cat([value, slot_value], dim=1)
 
     def at_distance(self, query: Tensor, projection: nn.Linear, distance: Tensor) -> Tensor:
-        """Queries [H, N, E] times the embeddings of distances [N, M], where these are not negative: [H, N, M]."""
+        """Multiply queries [H, N, E] with the embeddings of nonnegative distances [N, M]: [H, N, M]."""
         embedded = self.embed_distances(projection, len(distance) * self.chunks.rank).flip(1)
         return torch.einsum("hie,hije->hij", query, embedded[:, distance.clamp(min=0)])
 
@@ -325,7 +325,7 @@ class ChunkedLongShort(LongShort):
     def _keep(
         self, source: dict[str, Tensor], slots: dict[str, Tensor], num_slots: int, read: Tensor, count: Tensor
     ) -> DecodeState:
-        """The state after ``count`` more tokens.
+        """Return the state after ``count`` more tokens.
 
         Slots stand at the right end, so that the last one is equally far from every row's open chunk.
         """

@@ -56,7 +56,7 @@ class LuongAttention(VanillaAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit:
-        """The scaled dot product."""
+        """Return the options of the scaled dot product."""
         return SoftmaxLimit(({"score": "dot", "scaled": True},))
 
     def logits(self, query: Tensor, key: Tensor) -> Tensor:
@@ -89,6 +89,6 @@ class LuongAttention(VanillaAttention):
         return torch.cat(outputs, dim=2)
 
     def concat_mean(self, visible: Tensor | None, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """The readable form, of a few queries."""
+        """Compute the logits of a few queries in readable form."""
         hidden = None if visible is None else ~visible
         return weighted(self.logits(query, key), hidden, self.weight_dropout) @ value

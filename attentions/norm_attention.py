@@ -88,7 +88,7 @@ class NormAttention(Attention):
         return self.decode_cross(query, self.encode_source(key, value, padding), padding)[0]
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Sums of nothing, [B, H, E, E], and no tokens read."""
+        """Return zero sums [B, H, E, E] and zero tokens."""
         sums = upcast(like.new_zeros(batch_size, self.num_heads, self.head_dim, self.head_dim))
         return {"sums": sums, "length": torch.zeros(batch_size, dtype=torch.long, device=like.device)}
 
@@ -109,7 +109,7 @@ class NormAttention(Attention):
         state: DecodeState,
         _extras: Mapping[str, Tensor],
     ) -> tuple[Tensor, DecodeState]:
-        """The same for a number of tokens whose features are in memory at once."""
+        """Decode a chunk of tokens, whose features are in memory at once."""
         start = state["length"]
         keys = mask_fill(self.features(key, start), padding)
         output, sums = recurrence(self.features(query, start), keys, value, None, state["sums"])
@@ -129,7 +129,7 @@ class NormAttention(Attention):
 
 
 def make_turns(positions: str, head_dim: int) -> ReflectedTurns | None:
-    """What positions do to queries and keys; UserError for an unknown name."""
+    """Return the map that adds positions to queries and keys; raise UserError for an unknown name."""
     if positions not in POSITIONS:
         raise UserError(f"positions must be {' or '.join(POSITIONS)}, got '{positions}'")
     return ReflectedTurns(head_dim) if positions == "lrpe" else None
@@ -146,7 +146,7 @@ def turned(turns: ReflectedTurns | None, x: Tensor, start: Tensor | None = None,
 
 
 def turned_by_matrices(turns: ReflectedTurns, x: Tensor) -> Tensor:
-    """The same of one row [H, n, E] from its first token on, by a matrix a token: for readable forms."""
+    """Add positions to one sequence [H, n, E] by one matrix per token, for readable forms."""
     width = x.shape[-1]
     u = turns.direction.to(x.dtype)
     reflection = torch.eye(width, dtype=x.dtype) - 2 * torch.outer(u, u)

@@ -66,7 +66,7 @@ class NystromAttention(Attention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """A landmark for every token."""
+        """Return options with one landmark per token."""
         return SoftmaxLimit(({"num_landmarks": num_tokens},))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
@@ -89,7 +89,7 @@ class NystromAttention(Attention):
         return F.scaled_dot_product_attention(query, key, value, visible, scale=self.logit_factor)
 
     def approximate(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None) -> Tensor:
-        """The product of the three softmax matrices and value, from the right; zeros stand at padded values."""
+        """Multiply the three softmax matrices with the values, from the right; padded values are zero."""
         num_tokens, count = query.shape[2], lengths(query, padding)
         weights, absent = segment_means(self.num_landmarks, count, num_tokens, query.dtype)
         queries, keys = average(weights, query), average(weights, key)

@@ -75,7 +75,7 @@ class PoolingformerAttention(Attention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """The first level alone, over the whole sequence."""
+        """Return options with the first level alone, over the whole sequence."""
         return SoftmaxLimit(({"window": num_tokens, "pooled_window": 0},))
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

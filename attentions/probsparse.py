@@ -152,7 +152,7 @@ class ProbSparseAttention(Attention):
         return measure.topk(size).indices
 
     def lazy(self, value: Tensor, length: Tensor, padding: Tensor | None) -> Tensor:
-        """What a query that is not selected gets: the mean of the values, or (CS) their sum so far; [B, H, N, E]."""
+        """Return the output of queries that are not selected: the mean of the values, or (CS) their prefix sum."""
         accurate = accumulation_dtype(value.dtype)
         if padding is not None:
             value = value.masked_fill(padding[:, None, :, None], 0.0)

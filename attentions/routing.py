@@ -105,12 +105,12 @@ class RoutingAttention(BucketedAttention):
 
     @torch.no_grad()
     def assign(self, query: Tensor) -> Tensor:
-        """The nearest cluster; in other heads all tokens are in one."""
+        """Assign tokens to the nearest cluster; in the other heads all tokens are in one cluster."""
         nearest = self.scores(query[:, self.num_local :]).argmax(dim=-1)
         return F.pad(nearest, (0, 0, self.num_local, 0))[None]
 
     def follow(self, heads: Tensor, padding: PaddingMasks) -> None:
-        """The loss and the statistics of normalized queries or keys [B, H, N, E]."""
+        """Accumulate the loss and the statistics of normalized queries or keys [B, H, N, E]."""
         routed = heads[:, self.num_local :].to(self.centroids.dtype)
         with torch.no_grad():
             nearest = F.one_hot(self.scores(routed).argmax(dim=-1), self.num_buckets).to(routed.dtype)
@@ -149,7 +149,7 @@ class RoutingAttention(BucketedAttention):
         return min(-(-length // self.num_buckets), self.window)
 
     def balanced(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """The nearest queries and keys of each cluster, all clusters at once."""
+        """Attend within the nearest queries and keys of each cluster, for all clusters at once."""
         size = self.size(query.shape[2])
         with torch.no_grad():
             taken, listed = (self.scores(x).topk(size, dim=2, sorted=False).indices.mT.flatten(2) for x in (query, key))

@@ -61,7 +61,7 @@ class S4Attention(Attention):
         self.make_state_space()
 
     def make_projections(self) -> None:
-        """The last alone."""
+        """Create the output map, the last of the parameters."""
         self.out_proj = nn.Linear(self.embed_dim, self.embed_dim)
 
     def make_state_space(self) -> None:
@@ -97,7 +97,7 @@ class S4Attention(Attention):
         return self.log_dt.double().exp().unsqueeze(1), modes, low_rank, inputs, readout.transpose(0, 1)
 
     def both_of_each_pair(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """The same of all N: [D, N], C [D, S, N]."""
+        """Expand conjugate pairs to all N states: [D, N], C [D, S, N]."""
         dt, *of_modes = self.modes()
         modes, low_rank, inputs, readout = (torch.cat([x, x.conj()], dim=-1) for x in of_modes)
         return dt, modes, low_rank, inputs, readout
@@ -195,7 +195,7 @@ class S4Attention(Attention):
 
 
 def _discrete(dt: Tensor, modes: Tensor, low_rank: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """a, b, c, d of x' = (1 - c P*) (a x - b P* x + d u), the bilinear rule by the Woodbury identity: [D, M] each."""
+    """Return a, b, c, d [D, M] of x' = (1 - c P*) (a x - b P* x + d u): bilinear rule by the Woodbury identity."""
     half, inverse = dt / 2, 1 / (1 - dt / 2 * modes)
     spread = inverse * low_rank
     strength = half / (1 + half * _paired(low_rank.conj(), spread))
@@ -203,7 +203,7 @@ def _discrete(dt: Tensor, modes: Tensor, low_rank: Tensor, inputs: Tensor) -> tu
 
 
 def _row(weights: Tensor) -> Tensor:
-    """What :func:`_paired` multiplies real parts with, then imaginary parts: [..., M] to a real [..., N]."""
+    """Interleave the factors of real and of imaginary parts for :func:`_paired`: [..., M] to a real [..., N]."""
     return torch.cat([2 * weights.real, -2 * weights.imag], dim=-1)
 
 

@@ -106,7 +106,7 @@ class S4DAttention(Attention):
         return self.convolve(query, None)  # padding is zero and on the right: it adds nothing to any sum
 
     def compute_row(self, query: Tensor, *_: Any) -> Tensor:
-        """The sum over all pairs of positions, from the kernel written out: [L, D] to [L, D]."""
+        """Sum over all pairs of positions with the explicit kernel: [L, D] to [L, D]."""
         log_step, readout = self.discretize(query.dtype)
         times = torch.arange(len(query), device=query.device)
         kernel = 2 * torch.einsum("scdm,dml->scdl", readout, (log_step.unsqueeze(-1) * times).exp()).real
@@ -118,7 +118,7 @@ class S4DAttention(Attention):
         return self.out_proj(F.gelu(y).flatten(1))
 
     def convolve(self, x: Tensor, state: Tensor | None) -> Tensor:
-        """The same in blocks, after what ``state`` (complex [B, D, M]) holds: [B, L, D] to [B, L, D]."""
+        """Compute in blocks, starting from ``state`` (complex [B, D, M]): [B, L, D] to [B, L, D]."""
         batch, length, _ = x.shape
         block = self.block_size(length)
         with torch.autocast(x.device.type, enabled=False):
@@ -165,7 +165,7 @@ class S4DAttention(Attention):
         return torch.view_as_complex(sums.unflatten(-1, (-1, 2))).unflatten(1, tokens.shape[1:3])
 
     def block_matrix(self, powers: Tensor, readout: Tensor) -> Tensor:
-        """What a block's c T outputs take from its T tokens, the state before, and the state after: [D, c T, ...]."""
+        """Return the maps from T tokens and the states before and after a block to its c T outputs, [D, c T, ...]."""
         block = powers.shape[-1] - 1
         kernel = 2 * torch.einsum("scdm,dml->sdcl", readout, powers[..., :block]).real
         first = kernel[0, ..., :1] + self.skip.to(kernel.dtype).T.unsqueeze(-1)
@@ -207,7 +207,7 @@ class S4DAttention(Attention):
         return self.out_proj(y.flatten(1).to(query.dtype)).unsqueeze(1), after
 
     def modes_after(self, x: Tensor, modes: Tensor, padding: Tensor | None) -> Tensor:
-        """The state after the tokens [B, L, D]: exp(dt A L) s + sum_l exp(dt A (L - 1 - l)) u_l."""
+        """Return the state after tokens [B, L, D]: exp(dt A L) s + sum_l exp(dt A (L - 1 - l)) u_l."""
         # What counts is the distance from the last real token: the latest comes first.
         latest, _, _ = compact_rows(x.flip(1), None if padding is None else padding.flip(1))
         block = self.block_size(x.shape[1])

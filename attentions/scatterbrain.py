@@ -72,7 +72,7 @@ class ScatterbrainAttention(Attention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """A window over the whole sequence."""
+        """Return options with a window over the whole sequence."""
         return SoftmaxLimit(({"window": num_tokens},))
 
     def logarithms(self, x: Tensor) -> Tensor:
@@ -175,7 +175,7 @@ class ScatterbrainAttention(Attention):
     # --- decoding ----------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """A window of padding, and nothing before it."""
+        """Return a window of padding and empty sums before it."""
         means, log_mass = self.nothing(batch_size, upcast(like))
         window = means.new_zeros(batch_size, self.num_heads, self.window, self.head_dim)
         hidden = torch.ones(batch_size, self.window, dtype=torch.bool, device=like.device)

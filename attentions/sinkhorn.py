@@ -145,7 +145,7 @@ class SinkhornAttention(Attention):
     # --- decoding -----------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Queries, keys and values of no tokens, and how many there are."""
+        """Return the empty state: queries, keys and values, and their number."""
         shape = (self.num_heads, self.head_dim)
         state = no_tokens(batch_size, like, query=shape, key=shape, value=shape)
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
@@ -161,7 +161,7 @@ class SinkhornAttention(Attention):
             return torch.cat([self.read(q, at, new) for q, at in pieces], dim=2), new
 
     def read(self, query: Tensor, position: Tensor, state: DecodeState) -> Tensor:
-        """Queries [B, H, T, E] at ``position`` [B, T] of what the state holds."""
+        """Decode queries [B, H, T, E] at ``position`` [B, T] from the state."""
         size = self.block_size
         keys, values, sums = upcast(state["key"]), upcast(state["value"]), upcast(state["query"]).cumsum(dim=2)
         last = keys.shape[2] - 1

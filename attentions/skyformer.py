@@ -60,7 +60,7 @@ class SkyformerAttention(Attention):
         self.register_buffer("places", torch.cat(places))
 
     def landmarks(self, query: Tensor, key: Tensor, padding: PaddingMasks) -> Tensor:
-        """Some of the queries and some of the keys, [B, H, r, E]."""
+        """Select some of the queries and some of the keys, [B, H, r, E]."""
         parts = []
         for x, mask, places in (
             (query, padding.query, self.places[: self.num_queries]),

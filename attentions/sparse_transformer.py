@@ -113,7 +113,7 @@ class SparseTransformerAttention(SparseAttention):
         return along_both(query, key, value, width, is_causal=causal, is_sliding=True, dropout=self.weight_dropout)
 
     def tiles(self, query: Tensor, *, is_own: bool) -> list[Tile]:
-        """The blocks of the fixed layout, which see the summaries of blocks and (``is_own``) their own tokens."""
+        """Lay out blocks of the fixed pattern, which attend to block summaries and (``is_own``) to their own tokens."""
         length, causal = query.shape[2], self.pattern is Pattern.CS
         position = torch.arange(length, device=query.device)
         width = self.width(length)

@@ -28,7 +28,7 @@ class RelativeAttention(Attention):
     requires_right_padding = True
 
     def make_projections(self) -> None:
-        """Queries, keys, values, the last, and W_R."""
+        """Create the projections, and W_R of the relative positions."""
         for name in ("q_proj", "k_proj", "v_proj", "out_proj", "position_proj"):
             linear = nn.Linear(self.embed_dim, self.embed_dim, bias=False)
             nn.init.normal_(linear.weight, std=0.02)

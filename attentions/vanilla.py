@@ -62,7 +62,7 @@ class VanillaAttention(Attention):
                 projection.register_parameter("bias", None)
 
     def share_keys(self) -> None:
-        """Maps of keys and values to fewer heads."""
+        """Create projections of keys and values to fewer heads."""
         for name in ("k_proj", "v_proj"):
             linear = nn.Linear(self.embed_dim, self.num_kv_heads * self.head_dim)
             nn.init.xavier_uniform_(linear.weight, gain=2**-0.5)
@@ -114,7 +114,7 @@ class VanillaAttention(Attention):
         return self.kernel(query, key, value, visible | sees_none, False).masked_fill(sees_none, 0.0)
 
     def beside_sink(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
-        """The same with the sink as a key before all others, of value zero, that every target sees.
+        """Attend with the sink as an additional first key of value zero, visible to every target.
 
         The key is zero, but for a coordinate more that brings the learnt logit; causal order has a target more, too.
         """
@@ -183,7 +183,7 @@ class VanillaAttention(Attention):
         return (long @ state["value"] + recent @ state["recent_value"]).view(*query.shape[:3], -1)
 
     def _appended(self, state: DecodeState, key: Tensor, value: Tensor, padding: Tensor | None) -> DecodeState:
-        """The state with keys and values [B, H, T, E] at its end."""
+        """Append keys and values [B, H, T, E] to the state."""
         if padding is None:
             padding = key.new_zeros(key.shape[0], key.shape[2], dtype=torch.bool)
         new = {"key_padding": torch.cat([state["key_padding"], padding], dim=1)}

@@ -24,9 +24,7 @@ DecodeState = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class LayerPosition:
-    """Position of an attention among the attention layers of its kind in a network: number ``index`` of
-    ``num_layers``.
-    """
+    """Position of an attention among the layers of its kind: number ``index`` of ``num_layers``."""
 
     index: int
     num_layers: int

@@ -48,7 +48,7 @@ class LinearizedAttention(Attention):
     feature_map: FeatureMap
 
     def factors(self, _x: Tensor, _where: PositionInfo) -> Tensor | None:
-        """What features of tokens [B, H, N, E] take from their positions: [B or 1, 1, N, ...] or None."""
+        """Return the position factors of the features of tokens [B, H, N, E]: [B or 1, 1, N, ...] or None."""
         return None
 
     def features(self, x: Tensor, where: PositionInfo) -> Tensor:
@@ -87,7 +87,7 @@ class LinearizedAttention(Attention):
     # --- all keys: NS, NC, CC ----------------------------------------------------------------------------
 
     def reduce_source(self, key: Tensor, value: Tensor, padding: Tensor | None, where: PositionInfo) -> DecodeState:
-        """What queries read: ``sums`` [B, H, r, E], phi(k)^T v, and ``mass`` [B, H, r], phi(k)^T 1."""
+        """Sum over the source: ``sums`` [B, H, r, E], phi(k)^T v, and ``mass`` [B, H, r], phi(k)^T 1."""
         sums, mass = SumOfKeys.apply(self.feature_map, key, value, self.factors(key, where), padding)
         return {"sums": sums, "mass": mass}
 
@@ -116,7 +116,7 @@ class LinearizedAttention(Attention):
         state: DecodeState,
         extras: Mapping[str, Tensor],
     ) -> tuple[Tensor, DecodeState]:
-        """The same for a number of tokens whose features are in memory at once."""
+        """Decode a chunk of tokens, whose features are in memory at once."""
         where = PositionInfo(start=state.get("length"))
         queries = self.features(query, where)
         keys, log_decay, new = self.write_state(key, padding, where, state, extras)
@@ -133,7 +133,7 @@ class LinearizedAttention(Attention):
     # --- decoding ----------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """That of one token that is padding."""
+        """Decode one token, which may be padding."""
         widths = (linear.out_features // self.num_heads for linear in (self.q_proj, self.k_proj, self.v_proj))
         query, key, value = (like.new_zeros(batch_size, self.num_heads, 1, width) for width in widths)
         hidden = torch.ones(batch_size, 1, dtype=torch.bool, device=like.device)

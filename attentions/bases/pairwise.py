@@ -85,7 +85,7 @@ class PairwiseAttention(Attention):
         return self.read(query, state, mask, state["length"][:, None, None, None]), state
 
     def read(self, query: Tensor, state: DecodeState, masked: Tensor | None, count: Tensor) -> Tensor:
-        """Outputs [B, H, T, E] of a few targets."""
+        """Compute the outputs [B, H, T, E] of a chunk of targets."""
         with torch.autocast(query.device.type, enabled=False):
             weights = self.weigh(upcast(query), upcast(state["key"]), masked, count)
             weights = torch.nn.functional.dropout(weights, self.weight_dropout)

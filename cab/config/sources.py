@@ -49,7 +49,7 @@ class RegistrySource(ConfigSource):
 
 
 def usual_options(group: str, name: str) -> dict[str, Any]:
-    """What a name of a group stands for: itself and its options, an attention's as they are looked up for a cell."""
+    """Return the configuration of a name in a group: the name and its default options, resolved per cell."""
     options = REGISTRIES[group].get(name).options if group in REGISTRIES else {}
     if group == "attention":
         options = {option: f"${{table5:{name},{option}}}" for option in options}

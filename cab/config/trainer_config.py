@@ -77,7 +77,7 @@ class TrainerConfig:
         return self.max_steps if self.max_steps is not None else (self.max_epochs or 0) * steps_per_epoch
 
     def autocast(self, device: torch.device) -> torch.autocast:
-        """The precision that a network is trained, validated and evaluated in; no CPU trains in 16 bits of range."""
+        """Return the autocast context of training, validation and evaluation; on a CPU float16 becomes bfloat16."""
         import torch
 
         half = torch.float16 if self.precision == "16-mixed" and device.type == "cuda" else torch.bfloat16
@@ -96,7 +96,7 @@ class TrainerConfig:
             torch.set_float32_matmul_precision(before)
 
     def rate(self, steps_per_epoch: int) -> Callable[[int], float]:
-        """The learning rate after ``step`` steps, as a factor of the peak rate."""
+        """Return the schedule: the learning rate after ``step`` steps as a factor of the peak rate."""
         total = self.num_steps(steps_per_epoch)
 
         def factor(step: int) -> float:
@@ -114,7 +114,7 @@ def measured(trainer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rate_factor(step: int, *, schedule: str, warmup: int, total: int) -> float:
-    """The learning rate after ``step`` of ``total`` steps, as a factor of the peak rate, where epochs do not matter."""
+    """Return the learning rate after ``step`` of ``total`` steps as a factor of the peak, for schedules by step."""
     if step < warmup:
         return (step + 1) / warmup
     if schedule == "linear":

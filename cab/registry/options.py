@@ -36,7 +36,7 @@ PositiveFloat = Annotated[float, Limit("above 0", lambda value: value > 0)]
 
 
 def annotations_of(constructor: Callable[..., Any]) -> dict[str, Any]:
-    """What its keyword arguments are annotated with; Any where the text names what only a type checker knows."""
+    """Return the annotations of its keyword arguments; Any for names that exist for type checkers only."""
     function = constructor.__init__ if isinstance(constructor, type) else constructor  # type: ignore[misc]
     scope = {**vars(typing), **getattr(function, "__globals__", {})}
     found = {}
@@ -118,7 +118,7 @@ def check_types(
 
 
 def described(kind: Any) -> str:
-    """A type in words.
+    """Describe a type in words.
 
     >>> described(int | None)
     'a whole number or null'
@@ -181,7 +181,7 @@ def _is_negative(value: Any, kind: Any) -> bool:
 
 
 def _nearest(value: Any, kind: Any, default: Any) -> str:
-    """A value that fits, as it is typed; empty when there is none to name."""
+    """Return the nearest valid value as text; empty if there is none."""
     base = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
     if base is int and isinstance(value, float) and math.isfinite(value) and _fits(max(0, round(value)), kind):
         return _written(max(0, round(value)))

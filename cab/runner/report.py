@@ -31,7 +31,8 @@ class Outcome:
     """What came of a cell: ``completed``, ``cached`` (its record was there), ``reused`` (another cell's run was of
     it), ``locked`` (another run has it), or ``non_main_rank`` (this process is not the first of its run, which writes
     the
-    record)."""
+    record).
+    """
 
     title: str
     kind: Literal["completed", "cached", "reused", "locked", "non_main_rank"]

@@ -61,7 +61,14 @@ def patch() -> None:
         return o.transpose(1, 2), state
 
     def run_gated(
-        q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, A_log: Tensor, dt_bias: Tensor, **_: Any
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        A_log: Tensor,  # noqa: N803
+        dt_bias: Tensor,
+        **_: Any,
     ) -> Any:
         q, k = unit(q), unit(k)
         decay = -A_log.exp() * F.softplus(g + dt_bias)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def segment_means(num_landmarks: int, lengths: Tensor, num_tokens: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The matrix that averages segments, and which landmarks a row does not have.
+    """Return the matrix that averages segments, and the mask of landmarks that a sequence does not have.
 
     A row of n tokens is cut into c = min(n, r) segments as equal as can be, the shorter ones first.
 
@@ -40,7 +40,7 @@ def average(weights: Tensor, x: Tensor) -> Tensor:
 
 
 def segments(x: Tensor, num_landmarks: int) -> Tensor:
-    """The same means of one row without padding, readable: [H, n, E] to [H, c, E]."""
+    """Average the segments of one sequence without padding, in readable form: [H, n, E] to [H, c, E]."""
     n = x.shape[1]
     count = min(n, num_landmarks)
     size = n // count

@@ -1,11 +1,10 @@
-"""S4D's outputs from blocks of tokens and the states around them, a few blocks at a time.
+"""S4D readout: outputs from blocks of tokens and from the states around them, a few blocks at a time.
 
-The c D activations of a token are many times its D features; here they exist for a few blocks only and are formed
-anew in the backward pass. What is kept is tokens and states: 0.37 of the memory of plain autograd at 4,096 tokens
-(results/efficiency/kernel_gains.csv).
+A token has c D activations, many times its D features. They exist for a few blocks only and are recomputed in the
+backward pass (results/efficiency/kernel_gains.csv lists what the hand-written gradient gains).
 
-Shapes: D width, c channels, T tokens of a block, G blocks, S numbers of a state, K = T + S, or T + 2 S where there
-is a state after the block too.
+Shapes: D width, c channels, T tokens per block, G blocks, S numbers per state, K = T + S, or T + 2 S with states after
+the blocks.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from attentions.kernels.common.operator import differentiable_operator
 from attentions.kernels.common.precision import accumulation_dtype
 
 ON_CPU, ELSEWHERE = 2**20, 2**26
-"""Numbers of the widest tensor of a piece; elsewhere a launch costs more than memory."""
+"""Largest number of elements in a tensor of one chunk of blocks. On a GPU, launches cost more than memory."""
 
 
 def read_blocks(
@@ -35,13 +34,13 @@ def read_blocks(
     *,
     dropout: float = 0.0,
 ) -> Tensor:
-    """W dropout(GELU(matrix [tokens; before; after])) + b for every token: [G, T, width of the output].
+    """Return W dropout(GELU(matrix [tokens; before; after])) + b for every token, [G, T, outputs].
 
     Args:
         tokens: [D, G, T].
-        before, after: states before and after each block, [D, G, S]; without the latter the former alone.
-        matrix: [D, c T, K], the outputs of a block before GELU.
-        weight: W [outputs, D c], in the type of the result.
+        before, after: states before and after each block, [D, G, S]; ``after`` is None for a causal readout.
+        matrix: [D, c T, K], from the tokens and states of a block to its outputs before GELU.
+        weight: W, [outputs, D c], in the dtype of the result.
         bias: b [outputs].
         dropout: probability of dropping an activation.
     """
@@ -58,7 +57,7 @@ def _pieces(tokens: Tensor, matrix: Tensor) -> Iterator[tuple[int, slice]]:
 
 
 def _columns(piece: slice, *known: Tensor | None) -> Tensor:
-    """What the blocks of a piece are made of, [D, K, blocks]."""
+    """Concatenate the tokens and states of a chunk of blocks, [D, K, blocks]."""
     return torch.cat([x[:, piece] for x in known if x is not None], dim=-1).transpose(1, 2)
 
 

@@ -45,7 +45,7 @@ def recurrence_kernel(
 
 
 def scan(first: Tensor, added: Tensor, factor: Tensor | None, *, backwards: bool) -> tuple[Tensor, Tensor]:
-    """The sums before each block and after the last, in float32 at least; ``backwards`` from the last block on.
+    """Compute the sums before each block and after the last, at least in float32; ``backwards`` from the last block.
 
     Args:
         first: [B, H, K, V].

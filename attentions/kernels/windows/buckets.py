@@ -75,7 +75,7 @@ def meetings(buckets: Tensor, places: Tensor, keys: tuple[Tensor, Tensor], reach
 
 
 def _starts(ordered: Tensor) -> Tensor:
-    """The first slot of each slot's bucket, of sorted buckets [..., N]."""
+    """Return the first slot of the bucket of each slot, for sorted buckets [..., N]."""
     slot = torch.arange(ordered.shape[-1], device=ordered.device)
     begins = torch.ones_like(ordered, dtype=torch.bool)
     begins[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
@@ -103,11 +103,11 @@ class _Round:
         return _at(x.flatten(0, 1), self.order)
 
     def unsort(self, x: Tensor, like: Tensor) -> Tensor:
-        """The way back."""
+        """Restore the original order."""
         return _at(x, self.slot).view_as(like)
 
     def blocks(self) -> Iterator[tuple[slice, slice]]:
-        """Queries and the keys that they may see."""
+        """Yield queries and the keys that they may attend to."""
         length = self.order.shape[1]
         size = BLOCK if self.order.device.type == "cpu" else ELSEWHERE
         first = self.starts[:, ::size].amin(dim=0).tolist()
@@ -136,7 +136,7 @@ class _Round:
         return distance.abs_() <= left + right
 
     def dropout_factor(self, queries: slice, keys: slice, dropout: float, seed: Tensor | None) -> Tensor | None:
-        """What weights are multiplied by, [G, queries, keys]: of a pair of tokens, wherever they are sorted to."""
+        """Return the dropout factors [G, queries, keys]; a pair of tokens has one factor, wherever both are sorted."""
         if seed is None:
             return None
         row = torch.arange(len(self.order), device=self.order.device).unsqueeze(1)
