@@ -47,12 +47,16 @@ class Group:
 
 @dataclass
 class Row:
-    """An attention, a trivial answer to compare with (baseline), or something else; ``sign`` is behind the label."""
+    """An attention, a trivial answer to compare with (baseline), or something else.
+
+    ``sign`` follows the label, which links to ``href`` if there is one.
+    """
 
     label: str
     cells: list[Entry]
     kind: Literal["attention", "baseline", "other"] = "attention"
     sign: str = ""
+    href: str = ""
 
 
 @dataclass
