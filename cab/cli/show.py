@@ -35,7 +35,11 @@ def text(shown: Card, width: int) -> str:
 
 def markdown(shown: Card) -> str:
     """Format a card as a page of Markdown."""
-    parts = [f"# {shown.summary.name}", _plain(shown.description), _markdown_table(("", ""), shown.facts())]
+    parts = [
+        f"# {shown.summary.name}",
+        _plain(shown.description),
+        _markdown_table(("Property", "Value"), shown.facts()),
+    ]
     for section in shown.sections:
         body = _markdown_table(section.header, section.rows) if section.rows else section.text
         parts.append(f"## {section.title}\n\n{body}")

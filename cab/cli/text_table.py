@@ -26,7 +26,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, align: s
 
 
 def wrapped_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int) -> str:
-    """Format left-aligned columns within ``width`` characters, by wrapping the widest ones; no header if it is empty."""
+    """Format left-aligned columns within ``width`` characters, by wrapping the widest ones."""
     table = [[sanitize_text(cell) for cell in row] for row in ([header, *rows] if header else rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 8:

@@ -15,10 +15,7 @@ from cab.attention import Attention
 from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.registry.index import Place
-from cab.registry.registries import ATTENTIONS, AttentionEntry
-
-STANDALONE: dict[str, Path] = {}
-"""Modules that were imported from a file alone, and belong to no package."""
+from cab.registry.registries import ATTENTIONS, STANDALONE, AttentionEntry
 
 
 def entry_of_file(target: str) -> AttentionEntry:

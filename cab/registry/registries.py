@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 C = TypeVar("C", bound=type)
 T = TypeVar("T")
 
+STANDALONE: dict[str, Path] = {}
+"""Modules that were imported from a file alone, and belong to no package."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Entry(Generic[T]):
