@@ -60,13 +60,15 @@ class AdaptiveSpanAttention(SparseAttention):
     ) -> None:
         super().__init__(**common)
         if ramp < 1 or max_span < ramp:
-            raise UserError(f"max_span must be at least the ramp, and that at least 1, got {max_span} and {ramp}")
+            raise UserError(
+                f"ramp must be at least 1 and max_span at least ramp, got ramp {ramp} and max_span {max_span}"
+            )
         if not 0.0 <= init_span <= 1.0:
-            raise UserError(f"init_span must be a part of max_span, from 0 to 1, got {init_span}")
+            raise UserError(f"init_span must be between 0 and 1 (a fraction of max_span), got {init_span}")
         if position not in ("learnt", "none"):
             raise UserError(f"position must be 'learnt' or 'none', got '{position}'")
         if not include_self and self.pattern is Pattern.NS:
-            raise UserError("include_self must be true in NS: there is no token before all others to leave out")
+            raise UserError("include_self=false is supported only in pattern CS; set include_self=true")
         self.max_span, self.ramp, self.coefficient, self.include_self = max_span, ramp, coefficient, include_self
         self.reach = nn.Parameter(torch.full((self.num_heads,), init_span + (ramp + 0.5) / max_span))
         self.position = nn.Parameter(torch.randn(max_span, self.head_dim)) if position == "learnt" else None
@@ -79,19 +81,19 @@ class AdaptiveSpanAttention(SparseAttention):
     # --- spans --------------------------------------------------------------------------------------------
 
     def spans(self) -> Tensor:
-        """z of each head, [H]."""
+        """Return z of each head, [H]."""
         return self.reach * self.max_span - self.ramp
 
     def longest(self) -> int:
         """Tokens to one side that some head may see, itself among them."""
-        return int(self.reached())
+        return int(self.receptive_field())
 
-    def reached(self) -> Tensor:
+    def receptive_field(self) -> Tensor:
         """:meth:`longest`, where the spans are."""
         return (self.spans().detach().max().ceil() + self.ramp).clamp(1, self.max_span).long()
 
     def mask(self, distance: Tensor) -> Tensor:
-        """m of distances [..., T, S], [..., H, T, S]."""
+        """Return m of distances [..., T, S], [..., H, T, S]."""
         mask = ((self.ramp + self.spans().view(-1, 1, 1) - distance) / self.ramp).clamp(0.0, 1.0)
         return torch.where(distance == 0, float(self.include_self), mask)
 
@@ -107,7 +109,7 @@ class AdaptiveSpanAttention(SparseAttention):
         self.accumulate_statistics(steps=torch.ones(1, device=query.device))
         return super().attend(query, key, value, padding)
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         window, distances = self.window(query.shape[2])
         output = window_attention(query, key, value, window, distances=distances, dropout=self.weight_dropout)
         if self.include_self:
@@ -151,8 +153,8 @@ class AdaptiveSpanAttention(SparseAttention):
     def kept_width(self) -> int:
         return self.longest()
 
-    def needs(self, key: Tensor, length: Tensor) -> Tensor:
-        return key >= length - self.reached()
+    def required_keys(self, key: Tensor, length: Tensor) -> Tensor:
+        return key >= length - self.receptive_field()
 
     def read(self, query: Tensor, key: Tensor, value: Tensor, asked: Tensor, position: Tensor) -> Tensor:
         distance = (asked[:, None, :, None] - position[:, None, None]).masked_fill(position[:, None, None] < 0, -1)

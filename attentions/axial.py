@@ -51,13 +51,13 @@ class AxialAttention(SparseAttention):
     def width_for(self, length: int) -> int:
         return self.width or math.ceil(math.sqrt(length))
 
-    def sees(self, query: Tensor, key: Tensor, length: int) -> Tensor:
+    def is_visible(self, query: Tensor, key: Tensor, length: int) -> Tensor:
         width = self.width_for(length)
         row, column = query // width == key // width, query % width == key % width
         seen = torch.where(first_heads(self.num_heads, key), row, column) if self.spreads else row | column
         return seen & (key <= query) if self.pattern is Pattern.CS else seen
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         width, dropout = self.width_for(query.shape[2]), self.weight_dropout
         along: dict[str, Any] = {"width": width, "is_causal": self.pattern is Pattern.CS, "dropout": dropout}
         if not self.spreads:

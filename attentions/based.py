@@ -6,7 +6,7 @@ from typing import Unpack
 
 from torch import Tensor
 
-from attentions.bases.linearized import LinearizedAttention, Where
+from attentions.bases.linearized import LinearizedAttention, PositionInfo
 from attentions.bases.recurrent import xavier_linear
 from attentions.kernels.features.feature_maps import Taylor
 from cab import UserError, register_attention
@@ -37,15 +37,15 @@ class BasedAttention(LinearizedAttention):
         self.q_proj = xavier_linear(self.embed_dim, self.num_heads * feature_dim, gain=2**-0.5)
         self.k_proj = xavier_linear(self.embed_dim, self.num_heads * feature_dim, gain=2**-0.5)
 
-    def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> DecodeState:
-        return super().summarise(key * self.feature_dim**-0.25, value, padding, where)
+    def reduce_source(self, key: Tensor, value: Tensor, padding: Tensor | None, where: PositionInfo) -> DecodeState:
+        return super().reduce_source(key * self.feature_dim**-0.25, value, padding, where)
 
-    def read(self, query: Tensor, summary: DecodeState, where: Where) -> Tensor:
+    def read(self, query: Tensor, summary: DecodeState, where: PositionInfo) -> Tensor:
         return super().read(query * self.feature_dim**-0.25, summary, where)
 
-    def features(self, x: Tensor, where: Where) -> Tensor:
+    def features(self, x: Tensor, where: PositionInfo) -> Tensor:
         return super().features(x * self.feature_dim**-0.25, where)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         products = query @ key.mT / self.feature_dim**0.5
-        return self.normalised(1 + products + products.square() / 2) @ value
+        return self.normalize(1 + products + products.square() / 2) @ value

@@ -19,7 +19,7 @@ from cab.errors import UserError
 
 @register_attention("bigbird", patterns="NS", complexity="n", paper="Zaheer et al. 2020")
 class BigBirdAttention(SparseAttention):
-    """Softmax over the tokens of the blocks that a token's block sees (ITC, section 2 and appendix D):
+    """Compute softmax over the tokens of the blocks visible to a token's block (ITC, section 2 and appendix D).
 
     * the first and the last block see all, and are seen by all;
     * the others see their neighbours, ``num_window`` blocks with themselves, and R more, drawn for each head.
@@ -48,7 +48,7 @@ class BigBirdAttention(SparseAttention):
                 f"block_size must be at least 1 and num_random at least 0, got {block_size} and {num_random}"
             )
         if num_window < 1 or num_window % 2 == 0:
-            raise UserError(f"num_window must be odd, the block and as many on each side, got {num_window}")
+            raise UserError(f"num_window must be odd and at least 1, got {num_window}")
         self.block_size, self.num_random, self.beside = block_size, num_random, num_window // 2
         self.seed: Tensor
         self.register_buffer("seed", torch.randint(2**31, ()))
@@ -72,14 +72,14 @@ class BigBirdAttention(SparseAttention):
         drawn = order.masked_fill(self.certain(num_blocks), -1.0).topk(min(self.num_random, num_blocks), dim=-1)
         return drawn.indices.where(drawn.values >= 0.0, -1)
 
-    def sees(self, query: Tensor, key: Tensor, length: int) -> Tensor:
+    def is_visible(self, query: Tensor, key: Tensor, length: int) -> Tensor:
         num_blocks = -(-length // self.block_size)
         drawn = self.random_blocks(num_blocks)
         spare = torch.zeros(*drawn.shape[:2], num_blocks + 1, dtype=torch.bool)  # the last is no block
         seen = spare.scatter(2, drawn % (num_blocks + 1), True)[..., :num_blocks] | self.certain(num_blocks)
         return seen.to(key.device)[:, query // self.block_size, key // self.block_size]
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         tiles = self.tiles(query.shape[2], query.device)
         return tiled_attention(query, key, value, tiles, dropout=self.weight_dropout)
 

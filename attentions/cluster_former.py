@@ -75,13 +75,13 @@ class ClusterFormerAttention(Attention):
                 nearest = nearest.masked_fill(padding.key.unsqueeze(2), 0.0)
             with torch.autocast(inputs.device.type, enabled=False):
                 self.accumulate_statistics(sums=(nearest.mT @ inputs).sum(dim=0), counts=nearest.sum(dim=(0, 1)))
-        return each_length(self.spread, (query, key, value, inputs), padding.key)
+        return each_length(self.attend_unpadded, (query, key, value, inputs), padding.key)
 
     def update_buffers(self, *, sums: Tensor, counts: Tensor) -> None:  # type: ignore[override]
         means = sums / counts.clamp(min=1.0).unsqueeze(1)
         self.centroids.lerp_(means.where(counts.unsqueeze(1) > 0, self.centroids), 1.0 - self.decay)
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor, inputs: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor, inputs: Tensor) -> Tensor:
         """Rows without padding."""
         order = self.assign(inputs).argsort(dim=1, stable=True)
         q, k, v = (_at(x, order) for x in (query, key, value))

@@ -148,11 +148,11 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         def difference(query: Tensor, *sources: Tensor) -> Tensor:
             q = F.pad(query * self.scale, (0, 0, 0, size * count - length)).unflatten(1, (count, size))
             means = []
-            for (key, value), table, unseen in zip(
+            for (key, value), table, masked in zip(
                 (sources[:2], sources[2:]), (token, number), (hidden_token, hidden), strict=True
             ):
                 logits = q @ key[:, table].mT
-                means.append(weighted(logits, unseen[:, None], 0.0) @ value[:, table])
+                means.append(weighted(logits, masked[:, None], 0.0) @ value[:, table])
             return (means[0] - means[1]).masked_fill(none, 0.0).flatten(1, 2)[:, :length]
 
         heads = [query.detach(), *(x.detach() for x in old), *compressed]
@@ -204,11 +204,11 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         tokens, slots = asked.where(new < count[:, None], -1), (-2 - number).where(number < (total // c)[:, None], -1)
         position = torch.cat([state["position"], tokens, slots], dim=1)
         output = self.read(query, key, value, asked, position)
-        kept = self.keep(key, value, position, self.needs(position, total[:, None]), self.most_kept)
+        kept = self.keep(key, value, position, self.required_keys(position, total[:, None]), self.most_kept)
         open_at = ((length % c + count) // c * c)[:, None] + torch.arange(c - 1, device=key.device)
         return output, kept | {"length": total, "open": take_rows(inputs, open_at.clamp(max=inputs.shape[1] - 1))}
 
-    def needs(self, key: Tensor, length: Tensor) -> Tensor:
+    def required_keys(self, key: Tensor, length: Tensor) -> Tensor:
         ended = self.groups_before(length // self.segment * self.segment)
         return (key >= ended * self.factor) | (key <= -2) & (-2 - key >= ended - self.slots)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.recurrent import Extras, Recurrent, Terms, projection
+from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
 from attentions.kernels.features.feature_maps import unit
 from attentions.kernels.recurrences import fla_kernels
 from attentions.kernels.recurrences.delta_rule import delta_rule
@@ -26,12 +26,12 @@ class DeltaRule(Recurrent):
 
     forms = (delta_rule, fla_kernels.delta_rule)
 
-    def update(self, terms: Terms, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
+    def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
         """Compute o of all tokens and S after the last one."""
         assert terms.strength is not None
         return form(terms.query, terms.key, terms.value, terms.strength, terms.log_decay, memory)
 
-    def write(self, now: Terms, memory: Tensor) -> Tensor:
+    def write(self, now: RecurrenceInputs, memory: Tensor) -> Tensor:
         """Compute S_t from S_{t-1} [B, H, K, V] and the terms of one token."""
         assert now.strength is not None
         if now.log_decay is not None:
@@ -68,11 +68,13 @@ class DeltaNetAttention(DeltaRule):
         """Compute the logits of the write strengths."""
         return {"strength": self.strength_proj(key)}
 
-    def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> Terms:
+    def recurrence_inputs(
+        self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor
+    ) -> RecurrenceInputs:
         """Normalize queries and keys and compute the write strengths."""
         query, key = unit(F.silu(query)), unit(F.silu(key))
         strength = self.largest_strength * extras["strength"].sigmoid().transpose(1, 2)
-        return Terms(query * self.key_width**-0.5, key, F.silu(value), strength=strength)
+        return RecurrenceInputs(query * self.key_width**-0.5, key, F.silu(value), strength=strength)
 
 
 @register_attention("gated_deltanet", patterns="CS", complexity="n", paper="Yang et al. 2025")
@@ -134,7 +136,9 @@ class GatedDeltaNetAttention(DeltaRule):
         """Compute the logits of the write strengths and of the steps."""
         return {"strength": self.strength_proj(key), "step": self.step_proj(key)}
 
-    def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> Terms:
+    def recurrence_inputs(
+        self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor
+    ) -> RecurrenceInputs:
         """Normalize queries and keys and compute decays and write strengths."""
         query, key = unit(F.silu(query)), unit(F.silu(key))
         step = F.softplus(
@@ -142,4 +146,4 @@ class GatedDeltaNetAttention(DeltaRule):
         )  # contiguous: the compiler assumes that layout of the gradient
         log_decay = -self.log_rate.to(step.dtype).exp().unsqueeze(-1) * step
         strength = self.largest_strength * extras["strength"].transpose(1, 2).sigmoid()
-        return Terms(query * self.key_width**-0.5, key, F.silu(value), log_decay, strength)
+        return RecurrenceInputs(query * self.key_width**-0.5, key, F.silu(value), log_decay, strength)

@@ -68,17 +68,17 @@ class DiagAttention(SparseAttention):
 
     # --- the pattern --------------------------------------------------------------------------------------
 
-    def sees(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
+    def is_visible(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
         seen = query // self.block_size == key // self.block_size
         return seen & (key <= query) if self.pattern is Pattern.CS else seen
 
-    def needs(self, key: Tensor, length: Tensor) -> Tensor:
+    def required_keys(self, key: Tensor, length: Tensor) -> Tensor:
         return key // self.block_size == length // self.block_size
 
     def seen_weights(self, logits: Tensor, seen: Tensor) -> Tensor:
         return super().seen_weights(logits, seen) if self.is_softmax else logits.relu().masked_fill(~seen, 0.0)
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         length, causal = query.shape[2], self.pattern is Pattern.CS
         width = min(self.block_size, length)
         if self.is_softmax:
@@ -99,20 +99,20 @@ class DiagAttention(SparseAttention):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         query, key = (turned(self.turns, x, period=self.block_size) for x in (query, key))
-        return self.normalised(super().attend(query, key, value, padding), query.dtype)
+        return self.normalize(super().attend(query, key, value, padding), query.dtype)
 
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, **_: Tensor
     ) -> tuple[Tensor, DecodeState]:
         query, key = (turned(self.turns, x, state["length"], self.block_size) for x in (query, key))
         output, state = super().decode(query, key, value, state, padding)
-        return self.normalised(output, query.dtype), state
+        return self.normalize(output, query.dtype), state
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if self.turns is not None:
             query, key = (turned_by_matrices(self.turns, x) for x in (query, key))
         return self.norm(super().reference(query, key, value)[None])[0]
 
-    def normalised(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+    def normalize(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             return self.norm(upcast(x)).to(dtype)

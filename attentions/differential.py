@@ -38,7 +38,7 @@ class DifferentialAttention(VanillaAttention):
         self.num_pairs = self.num_heads if self.num_heads % 2 else self.num_heads // 2
         if self.embed_dim % (2 * self.num_pairs):
             raise UserError(
-                f"embed_dim {self.embed_dim} is not divisible by twice the {self.num_heads} heads; choose another width"
+                f"embed_dim must be divisible by {2 * self.num_pairs}, got {self.embed_dim}; change embed_dim or heads"
             )
         self.width = self.embed_dim // self.num_pairs // 2
         self.initial = 0.8 - 0.6 * math.exp(-0.3 * layer_position.index)

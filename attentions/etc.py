@@ -94,9 +94,9 @@ class ETCAttention(Attention):
         return logits.masked_fill(hidden, -torch.inf).softmax(dim=-1) @ value
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
-        return each_length(self.spread, (query, key, value), padding.key)
+        return each_length(self.attend_unpadded, (query, key, value), padding.key)
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         length = query.shape[2]
         g = self.count_globals(length)
         outputs = [self.of_globals(query[:, :, :g], key, value)] if g else []

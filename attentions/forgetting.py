@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.common.softmax import masked_softmax
-from attentions.kernels.common.token_cache import no_tokens, unseen_tokens, with_tokens
-from attentions.kernels.gathers.target_blocks import sums_by_targets, unseen
+from attentions.kernels.common.token_cache import masked_tokens, no_tokens, with_tokens
+from attentions.kernels.gathers.target_blocks import masked, sums_by_targets
 from cab import Attention, register_attention
 from cab.attention import CommonArguments, DecodeState, PaddingMasks
 
@@ -47,7 +47,7 @@ class ForgettingAttention(Attention):
                 # F_t is the same for all keys: softmax does not see it.
                 since = total[:, :, targets.start, None] - total[:, :, :num_keys]
                 logits = q[:, :, targets] @ k[:, :, :num_keys].mT * self.scale + since.to(q.dtype).unsqueeze(2)
-                return masked_softmax(logits, unseen(targets, num_keys, None, is_causal=True, like=q))
+                return masked_softmax(logits, masked(targets, num_keys, None, is_causal=True, like=q))
 
             return sums_by_targets(weigh, q, v, is_causal=True, dropout=self.weight_dropout).to(query.dtype)
 
@@ -78,5 +78,5 @@ class ForgettingAttention(Attention):
             q = upcast(query)
             since = (new["last"].unsqueeze(-1) - new["total"]).to(q.dtype).unsqueeze(2)
             logits = q @ upcast(new["key"]).mT * self.scale + since
-            weights = F.dropout(masked_softmax(logits, unseen_tokens(new, query.shape[2])), self.weight_dropout)
+            weights = F.dropout(masked_softmax(logits, masked_tokens(new, query.shape[2])), self.weight_dropout)
             return (weights @ upcast(new["value"])).to(query.dtype), new

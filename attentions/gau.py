@@ -23,7 +23,7 @@ from cab.errors import UserError
 from cab.padding import lengths
 
 BUCKETS, FARTHEST = 32, 128
-"""Relative positions that are told apart, and from where on they are not."""
+"""Number of distinct relative positions, and the distance from which they are merged."""
 
 ROTARY = 32
 """Coordinates of a query or key that turn with the position, at most."""
@@ -160,9 +160,10 @@ class QuadraticUnit(GatedAttentionUnit):
 
 @register_attention("flash_gau", patterns="NS CS", complexity="n", paper="Hua et al. 2022")
 class GroupedUnit(GatedAttentionUnit):
-    """A gated attention unit that is quadratic within groups of C tokens and linear between them  (FLASH, their Eq. 6
-    to 9): A v with A = relu(q k^T / C + b)^2 within the group, plus q' sum_j k'_j v_j, over all n tokens and divided
-    by n in NS, over those of earlier groups and divided by C in CS.
+    """Gated attention unit, quadratic within groups of C tokens and linear between groups (FLASH, Eq. 6 to 9).
+
+    The output is A v with A = relu(q k^T / C + b)^2 within the group, plus q' sum_j k'_j v_j. In NS the sum is over all
+    n tokens and divided by n; in CS it is over earlier groups and divided by C.
 
     Groups begin with the first token. The first coordinates of q, k, q', k' turn with the position. The state of CS is
     the sum over earlier groups, and keys and values of the open one: of constant size.

@@ -7,7 +7,7 @@ from typing import Unpack
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.recurrent import Extras, Recurrent, Terms, check_positive, projection, xavier_linear
+from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, check_positive, projection, xavier_linear
 from cab import register_attention
 from cab.attention import CommonArguments
 
@@ -59,9 +59,11 @@ class GatedLinearAttention(Recurrent):
         """Compute the logits of the decays."""
         return {"decay": self.decay_map(key)}
 
-    def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> Terms:
+    def recurrence_inputs(
+        self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor
+    ) -> RecurrenceInputs:
         """Scale the queries and compute the log decays per feature."""
         if self.conv_size:
             query, key, value = F.silu(query), F.silu(key), F.silu(value)
         log_decay = F.logsigmoid(self.split_heads(extras["decay"])) / self.gate_temperature
-        return Terms(query * self.key_width**-0.5, key, value, log_decay)
+        return RecurrenceInputs(query * self.key_width**-0.5, key, value, log_decay)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.recurrent import Extras, Recurrent, Terms
+from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
 from cab import LayerPosition, register_attention
 from cab.attention import SINGLE_LAYER, CommonArguments
 
@@ -44,11 +44,13 @@ class HGRN2Attention(Recurrent):
             first = torch.full((self.num_heads, 1, self.key_width), layer_position.index / layer_position.num_layers)
             self.bound = nn.Parameter(first.logit())
 
-    def terms(self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, _position: Tensor) -> Terms:
+    def recurrence_inputs(
+        self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, _position: Tensor
+    ) -> RecurrenceInputs:
         """Compute the forget gates and the keys from ``key``."""
         log_forget, written = F.logsigmoid(key), (-key).sigmoid()
         if self.bound is not None:
             bound = self.bound.to(key.dtype)
             log_forget = torch.logaddexp(F.logsigmoid(bound), F.logsigmoid(-bound) + log_forget)
             written = written * (-bound).sigmoid()
-        return Terms(F.silu(query), written, value, log_forget)
+        return RecurrenceInputs(F.silu(query), written, value, log_forget)

@@ -19,7 +19,7 @@ from cab.errors import UserError
 
 @register_attention("image_local", patterns="NS CS", complexity="n", paper="Parmar et al. 2018")
 class ImageLocalAttention(SparseAttention):
-    """Softmax over a memory that all queries of a block share (section 3.3), in CS up to the token itself:
+    """Softmax over a memory that all queries of a block share (section 3.3), in CS up to the token itself.
 
     * 1D: the block and the ``memory`` tokens before it; in NS (ours) as many after it.
     * 2D, with a ``width``: the block of an image in raster order, and around it ``flange_height`` rows above and
@@ -74,7 +74,7 @@ class ImageLocalAttention(SparseAttention):
         """One block."""
         return SoftmaxLimit(({"block": num_tokens},))
 
-    def sees(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
+    def is_visible(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
         (row, column), (key_row, key_column) = ((x // self.width, x % self.width) for x in (query, key))
         top, left = row // self.height * self.height, column // self.block_width * self.block_width
         below = 0 if self.pattern is Pattern.CS else self.above
@@ -82,11 +82,11 @@ class ImageLocalAttention(SparseAttention):
         seen = seen & (key_column >= left - self.beside) & (key_column < left + self.block_width + self.beside)
         return seen & (key <= query) if self.pattern is Pattern.CS else seen
 
-    def needs(self, key: Tensor, length: Tensor) -> Tensor:
+    def required_keys(self, key: Tensor, length: Tensor) -> Tensor:
         top = length // self.width // self.height * self.height
         return key // self.width >= top - self.above
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return tiled_attention(query, key, value, self.tiles(query), dropout=self.weight_dropout)
 
     def tiles(self, query: Tensor) -> list[Tile]:

@@ -16,7 +16,7 @@ from cab.padding import lengths
 
 @register_attention("lara", patterns="NS", complexity="n", paper="Zheng et al. 2022")
 class LARAAttention(Attention):
-    """Self-normalised importance sampling of softmax attention, with r adaptive proposals  (CAB, Eq. 15).
+    """Self-normalized importance sampling of softmax attention, with r adaptive proposals  (CAB, Eq. 15).
 
     Proposal c is a Gaussian round mu_c = the mean query plus the mean key of segment c. A sample w_c gives a
     weighted mean of the values, with weights phi(k; w_c); a target mixes these means by the importance weights of

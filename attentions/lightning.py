@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.recurrent import Extras, Recurrent, Terms, projection
+from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
 from cab import LayerPosition, UserError, register_attention
 from cab.attention import SINGLE_LAYER, CommonArguments
 
@@ -85,7 +85,9 @@ class LightningAttention(Recurrent):
         """Compute the gate from the layer's input."""
         return {"gate": self.gate_map(query)} if self.variant == "repository" else super().query_side_inputs(query)
 
-    def terms(self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, position: Tensor) -> Terms:
+    def recurrence_inputs(
+        self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, position: Tensor
+    ) -> RecurrenceInputs:
         """Apply silu and encode positions; the log decays are [1, H, N]."""
         query, key = F.silu(query), F.silu(key)
         if self.variant == "repository":
@@ -97,7 +99,7 @@ class LightningAttention(Recurrent):
         heads = torch.arange(self.num_heads, device=query.device, dtype=torch.float64)
         slopes = 8 / self.num_heads * heads if self.variant == "paper" else alibi_slopes(heads)
         log_decay = (-self.rate * slopes).to(query.dtype)
-        return Terms(query, key, value, log_decay.view(1, -1, 1).expand(1, -1, query.shape[2]))
+        return RecurrenceInputs(query, key, value, log_decay.view(1, -1, 1).expand(1, -1, query.shape[2]))
 
     def finish(self, output: Tensor, _value: Tensor, extras: Extras) -> Tensor:
         """Apply the norm and the gate."""

@@ -35,10 +35,10 @@ class LinearAttention(LinearizedAttention):
             self.smallest_denominator = 1e-6
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return self.normalised(readable_kernel(self.kernel, query) @ readable_kernel(self.kernel, key).mT) @ value
+        return self.normalize(readable_kernel(self.kernel, query) @ readable_kernel(self.kernel, key).mT) @ value
 
 
 def readable_kernel(name: str, x: Tensor) -> Tensor:
-    """phi by its name, for readable forms."""
+    """Return phi by its name, for readable forms."""
     above = torch.where(x > 0, x, 0.0)
     return {"elu1": F.elu(x) + 1.0, "relu": above, "leaky_relu": above + LEAK * (x - above), "identity": x}[name]

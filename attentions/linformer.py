@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.linearized import hide
+from attentions.bases.linearized import mask_fill
 from attentions.kernels.common.precision import upcast
 from cab import Attention, register_attention
 from cab.attention import CommonArguments, DecodeState, PaddingMasks
@@ -75,10 +75,10 @@ class LinformerAttention(Attention):
         length = key.shape[2]
         if length > self.max_length:
             raise UserError(
-                f"linformer has maps of {self.max_length} positions and got {length} keys; raise attention.max_length"
+                f"linformer projects at most {self.max_length} keys, got {length}; increase attention.max_length"
             )
         with torch.autocast(key.device.type, enabled=False):  # sums grow with the length, and so would their rounding
-            key, value = hide(upcast(key), padding.key), hide(upcast(value), padding.key)
+            key, value = mask_fill(upcast(key), padding.key), mask_fill(upcast(value), padding.key)
             return {"keys": upcast(self.mix_k[:, :length]) @ key, "values": upcast(self.mix_v[:, :length]) @ value}
 
     def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:

@@ -45,7 +45,7 @@ class LogSparseAttention(SparseAttention):
         if min(local, kernel_size) < 1:
             raise UserError(f"local and kernel_size must be at least 1, got {local} and {kernel_size}")
         if restart < 0 or 0 < restart < local:
-            raise UserError(f"restart must be 0 (none) or at least local, {local}, got {restart}")
+            raise UserError(f"restart must be 0 (disabled) or at least local ({local}), got {restart}")
         self.local, self.restart, self.kernel_size = local, restart, kernel_size
         super().__init__(**common)
 
@@ -63,7 +63,7 @@ class LogSparseAttention(SparseAttention):
 
     # --- the pattern --------------------------------------------------------------------------------------
 
-    def sees(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
+    def is_visible(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
         back = query - key
         if self.pattern is Pattern.NS:
             back = back.abs()
@@ -80,7 +80,7 @@ class LogSparseAttention(SparseAttention):
         back = sorted(d for d in {start + d for start in starts for d in once} if d < length)
         return [-d for d in back] + (back[1:] if self.pattern is Pattern.NS else [])
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         offsets = self.distances(query.shape[2])
         return relative_offset_attention(query, key, value, offsets, dropout=self.weight_dropout)
 

@@ -80,18 +80,18 @@ class LongformerAttention(SparseAttention):
 
     # --- the pattern --------------------------------------------------------------------------------------
 
-    def sees(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
+    def is_visible(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
         distance = query - key
         seen = (distance.abs() <= self.window * self.dilation) & (distance % self.dilation == 0)
         seen = seen | (key < self.num_globals)
         return seen & (distance >= 0) if self.pattern is Pattern.CS else seen | (query < self.num_globals)
 
-    def needs(self, key: Tensor, length: Tensor) -> Tensor:
+    def required_keys(self, key: Tensor, length: Tensor) -> Tensor:
         return (key >= length - self.window * self.dilation) | (key < self.num_globals)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **own: Tensor) -> Tensor:
         heads = [query, key, value, *(self.split_heads(own[name]) for name in sorted(own))]
-        return each_length(self.spread, heads, None if self.pattern is Pattern.CS else padding.key)
+        return each_length(self.attend_unpadded, heads, None if self.pattern is Pattern.CS else padding.key)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, **own: Tensor) -> Tensor:
         output = super().reference(query, key, value)
@@ -100,7 +100,7 @@ class LongformerAttention(SparseAttention):
         k, q, v = (self.split_heads(own[name][None])[0] for name in sorted(own))
         return torch.cat([(q @ k.mT * self.scale).softmax(dim=-1) @ v, output[:, len(own["global_q"]) :]], dim=1)
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor, *own: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor, *own: Tensor) -> Tensor:
         """Rows without padding; ``own`` are key, query and value of the global tokens, of their own projections."""
         first, is_causal = min(self.num_globals, query.shape[2]), self.pattern is Pattern.CS
         output = self.in_windows(query, key, value)

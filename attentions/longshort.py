@@ -92,7 +92,9 @@ class LongShortAttention(LongShort):
         own, others = (chunked, segmented) if pattern is Pattern.CS else (segmented, chunked)
         for name, size in others.items():
             if size is not None:
-                raise UserError(f"{name} is no option of longshort's {pattern} form, got {size}; leave it out")
+                raise UserError(
+                    f"longshort does not support {name} in pattern {pattern}, got {size}; remove the option"
+                )
         sizes = {name: size for name, size in {**own, "window_size": window_size}.items() if size is not None}
         for name, size in sizes.items():
             if size < 1:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.linearized import hide
+from attentions.bases.linearized import mask_fill
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.gathers.latents import latent_attention, zero_empty_sources
 from attentions.kernels.recurrences.recurrence import recurrence
@@ -123,7 +123,7 @@ class LunaAttention(Attention):
     ) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
             q, k, v = upcast(query) * self.scale, upcast(key), upcast(value)
-            packing = hide(packing, padding.key)
+            packing = mask_fill(packing, padding.key)
             position = torch.arange(1, query.shape[2] + 1, device=query.device)
             count = (state["length"].unsqueeze(1) + position)[:, None, :, None].to(q.dtype)
             logits, keys = recurrence(q, k, packing, None, state["keys"].to(q.dtype))

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.common.rotary import rotate
 from attentions.kernels.common.softmax import masked_softmax
-from attentions.kernels.common.token_cache import no_tokens, unseen_tokens, with_tokens
+from attentions.kernels.common.token_cache import masked_tokens, no_tokens, with_tokens
 from cab import Attention, Pattern, register_attention
 from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
@@ -147,14 +147,14 @@ class LatentKeyValueAttention(Attention):
         if self.pattern is Pattern.CS:
             latent, rotary = self.latent(tokens).unsqueeze(1), self.shared_key(tokens, position)
             new = with_tokens(new, mask, latent=latent, rotary=rotary)
-            unseen = unseen_tokens(new, tokens.shape[1])
+            masked = masked_tokens(new, tokens.shape[1])
         else:
-            unseen = state["hidden"][:, None, None]
+            masked = state["hidden"][:, None, None]
         with torch.autocast(tokens.device.type, enabled=False):
             q, latent, rotary = upcast(query), upcast(new["latent"]), upcast(new["rotary"])
             k_up, v_up = (upcast(x.weight).unflatten(0, (self.num_heads, -1)) for x in (self.k_proj, self.v_proj))
             logits = q[..., : self.head_dim] @ k_up @ latent.mT + q[..., self.head_dim :] @ rotary.mT
-            weights = masked_softmax(logits * self.logit_factor, unseen)
+            weights = masked_softmax(logits * self.logit_factor, masked)
             mean = F.dropout(weights, self.weight_dropout) @ upcast(new.get("value_latent", new["latent"]))
             heads = (mean @ v_up.mT).to(query.dtype)
         return self.out_proj(self.merge_heads(heads)), new

@@ -71,8 +71,8 @@ class BlockMixtureAttention(Attention):
             block = torch.arange(num_blocks, device=query.device)
             scores = pad_blocks(scores, num_blocks, -torch.inf)
             scores = scores.masked_fill(block > own, -torch.inf).masked_fill(block == own, torch.inf)
-            unseen = ~expand_blocks(largest(scores, self.top_k), self.block_size, num_keys) | later(position, num_keys)
-        return masked_softmax(query @ key.mT * self.scale, unseen)
+            masked = ~expand_blocks(largest(scores, self.top_k), self.block_size, num_keys) | later(position, num_keys)
+        return masked_softmax(query @ key.mT * self.scale, masked)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: PaddingMasks) -> Tensor:
         # With the padding on the right, no real target sees it, nor the mean of a block that holds some.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.bases.linearized import hide
+from attentions.bases.linearized import mask_fill
 from attentions.kernels.common.merged_norm import MergedNorm
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.common.spans import over_chunks
@@ -111,7 +111,7 @@ class NormAttention(Attention):
     ) -> tuple[Tensor, DecodeState]:
         """The same for a number of tokens whose features are in memory at once."""
         start = state["length"]
-        keys = hide(self.features(key, start), padding)
+        keys = mask_fill(self.features(key, start), padding)
         output, sums = recurrence(self.features(query, start), keys, value, None, state["sums"])
         return self.norm(output), {"sums": sums, "length": start + lengths(query, padding)}
 
@@ -119,7 +119,7 @@ class NormAttention(Attention):
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         with torch.autocast(key.device.type, enabled=False):
-            sums = hide(self.features(upcast(key)), padding.key).mT @ upcast(value)
+            sums = mask_fill(self.features(upcast(key)), padding.key).mT @ upcast(value)
         return {"sums": sums, "length": torch.zeros(len(key), dtype=torch.long, device=key.device)}
 
     def decode_cross(self, query: Tensor, state: DecodeState, padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
@@ -129,14 +129,14 @@ class NormAttention(Attention):
 
 
 def make_turns(positions: str, head_dim: int) -> ReflectedTurns | None:
-    """What positions do to queries and keys; UserError for a name that is none."""
+    """What positions do to queries and keys; UserError for an unknown name."""
     if positions not in POSITIONS:
         raise UserError(f"positions must be {' or '.join(POSITIONS)}, got '{positions}'")
     return ReflectedTurns(head_dim) if positions == "lrpe" else None
 
 
 def turned(turns: ReflectedTurns | None, x: Tensor, start: Tensor | None = None, period: int | None = None) -> Tensor:
-    """``x`` [B, H, N, E] by its positions, which count on from ``start`` [B], and begin anew after each period."""
+    """``x`` [B, H, N, E] by its positions, which count on from ``start`` [B], and restart after each period."""
     if turns is None:
         return x
     position = torch.arange(x.shape[2], device=x.device)[None]

@@ -89,7 +89,7 @@ class NativeSparseAttention(Attention):
             if size < 1:
                 raise UserError(f"{name} must be at least 1, got {size}")
         if num_blocks < 3:
-            raise UserError(f"num_blocks must be at least 3, the first, the own and the one before, got {num_blocks}")
+            raise UserError(f"num_blocks must be at least 3 (first, previous and current block), got {num_blocks}")
         if compress_size % compress_stride or block_size % compress_stride or not 1 <= compress_size <= block_size:
             raise UserError(
                 f"compress_size must be at most block_size, and compress_stride must divide both, got {compress_size}, "
@@ -99,7 +99,7 @@ class NativeSparseAttention(Attention):
             raise UserError(f"compression must be 'mlp' or 'mean', got '{compression}'")
         self.num_kv_heads = _published_groups(self.num_heads) if num_kv_heads is None else num_kv_heads
         if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
-            raise UserError(f"num_kv_heads must divide the {self.num_heads} heads, got {num_kv_heads}")
+            raise UserError(f"num_kv_heads must divide num_heads ({self.num_heads}), got {num_kv_heads}")
         self.block_size, self.num_blocks, self.window_size = block_size, num_blocks, window_size
         self.compress_size, self.compress_stride = compress_size, compress_stride
         self.separate_kv = separate_kv
@@ -154,8 +154,8 @@ class NativeSparseAttention(Attention):
     def compression_weights(self, query: Tensor, key: Tensor, position: Tensor) -> Tensor:
         """Return weights [B, H, n, J] of compressed keys for targets at ``position`` [B or 1, n]."""
         block = torch.arange(key.shape[2], device=query.device)
-        unseen = block >= self.count_compressed(position + 1)[:, None, :, None]
-        return masked_softmax(query @ key.mT * self.scale, unseen)
+        masked = block >= self.count_compressed(position + 1)[:, None, :, None]
+        return masked_softmax(query @ key.mT * self.scale, masked)
 
     @torch.no_grad()
     def selected(self, weights: Tensor, position: Tensor, num_keys: int) -> Tensor:
@@ -304,8 +304,6 @@ def _published_groups(num_heads: int) -> int:
 
 
 def _tokens_from(x: Tensor, start: Tensor, count: int) -> Tensor:
-    """Return ``count`` tokens of [B, H, S, E] from ``init_decode_state`` [B] on; what lies beyond the end is
-    arbitrary.
-    """
+    """Return ``count`` tokens of [B, H, S, E] from ``start`` [B] on; values beyond the end are arbitrary."""
     index = (start[:, None] + torch.arange(count, device=x.device)).clamp(max=x.shape[2] - 1)
     return x.gather(2, index[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))

@@ -51,7 +51,7 @@ class NystromAttention(Attention):
         if num_landmarks < 1:
             raise UserError(f"num_landmarks must be at least 1, got {num_landmarks}")
         if conv_kernel_size is not None and (conv_kernel_size < 1 or conv_kernel_size % 2 == 0):
-            raise UserError(f"conv_kernel_size must be odd and at least 1, or none, got {conv_kernel_size}")
+            raise UserError(f"conv_kernel_size must be odd and at least 1, or null, got {conv_kernel_size}")
         if logit_scale not in ("sqrt", "linear"):
             raise UserError(f"unknown logit_scale '{logit_scale}': choose sqrt or linear")
         self.num_landmarks = num_landmarks

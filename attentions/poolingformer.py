@@ -61,7 +61,7 @@ class PoolingformerAttention(Attention):
                 f"got {window}, {pooled_window} and {stride}"
             )
         if 0 < pooled_window < stride:
-            raise UserError(f"pooled_window must be at least the stride, {stride}, or 0, got {pooled_window}")
+            raise UserError(f"pooled_window must be 0 or at least stride ({stride}), got {pooled_window}")
         if kernel_size < 1 or kernel_size % 2 == 0:
             raise UserError(f"kernel_size must be odd, got {kernel_size}")
         if pooling not in ("ldconv", "mean"):
@@ -105,9 +105,9 @@ class PoolingformerAttention(Attention):
         return output + logits.softmax(dim=-1) @ pooled[1]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
-        return each_length(self.spread, (query, key, value), padding.key)
+        return each_length(self.attend_unpadded, (query, key, value), padding.key)
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Rows without padding."""
         window, dropout = Window(self.window, self.window), self.weight_dropout
         output = window_attention(query, key, value, window, dropout=dropout)

@@ -70,7 +70,7 @@ class ProbSparseAttention(Attention):
         if sampled not in ("shared", "per_query"):
             raise UserError(f"unknown sampled '{sampled}': choose shared or per_query")
         if mix and self.pattern is not Pattern.CS:
-            raise UserError(f"mix belongs to Informer's masked form, pattern CS; this is pattern {self.pattern}")
+            raise UserError(f"mix=true requires pattern CS, got {self.pattern}; set mix=false")
         self.factor = factor
         self.mean_over = mean_over
         self.sampled = sampled
@@ -125,12 +125,12 @@ class ProbSparseAttention(Attention):
     # --- the selection -----------------------------------------------------------------------------------
 
     def count(self, length: Tensor) -> Tensor:
-        """u of rows of ``length`` tokens: factor * ceil(ln n), at least 1 and at most n."""
+        """Return u of rows of ``length`` tokens: factor * ceil(ln n), at least 1 and at most n."""
         logarithm = length.clamp_min(1).double().log().ceil().long()
         return torch.minimum((self.factor * logarithm).clamp_min(1), length)
 
     def largest_count(self, length: int) -> int:
-        """u of a row without padding."""
+        """Return u of a row without padding."""
         return min(max(self.factor * math.ceil(math.log(length)), 1), length)
 
     @torch.no_grad()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.bases.recurrent import Extras, Recurrent, Terms
+from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
 from cab import UserError, register_attention
 from cab.attention import CommonArguments
 
@@ -53,11 +53,11 @@ class RetentionAttention(Recurrent):
             **common,
         )
         if self.key_width % 2:
-            raise UserError(
-                f"retention rotates pairs of features: embed_dim / num_heads must be even, not {self.key_width}"
-            )
+            raise UserError(f"embed_dim / num_heads must be even for rotary embeddings, got {self.key_width}")
 
-    def terms(self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, position: Tensor) -> Terms:
+    def recurrence_inputs(
+        self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, position: Tensor
+    ) -> RecurrenceInputs:
         """Rotate queries and keys and scale the queries; the log decays are [1, H, N]."""
         if self.conv_size:
             query, key, value = F.silu(query), F.silu(key), F.silu(value)
@@ -66,7 +66,7 @@ class RetentionAttention(Recurrent):
         log_decay = torch.log1p(-(2.0 ** (-5.0 - heads))).view(1, -1, 1)
         total = torch.expm1(log_decay * (position[:, None] + 1)) / torch.expm1(log_decay)  # [B or 1, H, N]
         query = query * total.rsqrt().to(query.dtype).unsqueeze(-1)
-        return Terms(query, key, value, log_decay.to(query.dtype).expand(1, -1, query.shape[2]))
+        return RecurrenceInputs(query, key, value, log_decay.to(query.dtype).expand(1, -1, query.shape[2]))
 
 
 def rotate(x: Tensor, position: Tensor) -> Tensor:

@@ -31,14 +31,14 @@ class RoutingAttention(BucketedAttention):
     sees the last ``window`` of its tokens; keys are the queries. The published form of CS takes the nearest w too,
     which ranks a token against later ones.
 
-    Each step of training moves a centre to the (normalised) sum of its queries and keys by 1 - decay, and adds
+    Each step of training moves a centre to the (normalized) sum of its queries and keys by 1 - decay, and adds
     ``commitment`` times their mean square distance to the loss. Time is N (k + w). Decoding keeps all keys and values.
 
     Args:
         num_clusters: k.
         window: w, and what the other heads see: the tokens before, in NS half of them on either side.
         local_heads: whether half of the heads (of several) have a sliding window.
-        normalize: whether queries and keys are normalised.
+        normalize: whether queries and keys are normalized.
         decay: of the centres.
         commitment: weight of the loss.
 
@@ -110,7 +110,7 @@ class RoutingAttention(BucketedAttention):
         return F.pad(nearest, (0, 0, self.num_local, 0))[None]
 
     def follow(self, heads: Tensor, padding: PaddingMasks) -> None:
-        """The loss and the statistics of normalised queries or keys [B, H, N, E]."""
+        """The loss and the statistics of normalized queries or keys [B, H, N, E]."""
         routed = heads[:, self.num_local :].to(self.centroids.dtype)
         with torch.no_grad():
             nearest = F.one_hot(self.scores(routed).argmax(dim=-1), self.num_buckets).to(routed.dtype)
@@ -133,9 +133,9 @@ class RoutingAttention(BucketedAttention):
             return super().attend(query, key, value, padding, **draws)
         if self.training:
             self.follow(key, padding)
-        return each_length(self.spread, (query, key, value), padding.key)
+        return each_length(self.attend_unpadded, (query, key, value), padding.key)
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """NS, rows without padding."""
         local, window = self.num_local, Window(self.window // 2, self.window // 2)
         q, k, v = (x[:, :local] for x in (query, key, value))
@@ -145,7 +145,7 @@ class RoutingAttention(BucketedAttention):
         return torch.cat([window_attention(q, k, v, window, dropout=self.weight_dropout), routed], dim=1)
 
     def size(self, length: int) -> int:
-        """w."""
+        """Return w."""
         return min(-(-length // self.num_buckets), self.window)
 
     def balanced(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.recurrent import Extras, Terms, check_positive
+from attentions.bases.recurrent import Extras, RecurrenceInputs, check_positive
 from attentions.bases.token_shift import TokenShift
 from attentions.kernels.recurrences.fla_kernels import Form
 from cab import LayerPosition, register_attention
@@ -100,12 +100,14 @@ class RWKV6Attention(TokenShift):
 
     # --- the recurrence -----------------------------------------------------------------------------------
 
-    def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> Terms:
+    def recurrence_inputs(
+        self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor
+    ) -> RecurrenceInputs:
         """Compute the log decays per feature from their logits."""
         log_decay = -self.split_heads(extras["decay"]).clamp(max=LARGEST).exp()
-        return Terms(query, key, value, log_decay)
+        return RecurrenceInputs(query, key, value, log_decay)
 
-    def update(self, terms: Terms, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
+    def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
         """Compute o of all tokens and S after the last one.
 
         A token reads the state before it is updated. Queries are therefore moved one token back, and the first one

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.recurrent import Extras, Terms, check_positive
+from attentions.bases.recurrent import Extras, RecurrenceInputs, check_positive
 from attentions.bases.token_shift import TokenShift
 from attentions.kernels.features.feature_maps import unit
 from attentions.kernels.recurrences import fla_kernels
@@ -111,12 +111,14 @@ class RWKV7Attention(TokenShift):
 
     # --- the recurrence -----------------------------------------------------------------------------------
 
-    def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> Terms:
+    def recurrence_inputs(
+        self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor
+    ) -> RecurrenceInputs:
         """Compute log decays and learning rates; ``update`` computes the removed and the written key from ``key``."""
         log_decay = -FASTEST * self.split_heads(extras["decay"]).sigmoid()
-        return Terms(query, key, value, log_decay, strength=self.split_heads(extras["rate"]).sigmoid())
+        return RecurrenceInputs(query, key, value, log_decay, strength=self.split_heads(extras["rate"]).sigmoid())
 
-    def update(self, terms: Terms, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
+    def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
         """Compute the normalized readout plus the bonus of the current token, and S after the last token."""
         query, key, value, log_decay, rate = terms
         assert log_decay is not None

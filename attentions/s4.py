@@ -89,7 +89,7 @@ class S4Attention(Attention):
         return {name: ParamGroupOverride(weight_decay=0.0) for name in names}
 
     def modes(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """dt [D, 1], lambda, P and B [D, M], and C [D, S, M], in float64; of conjugate pairs one."""
+        """Return dt [D, 1], lambda, P and B [D, M], and C [D, S, M], in float64; of conjugate pairs one."""
         modes = torch.complex(-self.log_decay.double().exp(), self.frequency.double())
         low_rank, inputs, readout = (
             torch.view_as_complex(x.double()) for x in (self.low_rank, self.input, self.readout)
@@ -105,8 +105,10 @@ class S4Attention(Attention):
     # --- all tokens: a convolution -------------------------------------------------------------------------
 
     def compute(self, query: Tensor, *_: Tensor | PaddingMasks) -> Tensor:
-        """A few features at a time, formed anew in the backward pass. Padding is zero and on the right: it adds
-        nothing to any sum."""
+        """Convolve a few features at a time, recomputed in the backward pass.
+
+        Padding is zero and on the right, so it does not contribute to any sum.
+        """
         batch, length = query.shape[:2]
         size = at_once(NUMBERS * max(batch * length, self.state_size**2), query.device)
         with torch.autocast(query.device.type, enabled=False):

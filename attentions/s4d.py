@@ -97,7 +97,7 @@ class S4DAttention(Attention):
     # --- the state space ---------------------------------------------------------------------------------
 
     def discretize(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """log of the factor of one step, dt A [D, M], and C (exp(dt A) - 1) / A [directions, c, D, M]."""
+        """Return the log of the factor of one step, dt A [D, M], and C (exp(dt A) - 1) / A [directions, c, D, M]."""
         a = torch.complex(-self.log_decay.to(dtype).exp(), self.frequency.to(dtype))
         log_step = self.log_dt.to(dtype).exp().unsqueeze(1) * a
         return log_step, torch.view_as_complex(self.readout.to(dtype)) * (torch.expm1(log_step) / a)

@@ -32,8 +32,9 @@ Far = tuple[Tensor, Tensor]
 
 @register_attention("scatterbrain", patterns="NS CS", complexity="n", paper="Chen et al. 2021a")
 class ScatterbrainAttention(Attention):
-    """A v / A 1 with A = phi(q) phi(k) + S, S_ij = exp(q_i k_j / sqrt(E)) - phi(q_i) phi(k_j) on a support, else zero
-    (their section 4).
+    """Compute A v / A 1 with A = phi(q) phi(k) + S, the sum of a low-rank and a sparse matrix (their section 4).
+
+    S_ij = exp(q_i k_j / sqrt(E)) - phi(q_i) phi(k_j) on the support and zero elsewhere.
 
     The support is a window, as in the released code's local form: w keys on either side of a token, in CS w before it.
     phi(x) = exp(W x - |x|^2 / 2) / sqrt(r) of x / E^(1/4) are Performer's features, with a row -w in W for each row w
@@ -75,7 +76,7 @@ class ScatterbrainAttention(Attention):
         return SoftmaxLimit(({"window": num_tokens},))
 
     def logarithms(self, x: Tensor) -> Tensor:
-        """log phi of x that is divided by E^(1/4) already, [..., H, N, E] to [..., H, N, r]."""
+        """Return log phi of x that is divided by E^(1/4) already, [..., H, N, E] to [..., H, N, r]."""
         norms = x.square().sum(dim=-1, keepdim=True) + math.log(self.num_features)
         return x @ self.weights.to(x.dtype).mT - norms / 2
 
@@ -119,11 +120,11 @@ class ScatterbrainAttention(Attention):
         support = self.supports(distance)
         of_query, of_key = self.logarithms(q), self.logarithms(k)
         logits = torch.where(support, q @ k.mT, _log_products(of_query, of_key))
-        unseen = distance < 0 if self.pattern is Pattern.CS else torch.zeros_like(support)
+        masked = distance < 0 if self.pattern is Pattern.CS else torch.zeros_like(support)
         if hidden is not None:
-            unseen = unseen | hidden[:, None, None]
+            masked = masked | hidden[:, None, None]
         by_features = [of_query + log_mass.unsqueeze(2) for _, log_mass in far]
-        weights = torch.cat([logits.masked_fill(unseen, neg_inf(q.dtype)), *by_features], dim=3).softmax(dim=3)
+        weights = torch.cat([logits.masked_fill(masked, neg_inf(q.dtype)), *by_features], dim=3).softmax(dim=3)
         factor = dropout_factor(logits, self.dropout, seed, first)
         if factor is not None:
             weights = weights * F.pad(factor.masked_fill(~support, 1.0), (0, weights.shape[3] - k.shape[2]), value=1.0)
@@ -208,7 +209,7 @@ def _joined(one: Far, other: Far) -> Far:
 
 
 def _log_products(left: Tensor, right: Tensor) -> Tensor:
-    """log sum_r exp(left_ir + right_jr), [..., N, r] and [..., M, r] to [..., N, M]; of what underflows no weight."""
+    """Return log sum_r exp(left_ir + right_jr), [..., N, r] and [..., M, r] to [..., N, M]; -inf on underflow."""
     highest, others = left.amax(dim=-1, keepdim=True), right.amax(dim=-1, keepdim=True)
     products = (left - highest).exp() @ (right - others).exp().mT
     smallest = torch.finfo(products.dtype).tiny

@@ -28,10 +28,10 @@ class SigmoidAttention(PairwiseAttention):
         super().__init__(**common)
         self.bias = bias
 
-    def weigh(self, query: Tensor, key: Tensor, unseen: Tensor | None, count: Tensor) -> Tensor:
+    def weigh(self, query: Tensor, key: Tensor, masked: Tensor | None, count: Tensor) -> Tensor:
         bias = -count.clamp(min=1).to(query.dtype).log() if self.bias is None else self.bias
         weights = (query @ key.mT * self.scale + bias).sigmoid()
-        return weights if unseen is None else weights.masked_fill(unseen, 0.0)
+        return weights if masked is None else weights.masked_fill(masked, 0.0)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         outputs = []

@@ -29,9 +29,9 @@ class SinkhornAttention(Attention):
     """softmax(q_i [S K; K_own]^T / sqrt(E)) [S V; V_own]: keys of the token's block, and sorted ones (section 3).
 
     Row a of S mixes the blocks, token by token, by products of the mean query of block a and the mean keys of the
-    others, divided by ``temperature``. NS: rows and columns are normalised in turn, so that S nears a permutation;
+    others, divided by ``temperature``. NS: rows and columns are normalized in turn, so that S nears a permutation;
     blocks are as even as ``block_size`` lets them be, and zeros stand where the last lacks tokens. CS: block a sorts
-    the blocks before it, by the mean of all queries up to its first; rows are normalised alone, columns would count
+    the blocks before it, by the mean of all queries up to its first; rows are normalized alone, columns would count
     later blocks. The first block sees itself.
 
     The paper sorts by a network with a fixed number of blocks and Gumbel noise; means, as in the public code, fit any
@@ -39,7 +39,7 @@ class SinkhornAttention(Attention):
 
     Args:
         block_size: b.
-        iterations: of the normalisation.
+        iterations: of the normalization.
         temperature: of the scores.
 
     Raises:
@@ -87,9 +87,9 @@ class SinkhornAttention(Attention):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         mask = None if self.pattern is Pattern.CS else padding.key
-        return each_length(self.spread, (query, key, value), mask)
+        return each_length(self.attend_unpadded, (query, key, value), mask)
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Rows without padding, or in CS with some on the right."""
         length, device = query.shape[2], query.device
         count = -(-length // self.block_size)

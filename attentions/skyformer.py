@@ -28,7 +28,7 @@ class SkyformerAttention(Attention):
 
     A landmark is drawn from its own stretch of the sequence, once, at construction, and kept in the state_dict as a
     part of the length, so that a row has the same alone and in a batch. The system is solved by Cholesky's
-    factorisation. (The released code draws anew in every call, in evaluation too, and takes six steps of an iteration
+    factorisation. (The released code redraws in every call, in evaluation too, and takes six steps of an iteration
     that starts from the largest sum of the whole batch.) There are no weights over tokens to drop, so ``dropout`` is
     not used (as released).
 
@@ -74,10 +74,12 @@ class SkyformerAttention(Attention):
         with torch.autocast(query.device.type, enabled=False):
             q, k = upcast(query), upcast(key)
             landmarks = self.landmarks(q, k, padding)
-            return gaussian_sums(q, landmarks, self.summarise(landmarks, k, upcast(value), padding.key)).to(query.dtype)
+            return gaussian_sums(q, landmarks, self.reduce_source(landmarks, k, upcast(value), padding.key)).to(
+                query.dtype
+            )
 
-    def summarise(self, landmarks: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None) -> Tensor:
-        """What a landmark stands for, [B, H, r, E]."""
+    def reduce_source(self, landmarks: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None) -> Tensor:
+        """Return the values aggregated per landmark, [B, H, r, E]."""
         sums = gaussian_sums(landmarks, key, value, hidden)
         return solve_regularised(gaussian(landmarks, landmarks), sums, self.ridge)
 
@@ -93,11 +95,11 @@ class SkyformerAttention(Attention):
         return kappa(query, landmarks) @ torch.linalg.inv(middle) @ kappa(landmarks, key) @ value
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
-        """Landmarks among the keys, and what they stand for."""
+        """Landmarks among the keys, and their aggregated values."""
         with torch.autocast(key.device.type, enabled=False):
             k = upcast(key)
             landmarks = self.landmarks(k, k, padding)
-            return {"landmarks": landmarks, "values": self.summarise(landmarks, k, upcast(value), padding.key)}
+            return {"landmarks": landmarks, "values": self.reduce_source(landmarks, k, upcast(value), padding.key)}
 
     def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):

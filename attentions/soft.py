@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.linearized import hide
+from attentions.bases.linearized import mask_fill
 from attentions.kernels.common.depthwise import depthwise_conv
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.features.gaussian import gaussian, gaussian_sums, solve_regularised
@@ -55,7 +55,7 @@ class SoftAttention(Attention):
         if num_landmarks < 1:
             raise UserError(f"num_landmarks must be at least 1, got {num_landmarks}")
         if conv_kernel_size is not None and (conv_kernel_size < 1 or conv_kernel_size % 2 == 0):
-            raise UserError(f"conv_kernel_size must be odd and at least 1, or none, got {conv_kernel_size}")
+            raise UserError(f"conv_kernel_size must be odd and at least 1, or null, got {conv_kernel_size}")
         if ridge <= 0.0:
             raise UserError(f"ridge must be above 0, got {ridge}")
         self.num_landmarks, self.ridge = num_landmarks, ridge
@@ -75,7 +75,7 @@ class SoftAttention(Attention):
 
     def attend(self, query: Tensor, _key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
-            q, v = upcast(query), hide(upcast(value), padding.key)
+            q, v = upcast(query), mask_fill(upcast(value), padding.key)
             count = lengths(q, padding.key)
             weights, absent = segment_means(self.num_landmarks, count, q.shape[2], q.dtype)
             # gaussian() divides the square by sqrt(E); a landmark is the same after that division.

@@ -24,7 +24,7 @@ from cab.errors import UserError
 
 @register_attention("sparse_transformer", patterns="NS CS", complexity="n^2", paper="Child et al. 2019")
 class SparseTransformerAttention(SparseAttention):
-    """Softmax over two sets of keys j of token i (section 4.3), as published for CS:
+    """Softmax over two sets of keys j of token i (section 4.3), as published for CS.
 
     * ``strided``: A1, the last l tokens (i - j < l); A2, every l-th token back ((i - j) mod l = 0).
     * ``fixed``: A1, the tokens of the own block of l (floor(j/l) = floor(i/l)); A2, the last c tokens of every block
@@ -62,7 +62,7 @@ class SparseTransformerAttention(SparseAttention):
         check_spread(spread)
         check_stride("stride", stride, self.pattern)
         if summary < 1 or (layout == "fixed" and 0 < stride < summary):
-            raise UserError(f"summary must be from 1 to the stride, {stride}, got {summary}")
+            raise UserError(f"summary must be between 1 and stride ({stride}), got {summary}")
         self.layout, self.stride, self.summary, self.spreads = layout, stride, summary, spread == "heads"
 
     @classmethod
@@ -75,7 +75,7 @@ class SparseTransformerAttention(SparseAttention):
 
     # --- the pattern --------------------------------------------------------------------------------------
 
-    def sees(self, query: Tensor, key: Tensor, length: int) -> Tensor:
+    def is_visible(self, query: Tensor, key: Tensor, length: int) -> Tensor:
         width, near = self.width(length), query - key
         if self.layout == "strided":
             first, second = near.abs() < width, near % width == 0
@@ -85,13 +85,13 @@ class SparseTransformerAttention(SparseAttention):
         seen = torch.where(first_heads(self.num_heads, key), first, second) if self.spreads else first | second
         return seen & (near >= 0) if self.pattern is Pattern.CS else seen
 
-    def needs(self, key: Tensor, length: Tensor) -> Tensor:
+    def required_keys(self, key: Tensor, length: Tensor) -> Tensor:
         if self.layout == "strided":
-            return super().needs(key, length)
+            return super().required_keys(key, length)
         is_open = key // self.stride == length // self.stride
         return is_open | (key % self.stride >= self.stride - self.summary)
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if not self.spreads:
             return self.merged(query, key, value)
         width, causal, dropout = self.width(query.shape[2]), self.pattern is Pattern.CS, self.weight_dropout

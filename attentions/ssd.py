@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.recurrent import Extras, Recurrent, Terms, check_positive
+from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, check_positive
 from cab import ParamGroupOverride, register_attention
 from cab.attention import CommonArguments
 
@@ -77,13 +77,15 @@ class SSDAttention(Recurrent):
         """Compute the logits of the steps."""
         return {"step": self.step_proj(key)}
 
-    def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> Terms:
+    def recurrence_inputs(
+        self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor
+    ) -> RecurrenceInputs:
         """Compute C, B, dt x and the log decays -dt A."""
         step = F.softplus(
             extras["step"].transpose(1, 2).contiguous()
         )  # contiguous: the compiler assumes that layout of the gradient
         log_decay = -self.log_rate.to(step.dtype).exp().unsqueeze(-1) * step
-        return Terms(F.silu(query), F.silu(key), F.silu(value) * step.unsqueeze(-1), log_decay)
+        return RecurrenceInputs(F.silu(query), F.silu(key), F.silu(value) * step.unsqueeze(-1), log_decay)
 
     def finish(self, output: Tensor, value: Tensor, extras: Extras) -> Tensor:
         """Add D x, multiply by the gate and normalize."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.common.softmax import masked_softmax
-from attentions.kernels.gathers.target_blocks import sums_by_targets, unseen
+from attentions.kernels.gathers.target_blocks import masked, sums_by_targets
 from cab import Attention, Pattern, register_attention
 from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
@@ -115,7 +115,7 @@ class SynthesizerAttention(Attention):
             scores = self.synthetic(q[:, :, targets], targets, num_keys)
             if self.variant == "random_plus":
                 scores = scores + q[:, :, targets] @ k[:, :, :num_keys].mT * self.scale
-            mask = unseen(targets, num_keys, padding.key, is_causal=is_causal, like=q)
+            mask = masked(targets, num_keys, padding.key, is_causal=is_causal, like=q)
             return masked_softmax(scores, mask)
 
         with torch.autocast(query.device.type, enabled=False):
@@ -134,8 +134,8 @@ class SynthesizerAttention(Attention):
     def check_length(self, length: int, what: str) -> None:
         if length > self.max_length:
             raise UserError(
-                f"synthesizer has scores of {self.max_length} positions and got {length} {what}; "
-                "raise attention.max_length"
+                f"synthesizer has scores for at most {self.max_length} positions, got {length} {what}; "
+                "increase attention.max_length"
             )
 
     # --- decoding ---------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ class RelativeAttention(Attention):
         return self.split_heads(self.position_proj(sinusoid)[None])[0]
 
     def with_content(self, query: Tensor) -> Tensor:
-        """q + u."""
+        """Return q + u."""
         return query + self.content_bias.unsqueeze(-2).to(query.dtype) if self.has_positions else query
 
     def position_biases(self, embedded: Tensor) -> Tensor:
@@ -121,12 +121,12 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
             return {}
         return {"past_key": self.k_proj(x.detach()), "past_value": self.v_proj(x.detach())}
 
-    def sees(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
+    def is_visible(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
         if self.pattern is Pattern.NS:
             return (query - key) == (query - key)
         return (key <= query) & (key >= query // self.segment * self.segment - self.memory)
 
-    def needs(self, key: Tensor, length: Tensor) -> Tensor:
+    def required_keys(self, key: Tensor, length: Tensor) -> Tensor:
         return key >= length // self.segment * self.segment - self.memory
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **past: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
             dropout=self.weight_dropout,
         )
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """NS, a row without padding."""
         reach = query.shape[2] - 1
         embedded = self.embed(torch.arange(reach, -reach - 1, -1, device=query.device))
@@ -161,7 +161,7 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
     def reference(self, query: Tensor, key: Tensor, value: Tensor, **past: Tensor) -> Tensor:
         position = torch.arange(query.shape[1], device=query.device)
         distance = position[:, None] - position
-        seen = self.sees(position[:, None], position, 0)
+        seen = self.is_visible(position[:, None], position, 0)
         if not past:
             return self.pair_logits(query, key, distance).softmax(dim=-1) @ value
         past_key, past_value = (self.split_heads(past[name][None])[0] for name in ("past_key", "past_value"))

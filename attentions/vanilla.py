@@ -20,14 +20,14 @@ SINKS = ("none", "one", "learned")
 class VanillaAttention(Attention):
     """softmax(q k^T / sqrt(E)) v  (CAB, Eq. 1).
 
-    A target that sees no key gets zero. Decoding keeps every key and value: 2 D numbers a token, or what fewer heads
+    A target that sees no key gets zero. Decoding keeps every key and value: 2 D numbers per token, or what fewer heads
     of keys and values leave of it.
 
     Args:
         qkv_bias: whether the query, key and value projections have biases (PoinTr's have none).
         num_kv_heads: heads of keys and values, each shared by as many heads of queries: grouped-query attention
             (Ainslie et al. 2023), with 1 multi-query attention (Shazeer 2019). As many as heads when not given.
-        sink: a logit beside those of the keys, whose weight is dropped, so that a target can attend to nothing:
+        sink: a logit in addition to those of the keys, whose weight is dropped, so that a target can attend to nothing:
             ``none``; ``one``, of 0 (Miller 2023); ``learned``, one a head, 0 at first (OpenAI 2025, gpt-oss).
 
     Raises:
@@ -48,7 +48,7 @@ class VanillaAttention(Attention):
         super().__init__(**common)
         self.num_kv_heads = self.num_heads if num_kv_heads is None else num_kv_heads
         if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
-            raise UserError(f"num_kv_heads must divide the {self.num_heads} heads, got {num_kv_heads}")
+            raise UserError(f"num_kv_heads must divide num_heads ({self.num_heads}), got {num_kv_heads}")
         if sink not in SINKS:
             raise UserError(f"unknown sink '{sink}': choose one of {', '.join(SINKS)}")
         self.sink = sink

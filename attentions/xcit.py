@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.linearized import hide
+from attentions.bases.linearized import mask_fill
 from attentions.kernels.common.precision import upcast
 from cab import Attention, ParamGroupOverride, register_attention
 from cab.attention import CommonArguments, PaddingMasks
@@ -39,7 +39,7 @@ class CrossCovarianceAttention(Attention):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
-            q, k = (F.normalize(hide(upcast(x), padding.key), dim=2) for x in (query, key))
+            q, k = (F.normalize(mask_fill(upcast(x), padding.key), dim=2) for x in (query, key))
             weights = (q.mT @ k * self.temperature).softmax(dim=-1)
             return (upcast(value) @ F.dropout(weights, self.weight_dropout).mT).to(query.dtype)
 

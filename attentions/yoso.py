@@ -93,9 +93,9 @@ class YosoExpectation(PairwiseAttention, HashedAttention):
             return weights
         return weights.detach() * (1.0 + tau / 2 * (cosine - cosine.detach()))
 
-    def weigh(self, query: Tensor, key: Tensor, unseen: Tensor | None, count: Tensor) -> Tensor:
+    def weigh(self, query: Tensor, key: Tensor, masked: Tensor | None, count: Tensor) -> Tensor:
         weights = self.probabilities(unit(query) @ unit(key).mT, self.length_of_hash(count))
-        return weights if unseen is None else weights.masked_fill(unseen, 0.0)
+        return weights if masked is None else weights.masked_fill(masked, 0.0)
 
     def finish(self, sums: Tensor) -> Tensor:
         return unit_sum(sums)

@@ -1,4 +1,7 @@
-"""The benchmark for attention mechanisms. Import from here; torch is loaded only when it is needed."""
+"""Public API of the benchmark for attention mechanisms.
+
+Names are imported on first use, so ``import cab`` does not load torch.
+"""
 
 from __future__ import annotations
 

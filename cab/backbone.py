@@ -1,4 +1,4 @@
-"""The base class of every backbone, and what fills its attention slots."""
+"""Base class of backbones, and the factory of their attention layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cab.training import recompute
 
 @dataclass(frozen=True)
 class AttentionSpec:
-    """An attention by name, with the options of its constructor."""
+    """Name of an attention and the options of its constructor."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -23,10 +23,16 @@ class AttentionSpec:
 
 @dataclass(frozen=True)
 class AttentionFactory:
-    """Puts the attention under test into the slots of its pattern, and the ``other_attention`` ones into the rest.
+    """Build the attention layers of a backbone.
 
-    A backbone receives it as ``make_attention`` and calls it once for each of its slots. ``make`` builds an attention
-    from its spec (:func:`cab.registry.build.make_attention`).
+    Layers of the pattern under test get the tested attention; all others get ``other_attention``. A backbone receives
+    the factory as ``make_attention`` and calls it once per attention layer.
+
+    Attributes:
+        pattern: pattern under test.
+        attention: attention under test.
+        other_attention: attention for the layers of every other pattern.
+        make: builds an attention from its spec (:func:`cab.registry.build.make_attention`).
     """
 
     pattern: Pattern
@@ -43,7 +49,18 @@ class AttentionFactory:
         dropout: float = 0.0,
         layer_position: LayerPosition,
     ) -> Attention:
-        """The attention for one slot of ``pattern``, at ``layer_position`` among the backbone's slots of that kind."""
+        """Build one attention layer.
+
+        Args:
+            pattern: pattern of the layer.
+            embed_dim: width of the inputs and outputs.
+            num_heads: number of attention heads.
+            dropout: dropout probability of the attention weights.
+            layer_position: position among the backbone's layers of the same kind.
+
+        Raises:
+            UserError: the attention does not support the pattern or these dimensions.
+        """
         pattern = Pattern.parse(pattern)
         under_test = pattern is self.pattern
         return self.make(
@@ -58,13 +75,19 @@ class AttentionFactory:
 
 
 class Backbone(nn.Module):
-    """A network with attention slots. Its constructor takes ``make_attention`` (an :class:`AttentionFactory`) and
-    options.
+    """Base class of networks with attention layers.
 
-    ``checkpoint_activations``: training keeps what enters a layer, and forms the rest anew in the backward pass.
-    ``all_layers_use_tested_pattern``: every slot is of the pattern under test, so each pattern has a network of its
-    own. ``gives_losses``: called with ``targets=`` too, a language model gives their negative log-likelihoods, not
-    logits.
+    The constructor of a subclass takes ``make_attention`` (an :class:`AttentionFactory`), and its options as keyword
+    arguments with defaults. ``forward`` and the other methods that a task calls are defined by the protocols in
+    :mod:`cab.backbone_protocols`.
+
+    Attributes:
+        checkpoint_activations: store only the inputs of each layer in training, and recompute its activations in the
+            backward pass.
+        all_layers_use_tested_pattern: every attention layer has the pattern under test, so each pattern has its own
+            network.
+        gives_losses: a language model that is called with ``targets=`` returns their negative log-likelihoods in nats
+            instead of logits.
     """
 
     checkpoint_activations = False
@@ -72,15 +95,18 @@ class Backbone(nn.Module):
     gives_losses: ClassVar[bool] = False
 
     def run_layer(self, layer: nn.Module, *inputs: Any) -> Any:
-        """``layer(*inputs)``, one of those whose activations can be formed anew."""
+        """Call ``layer(*inputs)``, with recomputed activations if ``checkpoint_activations`` is set."""
         if self.checkpoint_activations and self.training:
             return recompute(layer, *inputs)
         return layer(*inputs)
 
     def attention_layers(self) -> list[tuple[str, Pattern]]:
-        """(path, pattern) of every slot, in the order of the modules; an attention within another is none."""
-        slots: list[tuple[str, Pattern]] = []
+        """Return the module path and pattern of every attention layer, in module order.
+
+        An attention inside another attention is not listed.
+        """
+        layers: list[tuple[str, Pattern]] = []
         for path, module in self.named_modules():
-            if isinstance(module, Attention) and not (slots and path.startswith(f"{slots[-1][0]}.")):
-                slots.append((path, module.pattern))
-        return slots
+            if isinstance(module, Attention) and not (layers and path.startswith(f"{layers[-1][0]}.")):
+                layers.append((path, module.pattern))
+        return layers

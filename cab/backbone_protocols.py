@@ -1,7 +1,10 @@
-"""What tasks call on backbones, a protocol for each kind of network; ``__call__`` is its ``forward``.
+"""Protocols that define the methods tasks call on backbones; ``__call__`` is the backbone's ``forward``.
 
-A task names the protocols that it can work with (``Task.required_protocols``), and a backbone fulfils one by having its
-methods: no base class, no name. Batch first, masks with True = padding.
+A task lists the protocols that it accepts (``Task.required_protocols``). A backbone implements a protocol by having its
+methods; it needs no base class.
+
+Shapes: B batch, N or T tokens, M source tokens, V vocabulary, C classes or channels, F spectrogram frames. Tensors have
+the batch first; masks are bool, True = padding.
 """
 
 from __future__ import annotations
@@ -17,49 +20,49 @@ from cab.patterns import Pattern
 
 
 class TokenGenerator(Protocol):
-    """Decodes onto a state that knows ``num_read`` and ``select(rows)``."""
+    """A model that decodes token by token; its state has ``num_read`` and ``select(rows)``."""
 
     @property
     def max_target_length(self) -> int | None:
-        """Tokens that it has positions for; None where any number works."""
+        """Maximum number of tokens; None if any number works."""
 
     def prefill(self, tokens: Tensor, state: Any, *, padding_mask: Tensor | None = None) -> tuple[Tensor, Any]:
-        """Logits [B, V] after the last of several tokens [B, T], and the state."""
+        """Read tokens [B, T]; return the logits [B, V] after the last one, and the new state."""
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Logits [B, V] after one token a row [B], and the state."""
+        """Read one token per sequence, [B]; return the next logits [B, V], and the new state."""
 
 
 class TokenLM(TokenGenerator, Protocol):
-    """A causal language model: LM."""
+    """A causal language model; used by the tasks lm and needle."""
 
     def __call__(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Logits [B, N, V] of the token after each of [B, N]."""
+        """Return the logits [B, N, V] of the token after each of ``tokens`` [B, N]."""
 
     def init_state(self, batch_size: int) -> Any:
-        """The state before the first token."""
+        """Return the state before the first token."""
 
 
 class RecurrentLM(Protocol):
-    """A causal language model whose layers remember the blocks before: LM with ``trainer.memory_length``."""
+    """A causal language model whose layers keep memories of earlier blocks; used with ``trainer.memory_length``."""
 
     def no_past(self, batch_size: int, num_tokens: int) -> DecodeState:
-        """What is remembered before the first token, of ``num_tokens`` at most: tensors with the batch first."""
+        """Return empty memories for up to ``num_tokens`` tokens: tensors with the batch first."""
 
     def forget(self, past: DecodeState, rows: Tensor) -> DecodeState:
-        """The same, but empty for ``rows``, bool [B]; whatever stood there reaches nothing."""
+        """Return ``past`` with the memories cleared where ``rows`` [B], bool, is True; no old value has an effect."""
 
     def __call__(
         self, tokens: Tensor, padding_mask: Tensor | None = None, *, past: DecodeState
     ) -> tuple[Tensor, DecodeState]:
-        """Logits [B, N, V] of the token after each of [B, N], which follow ``past``; and what is remembered then.
+        """Read ``tokens`` [B, N], which follow ``past``; return logits [B, N, V] and the new memories.
 
-        No gradient leads to what is remembered.
+        The memories are detached: no gradient flows into them.
         """
 
 
 class SequenceToSequence(TokenGenerator, Protocol):
-    """An encoder and a causal decoder of tokens: Sum."""
+    """An encoder and a causal decoder of tokens; used by the task sum."""
 
     def __call__(
         self,
@@ -68,34 +71,38 @@ class SequenceToSequence(TokenGenerator, Protocol):
         source_padding_mask: Tensor | None = None,
         target_padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """Logits [B, N, V] of the target token after each of [B, N], with a source [B, M]."""
+        """Return the logits [B, N, V] of the token after each of ``target`` [B, N], given ``source`` [B, M]."""
 
     def init_state(self, source: Tensor, source_padding_mask: Tensor | None = None) -> Any:
-        """The state before the first target token."""
+        """Encode ``source`` [B, M] and return the state before the first target token."""
 
 
 class MaskedLM(Protocol):
-    """A language model that reads on both sides: MLM."""
+    """A bidirectional language model; used by the task mlm."""
 
     def __call__(self, tokens: Tensor, padding_mask: Tensor | None = None, *, selected: Tensor | None = None) -> Tensor:
-        """Logits [K, V] of the token at ``selected`` [K] places of the flattened tokens [B, N]."""
+        """Return the logits [K, V] at the positions ``selected`` [K] of the flattened ``tokens`` [B, N]."""
 
 
 class SequenceClassifier(Protocol):
-    """Says of which class a row of tokens is: GLUE. Its option ``num_classes`` is how many there are."""
+    """A classifier of token sequences with the option ``num_classes``; used by the task glue."""
 
     def __call__(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Logits [B, C] of rows of tokens [B, N], padded at their ends."""
+        """Return the logits [B, C] of ``tokens`` [B, N], padded on the right."""
 
     def take_pretrained(self, weights: Mapping[str, Tensor]) -> None:
-        """Take what there is of this network in the state dict of a :class:`MaskedLM`; ValueError where it differs."""
+        """Load the weights that this network shares with a :class:`MaskedLM` from its state dict.
+
+        Raises:
+            UserError: a weight is missing or has another shape.
+        """
 
 
 class PairClassifier(Protocol):
-    """Names the class of a sequence, or of a pair that it reads one by one: Long Range Arena."""
+    """A classifier of sequences, or of pairs that it encodes separately; used by the task lra."""
 
     def __call__(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Logits [B, C] of sequences [B, N]."""
+        """Return the logits [B, C] of ``tokens`` [B, N]."""
 
     def compare(
         self,
@@ -104,36 +111,47 @@ class PairClassifier(Protocol):
         first_padding_mask: Tensor | None = None,
         second_padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """Logits [B, C] of pairs of sequences [B, N] and [B, M]."""
+        """Return the logits [B, C] of pairs of ``first`` [B, N] and ``second`` [B, M]."""
 
 
 class Forecaster(Protocol):
-    """Forecasts series: LSTF."""
+    """A forecaster of multivariate time series; used by the task lstf."""
 
     def __call__(self, past: Tensor, past_time: Tensor, known: Tensor, decoder_time: Tensor) -> Tensor:
-        """The next T steps [B, T, C] of ``past`` [B, N, C]; calendar features [B, N, 4] and [B, K + T, 4]; the decoder
-        starts at ``known`` [B, K, C].
+        """Forecast the T steps [B, T, C] that follow ``past``.
+
+        Args:
+            past: observed values, [B, N, C].
+            past_time: calendar features of ``past``, [B, N, 4].
+            known: last K observed values, the start of the decoder's input, [B, K, C].
+            decoder_time: calendar features of ``known`` and of the T forecast steps, [B, K + T, 4].
         """
 
 
 class PointCompleter(Protocol):
-    """Completes point clouds: PCC."""
+    """A network that completes point clouds; used by the task pcc."""
 
     def __call__(self, partial: Tensor) -> tuple[Tensor, Tensor]:
-        """Coarse and fine points [B, *, 3] of a partial cloud [B, P, 3]."""
+        """Return the coarse and the fine points, each [B, *, 3], of a ``partial`` cloud [B, P, 3]."""
 
 
 class Denoiser(Protocol):
-    """Predicts the noise in an image beside its low-resolution form: SR."""
+    """A network that predicts the noise in an image, given its low-resolution version; used by the task sr."""
 
     def __call__(self, image: Tensor, noise_level: Tensor) -> Tensor:
-        """Noise [B, 3, H, W] of both images [B, 6, H, W] at noise levels [B]."""
+        """Return the noise [B, 3, H, W] of ``image`` [B, 6, H, W] (low-resolution and noisy) at noise levels [B]."""
 
 
 class SpokenTokens(NamedTuple):
-    """``mel`` [B, F, bins], ``mel_padding`` [B, F] (True = padding); the rest [B, T], one number a token.
+    """Output of a :class:`DurationSynthesiser`.
 
-    ``before`` are the frames before the postnet, where there is one.
+    Attributes:
+        mel: spectrogram, [B, F, bins].
+        mel_padding: padding mask of the frames, [B, F].
+        log_duration: predicted logarithm of the duration of each token, [B, T].
+        pitch: predicted pitch of each token, [B, T].
+        energy: predicted energy of each token, [B, T].
+        before: spectrogram before the postnet, [B, F, bins]; None without a postnet.
     """
 
     mel: Tensor
@@ -145,7 +163,7 @@ class SpokenTokens(NamedTuple):
 
 
 class DurationSynthesiser(Protocol):
-    """Speaks all frames at once, each token for as long as it lasts: TTS."""
+    """A speech synthesizer that generates all frames at once from token durations; used by the task tts."""
 
     def __call__(
         self,
@@ -156,11 +174,17 @@ class DurationSynthesiser(Protocol):
         pitch: Tensor | None = None,
         energy: Tensor | None = None,
     ) -> SpokenTokens:
-        """Frames of the tokens [B, T], with the given values of each token [B, T] or with the predicted ones."""
+        """Synthesize ``tokens`` [B, T] with the given durations, pitch and energy [B, T], or the predicted ones."""
 
 
 class SpokenSteps(NamedTuple):
-    """Frames ``before`` and ``after`` the postnet [B, S, r * bins], and ``stop_logits`` [B, S]."""
+    """Output of a :class:`StepSynthesiser`, with r frames per step.
+
+    Attributes:
+        before: spectrogram before the postnet, [B, S, r * bins].
+        after: spectrogram after the postnet, [B, S, r * bins].
+        stop_logits: logits of the end of speech, [B, S].
+    """
 
     before: Tensor
     after: Tensor
@@ -168,12 +192,12 @@ class SpokenSteps(NamedTuple):
 
 
 class StepSynthesiser(Protocol):
-    """Speaks r frames a step until it stops itself: TTS."""
+    """An autoregressive speech synthesizer with r frames per step and a stop prediction; used by the task tts."""
 
     def __call__(
         self, tokens: Tensor, padding_mask: Tensor | None, frames: Tensor, frame_padding: Tensor | None = None
     ) -> SpokenSteps:
-        """Each group of frames [B, S, r * bins] from the tokens [B, T] and the groups before it."""
+        """Predict each group of ``frames`` [B, S, r * bins] from ``tokens`` [B, T] and the preceding groups."""
 
     def synthesize(
         self,
@@ -184,25 +208,36 @@ class StepSynthesiser(Protocol):
         threshold: float,
         beginning: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Frames [B, S * r, bins], and how many each row has [B]; ``beginning`` [B, S0, r * bins] is said already."""
+        """Synthesize ``tokens`` [B, T] until the stop probability exceeds ``threshold``, or for ``max_steps`` steps.
+
+        Args:
+            tokens: input tokens, [B, T].
+            padding_mask: padding mask of the tokens, [B, T].
+            max_steps: maximum number of steps.
+            threshold: stop probability at which a sequence ends.
+            beginning: frames that the output starts with, [B, S0, r * bins].
+
+        Returns:
+            Frames [B, S * r, bins], and the number of frames of each sequence, [B].
+        """
 
 
 class Prober(Protocol):
-    """Reads symbols in the one pattern of its slots, several a place [B, N, S]: probe."""
+    """A network whose attention layers all have one pattern, for inputs with S symbols per position; used by probe."""
 
     @property
     def pattern(self) -> Pattern:
-        """NS and CS read one sequence, NC and CC a source beside it."""
+        """Pattern of the attention layers; NC and CC require a source."""
 
     def __call__(self, symbols: Tensor, source: Tensor | None = None) -> Tensor:
-        """Logits [B, N, V] at each place, with a source [B, M, S] in the cross patterns."""
+        """Return the logits [B, N, V] at the positions of ``symbols`` [B, N, S], given a ``source`` [B, M, S]."""
 
     def unpack(self, symbols: Tensor, source: Tensor | None = None) -> Tensor:
-        """Logits [B, n, V] of n symbols that the last place must hold."""
+        """Return the logits [B, n, V] of n symbols that are decoded from the last position alone."""
 
 
 def missing_call(backbone: type, protocol: type) -> str:
-    """The first call of ``protocol`` that objects of the class do not take; empty when they take all."""
+    """Return the first method of ``protocol`` that the class does not support, with its arguments; empty if none."""
     for base in protocol.__mro__:
         for name, wanted in vars(base).items():
             if isinstance(wanted, property) and not hasattr(backbone, name):
@@ -216,7 +251,7 @@ def missing_call(backbone: type, protocol: type) -> str:
 
 
 def _takes(found: Callable[..., Any] | None, wanted: Callable[..., Any]) -> bool:
-    """Whether ``found`` can be called with what ``wanted`` is called with."""
+    """Return whether ``found`` accepts the arguments of ``wanted``."""
     if found is None or found is nn.Module.forward:
         return False
     parameters = inspect.signature(wanted).parameters.values()

@@ -1,4 +1,4 @@
-"""Errors that are the user's to fix: the command line prints them as one line."""
+"""Errors caused by the user's input; the command line prints them on one line without a traceback."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """A mistake in a command, a configuration, an option or a data file, with its fix in the message."""
+    """A mistake in a command, configuration, option or data file; the message says how to fix it.
+
+    The command line exits with status 2.
+    """
 
 
 class UnsupportedError(UserError):
-    """A combination of things that exist but do not go together; a sweep leaves it out and says so."""
+    """An unsupported combination of existing parts; a sweep skips it and reports it."""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """The error for a name that does not exist: suggests the nearest one and lists what does.
+    """Return the error for an unknown name, with the closest known name and all known names.
 
     >>> print(unknown_name("attention", "abd", ["abc", "vanilla"]))
     unknown attention 'abd': did you mean 'abc'? Known: abc, vanilla
@@ -27,5 +30,5 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error that says something, else its kind."""
+    """Return the first non-blank line of the error's message, or its type if there is none."""
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

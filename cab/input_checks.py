@@ -1,4 +1,7 @@
-"""Check the arguments of an attention; every UserError names the shapes."""
+"""Check the arguments of an attention; every error message contains the shapes.
+
+Shapes: B batch, N targets, M keys, D width.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from cab.patterns import Pattern
 
 
 def check_dimensions(embed_dim: int, num_heads: int, dropout: float) -> None:
-    """Raise UserError for constructor arguments that do not fit each other."""
+    """Raise UserError for inconsistent constructor arguments."""
     if embed_dim < 1 or num_heads < 1:
         raise UserError(f"embed_dim and num_heads must be at least 1, got {embed_dim} and {num_heads}")
     if embed_dim % num_heads:
@@ -23,6 +26,7 @@ def check_dimensions(embed_dim: int, num_heads: int, dropout: float) -> None:
 
 
 def check_sequence(name: str, x: Tensor, width: int) -> None:
+    """Raise UserError unless ``x`` is a non-empty tensor [B, N, width]."""
     if x.dim() != 3 or x.shape[-1] != width or 0 in x.shape:
         raise UserError(
             f"{name} must be [batch, length, {width}] with batch and length of at least 1, got {tuple(x.shape)}"
@@ -30,6 +34,7 @@ def check_sequence(name: str, x: Tensor, width: int) -> None:
 
 
 def check_mask(name: str, mask: Tensor | None, x: Tensor) -> None:
+    """Raise UserError unless ``mask`` is None or a bool tensor [B, N] for ``x`` [B, N, D]."""
     if mask is not None and (mask.dtype is not torch.bool or mask.shape != x.shape[:2]):
         raise UserError(
             f"{name} must be bool {list(x.shape[:2])} with True = padding, got {mask.dtype} {list(mask.shape)}"
@@ -37,6 +42,7 @@ def check_mask(name: str, mask: Tensor | None, x: Tensor) -> None:
 
 
 def check_tokens(query: Tensor, query_padding_mask: Tensor | None, width: int) -> None:
+    """Raise UserError for a query, or a mask of it, with a wrong shape or type."""
     check_sequence("query", query, width)
     check_mask("query_padding_mask", query_padding_mask, query)
 
@@ -48,6 +54,7 @@ def check_step(query: Tensor) -> None:
 
 
 def check_source(key: Tensor, value: Tensor, key_padding_mask: Tensor | None, batch_size: int, width: int) -> None:
+    """Raise UserError for a key, value or key mask with a wrong shape or type."""
     check_sequence("key", key, width)
     check_sequence("value", value, width)
     if key.shape != value.shape or key.shape[0] != batch_size:
@@ -67,7 +74,7 @@ def check_inputs(
     key_padding_mask: Tensor | None,
     width: int,
 ) -> None:
-    """Raise UserError for inputs of ``forward`` that do not fit the pattern or each other."""
+    """Raise UserError for inputs of ``forward`` that do not match the pattern or each other."""
     check_tokens(query, query_padding_mask, width)
     if pattern.is_cross:
         if key is None or value is None:
@@ -82,7 +89,7 @@ def check_inputs(
 def check_decoding(
     pattern: Pattern, batch_size: int, key: Tensor | None, value: Tensor | None, mask: Tensor | None, width: int
 ) -> None:
-    """Raise UserError for arguments of ``init_state`` that do not fit the pattern."""
+    """Raise UserError for arguments of ``init_state`` that do not match the pattern."""
     if not pattern.is_causal:
         raise UserError(f"pattern {pattern} is noncausal: only CS and CC decode token by token")
     if batch_size < 1:

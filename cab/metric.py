@@ -1,4 +1,4 @@
-"""The numbers that a task reports."""
+"""Metrics that a task reports."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that a task reports: declared without a ``value``, recorded with one.
+    """A metric of a task: declared without a ``value``, recorded with one.
 
     Attributes:
-        name: what is measured, as in result files and tables.
+        name: its name in result files and tables.
         value: the measured number; None if there is none.
         unit: its unit.
         higher_is_better: whether larger values are better.
-        primary: whether it enters the compositional index.
-        at_length: sequence length of a metric that is one point of a curve; else None.
+        primary: whether it contributes to the compositional index; other metrics are only reported.
+        at_length: sequence length in tokens, if the metric is one point of a curve against length (CAB, Figure 3c).
     """
 
     name: str
@@ -28,6 +28,6 @@ class Metric:
     at_length: int | None = field(default=None, kw_only=True)
 
     def measured(self, value: float | None) -> Metric:
-        """Return the metric with its value; None, NaN and infinity become None."""
+        """Return a copy with the value; None, NaN and infinity become None."""
         known = value is not None and math.isfinite(value)
         return dataclasses.replace(self, value=float(value) if known else None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Padding masks, and moving the padding of each sequence to its right end.
+"""Padding masks, and functions that move the padding of each sequence to its right end.
 
 Masks are bool, True = padding; shapes: B batch, N targets, M keys, D width.
 """
@@ -43,7 +43,11 @@ def without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def compact_rows(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Move the padding of each sequence to its right end: sequences, mask, and the order [B, N] of their tokens."""
+    """Move the padding of each sequence to its right end.
+
+    Returns:
+        The reordered sequences and mask, and the order [B, N] of their tokens; without a mask, ``x``, None and None.
+    """
     if mask is None:
         return x, None, None
     order = mask.to(torch.uint8).argsort(dim=1, stable=True)
@@ -61,6 +65,10 @@ def take_rows(x: Tensor, order: Tensor) -> Tensor:
 
 
 def clean_rows(x: Tensor, mask: Tensor | None, *, compacts: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Set padding to zero, and move it to the right end if ``compacts``: sequences, mask, and the order taken."""
+    """Set padded tokens to zero, and move them to the right end if ``compacts``.
+
+    Returns:
+        As for :func:`compact_rows`; the order is None if nothing was moved.
+    """
     x = without_padding(x, mask)
     return compact_rows(x, mask) if compacts else (x, mask, None)

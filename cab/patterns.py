@@ -1,4 +1,4 @@
-"""The four attention patterns of CAB, section 2: {noncausal, causal} x {self, cross}."""
+"""The four attention patterns of CAB (section 2): {noncausal, causal} x {self, cross}."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from cab.errors import UserError
 
 
 class Pattern(StrEnum):
-    """What an attention at one place of a network may look at (CAB, Eq. 3-6).
+    """Tokens that an attention layer may use (CAB, Eq. 3-6).
 
-    ``NS`` noncausal self, ``CS`` causal self, ``NC`` noncausal cross, ``CC`` causal cross: the output at
-    target position i may use targets up to i only (CS, CC) or all of them (NS, NC); cross patterns read
-    keys and values from a second sequence.
+    The output at target position i depends on targets up to i (causal) or on all targets (noncausal). Keys and values
+    come from the same sequence (self) or from a second sequence, the source (cross).
+
+    Attributes:
+        NS: noncausal self.
+        CS: causal self.
+        NC: noncausal cross.
+        CC: causal cross.
     """
 
     NS = "NS"
@@ -22,10 +27,12 @@ class Pattern(StrEnum):
 
     @property
     def is_causal(self) -> bool:
+        """Whether later targets must not affect an output."""
         return self in (Pattern.CS, Pattern.CC)
 
     @property
     def is_cross(self) -> bool:
+        """Whether keys and values come from a source sequence."""
         return self in (Pattern.NC, Pattern.CC)
 
     def __str__(self) -> str:
@@ -33,10 +40,10 @@ class Pattern(StrEnum):
 
     @classmethod
     def parse(cls, text: str | Pattern) -> Pattern:
-        """Return the pattern named by ``text``: ``CS``, or ``causal_self`` in words.
+        """Return the pattern called ``text``, such as ``CS`` or ``causal_self``.
 
         Raises:
-            ValueError: there is no such pattern.
+            UserError: there is no such pattern.
         """
         found = cls.__members__.get(str(text)) or LONG_NAMES.get(str(text))
         if found is None:
@@ -48,7 +55,7 @@ class Pattern(StrEnum):
 
     @classmethod
     def parse_many(cls, text: str) -> tuple[Pattern, ...]:
-        """The patterns of a space-separated list, in the order NS, CS, NC, CC."""
+        """Return the patterns in a space-separated list, in the order NS, CS, NC, CC."""
         named = {cls.parse(word) for word in text.split()}
         return tuple(pattern for pattern in cls if pattern in named)
 
@@ -57,10 +64,10 @@ LONG_NAMES = {
     f"{'causal' if pattern.is_causal else 'noncausal'}_{'cross' if pattern.is_cross else 'self'}": pattern
     for pattern in Pattern
 }
-"""Patterns by their names in words, such as ``causal_self``."""
+"""Patterns by their long names, such as ``causal_self``."""
 
 
 def pattern_rank(name: str) -> tuple[int, str]:
-    """Sorts NS, CS, NC, CC in this order, before anything else that a record may hold."""
+    """Return a sort key: NS, CS, NC, CC in this order, followed by any other name."""
     names = [str(pattern) for pattern in Pattern]
     return (names.index(name) if name in names else len(names), name)

@@ -1,4 +1,4 @@
-"""Label calls of third-party kernels, which are no torch operators, for profilers and operation counters."""
+"""Labels for calls of third-party kernels, which profilers and operation counters do not see as torch operators."""
 
 from __future__ import annotations
 

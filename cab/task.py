@@ -1,6 +1,6 @@
-"""The base class of every task: data, loss, metrics, and how a trained backbone is evaluated.
+"""Base class of tasks: data, loss, metrics and evaluation.
 
-A task knows nothing of the training loop, and the loop (`cab.runner`) knows no task by name.
+A task does not depend on the training loop, and the loop (:mod:`cab.runner`) does not depend on any specific task.
 """
 
 from __future__ import annotations
@@ -21,21 +21,26 @@ from cab.metric import Metric
 
 
 class Batches(Protocol):
-    """Gives the batches of a data set, in order and whole, on the device of the run."""
+    """Iterates over a complete data set in order."""
 
-    def __call__(self, dataset: Dataset[Any], batch_size: int) -> Iterator[Any]: ...
+    def __call__(self, dataset: Dataset[Any], batch_size: int) -> Iterator[Any]:
+        """Yield the batches of ``dataset`` on the device of the run."""
 
 
 class Task(ABC):
-    """Subclasses take keyword options; ``dataset`` is filled by the harness, all else is the user's to set.
+    """Base class of tasks.
 
-    Class attributes:
+    The constructor of a subclass takes ``dataset``, which the benchmark sets, and its options as keyword arguments
+    with defaults. Validation, evaluation and plots run under the autocast of ``trainer.precision``, as training does;
+    compute scores in float32 or better.
 
-    * ``version``: raised whenever the protocol changes; results of different versions are never mixed.
-    * ``required_protocols``: protocols of :mod:`cab.backbone_protocols`; a backbone must take the calls of one of them.
-    * ``recurrent``: the protocol of backbones that remember, for ``trainer.memory_length``; None for a task whose
-      examples do not follow each other. Its training set is then read in rows: item i + 1 goes on where item i ended.
-    * ``packages``: modules it imports that are no requirement of the harness, with the extra that brings each.
+    Attributes:
+        version: version of the evaluation protocol. Increase it with every change: results of different versions are
+            never mixed.
+        required_protocols: protocols of :mod:`cab.backbone_protocols`; a backbone must implement one of them.
+        recurrent: protocol of backbones with memory, for ``trainer.memory_length``. The training set is then read in
+            rows: item i + 1 continues item i. None for a task with unrelated examples.
+        packages: imported modules that are not dependencies of the benchmark, with the extra that installs each.
     """
 
     version: ClassVar[int] = 1
@@ -45,38 +50,48 @@ class Task(ABC):
 
     @classmethod
     def protocol_of(cls, backbone: type) -> type:
-        """The first of ``required_protocols`` that the backbone takes; UnsupportedError says what none of them finds in
-        it.
+        """Return the first of ``required_protocols`` that the backbone class implements.
+
+        Raises:
+            UnsupportedError: it implements none; the message lists the missing methods.
         """
         missing = {protocol: missing_call(backbone, protocol) for protocol in cls.required_protocols}
         for protocol, call in missing.items():
             if not call:
                 return protocol
-        reasons = " and ".join(f"{call}, as a {protocol.__name__} does" for protocol, call in missing.items())
+        reasons = " and ".join(f"{call} of {protocol.__name__}" for protocol, call in missing.items())
         raise UnsupportedError(
-            f"task {cls.__name__} cannot use backbone {backbone.__name__}: it does not take {reasons}"
+            f"task {cls.__name__} does not support backbone {backbone.__name__}: it does not implement {reasons}"
         )
 
     @property
     def config_variant(self) -> str:
-        """What tells apart runs of the same data set, empty when nothing does."""
+        """Name that distinguishes variants of one data set, such as univariate and multivariate; usually empty."""
         return ""
 
     @property
     @abstractmethod
     def metrics(self) -> tuple[Metric, ...]:
-        """What :meth:`evaluate` reports, declared without values."""
+        """Metrics that :meth:`evaluate` reports, without values."""
 
     @abstractmethod
     def check(self) -> None:
-        """UserError for options that contradict each other; called before any data is read."""
+        """Check the options for contradictions; called before any data is read.
+
+        Raises:
+            UserError: the options contradict each other.
+        """
 
     def bind_config(self, cell: Mapping[str, Any]) -> None:  # noqa: B027
-        """Called after :meth:`check` with the whole configuration of the cell; UserError where the two do not fit."""
+        """Receive the complete configuration of the cell; called after :meth:`check`.
+
+        Raises:
+            UserError: the task does not support the configuration.
+        """
 
     @property
     def initial_weights_id(self) -> Mapping[str, Any]:
-        """What identifies the weights that training starts from, a part of the cell; empty where they are drawn."""
+        """Identification of the weights that training starts from; part of the cell's hash, empty for random ones."""
         return {}
 
     @abstractmethod
@@ -84,53 +99,58 @@ class Task(ABC):
         """Read and check the data.
 
         Raises:
-            ValueError: naming the file and what is wrong in it.
+            UserError: a file is missing or invalid; the message contains its name and the problem.
         """
 
     @abstractmethod
     def fingerprint(self) -> dict[str, Any]:
-        """What identifies the data that was read: file names, sizes, checksums."""
+        """Return what identifies the data that was read: file names, sizes, checksums."""
 
     @abstractmethod
     def backbone_options(self, backbone: str) -> dict[str, Any]:
-        """The options of ``backbone`` that the data decide, as the number of channels."""
+        """Return the options of ``backbone`` that depend on the data, such as the number of channels."""
 
     def load_initial_weights(self, backbone: Backbone) -> None:  # noqa: B027
-        """Called with a new network before it learns: a task that goes on from other weights puts them in.
+        """Load the weights that training starts from, if the task has any; called before training.
 
-        A network on the device ``meta`` is a trial of whether they fit.
+        Also called with a network on the device ``meta``, to check whether the weights match.
         """
 
     @property
     @abstractmethod
     def training_set(self) -> Dataset[Any]:
-        """Examples to train on; ``__getitems__`` gives a batch at once, and may draw torch's random numbers."""
+        """Training examples; ``__getitems__`` returns a whole batch, and may use torch's random numbers."""
 
     @abstractmethod
     def loss(self, backbone: Backbone, batch: Any) -> Tensor:
-        """The training loss of a batch, a scalar."""
+        """Return the training loss of a batch, a scalar."""
 
     def recurrent_loss(self, backbone: Backbone, batch: Any, past: DecodeState | None) -> tuple[Tensor, DecodeState]:
-        """:meth:`loss` of a batch whose rows go on from ``past``, None at the start; and what is remembered then.
+        """Return the training loss of a batch whose rows continue the previous batch, and the new memories.
 
-        Of a task that names a ``recurrent`` protocol. What is remembered are tensors with the batch first.
+        Required if ``recurrent`` is set.
+
+        Args:
+            backbone: the network.
+            batch: the batch.
+            past: memories of the previous batch, tensors with the batch first; None at the start.
         """
         raise NotImplementedError(f"{type(self).__name__} has no recurrent_loss()")
 
     def begin_epoch(self, backbone: Backbone, epoch: int) -> None:  # noqa: B027
-        """Called before the first step of an epoch, and again when a run is resumed inside it."""
+        """Prepare an epoch; called before its first step, and again if a run resumes within it."""
 
     @abstractmethod
     def validate(self, backbone: Backbone, batches: Batches) -> float:
-        """The number that chooses the checkpoint; lower is better."""
+        """Return the validation score that selects the checkpoint; lower is better."""
 
     @abstractmethod
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        """The metrics on the test part, by name; called under the autocast of ``trainer.precision``."""
+        """Return the metrics on the test split, by name."""
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """The same metrics of trivial answers, by the baseline's name."""
+        """Return the metrics of trivial baselines, by the name of the baseline."""
         return {}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:  # noqa: B027
-        """Leave pictures in ``folder`` of what a person would want to look at."""
+        """Save plots of example outputs in ``folder``."""

@@ -1,7 +1,10 @@
-"""What a module needs of a training loop beside the task's loss: every loop of this project keeps to it.
+"""Contract between modules and training loops; the loop of ``engines/torch`` and the fairseq plug-in follow it.
 
-A step of training is: one or more forward and backward passes, each with ``loss + auxiliary_loss(model)``; the
-optimiser, over ``parameter_groups(model, ...)``; then ``after_optimizer_step(model)``, once.
+A training step consists of:
+
+1. one or more forward and backward passes, each with the loss ``loss + auxiliary_loss(model)``;
+2. a step of the optimizer, which is built over ``parameter_groups(model, ...)``;
+3. one call of ``after_optimizer_step(model)``.
 """
 
 from __future__ import annotations
@@ -23,26 +26,31 @@ _recomputing: ContextVar[bool] = ContextVar("recomputing", default=False)
 
 @dataclass(frozen=True)
 class ParamGroupOverride:
-    """What one parameter is trained with; None is what the others have."""
+    """Optimizer settings of one parameter; None means the setting of the other parameters.
+
+    Attributes:
+        learning_rate: highest learning rate, after warm-up.
+        weight_decay: weight decay.
+    """
 
     learning_rate: float | None = None
     weight_decay: float | None = None
 
 
 def recompute(function: Callable[..., Any], *arguments: Any) -> Any:
-    """``function(*arguments)``, whose activations are formed anew in the backward pass.
+    """Call ``function(*arguments)`` and recompute its activations in the backward pass instead of storing them.
 
-    Modules inside gather losses and statistics in the first pass alone.
+    Modules add auxiliary losses and statistics in the first forward pass only.
     """
     if not torch.is_grad_enabled():
         return function(*arguments)
-    if torch.compiler.is_compiling():  # the compiler repeats operators, not the code that gathers
+    if torch.compiler.is_compiling():  # the compiler repeats operators, not the Python code that collects losses
         return checkpoint(function, *arguments, use_reentrant=False)
     return checkpoint(function, *arguments, use_reentrant=False, context_fn=_contexts)
 
 
 def is_recomputing() -> bool:
-    """Whether this forward pass repeats an earlier one."""
+    """Return whether this forward pass is a recomputation in the backward pass."""
     return _recomputing.get()
 
 
@@ -60,7 +68,11 @@ def _repeated() -> Iterator[None]:
 
 
 class TrainableModule(nn.Module):
-    """A module with losses of its own, buffers that learn, and rules for its parameters; an attention is one."""
+    """A module with auxiliary losses, buffers that are updated in training, and its own optimizer settings.
+
+    Every attention is one. A subclass calls :meth:`add_loss` and :meth:`accumulate_statistics` in its forward pass, and
+    overrides :meth:`update_buffers` and :meth:`param_group_overrides`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,47 +80,50 @@ class TrainableModule(nn.Module):
         self._statistics: dict[str, Tensor] = {}
 
     def add_loss(self, loss: Tensor, padding: PaddingMasks | None = None) -> None:
-        """Give the training loop a loss of this forward pass: of each target [B, N], or a number.
+        """Add an auxiliary loss to this forward pass; outside of training mode, do nothing.
 
-        The loss of a target may depend on what its output may depend on, in a causal pattern on nothing later; a
-        number may depend on parameters alone. Padded targets do not count; the rest are averaged. Outside of
-        training, and where activations are formed anew, nothing happens.
+        Args:
+            loss: one value per target, [B, N], or a scalar. The loss of a target may depend on the same inputs as its
+                output (in causal patterns, on nothing later); a scalar may depend on parameters only.
+            padding: padding masks; losses of padded targets are excluded from the mean.
         """
         if not self.training:
             return
         if padding is not None and padding.query is not None:
             real = ~padding.query
             loss = loss.masked_fill(padding.query, 0.0).sum() / real.sum().clamp(min=1)
-        loss = loss.mean()  # where activations are formed anew too: checkpointing wants the same operations
+        loss = loss.mean()  # also when recomputing: checkpointing requires the same operations
         if not is_recomputing():
             self._losses.append(loss)
 
     def auxiliary_loss(self) -> Tensor | None:
-        """The sum of what forward passes in training mode added since the last call; None for nothing."""
+        """Return the sum of the losses added since the last call; None if there are none."""
         losses, self._losses = self._losses, []
         return torch.stack(losses).sum() if losses else None
 
     @torch.no_grad()
     def accumulate_statistics(self, **statistics: Tensor) -> None:
-        """Add to the statistics from which buffers learn at the end of the step, in training mode only."""
+        """Add to the statistics that :meth:`update_buffers` gets after the step; in training mode only."""
         if self.training and not is_recomputing():
             for name, x in statistics.items():
                 self._statistics[name] = self._statistics[name] + x if name in self._statistics else x.detach().clone()
 
     def pop_statistics(self) -> dict[str, Tensor]:
-        """What was gathered since the last call."""
+        """Return and reset the statistics accumulated since the last call."""
         statistics, self._statistics = self._statistics, {}
         return statistics
 
     def update_buffers(self, **statistics: Tensor) -> None:
-        """Update buffers, in place, from the statistics of a step, summed over its passes and all processes.
+        """Update buffers in place from the statistics of a step, summed over its passes and all processes.
 
-        The one place where a buffer changes: a forward pass leaves the state_dict as it is.
+        Buffers change only here: a forward pass never changes the state_dict.
         """
-        raise NotImplementedError(f"{type(self).__name__} gathers {', '.join(statistics)} and has no update_buffers()")
+        raise NotImplementedError(
+            f"{type(self).__name__} accumulates {', '.join(statistics)}: implement update_buffers() to use them"
+        )
 
     def param_group_overrides(self) -> dict[str, ParamGroupOverride]:
-        """Parameters, by their names in this module, that are trained with a rate or weight decay of their own."""
+        """Return the optimizer settings of parameters, by their names in this module, that differ from the others."""
         return {}
 
 
@@ -117,13 +132,13 @@ def _trainable_modules(model: nn.Module) -> Iterator[TrainableModule]:
 
 
 def auxiliary_loss(model: nn.Module) -> Tensor | None:
-    """The sum of its modules' own losses since the last call; None where there are none."""
+    """Return the sum of the auxiliary losses of all modules since the last call; None if there are none."""
     losses = [loss for learner in _trainable_modules(model) if (loss := learner.auxiliary_loss()) is not None]
     return torch.stack(losses).sum() if losses else None
 
 
 def after_optimizer_step(model: nn.Module) -> None:
-    """Let buffers that learn take in what the step's forward passes gathered, summed over all processes."""
+    """Update the buffers of all modules from the statistics of the step, summed over all processes."""
     shared = torch.distributed.is_available() and torch.distributed.is_initialized()
     for learner in _trainable_modules(model):
         statistics = learner.pop_statistics()
@@ -137,17 +152,22 @@ def after_optimizer_step(model: nn.Module) -> None:
 
 
 def parameter_groups(model: nn.Module, *, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
-    """Groups for a torch optimiser: parameters by the rules of their modules, the rest in the first group.
+    """Return the parameter groups for a torch optimizer, grouped by the overrides of their modules.
+
+    Args:
+        model: the network.
+        learning_rate: learning rate of parameters without an override.
+        weight_decay: weight decay of parameters without an override.
 
     Raises:
-        ValueError: for a rule that names no parameter.
+        ValueError: an override is for a name that is not a parameter of its module.
     """
     rules: dict[int, ParamGroupOverride] = {}
     for learner in _trainable_modules(model):
         own = dict(learner.named_parameters())
         for name, rule in learner.param_group_overrides().items():
             if name not in own:
-                raise ValueError(f"{type(learner).__name__} has a rule for '{name}', which is none of its parameters")
+                raise ValueError(f"{type(learner).__name__} overrides '{name}', which is not one of its parameters")
             rules[id(own[name])] = rule
     plain = ParamGroupOverride()
     groups: dict[ParamGroupOverride, list[nn.Parameter]] = {plain: []}

@@ -1,4 +1,4 @@
-"""The forms in which a kernel with a hand-written gradient is measured, and the inputs of a measurement."""
+"""Implementations of a kernel that are compared (hand-written gradient, autograd), and their inputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEADS, WIDTH, SLOTS = 8, 64, 16
 
 Call = Callable[[], tuple[Tensor, ...]]
 Forms = tuple[Call, Call, Call]
-"""Gradients by hand, by plain autograd, and by autograd of checkpointed blocks."""
+"""Hand-written gradient, plain autograd, and autograd with checkpointed blocks."""
 
 
 def uniform(*shapes: tuple[int, ...]) -> list[Tensor]:
@@ -27,7 +27,7 @@ def normal(*shapes: tuple[int, ...]) -> list[Tensor]:
 
 
 def compared(inputs: list[Tensor], *forms: Callable[..., Any]) -> Forms:
-    """Gradients of each form, of inputs that live only as long as a form keeps them, as projections do."""
+    """Compute gradients with each implementation; inputs are freed as soon as it no longer uses them."""
 
     def gradients(form: Callable[..., Any]) -> tuple[Tensor, ...]:
         outputs = form(*(x * 1.0 for x in inputs))
@@ -40,6 +40,6 @@ def compared(inputs: list[Tensor], *forms: Callable[..., Any]) -> Forms:
 
 
 def by_pieces(function: Callable[..., Tensor], x: Tensor) -> Tensor:
-    """``function`` of a few tokens [..., N, E] at a time, checkpointed."""
+    """Apply ``function`` to chunks of tokens [..., N, E], checkpointed."""
     size = blocks.tokens_at_once(x.shape[:-2].numel(), x.device)
     return torch.cat([recompute(function, piece) for piece in x.split(size, dim=-2)], dim=-2)

@@ -1,4 +1,4 @@
-"""Forms of the kernels that sum over keys and of recurrences: feature maps, exponential features, S4D and ABC."""
+"""Implementations of kernels for sums over keys and recurrences: feature maps, exponential features, S4D and ABC."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def causal_abc(length: int) -> Forms:
     mean = torch.zeros(2, 1, HEADS, SLOTS, WIDTH)
 
     def span(q: Tensor, k: Tensor, v: Tensor, compress: Tensor, mass: Tensor, mean: Tensor) -> tuple[Tensor, ...]:
-        """[G, N, E] after mass [2, G, r] and mean [2, G, r, E]."""
+        """Compute one chunk [G, N, E] after mass [2, G, r] and mean [2, G, r, E]."""
         q, *tokens = (x.unflatten(1, (-1, abc_kernel.BLOCK)) for x in (q, k, v))
         x = torch.stack(tokens)
         logits = (x.flatten(1, 3) @ compress).view(*x.shape[:-1], -1)

@@ -1,4 +1,4 @@
-"""Forms of the kernels over windows, listed keys and buckets, and of the depthwise convolution."""
+"""Implementations of kernels for windows, listed keys and buckets, and of the depthwise convolution."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cab import build_attention
 
 
 def plain_window(window: Window, *inputs: Tensor) -> Tensor:
-    """[h, N, E], with slots [h, r, E] or without."""
+    """Compute window attention [h, N, E], with or without memory slots [h, r, E]."""
     query, key, value, *slots = inputs
     left, right, segment, _ = window
     size = segment * max(1, 64 // segment)
@@ -85,12 +85,12 @@ def relative(query: Tensor, key: Tensor, value: Tensor, *others: Tensor) -> Tens
 
 
 class LongShortBlocks:
-    """LongShort's causal window by autograd: blocks of four chunks, from pieces that autograd joins again."""
+    """Compute LongShort's causal window with autograd, in blocks of four chunks."""
 
     size = 64
 
     def block(self, number: int, query: Tensor, *rest: Tensor) -> Tensor:
-        """One block [h, n, E] over the tokens before and in it, [h, <= W - 1 + n, E], and all slots."""
+        """Compute a block [h, n, E] from the tokens up to its end, [h, <= W - 1 + n, E], and all slots."""
         key, value, slot_key, slot_value, embeddings, slot_embeddings, biases, content = rest
         n, num_keys, scale = query.shape[1], key.shape[1], WIDTH**-0.5
         q = (query + content[:, None]) * scale
@@ -164,7 +164,7 @@ def offset_forms(length: int) -> Forms:
 
 
 def tile_forms(name: str, pattern: str) -> Callable[[int], Forms]:
-    """The tiles of a whole attention."""
+    """Return the tiles of an attention pattern."""
 
     def gathered(listed: list[tiles.Tile], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         places = [
@@ -195,7 +195,7 @@ def tile_forms(name: str, pattern: str) -> Callable[[int], Forms]:
         inputs = normal(*[(1, HEADS, length, WIDTH)] * 3)
         with mock.patch.object(sys.modules[type(attention).__module__], "tiled_attention") as call:
             assert isinstance(attention, SparseAttention)
-            attention.spread(*inputs)
+            attention.attend_unpadded(*inputs)
         listed = call.call_args.args[3] if len(call.call_args.args) > 3 else call.call_args.kwargs["tiles"]
 
         def whole(*x: Tensor) -> Tensor:
@@ -223,13 +223,13 @@ REACH, ROUNDS = buckets.Reach(32, 32), 2
 
 
 def bucket_forms(length: int) -> Forms:
-    """Two rounds of random buckets of 64 tokens on average."""
+    """Compare two rounds of random buckets of 64 tokens on average."""
     size = buckets.BLOCK
     number = torch.randint(max(1, length // size), (ROUNDS, 1, HEADS, length))
     order = number.argsort(dim=-1, stable=True)
 
     def heads_of(heads: slice, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """[1, h, N, E], from blocks of sorted tokens and the blocks next to them."""
+        """Compute [1, h, N, E] from blocks of sorted tokens and their neighboring blocks."""
         found, totals = [], []
         for turn in range(ROUNDS):
             rows = buckets._Round(turn, number[:, :, heads], order[:, :, heads], REACH)

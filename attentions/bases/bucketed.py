@@ -67,7 +67,7 @@ class BucketedAttention(Attention):
         buckets = self.assign(query[None], **{name: x[None] for name, x in draws.items()})[:, 0]
         same = buckets.unsqueeze(-1) == buckets.unsqueeze(-2)  # [R, H, n, n]
         earlier = same.cumsum(dim=-1).diagonal(dim1=-2, dim2=-1)  # how many of the bucket, up to the token
-        seen = (same & self.reach.sees(earlier.unsqueeze(-1) - earlier.unsqueeze(-2))).any(dim=0)
+        seen = (same & self.reach.is_visible(earlier.unsqueeze(-1) - earlier.unsqueeze(-2))).any(dim=0)
         itself = torch.eye(len(seen[0]), dtype=torch.bool, device=seen.device)
         return self.weigh(query @ key.mT * self.scale, seen, itself) @ value
 

@@ -30,7 +30,7 @@ CONVOLVED = ("query", "key", "value")
 """Names of the inputs of the short convolutions, in the order of the state."""
 
 
-class Terms(NamedTuple):
+class RecurrenceInputs(NamedTuple):
     """Inputs of the recurrence for every token.
 
     Attributes:
@@ -51,8 +51,9 @@ class Terms(NamedTuple):
 class Recurrent(Attention):
     """Recurrence S_t = exp(g_t) S_{t-1} + k_t (x) v_t, o_t = q_t S_t, followed by an RMS norm and ``out_proj``.
 
-    A subclass computes q, k, v and g in ``terms`` from the heads and from tensors derived from the layer's inputs. It
-    applies gates in ``finish``. Sums are computed in float32 or wider. A padded token neither writes nor decays. The
+    A subclass computes q, k, v and g in ``recurrence_inputs`` from the heads and from tensors derived from the layer's
+    inputs. It applies gates in ``finish``. Sums are computed in float32 or wider. A padded token neither
+    writes nor decays. The
     layer has no attention weights, so ``dropout`` has no effect. No projection has a bias.
 
     The decoding state has constant size: S (H K V numbers) and, with short convolutions, the last ``conv_size - 1``
@@ -141,7 +142,9 @@ class Recurrent(Attention):
 
     # --- hooks of a subclass -----------------------------------------------------------------------------
 
-    def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, position: Tensor) -> Terms:
+    def recurrence_inputs(
+        self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, position: Tensor
+    ) -> RecurrenceInputs:
         """Compute the inputs of the recurrence from the convolved heads; ``position`` [B or 1, N] counts from 0."""
         raise NotImplementedError
 
@@ -177,7 +180,7 @@ class Recurrent(Attention):
 
     @property
     def memory_width(self) -> int:
-        """Number of rows of S, the width of the keys that ``terms`` returns."""
+        """Number of rows of S, the width of the keys that ``recurrence_inputs`` returns."""
         return self.key_width
 
     def decode(
@@ -199,18 +202,18 @@ class Recurrent(Attention):
             heads[name], after[name] = convolve(heads[name], state[name], padding)
         query, key, value = heads.values()
         position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
-        terms = self.hidden(self.terms(query, key, value, extras, position), padding)
+        terms = self.hidden(self.recurrence_inputs(query, key, value, extras, position), padding)
         ours, theirs = self.forms
         form = theirs if fla_kernels.are_taken(terms.value, state["memory"], given) else ours
         output, memory = self.update(terms, state["memory"], form)
         length = state["length"] + lengths(query, padding)
         return self.finish(output, value, extras), {"memory": memory, "length": length, **after}
 
-    def update(self, terms: Terms, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
+    def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
         """Compute o of all tokens and S after the last one with ``form``, one of ``forms``."""
         return form(terms.query, terms.key, terms.value, terms.log_decay, memory)
 
-    def hidden(self, terms: Terms, padding: Tensor | None) -> Terms:
+    def hidden(self, terms: RecurrenceInputs, padding: Tensor | None) -> RecurrenceInputs:
         """Set the keys and log decays of padded tokens to zero; ``padding`` is [B, N]."""
         if padding is None:
             return terms
@@ -232,16 +235,18 @@ class Recurrent(Attention):
             heads[name] = F.conv1d(flat[None], taps, bias, groups=len(taps))[0].unflatten(0, heads[name].shape[::2]).mT
         query, key, value = (x[None] for x in heads.values())
         extras = {name: x[None] for name, x in extras.items()}
-        terms = self.terms(query, key, value, extras, torch.arange(query.shape[2], device=query.device)[None])
+        terms = self.recurrence_inputs(
+            query, key, value, extras, torch.arange(query.shape[2], device=query.device)[None]
+        )
         memory = value.new_zeros(1, self.num_heads, terms.key.shape[-1], self.value_width)
         outputs = []
         for t in range(query.shape[2]):
-            now = Terms._make(None if x is None else x[:, :, t] for x in terms)
+            now = RecurrenceInputs._make(None if x is None else x[:, :, t] for x in terms)
             memory = self.write(now, memory)
             outputs.append(torch.einsum("bhk,bhkv->bhv", now.query.expand(memory.shape[:3]), memory))
         return self.finish(torch.stack(outputs, dim=2), value, extras)[0]
 
-    def write(self, now: Terms, memory: Tensor) -> Tensor:
+    def write(self, now: RecurrenceInputs, memory: Tensor) -> Tensor:
         """Compute S_t from S_{t-1} [B, H, K, V] and the terms of one token, without the token dimension."""
         if now.log_decay is not None:
             decay = now.log_decay.exp()

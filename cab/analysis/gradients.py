@@ -80,22 +80,22 @@ def score_gradients(subject: Subject, *, rows: int = 4) -> list[dict[str, float 
 
 @contextlib.contextmanager
 def recorded(subject: Subject) -> Iterator[list[Layer]]:
-    """Run the attention layers in their reference forms and record what these compute."""
+    """Run the attention layers in their reference form and record what these compute."""
     layers, undo = [], []
-    for path, slot in subject.attention_layers():
+    for path, attention in subject.attention_layers():
         layer = Layer(path)
         layers.append(layer)
-        inner = with_heads(slot)
+        inner = with_heads(attention)
         if inner is None:
             continue
-        slot.use_reference = True
+        attention.use_reference = True
         inner.reference = _watched(inner.reference, layer)
-        undo.append((slot, inner))
+        undo.append((attention, inner))
     try:
         yield layers
     finally:
-        for slot, inner in undo:
-            slot.use_reference = False
+        for attention, inner in undo:
+            attention.use_reference = False
             del inner.reference
 
 
@@ -149,7 +149,7 @@ def norms_over_training(subject: Subject, steps: int) -> list[dict[str, float]]:
     table: list[dict[str, float]] = []
 
     def note(step: int, loss: Tensor) -> None:
-        norms = {path: _norm(slot) for path, slot in subject.attention_layers()}
+        norms = {path: _norm(layer) for path, layer in subject.attention_layers()}
         table.append({"step": step, "loss": loss.item(), "all": _norm(subject.network), **norms})
 
     with tempfile.TemporaryDirectory() as folder:

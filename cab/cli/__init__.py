@@ -1,1 +1,1 @@
-"""The command line; every handler imports what it needs when it runs."""
+"""Command line; the modules of the commands import heavy packages only when they run."""

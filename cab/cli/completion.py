@@ -1,6 +1,6 @@
-"""`cab completion`: the words that may come next on a command line, for the completion of bash and zsh.
+"""`cab completion`: shell completion for bash and zsh.
 
-Nothing heavy is imported: names are read from the text of the modules, options of training from its YAML file.
+It must be fast: names are read from the source of the modules, and training options from their YAML file.
 """
 
 from __future__ import annotations
@@ -47,13 +47,15 @@ FLAGS = ["-m", "--dry-run", "--explain", "--retry", "--cfg", "--help"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", nargs="?", choices=("bash", "zsh"), help='eval "$(cab completion bash)" in ~/.bashrc')
+    parser.add_argument(
+        "shell", nargs="?", choices=("bash", "zsh"), help='shell; add eval "$(cab completion bash)" to ~/.bashrc'
+    )
     parser.add_argument("--line", help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
     if args.line is not None:
-        words = args.line.split(" ")[1:]  # after the program
+        words = args.line.split(" ")[1:]  # without the program name
         print("\n".join(candidates([*filter(None, words[:-1]), words[-1]] if words else [])))
     else:
         print((ZSH if args.shell == "zsh" else "") + SCRIPT, end="")
@@ -61,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """What the last of the words, which may be empty, can become."""
+    """Return the completions of the last word, which may be empty."""
     from cab.cli.main import COMMANDS
 
     current = words[-1] if words else ""
@@ -90,7 +92,7 @@ def _beginning(start: str, known: Iterable[str]) -> list[str]:
 
 
 def _overrides(current: str, before: Sequence[str]) -> list[str]:
-    """Flags, keys, and the values of a key, of which the last of several is completed."""
+    """Return the matching flags, keys or values of a key; of comma-separated values the last is completed."""
     if current.startswith("-"):
         return _beginning(current, FLAGS)
     key, equals, typed = current.partition("=")
@@ -117,7 +119,7 @@ def _keys_of(file: str, group: str) -> list[str]:
 
 
 def _flags(command: str, before: Sequence[str]) -> list[str]:
-    """The long options of a command, or of one of its verbs."""
+    """Return the long options of a command or subcommand."""
     parser = argparse.ArgumentParser(add_help=True)
     importlib.import_module(f"cab.cli.{command.replace('-', '_')}").add_arguments(parser)
     for action in parser._actions:

@@ -1,4 +1,4 @@
-"""`cab correlation`: do attentions rank alike in two patterns, or in two tasks?"""
+"""`cab correlation`: rank agreement of attentions between patterns, tasks, sets of results, or probes and tasks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EPILOG = """\
-Pearson correlation of compositional indices over the attentions that both patterns (or tasks) share, with the p-value
-of no correlation and a 95% confidence interval by Fisher's z; and of each pattern with published accuracies on Long
-Range Arena (Figure 3a). Few attentions can show nothing: below three there is no
-number, below five the note says `too few`. Two folders of different presets are compared with each other instead:
-Spearman's correlation of the indices in each pattern and task, and the attention whose ranks differ most. With --probes
-it is that of accuracy in each probe and the index of each task of the same pattern: do probes predict tasks?
+Pearson correlation of compositional indices between patterns, between tasks, and between patterns and published
+accuracies on Long Range Arena (Figure 3a), over shared attentions; with the two-sided p-value of no correlation and a
+95% confidence interval by Fisher's z. The correlation requires three shared attentions; below five it is marked
+inconclusive.
+
+With two folders of results from different presets: Spearman's correlation of the indices per pattern and task, and the
+attention with the largest difference in rank. With --probes: Spearman's correlation of the accuracy in each probe with
+the index of each task of the same pattern.
 
 examples:
   cab correlation results/paper --normalization official
@@ -35,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add_results_arguments(parser)
-    parser.add_argument("--probes", type=Path, metavar="CSV", help="a probes.csv of `cab leaderboard`")
+    parser.add_argument("--probes", type=Path, metavar="CSV", help="probes.csv written by `cab leaderboard`")
     parser.add_argument("--csv", action="store_true", help="CSV: kind,pattern,a,b,pearson,shared,p_value,low,high,note")
 
 
@@ -62,45 +64,45 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _probe_correlation(args: argparse.Namespace, results: pd.DataFrame) -> int:
-    """Whether probes rank attentions as tasks do."""
+    """Print the rank agreement of probes and tasks."""
     from cab.scoring import probe_agreement, read_probes, score
 
     scores = score(results, normalization=args.normalization)
     table = probe_agreement(read_probes(args.probes), scores.table)
-    _print_agreement(table, args, nothing="the probes and the tasks share no three attentions in a pattern")
+    _print_agreement(table, args, reason="probes and tasks share fewer than three attentions in every pattern")
     print_notes(scores.notes)
     return 0
 
 
 def _compare(args: argparse.Namespace, parts: Sequence[pd.DataFrame]) -> int:
-    """How far two sets of results rank attentions alike."""
+    """Print the rank agreement of two sets of results."""
     from cab.scoring import rank_agreement, score
 
     scores = [score(part, normalization=args.normalization) for part in parts]
     table = rank_agreement(scores[0].table, scores[1].table)
-    _print_agreement(table, args, nothing="the two sets of results share no attention in a pattern and task")
+    _print_agreement(table, args, reason="the two sets of results share no attention in a pattern and task")
     for each in scores:
         print_notes(each.notes)
     return 0
 
 
-def _print_agreement(table: pd.DataFrame, args: argparse.Namespace, *, nothing: str) -> None:
+def _print_agreement(table: pd.DataFrame, args: argparse.Namespace, *, reason: str) -> None:
     if args.csv:
         sanitize_table(table).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
     elif table.empty:
-        print(f"nothing to compare: {nothing}")
+        print(f"nothing to compare: {reason}")
     else:
         print(_agreement_text(table))
 
 
 def _agreement_text(table: pd.DataFrame) -> str:
-    what = [name for name in ("pattern", "probe", "task") if name in table]
+    keys = [name for name in ("pattern", "probe", "task") if name in table]
     rows = []
     for row in table.to_dict("records"):
         numbers = [number(row["spearman"], 2), _interval(row), number(row["p_value"]), str(row["shared"])]
-        rows.append([*(row[name] for name in what), *numbers, row["disagree"], row["note"]])
-    header = [*[""] * len(what), "spearman", "95% interval", "p", "shared", "ranks differ most", ""]
-    return text_table(header, rows, align="l" * len(what) + "rrrrll")
+        rows.append([*(row[name] for name in keys), *numbers, row["disagree"], row["note"]])
+    header = [*keys, "spearman", "95% interval", "p", "shared", "largest rank difference", "note"]
+    return text_table(header, rows, align="l" * len(keys) + "rrrrll")
 
 
 def _interval(row: Mapping[Hashable, Any]) -> str:
@@ -112,5 +114,5 @@ def _text(table: pd.DataFrame) -> str:
     for row in table.to_dict("records"):
         pair = f"{row['a']} - {row['b']}"
         numbers = [number(row["pearson"], 2), _interval(row), number(row["p_value"]), str(row["shared"])]
-        rows.append([row["pattern"] or "patterns", pair, *numbers, row["note"]])
-    return text_table(["", "", "pearson", "95% interval", "p", "shared", ""], rows, align="llrrrrl")
+        rows.append([row["pattern"] or "all", pair, *numbers, row["note"]])
+    return text_table(["pattern", "pair", "pearson", "95% interval", "p", "shared", "note"], rows, align="llrrrrl")

@@ -1,4 +1,4 @@
-"""`cab crossover`: from which length on an attention is cheaper than softmax attention."""
+"""`cab crossover`: the sequence length above which an attention is cheaper than softmax attention."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EPILOG = """\
-COSTS is what `cab efficiency --out` writes, or a file with the columns attention,length,time_ms,memory_mib. A column
-`complexity` (n, n log n, n^2, ...) says how a method's cost grows; without one it is linear.
+Computes the efficiency length of the paper (Appendix N). COSTS is the output of `cab efficiency --out`, or a CSV file
+with the columns attention,length,time_ms,memory_mib. The optional column `complexity` (n, n log n, n^2, ...) selects
+the cost model; the default is n.
 
-Protocol default: non-negative sums of the terms of each complexity, least squares of relative errors, a bootstrap
-confidence interval; the answer is the length from which on the attention stays cheaper, `never`, or `always`.
-Protocol paper: appendix N as it was computed (a parabola and a line, the shortest length left out of the line for
-time, the larger root, R2 cut to three digits).
+Protocol default fits sums of the terms of each complexity with non-negative coefficients, by least squares of relative
+errors, with a bootstrap confidence interval. The length is that above which the attention stays cheaper; it can be
+`never` or `always`. Protocol paper follows Appendix N: a parabola for the baseline and a line for the attention (for
+time without the shortest length), the larger intersection, and R2 truncated to three digits.
 
 examples:
   cab crossover costs.csv --baseline eager
@@ -31,13 +32,13 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("costs", type=Path, metavar="COSTS", help="CSV of time and memory against length")
+    parser.add_argument("costs", type=Path, metavar="COSTS", help="CSV file of time and memory by length")
     parser.add_argument("--protocol", default="default", metavar="P", help="default or paper")
     parser.add_argument(
         "--baseline",
         metavar="NAME",
-        help="compare with this attention: vanilla is fused, eager writes out the weights as the paper's did "
-        "(default: both in tables where both were measured, vanilla in CSV)",
+        help="attention to compare with: vanilla is fused, eager materializes the weights as in the paper "
+        "(default: both if measured; with --csv vanilla)",
     )
     parser.add_argument("--csv", action="store_true", help="CSV: attention,pattern,phase,resource,length,r2,low,high")
 
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     parts = []
     for baseline in baselines or ["vanilla"]:
         table = efficiency_length(costs, protocol=args.protocol, baseline=baseline)
-        parts.append(f"cheaper than {baseline} from this length on\n{_text(table)}")
+        parts.append(f"length above which each attention is cheaper than {baseline}\n{_text(table)}")
     print("\n\n".join(parts))
     return 0
 
@@ -79,5 +80,5 @@ def _text(table: pd.DataFrame) -> str:
         interval = "-" if row["low"] != row["low"] else f"{_length(row['low'])} .. {_length(row['high'])}"
         names = [row[name] for name in ("attention", "pattern", "phase", "resource")]
         rows.append([*names, _length(row["length"]), interval, number(row["r2"]), row["note"]])
-    header = ["attention", "pattern", "phase", "resource", "length", "95% interval", "R2", ""]
+    header = ["attention", "pattern", "phase", "resource", "length", "95% interval", "R2", "note"]
     return text_table(header, rows, align="llllrrrl")

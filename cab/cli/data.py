@@ -1,4 +1,4 @@
-"""`cab data`: the published data sets; which are here, where the others come from, and whether they are whole."""
+"""`cab data`: list, download and verify the published data sets."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ COLUMNS = ("data", "state", "size", "tasks", "download", "path", "license", "lic
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="list|download|verify")
     root = argparse.ArgumentParser(add_help=False)
-    root.add_argument(
-        "--data-root", dest="root", metavar="DATA", help="the folder of all data sets (default: $CAB_DATA)"
+    root.add_argument("--data-root", dest="root", metavar="DATA", help="folder of all data sets (default: $CAB_DATA)")
+    listed = verbs.add_parser("list", parents=[root], help="list the data sets with their state and source")
+    listed.add_argument("--csv", action="store_true", help="print comma-separated values instead of paragraphs")
+    get = verbs.add_parser(
+        "download", parents=[root], help="download data sets to where the tasks read them; interrupted downloads resume"
     )
-    listed = verbs.add_parser("list", parents=[root], help="every data set: where it comes from and what is here")
-    listed.add_argument("--csv", action="store_true", help="comma-separated values instead of lines")
-    get = verbs.add_parser("download", help="bring data sets to where the tasks read them; what was cut goes on")
-    get.add_argument("names", nargs="+", metavar="NAME")
-    get.add_argument(
-        "--data-root", dest="root", metavar="DATA", help="the folder of all data sets (default: $CAB_DATA)"
-    )
+    get.add_argument("names", nargs="+", metavar="NAME", help="data sets (see cab data list)")
     get.add_argument(
         "--source",
         dest="source",
         metavar="PLACE",
-        help="a mirror's address, below which the files lie by their names, or a file or folder that was downloaded",
+        help="URL of a mirror that has the files under their names, or a local file or folder",
     )
     get.add_argument(
         "--prepare",
         nargs="*",
         metavar="KEY=VALUE",
-        help="let its tasks read it now, as cab run preset=paper [KEY=VALUE ...] will, so that what they make of it "
-        "(tokens, features, resized images) lies in the cache",
+        help="also fill the cache with the tokens, features or resized images that cab run preset=paper "
+        "[KEY=VALUE ...] needs",
     )
     check = verbs.add_parser(
-        "verify", parents=[root], help="counts, sizes and checksums against what was published; status 1 if not whole"
+        "verify",
+        parents=[root],
+        help="compare counts, sizes and checksums with the published ones; exit status 1 if a data set is not complete",
     )
-    check.add_argument("names", nargs="+", metavar="NAME")
-    check.add_argument("--csv", action="store_true", help="comma-separated values instead of a table")
+    check.add_argument("names", nargs="+", metavar="NAME", help="data sets (see cab data list)")
+    check.add_argument("--csv", action="store_true", help="print comma-separated values instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the subcommand and return its exit status."""
     if args.verb == "list":
         return _list(chosen_root(args.root), as_csv=args.csv)
     chosen, root = [data_set(name) for name in args.names], chosen_root(args.root)
     if root is None:
-        raise UserError("name the folder of the data sets: --data-root DATA, or set CAB_DATA")
+        raise UserError("the folder of the data sets is not set: use --data-root DATA or set CAB_DATA")
     if args.verb == "download":
         return _get(chosen, root, args.source, args.prepare)
     return _check(chosen, root, as_csv=args.csv)
@@ -76,7 +76,7 @@ def _get(chosen: list[DataSet], root: Path, source: str | None, overrides: list[
             print(f"  {each.license}: {each.license_notes}")
             print(f"  {step}")
             again = f"cab data download {each.name} --data-root {shlex.quote(str(root))}"
-            print(f"  then: {again} --source FOLDER (what you downloaded)")
+            print(f"  then run: {again} --source DOWNLOADED_FILE_OR_FOLDER")
         for finding in got.stock.findings:
             if not finding.is_full and not got.by_hand:
                 print(f"  {finding.field}: {finding.found:,} of {finding.expected:,} ({finding.verdict})")
@@ -100,11 +100,12 @@ def _list(root: Path | None, *, as_csv: bool) -> int:
     for row in rows:
         name, state, size, tasks, download, path, license, license_notes, source, title = row
         print(f"{name}: {title}")
-        print(f"  {state}; {size}; for {tasks}; lies in {path}")
-        print(f"  from {source} ({download})")
-        print(f"  {license}: {license_notes}\n")
+        print(f"  state: {state}; size: {size}; tasks: {tasks}; path: {path}")
+        print(f"  source: {source} ({download})")
+        print(f"  license: {license} ({license_notes})\n")
     print(
-        "cab data download NAME brings one, or says what to do by hand; dataset=synthetic of every task needs no file"
+        "To download one, or get instructions for a manual download: cab data download NAME. "
+        "Every task also has generated data: dataset=synthetic"
     )
     return 0
 
@@ -117,7 +118,7 @@ def _row(each: DataSet, root: Path | None) -> list[str]:
         ABSENT if stock is None else stock.state,
         "size unknown" if each.disk_bytes is None else readable_size(each.disk_bytes),
         " ".join(each.tasks),
-        "by hand" if each.by_hand else "without registration",
+        "manual download" if each.by_hand else "without registration",
         str(path),
         each.license,
         each.license_notes,

@@ -1,4 +1,4 @@
-"""`cab efficiency`: time and memory of attentions against length."""
+"""`cab efficiency`: time and memory of attentions by sequence length."""
 
 from __future__ import annotations
 
@@ -20,35 +20,31 @@ PHASES = ("forward", "forward+backward", "decode", "decode-graph")
 REPEATS = {"cpu": 5, "cuda": 20}
 
 EPILOG = """\
-Protocol default: everything is warmed up and synchronised; in each round every module runs once, in a random order;
-medians and the 10th and 90th percentile over rounds. On CUDA the time is that of the device between two events around
-each call, with its second-level cache written over before; clocks, temperature and reasons for lower clocks are
-columns, and a GPU that another process uses is refused. `relative_to_softmax` is the median of the ratios to vanilla in
-the same
-round: on a busy machine compare these, not milliseconds. Memory is the most that tensors held at once during a call,
-above inputs and weights: on CUDA the allocator's peak, reset for each length; on a CPU the events of torch's
-allocator, summed in time order (the scratch of BLAS and FFT libraries is not seen). Forward is evaluation without
-gradients; forward+backward is training with dropout 0; decode is seconds for a token after a prefix of the length,
-the mean of 64 tokens, and the bytes of the state; decode-graph the same where a token is one CUDA graph, for states of
-constant size: without the time in which Python starts kernels, and with that of putting each state where the next token
-finds it. Low precision is autocast; it casts the weights once for 64 tokens of decode, and for every graph.
+Protocol default: after warm-up, every module runs once per round in random order. The table shows the median over
+rounds; the CSV adds the 10th and 90th percentile. On CUDA, time is measured by device events with a cold L2 cache;
+clocks, temperature and throttling are recorded, and a GPU used by other processes is rejected. Column
+`relative_to_softmax` is the median ratio to vanilla in the same round; on a busy machine, compare ratios instead of
+milliseconds. Memory is the peak of torch's allocator during a call, above inputs and weights.
 
-The roof: operations are counted as a forward pass executes them (three times as many with backward, whatever is
-computed again), a window's tiles whole, fused causal attention without the future. The least bytes are inputs, outputs,
-weights and state, each once. The machine's rate of a large matrix product and of a copy is timed in every round; the
-share is the least time that these allow, over the time taken. Columns flops, product_flops, least_bytes, moved_bytes,
-roof, roof_share, matmul_rate, bandwidth.
+Phases: forward (evaluation mode, no gradients); forward+backward (training mode, dropout 0); decode (seconds per token
+after a prefix of the given length, mean of 64 tokens, and size of the state); decode-graph (the same with one CUDA
+graph per token, for constant-size states). Low precision uses autocast.
 
-Protocol paper: as released with CAB. Forward in training mode with dropout 0.3, wall clock without synchronisation
-or warm-up, the mean of the middle half of 100 calls, one memory peak for all lengths so far, weights included.
+Roofline: operations are counted in a forward pass (three times as many with backward, without recomputation). The lower
+bound of the memory traffic is the size of inputs, outputs, weights and state. The rates of a large matrix product and
+of a copy are measured in every round; `roof_share` is the smallest time that they permit, relative to the measured
+time. Columns: flops, product_flops, least_bytes, moved_bytes, roof, roof_share, matmul_rate, bandwidth.
 
-Protocol lra: Table 2 of Long Range Arena. Steps a second and memory of the two-layer classifier of task lra on bytes,
-one batch (32) at every length (1K to 4K), with the options of attentions there; forward+backward is a step of training,
-with AdamW's update, forward is inference. Measured as in protocol default, dropout 0.
+Protocol paper: as released with CAB. Forward in training mode with dropout 0.3, wall clock without synchronization and
+warm-up, mean of the middle half of 100 calls, peak memory over all lengths so far, including weights.
 
-vanilla (fused) and eager (the paper's baseline) are always measured. In pattern NS plain names have the options of
-the paper's appendix G (window 16, 16 landmarks, ...), in other patterns their own defaults. An attention that fails
-`cab verify` is not timed. Running out of memory, or a length that a method refuses, is a status in the table.
+Protocol lra: Table 2 of Long Range Arena. Steps per second and memory of the two-layer byte classifier of task lra with
+batch size 32 and lengths 1K to 4K. forward+backward is a training step with AdamW, forward is inference. Timed as in
+protocol default, with dropout 0.
+
+vanilla (fused) and eager (the paper's baseline) are always included. In pattern NS, attentions use the options of the
+paper's Appendix G (window 16, 16 landmarks, ...), in other patterns their defaults. An attention that fails
+`cab verify` is not timed. Out of memory and unsupported lengths are reported as a status in the table.
 
 examples:
   cab efficiency local:window_size=128 s4d --pattern NS CS --phase forward+backward --lengths 4096 8192
@@ -65,35 +61,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "attentions",
         nargs="*",
         metavar="NAME | FILE.py:Class",
-        help="attentions, each with options if wanted, as in local:window_size=128 (default: all); "
-        "put them before options that take several values",
+        help="attentions with optional options, for example local:window_size=128 (default: all); "
+        "place them before options that accept several values",
     )
     parser.add_argument("--pattern", nargs="+", default=["NS"], metavar="P", help="NS CS NC CC (default: NS)")
-    parser.add_argument("--phase", nargs="+", choices=PHASES, help="default: forward; of protocol lra forward+backward")
+    parser.add_argument("--phase", nargs="+", choices=PHASES, help="default: forward (protocol lra: forward+backward)")
     parser.add_argument(
-        "--lengths", nargs="+", type=int, metavar="N", help="default: 256 to 8192; of protocol lra 1K to 4K"
+        "--lengths", nargs="+", type=int, metavar="N", help="default: 256 to 8192 (protocol lra: 1K to 4K)"
     )
-    parser.add_argument("--batch-size", type=int, help="default: 4; of protocol lra 32")
-    parser.add_argument("--embed-dim", type=int, help="default: 512; of protocol lra 64")
-    parser.add_argument("--num-heads", type=int, help="default: 8; of protocol lra 2")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where torch sees a GPU")
+    parser.add_argument("--batch-size", type=int, help="default: 4 (protocol lra: 32)")
+    parser.add_argument("--embed-dim", type=int, help="default: 512 (protocol lra: 64)")
+    parser.add_argument("--num-heads", type=int, help="default: 8 (protocol lra: 2)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda if available")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
-    parser.add_argument("--repeats", type=int, help="rounds (default: 5 on a CPU, 20 on CUDA; protocol paper 100)")
-    parser.add_argument("--protocol", choices=("default", "paper", "lra"), default="default")
     parser.add_argument(
-        "--third-party", action="store_true", help="also time other implementations of the same methods"
+        "--repeats", type=int, help="number of rounds (default: 5 on a CPU, 20 on CUDA; protocol paper: 100 calls)"
     )
-    parser.add_argument("--no-verify", action="store_true", help="time without the checks of `cab verify`")
-    parser.add_argument("--shared-gpu", action="store_true", help="time on a GPU that other processes use")
-    parser.add_argument("--out", type=Path, metavar="CSV", help="write the costs there, as they are found")
-    parser.add_argument("--csv", action="store_true", help="print CSV in place of tables")
-    parser.add_argument("--plot", type=Path, metavar="DIR", help="write figures there, as PNG")
+    parser.add_argument("--protocol", choices=("default", "paper", "lra"), default="default")
+    parser.add_argument("--third-party", action="store_true", help="include installed third-party implementations")
+    parser.add_argument("--no-verify", action="store_true", help="skip the checks of `cab verify`")
+    parser.add_argument("--shared-gpu", action="store_true", help="permit a GPU used by other processes")
+    parser.add_argument(
+        "--out", type=Path, metavar="CSV", help="write each cost to this file as soon as it is measured"
+    )
+    parser.add_argument("--csv", action="store_true", help="print CSV instead of tables")
+    parser.add_argument("--plot", type=Path, metavar="DIR", help="write figures to this folder (PNG)")
 
 
 def run(args: argparse.Namespace) -> int:
     if args.out:
         if args.out.is_dir():
-            raise UserError(f"--out: {args.out} is a folder; name a file")
+            raise UserError(f"--out must be a file, got the folder {args.out}")
         check_writable(args.out.parent, "--out")
     if args.plot:
         check_writable(args.plot, "--plot")
@@ -148,9 +146,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def verification(device: str, report: Callable[[str], None]) -> Callable[[AttentionSubject, Pattern], str]:
-    """Runs the conformance suite, but for the growth of time, which is what this command is about.
+    """Return a function that runs the conformance suite, except for growth, and returns the reason of a failure.
 
-    On ``device``, or on a CPU what does not work in float32 there; what is known to have passed on a CPU not again.
+    Attentions that do not support float32 on ``device`` are verified on the CPU. Known results for the CPU are reused.
     """
     from cab.records.verified import code_of, is_verified
     from cab.registry.registries import ATTENTIONS

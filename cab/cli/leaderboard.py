@@ -1,4 +1,4 @@
-"""`cab leaderboard`: the table, the page and the figures that are made from results."""
+"""`cab leaderboard`: table, page and figures from results."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ DEFAULT_OUT = DEFAULT_DIR / "leaderboard"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sources(parser)
-    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help=f"where to write (default: {DEFAULT_OUT})")
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help=f"output folder (default: {DEFAULT_OUT})")
     parser.add_argument(
         "--format",
         choices=("page", "markdown"),
         default="page",
-        help="page: index.html and leaderboard.csv in the --out folder; markdown: tables to stdout, for a README",
+        help="page (default): index.html and leaderboard.csv in the --out folder; markdown: tables on stdout",
     )
-    parser.add_argument("--costs", type=Path, metavar="CSV", help="what `cab efficiency` wrote; adds its curves")
+    parser.add_argument("--costs", type=Path, metavar="CSV", help="output of `cab efficiency`; adds cost curves")
     parser.add_argument(
         "--with-reference",
         action="store_true",
-        help="beside the trained records of the suite that come along (results/mini); alone where nothing was run",
+        help="include the bundled reference results (results/mini); without own results, show only these",
     )
     parser.add_argument("--figures", action="store_true", help="also write the paper's figures as PNG and PDF")
 
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         check_writable(args.out, "--out")
     is_alone = (
         args.with_reference and args.results == [DEFAULT_DIR] and not DEFAULT_DIR.exists()
-    )  # nothing was run here yet
+    )  # there are no results yet
     if is_alone:
         args.results = [MINI_DIR]
     results, skipped = given_results(args)

@@ -1,4 +1,4 @@
-"""`cab list`: what is registered, as a table or CSV."""
+"""`cab list`: registered attentions, backbones, tasks and cells."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EPILOG = """\
-Every number that can be recomputed is: indices of tasks (Table 6) and averages (Table 3) from the raw metrics of Table
-3, means and deviations (Tables 7-10) from the same, efficiency lengths (Table 11) from the published costs, and the
-benefit of attention (Table 12). A number agrees (indices and R2 within 0.0015), or is explained by rounding: it lies
-within what can come out of the printed digits; or it contradicts.
+Recomputes, from the raw metrics of Table 3: indices of tasks (Table 6) and averages (Table 3), means and standard
+deviations (Tables 7-10), and the benefit of attention (Table 12); and efficiency lengths (Table 11) from the published
+costs. A number agrees (indices and R2 within 0.0015), is explained by rounding (within the range that the printed
+digits allow), or contradicts.
 
 examples:
   cab paper audit
@@ -25,10 +25,10 @@ examples:
 TABLES = {
     "6": "index of a task",
     "3": "index, average over tasks",
-    "7": "mean and deviation, NS",
-    "8": "mean and deviation, CS",
-    "9": "mean and deviation, NC",
-    "10": "mean and deviation, CC",
+    "7": "mean and standard deviation, NS",
+    "8": "mean and standard deviation, CS",
+    "9": "mean and standard deviation, NC",
+    "10": "mean and standard deviation, CC",
     "script": "corrected constants of the script",
     "11": "efficiency length",
     "12": "benefit of attention",
@@ -48,14 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--normalization",
         default="official",
         metavar="N",
-        help="what indices are recomputed with: official (default), paper or results; the summary counts all three",
+        help="normalization of the indices: official (default), paper or results; the summary includes all three",
     )
     audit.add_argument(
         "--csv", action="store_true", help="CSV: table,pattern,task,attention,printed,recomputed,low,high,verdict"
     )
     for verb, text in (
-        ("taxonomy", "the complexity claims of Table 13, and what `cab verify` measures of each"),
-        ("table3", "the cells of Table 3, what preset=paper runs for each, and the known differences"),
+        ("taxonomy", "the complexity claims of Table 13, and the verdict of `cab verify` on each"),
+        ("table3", "the cells of Table 3, their configuration under preset=paper, and known differences"),
     ):
         table = verbs.add_parser(verb, help=text, description=text)
         table.add_argument("--csv", action="store_true", help="print comma-separated values instead of a table")
@@ -90,7 +90,7 @@ def _audit(args: argparse.Namespace) -> int:
         return 0
     others = {name: audit(normalization=name) for name in NORMALIZATIONS if name != args.normalization}
     print(_summary({args.normalization: found, **others}))
-    print(f"\nContradictions, indices recomputed with normalization {args.normalization}:\n")
+    print(f"\nContradictions (indices with normalization {args.normalization}):\n")
     print(_contradictions(found))
     return 0
 
@@ -105,7 +105,7 @@ def _summary(audits: dict[str, pd.DataFrame]) -> str:
                 counts = found.loc[found["table"] == table, "verdict"].value_counts()
                 shown = [name if table in OF_INDICES else "", *(str(counts.get(verdict, 0)) for verdict in VERDICTS)]
                 rows.append([table, title, *shown])
-    return text_table(["table", "", "", *VERDICTS], rows, align="lllrrrr")
+    return text_table(["table", "content", "normalization", *VERDICTS], rows, align="lllrrrr")
 
 
 def _contradictions(found: pd.DataFrame) -> str:
@@ -117,5 +117,5 @@ def _contradictions(found: pd.DataFrame) -> str:
         numbers = [number(row[name], decimals) for name in ("recomputed", "low", "high")]
         names = [row["table"], row["pattern"], row["task"], row["attention"]]
         rows.append([*names, row["printed"], numbers[0], f"{numbers[1]} .. {numbers[2]}", row["note"]])
-    header = ["table", "", "", "", "printed", "recomputed", "can be", ""]
+    header = ["table", "pattern", "task", "attention", "printed", "recomputed", "possible range", "note"]
     return text_table(header, rows, align="llllrrrl")

@@ -1,4 +1,4 @@
-"""`cab params`: parameter counts of the paper preset, beside the published ones."""
+"""`cab params`: parameter counts of preset paper, compared with the published counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cab.records.results import PAPER_DIR
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--csv", action="store_true", help="pattern,backbone,attention,params and nothing else")
+    parser.add_argument("--csv", action="store_true", help="CSV: pattern,backbone,attention,params")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -26,16 +26,16 @@ def run(args: argparse.Namespace) -> int:
     print(f"{'pattern':<8} {'backbone':<18} {'attention':<14} {'params':>12}  {'published':>9}")
     for (pattern, backbone, attention), count in counts.items():
         printed = published[pattern, backbone, attention]
-        agrees = "" if f"{count / 1e6:.2f}" == f"{printed:.2f}" else "  differs when rounded"
+        agrees = "" if f"{count / 1e6:.2f}" == f"{printed:.2f}" else "  differs"
         print(f"{pattern:<8} {backbone:<18} {attention:<14} {count:>12,}  {printed:>7.2f} M{agrees}")
     left = len(published) - len(counts)
     if left:
-        print(f"{left} published counts are of backbones or attentions that are not registered", file=sys.stderr)
+        print(f"{left} published counts omitted: backbone or attention not registered", file=sys.stderr)
     return 0
 
 
 def _published() -> dict[tuple[str, str, str], float]:
-    """Millions of parameters of each (pattern, backbone, attention): Tables 16-19, TransNormer's Tables 4 and 5."""
+    """Return the published parameters in millions per (pattern, backbone, attention) (CAB and TransNormer)."""
     counts = {}
     for name in ("parameters.csv", "parameters_transnormer.csv"):
         with (PAPER_DIR / name).open(newline="") as file:

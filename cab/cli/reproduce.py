@@ -1,4 +1,4 @@
-"""`cab reproduce`: run the cell of a record again, on this machine, and compare."""
+"""`cab reproduce`: repeat a recorded run on this machine and compare the scores."""
 
 from __future__ import annotations
 
@@ -18,28 +18,32 @@ from cab.records.record import Record, Status
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("result", type=Path, metavar="RESULT", help="the record of a finished run")
-    parser.add_argument("--data-root", metavar="FOLDER", help="where the data are, if not where the record says")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help="default: what the record's run was told")
+    parser.add_argument("result", type=Path, metavar="RESULT", help="record of a finished run")
+    parser.add_argument("--data-root", metavar="FOLDER", help="folder of the data sets (default: that of the record)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help="device (default: that of the record)")
     parser.add_argument(
-        "--tolerance", type=float, default=0.0, metavar="R", help="relative difference that counts as equal (0)"
+        "--tolerance",
+        type=float,
+        default=0.0,
+        metavar="R",
+        help="maximum relative difference of equal scores (default: 0)",
     )
-    parser.add_argument("--results-dir", type=Path, help="where to keep the new record; by default it is not kept")
+    parser.add_argument("--results-dir", type=Path, help="folder for the new record (default: it is discarded)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 when every score agrees, 1 when one does not."""
+    """Return 0 if all scores are equal, else 1."""
     from cab.runner.run import run_cell
 
     if args.results_dir and args.results_dir.resolve() == args.result.resolve().parent:
-        raise UserError(f"{args.results_dir} holds {args.result} itself: name another folder for the new record")
+        raise UserError(f"{args.results_dir} contains {args.result} itself: name another folder for the new record")
     if args.results_dir:
         check_writable(args.results_dir, "--results-dir")
     if not args.tolerance >= 0:
-        raise UserError(f"--tolerance must be a number from 0, got {args.tolerance}")
+        raise UserError(f"--tolerance must be at least 0, got {args.tolerance}")
     record = Record.read(args.result)
     if record.status is not Status.FINISHED:
-        raise UserError(f"{args.result} has no score to compare: its run {record.status} ({record.error})")
+        raise UserError(f"{args.result} has no score to compare: its status is {record.status} ({record.error})")
     logging.getLogger().setLevel(logging.INFO)
     with tempfile.TemporaryDirectory(prefix="cab-reproduce-") as scratch:
         changes = {"results_dir": str(args.results_dir or scratch), "force": True, "retry": []}
@@ -52,12 +56,12 @@ def run(args: argparse.Namespace) -> int:
     for line in differences(record, again):
         print(sanitize_text(line))
     rows, agree = compare(record.metrics, again.metrics, args.tolerance)
-    print(text_table(["metric", "recorded", "again", "difference", "verdict"], rows, align="lrrrl"))
+    print(text_table(["metric", "recorded", "repeated", "difference", "verdict"], rows, align="lrrrl"))
     return 0 if agree else 1
 
 
 def compare(recorded: Sequence[Metric], again: Sequence[Metric], tolerance: float) -> tuple[list[list[str]], bool]:
-    """A row a metric: both values, their difference, and whether it is within the relative tolerance."""
+    """Return one row per metric (both values, difference, verdict), and whether all are within the tolerance."""
     new = {metric.name: metric.value for metric in again}
     rows, agree = [], True
     for metric in recorded:
@@ -74,12 +78,12 @@ def compare(recorded: Sequence[Metric], again: Sequence[Metric], tolerance: floa
 
 
 def differences(record: Record, again: Record) -> list[str]:
-    """What differs between the two runs and could explain a difference: a line each."""
+    """Return one line per difference between the runs that could explain different scores."""
     lines = []
     if record.hash != again.hash:
-        lines.append("the cell itself is defined otherwise today: a task's version or an option has changed")
+        lines.append("the definition of the cell has changed since: the version of the task, or an option")
     if record.attention_code and record.attention_code != again.attention_code:
-        lines.append(f"code of the attention: {record.attention_code} then, {again.attention_code} now")
+        lines.append(f"hash of the attention's code: {record.attention_code} then, {again.attention_code} now")
     for part in ("revision", "versions", "hardware", "data"):
         before, after = getattr(record, part), getattr(again, part)
         for key in sorted({*before, *after}):

@@ -1,4 +1,4 @@
-"""What the commands that read results have in common: where they are, and which of them to take."""
+"""Arguments shared by the commands that read results."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ _NOTES = 20
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
-    """Where results lie, and what they are measured against."""
+    """Add the arguments for the sources of results and their normalization."""
     parser.add_argument(
         "results",
         nargs="*",
         type=Path,
         metavar="RESULTS",
         default=[DEFAULT_DIR],
-        help=f"folders of records, records, or CSV files in the published layout (default: {DEFAULT_DIR}); "
-        "results/paper are the published ones",
+        help=f"folders of records, single records, or CSV files with the columns of results/paper/results.csv "
+        f"(default: {DEFAULT_DIR})",
     )
     parser.add_argument(
         "--normalization",
         default="results",
         metavar="N",
-        help="results (default): measured against the given results; paper, official: against the constants of the "
-        "paper, as printed or with the digits of the official script",
+        help="mean and standard deviation for the index: of the given results (results, default), as printed in the "
+        "paper (paper), or with the digits of the official script (official)",
     )
 
 
 def add_results_arguments(parser: argparse.ArgumentParser) -> None:
-    """The same, and which of the results to take."""
+    """Add the arguments of :func:`add_sources`, and filters."""
     add_sources(parser)
-    parser.add_argument("--preset", help="only results of this preset")
-    parser.add_argument("--pattern", nargs="+", metavar="P", help="only these patterns, of NS CS NC CC")
-    parser.add_argument("--task", nargs="+", metavar="T", help="only these tasks")
-    parser.add_argument("--dataset", nargs="+", metavar="D", help="only these data sets")
+    parser.add_argument("--preset", help="use only results of this preset")
+    parser.add_argument("--pattern", nargs="+", metavar="P", help="use only these patterns (NS, CS, NC, CC)")
+    parser.add_argument("--task", nargs="+", metavar="T", help="use only these tasks")
+    parser.add_argument("--dataset", nargs="+", metavar="D", help="use only these data sets")
     parser.add_argument(
-        "--latest-version", action="store_true", help="of each task, only results of its newest version"
+        "--latest-version", action="store_true", help="use only results of the newest version of each task"
     )
 
 
 def given_results(args: argparse.Namespace) -> tuple[pd.DataFrame, list[str]]:
-    """The results that lie where the arguments say, and what was left out; UserError where there are none."""
+    """Return the results and the messages about skipped records; UserError if there are no results."""
     results, skipped = read_results(args.results)
     if results.empty:
         named = ", ".join(map(str, args.results))
-        raise UserError(f"no whole result in {named}: run a cell first, as in `{EXAMPLE_COMMAND}`")
+        raise UserError(f"no valid result in {named}; run a cell first, for example: `{EXAMPLE_COMMAND}`")
     return results, skipped
 
 
 def selected_results(args: argparse.Namespace) -> pd.DataFrame:
-    """Those of them that the arguments name."""
+    """Return the results that match the filters."""
     from cab.scoring import select
 
     names = {"preset": args.preset, "patterns": args.pattern, "tasks": args.task, "datasets": args.dataset}
@@ -68,7 +68,7 @@ def selected_results(args: argparse.Namespace) -> pd.DataFrame:
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """What a reader of the table must know, to stderr."""
+    """Print notes about a table to stderr."""
     notes = list(dict.fromkeys(notes))
     for note in notes[:_NOTES]:
         print(f"note: {sanitize_text(note)}", file=sys.stderr)

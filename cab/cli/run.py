@@ -25,7 +25,7 @@ log = logging.getLogger("cab")
 FLAGS = ("-m", "--multirun", "--dry-run", "--retry", "--cfg", "--explain", "--debug", "--help")
 RESULTS_DIR = "results_dir="
 ALWAYS_NAMED = ("attention", "seed")
-"""Columns that every table of runs has, even if all rows are equal there."""
+"""Columns that a table of runs always has, even if all values are equal."""
 
 
 def run(arguments: list[str]) -> int:

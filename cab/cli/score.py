@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from cab.scoring import Scores
 
 EPILOG = """\
-index is the mean of a task's metrics, each turned so that higher is better and normalised; task `all` is the mean over
-tasks. An attention that lacks a number has no index there: nothing is averaged over missing numbers. low and high
-bound a 95% confidence interval over seeds, and are empty with one seed.
+The index of a task is the mean of its metrics, each normalized and with the sign changed if lower is better; task `all`
+is the mean over tasks. An attention without a value for any metric has no index. low and high bound a 95% confidence
+interval over seeds; they are empty for a single seed.
 
-In the table, `>` says that an attention's order to the next one is resolved at 95%, `~` that it is not, and a dagger
-that its code had not passed `cab verify` in the pattern (column `verified` of the CSV: yes, no, unknown).
+In the table, `>` marks a significant difference (95%) to the next attention, `~` one that is not significant, and a
+dagger an attention whose code has not passed `cab verify` in the pattern (column `verified` of the CSV: yes, no,
+unknown).
 
 examples:
   cab score
@@ -40,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--show",
         choices=("index", "pairwise", "ablation"),
         default="index",
-        help="index (default); order: which attention is better than which, and whether the seeds resolve it; "
-        "benefit: best efficient, softmax and no attention",
+        help="index (default); pairwise: difference of every two attentions and its significance over seeds; "
+        "ablation: best efficient attention, softmax attention and no attention",
     )
     parser.add_argument("--csv", action="store_true", help="CSV: pattern,task,attention,index,low,high,seeds,verified")
 
@@ -76,7 +77,7 @@ def _averaged_data_sets(scores: Scores) -> list[str]:
 
 
 def _members(places: dict[str, list[str]]) -> str:
-    """What a task averages, places with the same metrics together."""
+    """Return the metrics that a task averages, grouped by place."""
     groups: dict[str, list[str]] = {}
     for place, metrics in places.items():
         groups.setdefault(", ".join(metrics), []).append(place)
@@ -89,11 +90,12 @@ def _plain_text(table: pd.DataFrame) -> str:
         for row in table.itertuples(index=False, name=None)
     ]
     align = "".join("r" if kind.kind == "f" else "l" for kind in table.dtypes)
-    return text_table(list(table.columns), rows, align=align)
+    header = ["significant" if column == "resolved" else column for column in table.columns]
+    return text_table(header, rows, align=align)
 
 
 def _index_text(scores: Scores) -> str:
-    """A table for each pattern, best first, and below it what each task averages."""
+    """Return one table per pattern, best attention first, each followed by the metrics of its tasks."""
     return "\n\n".join(_pattern_text(scores, str(pattern)) for pattern in scores.table["pattern"].unique())
 
 
@@ -122,7 +124,7 @@ def _pattern_text(scores: Scores, pattern: str) -> str:
 
 
 def _seeds(rows: dict[tuple[Any, Any], dict[Any, Any]], tasks: list[Any], name: str) -> str:
-    """The fewest behind any index in the row."""
+    """Return the smallest number of seeds of any index in the row."""
     return str(min((int(rows[(task, name)]["seeds"]) for task in tasks if rows[(task, name)]["seeds"]), default=0))
 
 
@@ -132,7 +134,7 @@ def _cell(row: dict[Any, Any]) -> str:
 
 
 def _sign(scores: Scores, pattern: str, task: str, better: str, worse: str) -> str:
-    """Whether the order of two attentions is resolved: ``>``, ``~``, or nothing where that cannot be said."""
+    """Return ``>`` for a significant difference, ``~`` for one that is not, or nothing if it is unknown."""
     from cab.scoring import compare
 
     return {"yes": ">", "no": "~", "unknown": ""}[compare(scores, pattern, task, better, worse).resolved]

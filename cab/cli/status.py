@@ -12,7 +12,7 @@ from cab.runner.statuses import cell_statuses
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "To run cells again by their status: cab run --retry STATUSES results_dir=DIR"
+    parser.epilog = "To rerun cells by their status: cab run --retry STATUSES results_dir=DIR"
     parser.add_argument(
         "results_dir", nargs="?", type=Path, default=DEFAULT_DIR, help=f"folder of results (default: {DEFAULT_DIR})"
     )

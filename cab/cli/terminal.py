@@ -1,4 +1,4 @@
-"""Log lines in a terminal: above the progress bar, and without what would steer the terminal."""
+"""Logging to a terminal: above the progress bar, and without control characters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cab.files.sanitize import sanitize_text
 
 
 class TerminalHandler(logging.StreamHandler):
-    """Writes to stderr; a progress bar there is taken away for the line, and drawn again below it."""
+    """Handler that writes to stderr, and redraws a progress bar below the line."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
@@ -25,7 +25,7 @@ class TerminalHandler(logging.StreamHandler):
 
 
 def log_to_terminal(level: int, style: str, *, force: bool = False) -> None:
-    """Send the log lines of every module there, from ``level`` on; ``force`` replaces who has them so far."""
+    """Log messages of all modules from ``level`` to stderr; ``force`` replaces existing handlers."""
     handler = TerminalHandler()
     handler.setFormatter(logging.Formatter(style))
     logging.basicConfig(level=level, handlers=[handler], force=force)

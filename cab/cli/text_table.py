@@ -13,9 +13,12 @@ ABSENT = "-"
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, align: str) -> str:
-    """Columns below each other; ``align`` has an ``l`` (left) or ``r`` (right) for each.
+    """Format a table for a terminal, without control characters.
 
-    Nothing of what would steer a terminal is left in them.
+    Args:
+        header: column headers.
+        rows: cells of each row.
+        align: ``l`` (left) or ``r`` (right) for each column.
     """
     columns = zip(*([sanitize_text(cell) for cell in row] for row in (header, *rows)), strict=True)
     texts = []
@@ -51,5 +54,5 @@ def print_rows(rows: Sequence[Sequence[str]], *, as_csv: bool) -> None:
 
 
 def number(value: float, decimals: int = 3) -> str:
-    """``value`` with its decimals; ``-`` for NaN, and no minus sign before a zero."""
+    """Format a number; ``-`` for NaN, and no negative zero."""
     return ABSENT if value != value else f"{round(value, decimals) + 0.0:,.{decimals}f}"

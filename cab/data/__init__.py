@@ -1,4 +1,5 @@
-"""The published data sets: where each comes from, how to get it, and whether what lies here is whole.
+"""Download and verify published data sets.
 
-What is known of a source is data, ``configs/data/<data set>.yaml``; other packages bring their own the same way.
+Each data set is described in ``configs/data/<name>.yaml`` (URL, size, checksum, license); other packages add theirs
+through an entry point of ``cab.configs``.
 """

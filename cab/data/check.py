@@ -1,4 +1,4 @@
-"""Whether what lies on disk is a whole data set: counts, sizes and checksums, against what was published."""
+"""Compare a data set on disk with the published counts, sizes and checksums."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ BLOCK = 1 << 20
 
 
 class State(StrEnum):
+    """State of a data set on disk."""
+
     MISSING = "missing"
     PARTIAL = "partial"
     READY = "ready"
@@ -26,7 +28,15 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """A count or a file beside what it should be; ``fault`` says what is wrong with it, however many there are."""
+    """A count compared with its published value.
+
+    Attributes:
+        field: what is counted, such as ``training books``.
+        found: count on disk.
+        expected: published count.
+        source: source of the published count.
+        fault: problem that makes the data set invalid whatever the count; empty if none.
+    """
 
     field: str
     found: int
@@ -36,6 +46,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
+        """The fault, ``complete``, or the difference from the published count."""
         if self.fault:
             return self.fault
         if self.found == self.expected:
@@ -44,18 +55,20 @@ class Finding:
 
     @property
     def is_full(self) -> bool:
+        """Whether the count is the published one, without a fault."""
         return not self.fault and self.found == self.expected
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """What lies in ``folder``, the first of the data set's folders that has anything of it."""
+    """The findings for the files in ``folder``, the first of the data set's folders that contains any of its files."""
 
     folder: Path
     findings: list[Finding]
 
     @property
     def state(self) -> State:
+        """The state that follows from the findings."""
         if any(finding.fault or finding.found > finding.expected for finding in self.findings):
             return State.DAMAGED
         if all(finding.is_full for finding in self.findings):
@@ -63,15 +76,17 @@ class Inventory:
         return State.PARTIAL if any(finding.found for finding in self.findings) else State.MISSING
 
     def has(self, field: str) -> bool:
-        """Whether a count is full."""
+        """Return whether the count called ``field`` is complete."""
         return any(finding.is_full for finding in self.findings if finding.field == field)
 
 
 def take_stock(data_set: DataSet, data_root: Path, *, thorough: bool = False) -> Inventory:
-    """Count what lies below ``data_root``.
+    """Count the files and lines of a data set below ``data_root``.
 
     Args:
-        thorough: read every file too whose checksum is known or was recorded when it came, and tell empty ones.
+        data_set: the data set.
+        data_root: folder of all data sets.
+        thorough: also verify all published and recorded checksums, and report empty files.
     """
     folder = _folder(data_set, data_root)
     findings = [_count(count, folder, data_set, thorough=thorough) for count in data_set.counts]
@@ -98,14 +113,14 @@ def _count(count: Count, folder: Path, data_set: DataSet, *, thorough: bool) -> 
     if path is not None:
         sizes = {item.name: item.bytes for item in data_set.items}
         if not thorough and sizes.get(path.name) == path.stat().st_size:
-            found = count.expected  # the published size: its lines need not be read to list it
+            found = count.expected  # the file has the published size: skip counting its lines
         else:
             found, fault = _lines(path, count)
     return Finding(count.field, found, count.expected, count.source, fault)
 
 
 def _lines(path: Path, count: Count) -> tuple[int, str]:
-    """Lines after the header, an unfinished last one too; and what is wrong with the file."""
+    """Return the number of lines after the header, including an unterminated last line; and the fault of the file."""
     lines, first, last = 0, b"", b"\n"
     try:
         for block in _blocks(path):
@@ -116,7 +131,7 @@ def _lines(path: Path, count: Count) -> tuple[int, str]:
         return 0, f"{path.name} cannot be read: {' '.join(str(error).split())}"
     columns = first.split(b"\n", 1)[0].count(b",") + 1
     if count.columns is not None and columns != count.columns:
-        return 0, f"{path.name} has {columns} columns, not {count.columns}: another edition"
+        return 0, f"{path.name} has {columns} columns instead of {count.columns}: a different edition"
     return max(0, lines + (last != b"\n") - count.header), ""
 
 
@@ -127,7 +142,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 
 def _checksums(data_set: DataSet, counted: Inventory) -> list[Finding]:
-    """Whether files have the checksums that were recorded or, of what is whole, published; nothing where none is."""
+    """Compare files with the recorded checksums and, for complete items, the published ones; empty if none is known."""
     folder = counted.folder
     known = {name: str(entry["sha256"]) for name, entry in read_record(folder, data_set.name).items()}
     whole = [item for item in data_set.items if all(map(counted.has, item.gives))]
@@ -136,10 +151,11 @@ def _checksums(data_set: DataSet, counted: Inventory) -> list[Finding]:
     wrong = [path for path in progress(paths, "checksums") if sha256_of(path) != known[str(path.relative_to(folder))]]
     if not paths:
         return []
-    fault = f"{wrong[0].name} is not the published file: other SHA-256" if wrong else ""
-    return [Finding("checksums", len(paths) - len(wrong), len(paths), "published, or recorded when it came", fault)]
+    fault = f"{wrong[0].name} is not the published file: its SHA-256 differs" if wrong else ""
+    return [Finding("checksums", len(paths) - len(wrong), len(paths), "published, or recorded at download", fault)]
 
 
 def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""One file from its host: whole and right, or not at all. What was cut goes on where it ended."""
+"""Download one file; interrupted downloads resume, and the size and checksum are verified."""
 
 from __future__ import annotations
 
@@ -25,84 +25,89 @@ log = logging.getLogger("cab")
 CHUNK = 1 << 18
 TIMEOUT = 60  # seconds without a byte
 RETRY_DELAYS = (1.0, 4.0, 15.0)
-"""Seconds before a host that did not answer, or hung up, is asked again."""
+"""Seconds to wait before each retry."""
 TRANSIENT_STATUSES = (408, 425, 429, 500, 502, 503, 504)
-"""Statuses of a host that may answer later."""
+"""HTTP status codes after which the download is retried."""
 
 
-class Interrupted(Exception):
-    """The host did not answer, or hung up: worth another try."""
+class TransientError(Exception):
+    """The host did not answer, or closed the connection; the download can be retried."""
 
 
 def download(
     address: str, target: Path, *, size: int | None = None, sha256: str | None = None, shown: bool = True
 ) -> str:
-    """Bring ``address`` to ``target``, and return its SHA-256.
+    """Download ``address`` to ``target``, and return its SHA-256.
 
-    Until it is whole it lies beside ``target`` as ``.part``; what an earlier call left there is gone on with where the
-    host still has the same file.
+    The partial file has the suffix ``.part``. A partial file of an earlier call is continued if the host still has the
+    same file.
 
     Args:
-        size, sha256: what is known of the file.
-        shown: with a progress bar.
+        address: URL.
+        target: path of the complete file.
+        size: expected size in bytes, if known.
+        sha256: expected checksum, if known.
+        shown: show a progress bar.
 
     Raises:
-        ValueError: it cannot be had, is not what is known, or does not fit on the disk. Nothing of it is left but,
-            where the host hung up, the part.
+        UserError: the file is not available, has the wrong size or checksum, or does not fit on the disk. The partial
+            file is deleted, unless the connection was lost.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
     tries = [*RETRY_DELAYS, None]
     for pause in tries:
         try:
-            _go_on(address, part, size, sha256, shown=shown)
+            _continue(address, part, size, sha256, shown=shown)
             break
-        except Interrupted as cut:
+        except TransientError as error:
             if pause is None:
                 kept = part.stat().st_size if part.exists() else 0
-                after = f" after {kept:,} bytes; the same command goes on from there" if kept else ""
-                raise UserError(f"{address}: {cut}{after}") from None
-            log.info("%s: %s; again in %.0f s", part.stem, cut, pause)
+                after = f" after {kept:,} bytes; repeat the command to resume" if kept else ""
+                raise UserError(f"{address}: {error}{after}") from None
+            log.info("%s: %s; retrying in %.0f s", part.stem, error, pause)
             time.sleep(pause)
     return accept(part, target, source=address, size=size, sha256=sha256)
 
 
 def accept(part: Path, target: Path, *, source: str, size: int | None, sha256: str | None) -> str:
-    """Rename ``part`` to ``target`` where it is what is known of it, and return its SHA-256; else delete it."""
+    """Rename ``part`` to ``target`` if it has the expected size and checksum, else delete it; return its SHA-256."""
     found, found_size = sha256_of(part), part.stat().st_size
     _tag_of(part).unlink(missing_ok=True)
     if size not in (None, found_size):
         part.unlink()
         raise UserError(
-            f"{source} has {found_size:,} bytes, not the {size:,} that are known: another edition; not kept"
+            f"{source} has {found_size:,} bytes instead of {size:,}: a different edition; the file was deleted"
         )
     if sha256 not in (None, found):
         part.unlink()
-        raise UserError(f"{source} has SHA-256 {found:.12}..., not the known {sha256:.12}...: it was changed; not kept")
+        raise UserError(
+            f"{source} has SHA-256 {found:.12}... instead of {sha256:.12}...: it was changed; the file was deleted"
+        )
     part.replace(target)
     return found
 
 
-def _go_on(address: str, part: Path, size: int | None, sha256: str | None, *, shown: bool) -> None:
-    """Ask for what ``part`` lacks, or for all of it, and write it there."""
+def _continue(address: str, part: Path, size: int | None, sha256: str | None, *, shown: bool) -> None:
+    """Download the rest of ``part``, or the whole file, and write it there."""
     tag = _tag_of(part)
     start = part.stat().st_size if part.exists() else 0
     if start and start == size:
         return
     headers = {"User-Agent": "cab-benchmark", "Accept-Encoding": "identity"}
     validator = tag.read_text() if tag.exists() else ""
-    if start and (validator or sha256):  # without either nobody could tell that it is still the same file
+    if start and (validator or sha256):  # without either, a changed file would not be detected
         headers["Range"] = f"bytes={start}-"
         headers |= {"If-Range": validator} if validator else {}
-    with _ask(address, part, headers) as response:
+    with _open(address, part, headers) as response:
         if response.headers.get_content_type() == "text/html" and not address.endswith(".html"):
-            raise UserError(f"{address} answers with a web page, not with the file: it wants a login, or has moved")
+            raise UserError(f"{address} returns a web page instead of the file: it requires a login, or has moved")
         if response.status != 206:
             start = 0
-        coming = response.headers.get("Content-Length")
-        whole = start + int(coming) if coming else None
+        remaining = response.headers.get("Content-Length")
+        whole = start + int(remaining) if remaining else None
         if size is not None and whole not in (None, size):
-            raise UserError(f"{address} has {whole:,} bytes, not the {size:,} that are known: another edition")
+            raise UserError(f"{address} has {whole:,} bytes instead of {size:,}: a different edition")
         _check_space(part.parent, (whole or 0) - start)
         tag.write_text(response.headers.get("ETag") or response.headers.get("Last-Modified") or "")
         with _disk_full(part), part.open("ab" if start else "wb") as file:
@@ -121,25 +126,30 @@ def _go_on(address: str, part: Path, size: int | None, sha256: str | None, *, sh
                     file.write(block)
                     bar.update(len(block))
     if whole is not None and part.stat().st_size < whole:
-        raise Interrupted("the connection was cut")
+        raise TransientError("the connection was lost")
 
 
-def _ask(address: str, part: Path, headers: dict[str, str]) -> http.client.HTTPResponse:
-    """The answer of the host; Cut or UserError where it gives none."""
+def _open(address: str, part: Path, headers: dict[str, str]) -> http.client.HTTPResponse:
+    """Return the response of the host.
+
+    Raises:
+        TransientError: the host may answer later.
+        UserError: the host refuses the request.
+    """
     try:
         request = urllib.request.Request(address, headers=headers)
         response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         if error.code == 416:  # the part is longer than the file
             part.unlink()
-            raise Interrupted("the file became shorter at its host") from None
+            raise TransientError("the file at the host is now shorter") from None
         if error.code in TRANSIENT_STATUSES:
-            raise Interrupted(f"the host answers {error.code} {error.reason}") from None
-        wants = "; it wants a login or its license accepted" if error.code in (401, 403) else ""
-        raise UserError(f"{address}: the host answers {error.code} {error.reason}{wants}") from None
+            raise TransientError(f"the host returns {error.code} {error.reason}") from None
+        hint = "; log in or accept the license there" if error.code in (401, 403) else ""
+        raise UserError(f"{address}: the host returns {error.code} {error.reason}{hint}") from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
-        raise Interrupted(f"no connection ({getattr(reason, 'strerror', None) or reason})") from None
+        raise TransientError(f"no connection ({getattr(reason, 'strerror', None) or reason})") from None
     return response
 
 
@@ -148,14 +158,14 @@ def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
         try:
             block = response.read(CHUNK)
         except (http.client.HTTPException, OSError):
-            raise Interrupted("the connection was cut") from None
+            raise TransientError("the connection was lost") from None
         if not block:
             return
         yield block
 
 
 def _tag_of(part: Path) -> Path:
-    """Where the version is kept that the host gave the file of ``part``."""
+    """Return the file that stores the version (ETag or date) of the partial file."""
     return part.with_name(f"{part.name}.tag")
 
 
@@ -163,13 +173,13 @@ def _check_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
-            f"{folder} has {readable_size(free)} free, and {readable_size(needed)} are needed; name another folder"
+            f"{folder} has {readable_size(free)} of free space but needs {readable_size(needed)}; name another folder"
         )
 
 
 @contextmanager
 def _disk_full(part: Path) -> Iterator[None]:
-    """A full disk deletes the part: it would only keep the disk full."""
+    """Delete the partial file and raise UserError if the disk is full."""
     try:
         yield
     except OSError as error:
@@ -177,4 +187,4 @@ def _disk_full(part: Path) -> Iterator[None]:
             raise
         part.unlink(missing_ok=True)
         _tag_of(part).unlink(missing_ok=True)
-        raise UserError(f"no space left for {part.stem} in {part.parent}; nothing of it was kept") from None
+        raise UserError(f"no space left for {part.stem} in {part.parent}; the partial file was deleted") from None

@@ -1,4 +1,4 @@
-"""Bring a data set to where a task reads it: each item fetched, checked, unpacked, put in its place and recorded."""
+"""Download a data set to where its tasks read it: each item is fetched, verified, unpacked, moved and recorded."""
 
 from __future__ import annotations
 
@@ -30,26 +30,33 @@ from cab.files.disk import is_full_disk
 log = logging.getLogger("cab")
 
 AT_ONCE = 8
-"""Files of a list that are fetched at the same time."""
+"""Number of parallel downloads of the files of a list."""
 
 
 @dataclass(frozen=True)
 class Got:
-    """What is here now, and what only a person can bring."""
+    """Result of a download.
+
+    Attributes:
+        stock: files on disk afterwards.
+        by_hand: instructions for items that must be downloaded manually.
+    """
 
     stock: Inventory
     by_hand: list[str] = field(default_factory=list)
 
 
 def get(data_set: DataSet, data_root: Path, *, source: str | None = None) -> Got:
-    """Fetch what is not here yet.
+    """Download the missing items of a data set.
 
     Args:
-        source: in place of the official hosts: the address of a mirror, below which the items lie by their names, or
-            a file or folder of this machine.
+        data_set: the data set.
+        data_root: folder of all data sets.
+        source: source to use instead of the official hosts: the URL of a mirror that has the items under their names,
+            or a local file or folder.
 
     Raises:
-        ValueError: something cannot be had or is not what is known of it; what is in its place stays.
+        UserError: an item is not available or has the wrong size or checksum; existing files are kept.
     """
     with _alone(data_root, data_set.name):
         stock = take_stock(data_set, data_root)
@@ -64,11 +71,11 @@ def get(data_set: DataSet, data_root: Path, *, source: str | None = None) -> Got
                     by_hand.append(item.by_hand)
                     continue
                 _fetch(_Fetch(data_set, item, stock.folder, scratch, source), place)
-                log.info("%s: %s is here", data_set.name, item.name)
+                log.info("%s: %s is complete", data_set.name, item.name)
         except OSError as error:
             if not is_full_disk(error):
                 raise
-            raise UserError(f"no space left in {stock.folder}; the same command goes on") from None
+            raise UserError(f"no space left in {stock.folder}; free some and repeat the command to resume") from None
         finally:
             _remove_empty(scratch)
         return Got(take_stock(data_set, data_root), by_hand)
@@ -76,7 +83,7 @@ def get(data_set: DataSet, data_root: Path, *, source: str | None = None) -> Got
 
 @contextmanager
 def _alone(data_root: Path, name: str) -> Iterator[None]:
-    """Others that want the same wait, and find it here then."""
+    """Hold the lock of the data set; other processes that need it wait."""
     key = hashlib.sha256(f"{data_root.resolve()}/{name}".encode()).hexdigest()[:16]
     with FileLock(cache_root() / f"data-{key}.lock"):
         yield
@@ -95,25 +102,25 @@ class _Fetch:
 
 
 def _is_other(path: Path, item: Item) -> bool:
-    """Whether a file of the right size is not the published one."""
+    """Return whether the file exists but has another checksum than the published one."""
     return item.sha256 is not None and path.is_file() and sha256_of(path) != item.sha256
 
 
 def _place(item: Item, data_set: DataSet, source: str | None) -> str | Path | None:
-    """Where the item comes from: an address, a path, or None where only a person can get it."""
+    """Return the source of the item: a URL, a path, or None if it must be downloaded manually."""
     if source is None:
         return item.address
     if _is_address(source):
         return f"{source.rstrip('/')}/{item.name}"
     path = Path(source).expanduser()
     if not path.exists():
-        raise UserError(f"--source {source}: there is no such file or folder; an address begins with https://")
+        raise UserError(f"--source {source} does not exist; name a file, a folder or a URL that starts with https://")
     if (path / item.name).is_file():
         return path / item.name
     if path.name == item.name or (item.address is None and sum(i.address is None for i in data_set.items) == 1):
         if path.is_file() or item.unpacks is not None:
             return path
-        raise UserError(f"--source {source}: there is no {item.name} in this folder")
+        raise UserError(f"--source {source}: this folder does not contain {item.name}")
     return item.address
 
 
@@ -126,55 +133,55 @@ def _fetch(fetch: _Fetch, place: str | Path) -> None:
     if isinstance(place, Path) and place.is_dir():
         _put_tree(fetch, place)
         return
-    brought = scratch / item.name
-    digest = _bring(fetch, place, brought)
-    entry = {"sha256": digest, "bytes": brought.stat().st_size, "address": str(place)}
+    file = scratch / item.name
+    digest = _fetch_file(fetch, place, file)
+    entry = {"sha256": digest, "bytes": file.stat().st_size, "address": str(place)}
     try:
-        _put(fetch, brought)
+        _put(fetch, file)
     except UserError:
-        if item.sha256 is None:  # what is known to be right need not come again
-            brought.unlink(missing_ok=True)
+        if item.sha256 is None:  # a file with a verified checksum need not be downloaded again
+            file.unlink(missing_ok=True)
         raise
-    brought.unlink(missing_ok=True)
+    file.unlink(missing_ok=True)
     fetch.record({item.name: entry})
 
 
-def _bring(fetch: _Fetch, place: str | Path, brought: Path) -> str:
-    """The item as its host has it, and its SHA-256."""
+def _fetch_file(fetch: _Fetch, place: str | Path, file: Path) -> str:
+    """Download or copy the item to ``file``, and return its SHA-256."""
     item = fetch.item
-    if item.sha256 is not None and brought.is_file() and sha256_of(brought) == item.sha256:
+    if item.sha256 is not None and file.is_file() and sha256_of(file) == item.sha256:
         return item.sha256
     if isinstance(place, Path):
-        digest = _copy(place, brought, item)
+        digest = _copy(place, file, item)
     else:
         log.info("%s: fetching %s", fetch.data_set.name, place)
-        digest = download(place, brought, size=item.bytes, sha256=item.sha256)
+        digest = download(place, file, size=item.bytes, sha256=item.sha256)
     known = read_record(fetch.folder, fetch.data_set.name).get(item.name, {}).get("sha256", digest)
     if known != digest:
-        log.warning("%s is another file than the one that was recorded before", item.name)
+        log.warning("%s differs from the file that was recorded before", item.name)
     return digest
 
 
-def _put(fetch: _Fetch, brought: Path) -> None:
-    """What the item holds, to where the task reads it."""
+def _put(fetch: _Fetch, file: Path) -> None:
+    """Move the content of the item to where the task reads it."""
     item, folder = fetch.item, fetch.folder
     if item.list_of is not None:
-        _get_listed(fetch, brought.read_text(encoding="utf-8").split())
+        _get_listed(fetch, file.read_text(encoding="utf-8").split())
     elif item.table is not None:
         options = dict(item.table)
-        dated_table(brought, folder / options.pop("to"), **options)
+        dated_table(file, folder / options.pop("to"), **options)
     elif item.unpacks is not None:
         unpacked = fetch.scratch / "unpacked"
         shutil.rmtree(unpacked, ignore_errors=True)
-        unpack(brought, unpacked)
+        unpack(file, unpacked)
         try:
             move_into(find_beside(unpacked, item.unpacks.get("beside")), folder / item.unpacks["to"])
         finally:
             shutil.rmtree(unpacked, ignore_errors=True)
     else:
         if (folder / item.name).exists():
-            log.warning("replaces %s, which was not the published file", folder / item.name)
-        brought.replace(folder / item.name)
+            log.warning("replacing %s, which is not the published file", folder / item.name)
+        file.replace(folder / item.name)
 
 
 def _copy(source: Path, target: Path, item: Item) -> str:
@@ -188,36 +195,36 @@ def _copy(source: Path, target: Path, item: Item) -> str:
 
 
 def _put_tree(fetch: _Fetch, source: Path) -> None:
-    """A folder that was unpacked by hand, copied."""
+    """Copy a folder that was unpacked manually."""
     options = fetch.item.unpacks or {}
     found = find_beside(source, options.get("beside"))
     shutil.copytree(found, fetch.folder / options["to"], dirs_exist_ok=True)
 
 
 def _get_listed(fetch: _Fetch, names: list[str]) -> None:
-    """The files that a list names and that are not here, several at once."""
+    """Download the missing files of a list in parallel."""
     base = fetch.source or str(fetch.item.list_of)
     for name in names:
         if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)*", name):
-            raise UserError(f"{fetch.item.name} names '{name}', which is no path below {base}")
+            raise UserError(f"{fetch.item.name} contains '{name}', which is not a path below {base}")
     wanted = [name for name in names if not (fetch.folder / name).is_file()]
-    log.info("%s: fetching %s files that %s names", fetch.data_set.name, f"{len(wanted):,}", fetch.item.name)
+    log.info("%s: fetching %s files listed in %s", fetch.data_set.name, f"{len(wanted):,}", fetch.item.name)
     entries: dict[str, dict[str, Any]] = {}
 
-    def bring(name: str) -> None:
+    def fetch_one(name: str) -> None:
         address = f"{base.rstrip('/')}/{name}"
-        brought, target = fetch.scratch / name, fetch.folder / name
+        file, target = fetch.scratch / name, fetch.folder / name
         if _is_address(address):
-            digest = download(address, brought, shown=False)
+            digest = download(address, file, shown=False)
         else:
-            digest = _copy(Path(address).expanduser(), brought, Item(name=name, gives=()))
+            digest = _copy(Path(address).expanduser(), file, Item(name=name, gives=()))
         target.parent.mkdir(parents=True, exist_ok=True)
-        entries[name] = {"sha256": digest, "bytes": brought.stat().st_size, "address": address}
-        brought.replace(target)
+        entries[name] = {"sha256": digest, "bytes": file.stat().st_size, "address": address}
+        file.replace(target)
 
     pool = ThreadPoolExecutor(AT_ONCE)
     try:
-        tasks = [pool.submit(bring, name) for name in wanted]
+        tasks = [pool.submit(fetch_one, name) for name in wanted]
         bar = tqdm(
             total=len(tasks), desc=fetch.item.name, file=sys.stderr, disable=not sys.stderr.isatty(), leave=False
         )
@@ -231,7 +238,7 @@ def _get_listed(fetch: _Fetch, names: list[str]) -> None:
 
 
 def _remove_empty(folder: Path) -> None:
-    """It and the folders below it that hold nothing."""
+    """Remove the folder and its subfolders as far as they are empty."""
     if folder.is_dir():
         for path in folder.iterdir():
             _remove_empty(path)

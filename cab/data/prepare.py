@@ -1,4 +1,4 @@
-"""What a download needs before a task can read it; all else the tasks do themselves when they read."""
+"""Convert downloads that no task can read in their published form."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from cab.errors import UserError
 
 
 def dated_table(source: Path, target: Path, *, column: str, columns: int, start: str, hours: int) -> None:
-    """A gzipped table of numbers, separated by commas, as CSV with a header and dates; the numbers stay as they are.
+    """Convert a gzipped, comma-separated table of numbers to CSV with a header and dates, without changing the numbers.
 
     Args:
-        column: the name of each column, from its number, as ``MT_{:03d}``.
-        start: date of the first row; rows are ``hours`` apart.
+        source: the gzipped table.
+        target: the CSV file.
+        column: format of the column names, such as ``MT_{:03d}``.
+        columns: number of columns.
+        start: date of the first row.
+        hours: hours between two rows.
 
     Raises:
-        ValueError: a file that is damaged, or a row of other than ``columns`` numbers.
+        UserError: the file is damaged, or a row does not have ``columns`` numbers.
     """
     date, step = datetime.fromisoformat(start), timedelta(hours=hours)
     unfinished = target.with_name(f"{target.name}.part")
@@ -28,11 +32,13 @@ def dated_table(source: Path, target: Path, *, column: str, columns: int, start:
             for number, row in enumerate(rows, start=1):
                 found = row.count(",") + 1
                 if found != columns:
-                    raise UserError(f"{source.name}, line {number}: {found} numbers, not {columns}: another edition")
+                    raise UserError(
+                        f"{source.name}, line {number}: {found} numbers instead of {columns}: a different edition"
+                    )
                 table.write(f"{date},{row.rstrip()}\n")
                 date += step
         unfinished.replace(target)
     except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
-        raise UserError(f"{source.name} is damaged ({error}): get it again") from None
+        raise UserError(f"{source.name} is damaged ({error}): download it again") from None
     finally:
         unfinished.unlink(missing_ok=True)

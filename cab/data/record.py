@@ -1,4 +1,4 @@
-"""What came from where, with its checksum: a small file beside the data."""
+"""Record of downloaded files with their sources and checksums, stored next to the data."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from cab.errors import UserError
 
 
 def record_file(folder: Path, name: str) -> Path:
+    """Return the path of the record of a data set."""
     return folder / f"cab-data-{name}.json"
 
 
 def read_record(folder: Path, name: str) -> dict[str, dict[str, Any]]:
-    """The entries by file name, relative to ``folder``: ``sha256``, ``bytes``, ``address`` and ``when``.
+    """Return ``sha256``, ``bytes``, ``address`` and ``when`` of each file, by its path relative to ``folder``.
 
     Raises:
-        ValueError: a file that is no record.
+        UserError: the file is not such a record.
     """
     path = record_file(folder, name)
     if not path.is_file():
@@ -28,12 +29,12 @@ def read_record(folder: Path, name: str) -> dict[str, dict[str, Any]]:
         entries = json.loads(path.read_text())["files"]
         assert all("sha256" in entry for entry in entries.values())
     except (ValueError, KeyError, TypeError, AttributeError, AssertionError):
-        raise UserError(f"{path} is not what cab data download wrote: delete it") from None
+        raise UserError(f"{path} was not written by `cab data download`: delete it") from None
     return dict(entries)
 
 
 def add_to_record(folder: Path, name: str, entries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write what came just now among what came before, whole or not at all."""
+    """Add entries to the record, atomically."""
     if not entries:
         return
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

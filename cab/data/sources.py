@@ -1,4 +1,4 @@
-"""What is known of each data set: `configs/data/*.yaml`, read and checked."""
+"""Read and check the descriptions of data sets in `configs/data/*.yaml`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from cab.errors import UserError, unknown_name
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """One thing to fetch.
+    """One file to download.
 
     Attributes:
-        name: of the file, at its host as on a mirror.
-        address: where its host has it; None where only a person can get it.
-        by_hand: what that person does.
-        bytes, sha256: where they are known; ``source`` says from where.
-        gives: the counts that are full when it is here.
-        list_of: the item is a list, a path a line, of files below this address.
-        unpacks: the item is an archive: ``to`` a folder goes what lies ``beside`` a file or folder of that name in it,
-            or all of it.
-        table: the item is a gzipped table without a header: what :func:`cab.data.prepare.dated_table` is told.
+        name: file name, at its host and on a mirror.
+        address: URL; None if it must be downloaded manually.
+        by_hand: instructions for a manual download.
+        bytes: published size, if known.
+        sha256: published checksum, if known.
+        source: source of the size and checksum.
+        gives: counts that are complete with this item.
+        list_of: base URL, for a list of files with one path per line.
+        unpacks: for an archive: target folder ``to``; with ``beside``, only the folder that contains a file or folder
+            of this name is extracted.
+        table: for a gzipped table without a header: arguments of :func:`cab.data.prepare.dated_table`.
     """
 
     name: str
@@ -46,9 +48,16 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Count:
-    """A number that the publication names: of files, or of lines of a file after its ``header``.
+    """A published number of files, or of lines of a file.
 
-    The first of the patterns that finds something counts. ``columns`` is how many the first line has.
+    Attributes:
+        field: what is counted.
+        files: glob patterns of the counted files; the first that matches is used.
+        lines: paths of the file with the counted lines; the first that exists is used.
+        header: number of header lines.
+        columns: number of columns of the first line, if checked.
+        expected: published number.
+        source: source of the published number.
     """
 
     field: str
@@ -62,7 +71,20 @@ class Count:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """A data set; ``folders`` below the data root are where a task looks, the first is where it is put."""
+    """A published data set.
+
+    Attributes:
+        name: its name.
+        title: description.
+        tasks: tasks that use it.
+        homepage: URL of its page.
+        license: its license.
+        license_notes: conditions of the license.
+        disk_bytes: size on disk, if known.
+        folders: folders below the data root where tasks look for it; downloads go to the first.
+        items: files to download.
+        counts: published numbers.
+    """
 
     name: str
     title: str
@@ -77,19 +99,19 @@ class DataSet:
 
     @property
     def by_hand(self) -> bool:
-        """Whether a part of it can be had by hand alone."""
+        """Whether a part must be downloaded manually."""
         return any(item.address is None for item in self.items)
 
     @property
     def download_bytes(self) -> int | None:
-        """Of all its items, where each is known."""
+        """Total size of its items; None if one is unknown."""
         known = [item.bytes for item in self.items]
         return None if None in known else sum(size for size in known if size is not None)
 
 
 @functools.cache
 def data_sets() -> dict[str, DataSet]:
-    """All of them by name, in the order of the names; what two packages have is the first one's."""
+    """Return all data sets by name, sorted; this repository has precedence over other packages."""
     found: dict[str, DataSet] = {}
     for folder in config_folders():
         for path in sorted((folder / "data").glob("*.yaml")):
@@ -98,7 +120,7 @@ def data_sets() -> dict[str, DataSet]:
 
 
 def data_set(name: str) -> DataSet:
-    """UserError for a name that does not exist."""
+    """Return the data set called ``name``; UserError if there is none."""
     if name not in data_sets():
         raise unknown_name("data set", name, data_sets())
     return data_sets()[name]
@@ -111,22 +133,22 @@ def _read(path: Path) -> DataSet:
         counts = [Count(**count) for count in fields.pop("counts")]
         return DataSet(name=path.stem, items=items, counts=counts, **fields)
     except (yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{path} does not describe a data set: {' '.join(str(error).split())}") from None
+        raise UserError(f"{path} is not a valid description of a data set: {' '.join(str(error).split())}") from None
 
 
 def chosen_root(named: str | None) -> Path | None:
-    """The data root that is named, or that of ``CAB_DATA``."""
+    """Return the named data root, or that of ``CAB_DATA``."""
     root = named or os.environ.get("CAB_DATA")
     return Path(root).expanduser() if root else None
 
 
 def how_to_get(name: str, data_root: Path | None) -> str:
-    """The first thing to do where a data set is missing, for the message that says so."""
+    """Return the command that downloads a data set, for error messages."""
     return f"cab data download {name} --data-root {'FOLDER' if data_root is None else shlex.quote(str(data_root))}"
 
 
 def readable_size(count: int) -> str:
-    """Bytes in the units of decimal prefixes, as publications give them.
+    """Format a number of bytes with a decimal unit.
 
     >>> readable_size(2_589_657)
     '2.6 MB'

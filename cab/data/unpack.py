@@ -1,4 +1,4 @@
-"""Archives of strangers, unpacked: files and folders alone, none outside, whole or not at all."""
+"""Unpack untrusted archives: no links, devices or paths outside the folder; completely or not at all."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ BROKEN = (EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAE
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Fill ``folder``, which is new, with the files of a ZIP or tar.
+    """Unpack a ZIP or tar archive into the new folder ``folder``.
 
     Raises:
-        ValueError: it is damaged, has a link, a device or a path that leads outside, or does not fit on the disk; no
-            folder is left then.
+        UserError: the archive is damaged, contains a link, a device or a path outside the folder, or does not fit on
+            the disk; the folder is deleted.
     """
     folder.mkdir(parents=True)
     try:
@@ -36,18 +36,18 @@ def unpack(archive: Path, folder: Path) -> None:
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, BROKEN):
-            raise UserError(f"{archive.name} is damaged ({' '.join(str(error).split())}): get it again") from None
+            raise UserError(f"{archive.name} is damaged ({' '.join(str(error).split())}): download it again") from None
         if isinstance(error, FileExistsError):
-            raise UserError(f"{archive.name} holds a path twice: it is not unpacked") from None
+            raise UserError(f"{archive.name} contains a path twice and was not unpacked") from None
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(f"no space left to unpack {archive.name} in {folder.parent}") from None
         if isinstance(error, OSError) and error.errno is None:  # of a decompressor
-            raise UserError(f"{archive.name} is damaged ({error}): get it again") from None
+            raise UserError(f"{archive.name} is damaged ({error}): download it again") from None
         raise
 
 
 def _files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """Name and content of each file, in the order of the archive."""
+    """Yield the name and content of each file, in the order of the archive."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as members:
             for entry in members.infolist():
@@ -67,32 +67,32 @@ def _files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def _not_plain(archive: Path, name: str) -> UserError:
-    return UserError(f"{archive.name} holds '{name}', a link or a device: it is not unpacked")
+    return UserError(f"{archive.name} contains '{name}', a link or a device, and was not unpacked")
 
 
 def _inside(archive: Path, name: str) -> PurePosixPath:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or not path.parts:
-        raise UserError(f"{archive.name} holds '{name}', a path that leads outside: it is not unpacked")
+        raise UserError(f"{archive.name} contains '{name}', a path outside the folder, and was not unpacked")
     return path
 
 
 def find_beside(folder: Path, pattern: str | None) -> Path:
-    """The folder that something of this name lies in, the highest where there are several; ``folder`` without one.
+    """Return the topmost folder that contains a file or folder matching ``pattern``; ``folder`` itself without one.
 
     Raises:
-        ValueError: there is none.
+        UserError: nothing matches.
     """
     if pattern is None:
         return folder
     found = sorted(folder.rglob(pattern), key=lambda path: (len(path.parts), path))
     if not found:
-        raise UserError(f"what was unpacked holds no {pattern}: it is another archive")
+        raise UserError(f"the archive does not contain {pattern}: it is a different archive")
     return found[0].parent
 
 
 def move_into(source: Path, folder: Path) -> None:
-    """Everything below ``source`` to the same place below ``folder``, in the place of what is there."""
+    """Move everything in ``source`` to the same path in ``folder``, replacing existing files."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted(source.iterdir()):
         target = folder / path.name

@@ -1,1 +1,1 @@
-"""Files and text on disk: the cache, checked folders, full disks, and text that is safe to print."""
+"""Cache, write checks, full disks, and text that is safe to print."""

@@ -1,4 +1,4 @@
-"""Prepared data on disk: made once for each content, whole or not at all, by one of any number of processes."""
+"""Cache of prepared data: each entry is built once, atomically, by one of any number of processes."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ T = TypeVar("T")
 
 
 def cache_root() -> Path:
-    """``$CAB_CACHE``, or ~/.cache/cab, or a temporary folder if there is no home directory that can be written.
+    """Return the cache folder: ``$CAB_CACHE``, ``~/.cache/cab``, or a temporary folder if neither can be used.
 
     Raises:
-        UserError: ``$CAB_CACHE`` cannot be written.
+        UserError: ``$CAB_CACHE`` is set but not writable.
     """
     named = os.environ.get("CAB_CACHE")
     try:
         folder = Path(named) if named else Path.home() / ".cache" / "cab"
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
-            raise PermissionError("it may not be written")
+            raise PermissionError("not writable")
     except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home directory
         if named:
             reason = getattr(error, "strerror", None) or str(error)
-            raise UserError(f"CAB_CACHE={named}: {reason}; name a folder that can be written") from error
+            raise UserError(f"CAB_CACHE={named} cannot be used: {reason}; set it to a writable folder") from error
         folder = Path(tempfile.gettempdir()) / f"cab-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 
 
 def prepared(kind: str, key: Mapping[str, Any], build: Callable[[Path], None]) -> Path:
-    """The folder that ``build`` fills for ``key``, made now if it is not there.
+    """Return the cached folder for ``key``, and build it first if necessary.
 
     Args:
-        kind: what it holds, as ``tts-features``: the first part of the folder's name.
-        key: all that the content depends on, as plain values: options, versions, checksums of the files read.
-        build: writes into the empty folder it is given. While it runs, other processes that want the same wait;
-            when it fails nothing stays behind.
+        kind: first part of the folder's name, such as ``tts-features``.
+        key: everything that the content depends on, as plain values: options, versions, checksums of the files read.
+        build: writes the content into the empty folder that it gets. Other processes that need the folder wait. If it
+            fails, the folder is deleted.
     """
     text = json.dumps(key, sort_keys=True, separators=(",", ":"))
     folder = cache_root() / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -69,13 +69,13 @@ def prepared(kind: str, key: Mapping[str, Any], build: Callable[[Path], None]) -
 
 
 def checksum(path: Path) -> str:
-    """SHA-256 of a file's content, 16 hexadecimal digits."""
+    """Return the first 16 hexadecimal digits of the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def checksums(paths: Sequence[Path]) -> dict[str, str]:
-    """Checksums by file name; content is read once for each (path, size, time of change)."""
+    """Return checksums by file name; a file is only read again if its path, size or modification time changes."""
     stats = [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
 
     def build(folder: Path) -> None:
@@ -88,5 +88,5 @@ def checksums(paths: Sequence[Path]) -> dict[str, str]:
 
 
 def progress(items: Iterable[T], title: str) -> Iterable[T]:
-    """The items, with a progress bar on stderr where that is a terminal."""
+    """Return the items, with a progress bar if stderr is a terminal."""
     return tqdm(items, desc=title, file=sys.stderr, disable=not sys.stderr.isatty(), leave=False)

@@ -1,4 +1,4 @@
-"""Errors of writing to disk."""
+"""Detect and report full disks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def is_full_disk(error: Exception) -> bool:
 
 @contextlib.contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """Raise UserError if the disk of ``folder`` fills up inside the block; without a record the run can resume."""
+    """Raise UserError if the disk of ``folder`` is full; no record is written then, so the run can resume."""
     try:
         yield
     except Exception as error:
         if is_full_disk(error):
             raise UserError(
-                f"no room left on the disk of {folder}: free some and run the same command again; "
-                "earlier results and checkpoints are whole"
+                f"no space left on the disk of {folder}; earlier results and checkpoints are intact. "
+                "Free some space and repeat the command"
             ) from error
         raise

@@ -1,4 +1,4 @@
-"""Folders that something is written into, checked before the work whose result it is."""
+"""Check output folders before the work starts."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from cab.errors import UserError
 
 
 def check_writable(folder: Path, option: str) -> None:
-    """UserError when nothing could be written into ``folder``, made if need be; makes nothing itself.
+    """Raise UserError if ``folder`` is not writable or could not be created; nothing is created.
 
     Args:
-        option: that names it, as in ``results_dir``.
+        folder: the output folder.
+        option: option that sets the folder, such as ``results_dir``, for the message.
     """
     try:
         for place in (folder, *folder.parents):
             if place.is_dir():
                 if not os.access(place, os.W_OK | os.X_OK):
-                    raise UserError(f"{option}: no leave to write in {place}; name another folder")
+                    raise UserError(f"{option}: {place} is not writable; name another folder")
                 return
             if place.exists() or place.is_symlink():
-                raise UserError(f"{option}: {place} is not a folder; name another")
+                raise UserError(f"{option}: {place} is not a folder; name another folder")
     except (OSError, ValueError) as error:
         if isinstance(error, UserError):
             raise

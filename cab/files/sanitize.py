@@ -1,4 +1,4 @@
-"""Text of other people's files and commands, fit for a page, a table, a terminal and a spreadsheet."""
+"""Sanitize untrusted text for HTML pages, tables, terminals and spreadsheets."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def sanitize_text(value: object) -> str:
-    """``value`` as text that XML, UTF-8 and a terminal take: control and broken characters become U+FFFD.
+    """Return ``value`` as text that is valid in XML, UTF-8 and a terminal; other characters become U+FFFD.
 
-    Result files come from other people's jobs; a name in them may hold anything that JSON can spell.
+    Names in result files can contain anything that JSON can encode.
     """
     text = str(value)
     if text.isprintable():
@@ -22,11 +22,9 @@ def sanitize_text(value: object) -> str:
 
 
 def sanitize_csv_cell(value: object) -> object:
-    """``value``; a text printable, and after a quote where a spreadsheet would run it.
+    """Sanitize text, and put a quote before text that a spreadsheet would execute as a formula.
 
-    It would run what begins like a formula and is no number.
-
-    >>> csv_cell("=HYPERLINK(1)"), csv_cell("-0.5"), csv_cell("abc")
+    >>> sanitize_csv_cell("=HYPERLINK(1)"), sanitize_csv_cell("-0.5"), sanitize_csv_cell("abc")
     ("'=HYPERLINK(1)", '-0.5', 'abc')
     """
     if not isinstance(value, str):
@@ -42,14 +40,14 @@ def sanitize_csv_cell(value: object) -> object:
 
 
 def sanitize_table(table: pd.DataFrame) -> pd.DataFrame:
-    """``table`` with :func:`sanitize_csv_cell` of every text in it and of the names of its columns."""
+    """Apply :func:`sanitize_csv_cell` to all texts and column names of a table."""
     texts = table.select_dtypes(include=["object", "string"]).columns
     safe = table.assign(**{name: table[name].map(sanitize_csv_cell, na_action="ignore") for name in texts})
     return safe.rename(columns={name: sanitize_csv_cell(name) for name in table.columns})
 
 
 def listed(names: Iterable[str], *, shown: int = 3) -> str:
-    """Return the first ``shown`` names, and how many more there are.
+    """Return the first ``shown`` names, and the number of the others.
 
     >>> listed(["a", "b", "c", "d"])
     'a, b, c and 1 more'

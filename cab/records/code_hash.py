@@ -1,7 +1,7 @@
-"""Hash the code of an attention: what its module and the modules that it imports compute, not how they are written.
+"""Hash the code of an attention: its module and the modules that it imports.
 
-Comments, docstrings, layout and the names of modules do not count, so a rewritten sentence or a moved file leaves every
-hash as it was. Modules are found by reading import statements; nothing is imported.
+Comments, docstrings, layout and module names are ignored, so rewording a docstring or moving a file does not change a
+hash. Modules are found by reading import statements; nothing is imported.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ATTENTION = "cab.attention"
-"""The base class of every attention."""
+"""Module of the base class of attentions."""
 NOT_COMPUTING = ("cab", "cab.errors", "cab.registry.registries")
-"""Modules that provide names and messages only; their content never changes an output."""
+"""Modules that only provide names and messages, and are excluded."""
 
 
 class Import(NamedTuple):
     """One name that a file imports.
 
     Attributes:
-        module: dotted name of the module, absolute.
-        name: what is taken from it; empty for the module itself.
-        bound: the name in the importing file.
+        module: absolute dotted name of the module.
+        name: imported name; empty for the module itself.
+        bound: name in the importing file.
     """
 
     module: str
@@ -37,20 +37,30 @@ class Import(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The content of a file: the digest of everything but its import statements, and its imports."""
+    """Content of a file.
+
+    Attributes:
+        digest: digest of everything except import statements.
+        imports: imported names.
+    """
 
     digest: str
     imports: tuple[Import, ...]
 
 
 def attention_hash(qualname: str, file: Path, module: str | None) -> str:
-    """Return the hash of the class ``qualname`` in ``file``: that file and everything it imports, transitively.
+    """Return the hash of a class: of its file and, transitively, of the files that it imports.
 
-    Modules of `cab`, of packages that provide attentions, and of the class's own package count; for a file outside any
-    package (``module`` None), so do the files in its folder.
+    Imports from `cab`, from packages that provide attentions and from the class's own package are included.
+
+    Args:
+        qualname: qualified name of the class.
+        file: file that defines it.
+        module: name of its module; None for a file outside a package, which can import from its folder.
 
     Raises:
-        OSError, SyntaxError: if a file cannot be read.
+        OSError: a file cannot be read.
+        SyntaxError: a file is not valid Python.
     """
     packages = _attention_packages() | ({module.partition(".")[0]} if module else set())
     folder = None if module else file.parent
@@ -72,7 +82,7 @@ def checks_hash() -> str:
 
 
 def _closure(files: Iterable[Path], packages: frozenset[str], folder: Path | None) -> list[Path]:
-    """``files`` and every file that they import, transitively; the first stays first."""
+    """Return ``files`` and all files that they import, transitively, in order of discovery."""
     found: dict[Path, None] = {}
     waiting = list(files)
     while waiting:
@@ -84,7 +94,7 @@ def _closure(files: Iterable[Path], packages: frozenset[str], folder: Path | Non
 
 
 def _digest(file: Path, packages: frozenset[str], folder: Path | None) -> str:
-    """The digest of a file with its imports: each names the content that it is taken from, wherever that is stored."""
+    """Return the digest of a file and its imports, which are identified by the content of the imported file."""
     source = _read(file)
     imports = []
     for module, name, bound in source.imports:
@@ -97,14 +107,14 @@ def _digest(file: Path, packages: frozenset[str], folder: Path | None) -> str:
 
 
 def _targets(item: Import, packages: frozenset[str], folder: Path | None) -> Iterator[Path]:
-    """The files behind ``from module import name``: those of ``module``, and of ``module.name`` if it is a module."""
+    """Yield the files of ``from module import name``: of ``module``, and of ``module.name`` if it is a module."""
     for name in (item.module, f"{item.module}.{item.name}" if item.name else ""):
         if name and name not in NOT_COMPUTING:
             yield from _files_of(name, packages, folder)
 
 
 def _files_of(name: str, packages: frozenset[str], folder: Path | None) -> Iterator[Path]:
-    """The file of a module that counts: one in ``folder``, or one of ``packages``."""
+    """Yield the file of a module, if it is in ``folder`` or in one of ``packages``."""
     top, *below = name.split(".")
     places = [] if folder is None else [folder.joinpath(top, *below)]
     if top in packages:
@@ -122,7 +132,7 @@ def _files_of(name: str, packages: frozenset[str], folder: Path | None) -> Itera
 
 @functools.cache
 def _place_of(top: str) -> tuple[str | None, tuple[str, ...]]:
-    """The file and the folders of a package."""
+    """Return the file and the folders of a package."""
     spec = importlib.util.find_spec(top)
     return (spec.origin, tuple(spec.submodule_search_locations or ())) if spec else (None, ())
 
@@ -132,7 +142,7 @@ def _read(file: Path) -> Source:
 
 
 def _package_of(file: Path) -> str:
-    """The dotted name of the package that contains ``file``, from which relative imports start."""
+    """Return the dotted name of the package that contains ``file``, for relative imports."""
     names = []
     folder = file.parent
     while (folder / "__init__.py").is_file():
@@ -144,7 +154,7 @@ def _package_of(file: Path) -> str:
 @functools.cache
 def _parsed(source: bytes, package: str) -> Source:
     collects = gc.isenabled()
-    gc.disable()  # the tree is many objects and no garbage: collecting takes as long as parsing
+    gc.disable()  # collection takes as long as parsing, and the tree has no garbage
     try:
         tree = ast.parse(source)
         imports = dict.fromkeys(item for node in ast.walk(tree) for item in _imported(node, package))
@@ -166,12 +176,12 @@ def _imported(node: ast.AST, package: str) -> Iterator[Import]:
 
 
 def _content(part: Any) -> Any:
-    """A part of a syntax tree as tuples, equal in every version of Python: no positions, docstrings or imports."""
+    """Return a syntax tree as tuples that do not depend on the Python version, positions, docstrings and imports."""
     if isinstance(part, list):
         return tuple(_content(item) for item in part if not _is_ignored(item))
     if not isinstance(part, ast.AST):
         return part
-    if isinstance(part, ast.JoinedStr):  # Python 3.12 alone has an empty text at the end of a nested format
+    if isinstance(part, ast.JoinedStr):  # only Python 3.12 has an empty string at the end of a nested format
         part = ast.JoinedStr([value for value in part.values if getattr(value, "value", None) != ""])
     fields = ((name, getattr(part, name, None)) for name in part._fields if name not in ("ctx", "kind", "type_comment"))
     return type(part).__name__, *(
@@ -180,7 +190,7 @@ def _content(part: Any) -> Any:
 
 
 def _is_ignored(item: Any) -> bool:
-    """Whether a statement is a docstring or an import."""
+    """Return whether a statement is a docstring or an import."""
     if isinstance(item, ast.Import | ast.ImportFrom):
         return True
     is_text = isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant)
@@ -188,5 +198,5 @@ def _is_ignored(item: Any) -> bool:
 
 
 def _joined(parts: Iterable[str]) -> str:
-    """16 hexadecimal digits."""
+    """Return the first 16 hexadecimal digits of the SHA-256 of the joined parts."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

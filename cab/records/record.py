@@ -1,7 +1,6 @@
-"""The record of a run: its schema, how one is made, and the only way to read one.
+"""Records of runs: one immutable JSON file per run.
 
-A record is one JSON file, written to a temporary name and renamed, and never edited: a folder can be shared by many
-jobs with no lock, and holds no half a record of ours.
+Records are written atomically and never edited, so many jobs can share a folder without a lock.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from cab.metric import Metric
 from cab.records.schema import LATER, SCHEMA, check_content, check_hash, with_checksum
 
 CELL = ("task", "dataset", "config_variant", "backbone", "pattern", "attention", "preset", "seed")
-"""What one run measures; ``config_variant`` tells apart runs of one data set, as univariate and multivariate."""
+"""Keys of a cell; ``config_variant`` distinguishes variants of a data set, such as univariate and multivariate."""
 COMPARISON_KEY = CELL[:4]
-"""Where attentions are compared: their metrics of one place measure the same thing."""
+"""Keys whose values must be equal for the metrics of two attentions to be comparable."""
 
 
 class Status(StrEnum):
-    """What became of a run: a score, out of memory, a loss that is no number, or an error."""
+    """Status of a run: it has a score, ran out of memory, had a NaN or inf loss, or failed with an error."""
 
     FINISHED = "finished"
     OOM = "oom"
@@ -40,22 +39,22 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a run took; None where it is not known.
+    """Cost of a run; None for unknown values.
 
     Attributes:
-        params: parameters of the network.
-        steps: optimiser steps that were made.
-        processes: that trained together.
-        best_step: the step whose weights were scored, when validation chose them; else 0.
-        train_seconds: of training, over all processes of a run that was cut.
-        wall_seconds: of training and evaluation.
-        cpu_seconds: processor time of training and evaluation, of the process that writes the record and those that
-            it started; None for a run that was cut.
-        load: of the machine, as a share of its cores, the mean of start and end. Above 1 others took their part of
-            the seconds.
-        peak_memory_bytes: as ``peak_memory_kind`` measures it.
-        peak_memory_kind: the device's allocator, or the resident set of the process.
-        expected_gpu_hours: of one GPU, by configs/costs.csv: beside what was measured, Table 15's in preset `paper`.
+        params: number of parameters of the network.
+        steps: number of optimizer steps.
+        processes: number of processes that trained together.
+        best_step: step of the evaluated weights, if validation selected them; else 0.
+        train_seconds: wall time of training, including the time before an interruption.
+        wall_seconds: wall time of training and evaluation.
+        cpu_seconds: CPU time of training and evaluation, of the process that writes the record and its children; None
+            for a run that was interrupted.
+        load: load of the machine as a fraction of its cores, mean of start and end. Above 1, other processes slowed
+            the run down.
+        peak_memory_bytes: peak memory.
+        peak_memory_kind: how it was measured: CUDA allocator, or resident set of the process.
+        expected_gpu_hours: expected hours on one GPU according to configs/costs.csv (Table 15 in preset `paper`).
     """
 
     params: int | None = None
@@ -73,23 +72,23 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class RunMetadata:
-    """What is known of a run whatever becomes of it.
+    """Metadata of a run that does not depend on its outcome.
 
     Attributes:
         hash: name of the run, see :func:`cell_hash`.
-        cell: the values of :data:`CELL`.
-        task_version: of the task's protocol.
-        config: the whole resolved configuration.
-        engine: what trains.
-        command: the command line that runs this cell alone.
-        versions: of Python and packages.
-        revision: ``commit``, and whether the files are ``dirty``.
-        hardware: the machine; empty where it is not known.
-        data: what identifies the data; empty where they were not read.
-        started: when, in UTC (ISO 8601).
-        attention_code: hash of the code of the attention under test; empty where it is not known.
-        verified: whether that code had passed `cab verify` in the pattern under test; None where that is not known.
-        weights_reused_from: hash of the cell that trained this network; empty for a run of its own.
+        cell: values of :data:`CELL`.
+        task_version: version of the task's evaluation protocol.
+        config: complete resolved configuration.
+        engine: name of the training engine.
+        command: command line that runs this cell alone.
+        versions: versions of Python and packages.
+        revision: ``commit``, and whether the working tree was ``dirty``.
+        hardware: description of the machine; empty if unknown.
+        data: fingerprint of the data; empty if the data were not read.
+        started: start time in UTC (ISO 8601).
+        attention_code: hash of the code of the attention under test; empty if unknown.
+        verified: whether this code had passed `cab verify` in the pattern under test; None if unknown.
+        weights_reused_from: hash of the cell whose run trained this network; empty if it was trained in this run.
     """
 
     hash: str
@@ -110,15 +109,18 @@ class RunMetadata:
 
 @dataclass(frozen=True, kw_only=True)
 class Record(RunMetadata):
-    """A run and what became of it.
+    """Record of a run.
 
     Attributes:
-        ended: when it had its score or failed, in UTC (ISO 8601).
-        error: of a run without a score: the error's type and its first line, else empty.
-        step: where training failed, if that is known.
-        baselines: the same metrics of trivial answers, by the baseline's name.
+        status: status of the run.
+        ended: end time in UTC (ISO 8601).
+        error: type and first line of the error of a run without a score; else empty.
+        step: step at which training failed, if known.
+        metrics: metrics of the task; values are None for a run without a score.
+        baselines: metrics of trivial baselines, by the name of the baseline.
         history: entries with ``step``, ``loss`` and ``validation``, in nats.
-        engine_facts: what else the engine has to say of itself.
+        cost: cost of the run.
+        engine_facts: additional information from the engine.
     """
 
     status: Status
@@ -142,7 +144,7 @@ class Record(RunMetadata):
         cost: Cost,
         engine_facts: Mapping[str, Any],
     ) -> Record:
-        """The record of a run with a score."""
+        """Create the record of a run with a score."""
         return cls(
             **vars(about),
             status=Status.FINISHED,
@@ -165,7 +167,7 @@ class Record(RunMetadata):
         cost: Cost,
         metrics: Iterable[Metric],
     ) -> Record:
-        """The record of a run without a score: every metric as declared, without a value."""
+        """Create the record of a run without a score; its metrics have no values."""
         assert status is not Status.FINISHED
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         words = ": ".join([type(error).__name__, *lines[:1]])
@@ -174,10 +176,14 @@ class Record(RunMetadata):
 
     @classmethod
     def read(cls, path: Path) -> Record:
-        """The record at ``path``; UserError, in one line, when that is not a whole record of this schema."""
+        """Read the record at ``path``.
+
+        Raises:
+            UserError: the file is not a complete, unmodified record of this schema.
+        """
         try:
-            if path.exists() and not path.is_file():  # a pipe would never end
-                raise UserError(f"{path} is not a file, as a record is")
+            if path.exists() and not path.is_file():  # reading a pipe would block
+                raise UserError(f"{path} is not a file; name a <hash>.json of a results folder")
             text = path.read_text(encoding="utf-8")
             content = json.loads(text)
         except FileNotFoundError:
@@ -189,19 +195,19 @@ class Record(RunMetadata):
         try:
             str(path).encode()
             record = cls._parsed(content)
-            if "\\u" in text:  # JSON can spell halves of characters, which no table can hold
+            if "\\u" in text:  # JSON can encode lone surrogates, which are not valid text
                 json.dumps([content["cell"], content["metrics"]], ensure_ascii=False).encode()
         except UnicodeError:
-            raise UserError(f"{path} holds text that is not Unicode; run the cell again") from None
+            raise UserError(f"{path} contains text that is not valid Unicode; run the cell again") from None
         except KeyError as error:
-            raise UserError(f"{path} lacks {error.args[0]}; run the cell again") from None
+            raise UserError(f"{path} has no field {error.args[0]}; run the cell again") from None
         except (AttributeError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise _unreadable(path, error) from None
         return record
 
     @classmethod
     def _parsed(cls, content: Mapping[str, Any]) -> Record:
-        """KeyError, TypeError or ValueError for what is not as :meth:`write` writes it."""
+        """Parse JSON content; KeyError, TypeError or ValueError if it was not written by :meth:`write`."""
         parts = {name: content[name] for name in _FIELDS if name in content or name not in LATER}
         status = Status(parts["status"])
         check_content(content, CELL)
@@ -209,7 +215,7 @@ class Record(RunMetadata):
         return cls(**{**parts, "status": status, "metrics": metrics, "cost": Cost(**parts["cost"])})
 
     def write(self, results_dir: Path) -> Path:
-        """Write the record whole or not at all; it replaces an earlier one of the same hash."""
+        """Write the record atomically, replacing an earlier one with the same hash, and return its path."""
         check_hash(self.hash)
         path = record_path(results_dir, self.hash)
         content = {"schema": SCHEMA, **vars(self)}
@@ -234,30 +240,30 @@ _FIELDS = [part.name for part in dataclasses.fields(Record)]
 
 
 def _unreadable(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path} is not a whole result record ({first_line(error)}); run the cell again")
+    return UserError(f"{path} is not a valid result record ({first_line(error)}); run the cell again")
 
 
 def _finite(values: Mapping[str, float | None]) -> dict[str, float | None]:
-    """What is no finite number is None, as JSON has no other."""
+    """Replace NaN and infinity by None, since JSON cannot represent them."""
     return {name: value if value is not None and math.isfinite(value) else None for name, value in values.items()}
 
 
 def now() -> str:
-    """The time in UTC (ISO 8601), to the second."""
+    """Return the current time in UTC (ISO 8601), to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def cell_hash(identity: Mapping[str, Any]) -> str:
-    """The name of a run: 16 hexadecimal digits of the SHA-256 of what its cell is."""
+    """Return the name of a run: the first 16 hexadecimal digits of the SHA-256 of its cell's identity."""
     canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 def record_path(results_dir: Path, digest: str) -> Path:
-    """Where the record called ``digest`` lies; logs, checkpoints and pictures are in the folder beside it."""
+    """Return the path of the record ``digest``; the folder of the same name has its logs, checkpoints and plots."""
     return results_dir / f"{digest}.json"
 
 
 def weights_path(results_dir: Path, digest: str) -> Path:
-    """The weights that a finished run was scored with: a state dict of the backbone, to read with ``torch.load``."""
+    """Return the path of the evaluated weights of a finished run: a state dict, to load with ``torch.load``."""
     return results_dir / digest / "weights.pt"

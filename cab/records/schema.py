@@ -1,4 +1,4 @@
-"""What the JSON of a record may hold: the kinds and ranges of its fields, and the checksum over all of them."""
+"""Validation of the JSON content of a record: types and ranges of its fields, and the checksum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cab.patterns import Pattern
 SCHEMA = 4
 LARGEST_SEED = 2**31 - 1
 LATER = ("attention_code", "verified", "weights_reused_from")
-"""Fields that older records of this schema lack."""
+"""Fields that are missing in older records of this schema."""
 
 _DEEPEST = 20
 _TEXTS = ("hash", "engine", "command", "started", "ended", "status", "error")
@@ -25,23 +25,23 @@ _COUNTS = ("params", "steps", "processes", "best_step", "peak_memory_bytes")
 
 
 def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
-    """``content`` as JSON will spell it, with its ``checksum``: who changes the file by hand breaks it."""
+    """Return ``content`` as JSON data with a ``checksum``, which detects manual edits of the file."""
     plain = json.loads(json.dumps(dict(content)))
     return plain | {"checksum": checksum_of(plain)}
 
 
 def checksum_of(content: Mapping[str, Any]) -> str:
-    """The SHA-256 of everything but the checksum, as JSON with sorted keys."""
-    said = {name: value for name, value in content.items() if name != "checksum"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    """Return the SHA-256 of all other fields, as JSON with sorted keys."""
+    others = {name: value for name, value in content.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(others, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def check_content(content: Mapping[str, Any], cell_names: Iterable[str]) -> None:
-    """KeyError, TypeError or ValueError for what is not as a run writes it; the checksum is looked at last."""
+    """Raise KeyError, TypeError or ValueError if a run did not write this content; the checksum is compared last."""
     for names, kind in ((_TEXTS, str), (_MAPPINGS, dict), (("metrics", "history"), list)):
         for name in names:
             if not isinstance(content[name], kind):
-                raise TypeError(f"{name} is {content[name]!r:.40}")
+                raise TypeError(f"{name} has the wrong type: {content[name]!r:.40}")
     check_hash(content["hash"])
     _check_cell(content["cell"], cell_names)
     _check_count("task_version", content["task_version"])
@@ -49,9 +49,9 @@ def check_content(content: Mapping[str, Any], cell_names: Iterable[str]) -> None
         _check_count("step", content["step"])
     for name in ("attention_code", "weights_reused_from"):
         if not isinstance(content.get(name, ""), str):
-            raise TypeError(f"{name} is {content[name]!r:.40}, no text")
+            raise TypeError(f"{name} is not text: {content[name]!r:.40}")
     if not isinstance(content.get("verified"), bool | None):
-        raise TypeError(f"verified is {content['verified']!r:.40}, none of true, false and null")
+        raise TypeError(f"verified is not true, false or null: {content['verified']!r:.40}")
     for name in ("started", "ended"):
         datetime.datetime.fromisoformat(content[name])
     if not isinstance(content["revision"]["commit"], str):
@@ -69,41 +69,41 @@ def check_content(content: Mapping[str, Any], cell_names: Iterable[str]) -> None
     for name in _MAPPINGS:
         _check_depth(name, content[name], _DEEPEST)
     if content["checksum"] != checksum_of(content):
-        raise ValueError("its content was changed after it was written: the checksum does not fit")
+        raise ValueError("it was changed after it was written: the checksum does not match")
 
 
 def check_hash(digest: str) -> None:
-    """UserError for what cannot be the name of a record's file."""
+    """Raise UserError if ``digest`` is not a valid name of a record."""
     if not re.fullmatch(r"[A-Za-z0-9_-]+", digest):
-        raise UserError(f"{digest!r:.60} is not the hash of a cell: letters and digits")
+        raise UserError(f"{digest!r:.60} is not the hash of a cell, which has letters and digits only")
 
 
 def _check_cell(cell: Mapping[str, Any], names: Iterable[str]) -> None:
     _check_count("seed", cell["seed"])
     if cell["seed"] > LARGEST_SEED:
-        raise ValueError(f"seed is {cell['seed']!r:.40}")
+        raise ValueError(f"seed {cell['seed']!r:.40} is larger than {LARGEST_SEED}")
     for name in names:
         if name == "seed":
             continue
         if not isinstance(cell[name], str):
-            raise TypeError(f"{name} is {cell[name]!r:.40}, no text")
+            raise TypeError(f"{name} is not text: {cell[name]!r:.40}")
         if not cell[name] and name != "config_variant":
             raise ValueError(f"{name} is empty")
     if cell["pattern"] not in tuple(Pattern):
-        raise ValueError(f"pattern is {cell['pattern']!r:.40}, none of {' '.join(Pattern)}")
+        raise ValueError(f"pattern {cell['pattern']!r:.40} is not one of {' '.join(Pattern)}")
 
 
 def _check_metric(metric: Mapping[str, Any], *, has_score: bool) -> None:
     name, value, length = metric["name"], metric.get("value"), metric.get("at_length")
     if not (isinstance(name, str) and isinstance(metric["unit"], str)):
-        raise TypeError(f"metric {metric!r:.60}: a name or unit that is no text")
+        raise TypeError(f"metric {metric!r:.60}: its name and unit must be text")
     if not (isinstance(metric["higher_is_better"], bool) and isinstance(metric.get("primary", True), bool)):
-        raise TypeError(f"metric {metric!r:.60}: higher_is_better and primary are true or false")
+        raise TypeError(f"metric {metric!r:.60}: higher_is_better and primary must be true or false")
     _check_number(f"the value of {name}", value)
     if value is not None and not has_score:
         raise ValueError(f"the value of {name} is {value!r:.40}, in a run without a score")
     if not (length is None or (type(length) is int and length > 0)):
-        raise TypeError(f"the length of {name} is {length!r:.40}")
+        raise TypeError(f"the length of {name} is not a positive integer: {length!r:.40}")
 
 
 def _check_cost(cost: Mapping[str, Any]) -> None:
@@ -112,31 +112,31 @@ def _check_cost(cost: Mapping[str, Any]) -> None:
             continue
         if name == "peak_memory_kind":
             if not isinstance(value, str):
-                raise TypeError(f"{name} is {value!r:.40}, no text")
+                raise TypeError(f"{name} is not text: {value!r:.40}")
             continue
-        _check_number(f"{name}, a cost,", value)
+        _check_number(f"cost {name}", value)
         if value < 0 or (name in _COUNTS and type(value) is not int):
-            raise ValueError(f"{name}, a cost, is {value!r:.40}")
+            raise ValueError(f"cost {name} is {value!r:.40}, which is negative or not an integer")
 
 
-def _check_count(what: str, value: Any) -> None:
+def _check_count(field: str, value: Any) -> None:
     if type(value) is not int or value < 0:
-        raise TypeError(f"{what} is {value!r:.40}, no whole number from 0")
+        raise TypeError(f"{field} is not a non-negative integer: {value!r:.40}")
 
 
-def _check_number(what: str, value: Any) -> None:
-    """TypeError or ValueError for what is neither None nor a finite number that a float can hold."""
+def _check_number(field: str, value: Any) -> None:
+    """Raise TypeError or ValueError unless ``value`` is None or a finite number in the range of a float."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{what} is {value!r:.40}, no number")
+        raise TypeError(f"{field} is not a number: {value!r:.40}")
     if not (isinstance(value, int) and abs(value) < 2**63) and not math.isfinite(value):
-        raise ValueError(f"{what} is {value!r:.40}, not finite")
+        raise ValueError(f"{field} is not finite: {value!r:.40}")
 
 
-def _check_depth(what: str, value: Any, left: int) -> None:
+def _check_depth(field: str, value: Any, left: int) -> None:
     if not left:
-        raise ValueError(f"{what} is nested too deeply")
+        raise ValueError(f"{field} is nested too deeply")
     if isinstance(value, (dict, list)):
         for part in value.values() if isinstance(value, dict) else value:
-            _check_depth(what, part, left - 1)
+            _check_depth(field, part, left - 1)

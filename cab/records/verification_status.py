@@ -1,4 +1,4 @@
-"""Whether the attention behind a number was verified, and how a table says so."""
+"""Mark attentions in tables of results whose code has not passed `cab verify`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 UNVERIFIED_MARK = "†"
-"""Stands behind the name of an attention that was not verified."""
-LEGEND = f"{UNVERIFIED_MARK} its code had not passed `cab verify` in this pattern"
+"""Follows the name of an unverified attention."""
+LEGEND = f"{UNVERIFIED_MARK} not verified: the code had not passed `cab verify` in this pattern"
 _VERDICTS = ("no", "unknown", "yes")
-"""The worst first."""
+"""Ordered from worst to best."""
 
 
 def verdicts(results: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """By pattern and name: ``no`` where a run was not verified, ``unknown`` where one does not say, or ``yes``."""
+    """Return the worst verdict of the runs of each (pattern, attention): ``no``, ``unknown`` or ``yes``."""
     found: dict[tuple[str, str], str] = {}
     rows = results[["pattern", "attention", "verified"]].itertuples(index=False, name=None)
     for pattern, attention, verified in dict.fromkeys(rows):
@@ -28,17 +28,17 @@ def verdicts(results: pd.DataFrame) -> dict[tuple[str, str], str]:
 
 
 def legend(results: pd.DataFrame) -> list[str]:
-    """What a reader must know of the names in a table of ``results``; of published numbers nothing is known."""
+    """Return notes on unverified names in a table of ``results``; published results are excluded."""
     found = verdicts(results[results["preset"] != PUBLISHED])
     unknown = _names(found, "unknown")
     lines = [LEGEND] if _names(found, "no") else []
-    return lines + ([f"not recorded whether their code had passed `cab verify`: {listed(unknown)}"] if unknown else [])
+    return lines + ([f"the results do not record whether these are verified: {listed(unknown)}"] if unknown else [])
 
 
 def _names(found: dict[tuple[str, str], str], verdict: str) -> list[str]:
-    return sorted({attention for (_, attention), said in found.items() if said == verdict})
+    return sorted({attention for (_, attention), each in found.items() if each == verdict})
 
 
 def mark_unverified(name: str, verdict: str) -> str:
-    """The name, with the sign of one that was not verified."""
+    """Return the name, with a dagger if the verdict is ``no``."""
     return f"{name} {UNVERIFIED_MARK}" if verdict == "no" else name

@@ -1,7 +1,6 @@
-"""Which attentions passed `cab verify` in which patterns: rows of a CSV file, each true of one state of the code.
+"""CSV file of the attention-pattern pairs that passed `cab verify`; a row holds for one state of the code.
 
-The rows of this project's own attentions are committed, `results/verified.csv`; what is verified elsewhere is
-remembered in the cache.
+Rows of this project's attentions are in `results/verified.csv`, all others in the cache.
 """
 
 from __future__ import annotations
@@ -32,15 +31,16 @@ QUICK, FULL = "quick", "full"
 
 @dataclass(frozen=True)
 class Row:
-    """An attention that passed in a pattern.
+    """An attention that passed the checks in a pattern.
 
     Attributes:
+        attention: name of the attention.
+        pattern: pattern.
         code_hash: hash of the attention's code, :func:`cab.records.code_hash.attention_hash`.
-        checks_hash: hash of the checks that it passed.
-        torch_version: version, as ``2.13``.
-        mode: ``quick`` or ``full``; neither measures time, which depends on the machine.
-        max_tokens_checked: tokens of the longest sequence that each group of checks looked at, as ``causality=4133
-        growth=8192``.
+        checks_hash: hash of the checks.
+        torch_version: major and minor version, such as ``2.13``.
+        mode: ``quick`` or ``full``; timing checks are excluded, since they depend on the machine.
+        max_tokens_checked: longest sequence of each group of checks, such as ``causality=4133 growth=8192``.
     """
 
     attention: str
@@ -53,12 +53,12 @@ class Row:
 
     @classmethod
     def of_today(cls, attention: str, pattern: str, code: str, *, quick: bool, reach: Mapping[str, int]) -> Row:
-        """The row of a pair that was held to the checks as they are, under the torch that is here."""
-        looked = " ".join(f"{group}={length}" for group, length in reach.items() if length)
-        return cls(attention, pattern, code, checks_hash(), torch_version(), QUICK if quick else FULL, looked)
+        """Create the row of a pair that passed the current checks with the installed version of torch."""
+        lengths = " ".join(f"{group}={length}" for group, length in reach.items() if length)
+        return cls(attention, pattern, code, checks_hash(), torch_version(), QUICK if quick else FULL, lengths)
 
     def holds(self, code: str, *, quick: bool) -> bool:
-        """Whether verifying this code today, in this form, would repeat what the row says."""
+        """Return whether the row is current for this code and mode, so that the checks need not be repeated."""
         same = (self.code_hash, self.checks_hash, self.torch_version) == (code, checks_hash(), torch_version())
         return same and (quick or self.mode == FULL)
 
@@ -68,15 +68,16 @@ COLUMNS = tuple(field.name for field in dataclasses.fields(Row))
 
 @functools.cache
 def torch_version() -> str:
-    """Major and minor, without importing it."""
+    """Return the major and minor version of torch, without importing it."""
     return ".".join(version("torch").split(".")[:2])
 
 
 def code_of(cls: type) -> str:
-    """The hash of the class's code; empty where no file has it, as in an interactive session.
+    """Return the hash of the class's code; empty if it is not in a file, as in an interactive session.
 
     Raises:
-        OSError, SyntaxError: a file that is no longer what was imported.
+        OSError: a file was deleted after its import.
+        SyntaxError: a file was changed after its import and is invalid.
     """
     return "" if "<locals>" in cls.__qualname__ else _code_of(cls.__module__, cls.__qualname__)
 
@@ -90,19 +91,19 @@ def _code_of(module: str, qualname: str) -> str:
 
 
 def is_verified(code: str, pattern: str) -> bool:
-    """Whether this code passed the whole suite in ``pattern`` with this torch: a row says so, committed or cached."""
-    said = (code, pattern, torch_version(), FULL)
+    """Return whether a row shows that this code passed the full checks in ``pattern`` with the installed torch."""
+    wanted = (code, pattern, torch_version(), FULL)
     rows = [row for path in (COMMITTED, remembered()) for row in read_rows(path)]
-    return bool(code) and any((row.code_hash, row.pattern, row.torch_version, row.mode) == said for row in rows)
+    return bool(code) and any((row.code_hash, row.pattern, row.torch_version, row.mode) == wanted for row in rows)
 
 
 def remembered() -> Path:
-    """Where `cab verify` notes what passed, unless it is told where."""
+    """Return the file in the cache to which `cab verify` writes rows by default."""
     return cache_root() / "verified.csv"
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a file; none where there is no file, or one of something else."""
+    """Return the rows of a file; empty if it does not exist or has other columns."""
     if not has_columns(path):
         return []
     with path.open(newline="", encoding="utf-8") as file:
@@ -110,7 +111,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def has_columns(path: Path) -> bool:
-    """Whether there is a file, and it begins as one of verifications does."""
+    """Return whether the file exists and has the columns of this table."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             return file.readline().strip() == ",".join(COLUMNS)
@@ -119,7 +120,7 @@ def has_columns(path: Path) -> bool:
 
 
 def note(path: Path, row: Row, *, passed: bool) -> None:
-    """Replace what the file says of a pair, unless that says more; a pair that did not pass has no row."""
+    """Replace the row of a pair unless the old row is current; remove it if the pair did not pass."""
     with FileLock(cache_root() / "verified.lock"):
         rows = {(old.attention, old.pattern): old for old in read_rows(path)}
         old = rows.pop((row.attention, row.pattern), row)
@@ -129,7 +130,7 @@ def note(path: Path, row: Row, *, passed: bool) -> None:
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Write the file whole or not at all, by attention and pattern."""
+    """Write the file atomically, sorted by attention and pattern."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".tmp")
     with os.fdopen(handle, "w", newline="", encoding="utf-8") as file:

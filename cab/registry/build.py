@@ -1,4 +1,4 @@
-"""Build attentions and backbones by name; every mistake is found here, before any data is read."""
+"""Build attentions and backbones by name; invalid names and options are rejected before any data is read."""
 
 from __future__ import annotations
 
@@ -28,12 +28,19 @@ def build_attention(
     layer_position: LayerPosition = SINGLE_LAYER,
     **options: Any,
 ) -> Attention:
-    """The attention called ``name`` for one pattern; ``options`` are its constructor's keyword arguments.
+    """Build an attention for one pattern.
 
-    ``depth`` is where it will stand in a network, for the methods that depend on it.
+    Args:
+        name: registered name, or ``FILE.py:Class``.
+        pattern: attention pattern.
+        embed_dim: width of the inputs and outputs; a multiple of ``num_heads``.
+        num_heads: number of heads.
+        dropout: dropout probability of the attention weights.
+        layer_position: position among the network's attention layers, for methods that depend on it.
+        options: other keyword arguments of the constructor.
 
     Raises:
-        ValueError: unknown name, a pattern or option it does not have, or dimensions that do not fit.
+        UserError: the name is unknown, the pattern or an option is not supported, or the dimensions are invalid.
     """
     return make_attention(
         AttentionSpec(name, options),
@@ -55,7 +62,10 @@ def make_attention(
     layer_position: LayerPosition = SINGLE_LAYER,
     allow_unsound: bool = False,
 ) -> Attention:
-    """:func:`build_attention` from a spec; ``allow_unsound`` admits patterns that only published runs used."""
+    """Build an attention from a spec; see :func:`build_attention`.
+
+    ``allow_unsound`` allows patterns that are registered as ``unsound``, for layers outside the test.
+    """
     check_attention(spec, pattern, allow_unsound=allow_unsound)
     cls = ATTENTIONS.get(spec.name).cls
     given = {"layer_position": layer_position} if "layer_position" in inspect.signature(cls).parameters else {}
@@ -63,14 +73,14 @@ def make_attention(
 
 
 def check_attention(spec: AttentionSpec, pattern: Pattern, *, allow_unsound: bool = False) -> None:
-    """UserError when the attention does not exist, does not serve ``pattern`` or lacks an option."""
+    """Raise UserError if the attention does not exist, or does not support ``pattern`` or an option."""
     entry = ATTENTIONS.get(spec.name)
     allowed = entry.patterns + (entry.unsound if allow_unsound else ())
     if pattern not in allowed:
         others = [other.name for other in ATTENTIONS if pattern in other.patterns]
         raise UnsupportedError(
-            f"attention '{spec.name}' does not support pattern {pattern}; it supports "
-            f"{' '.join(entry.patterns)}. For {pattern} choose one of: {', '.join(others)}"
+            f"attention '{spec.name}' does not support pattern {pattern} (supported: "
+            f"{' '.join(entry.patterns)}). For {pattern} choose one of: {', '.join(others)}"
         )
     entry.check_options(spec.options, "attention")
 
@@ -83,16 +93,17 @@ def build_backbone(
     other_attention: str | Mapping[str, Any] = "vanilla",
     **options: Any,
 ) -> Backbone:
-    """The backbone called ``name`` with ``attention`` in its slots of ``pattern``.
+    """Build a backbone with ``attention`` in its attention layers of ``pattern``.
 
     Args:
-        attention: a name, or a mapping of ``name`` and its options.
-        pattern: the pattern under test; the backbone must have a slot of it.
-        elsewhere: what fills the other slots: a name, or a mapping from pattern to name.
-        options: the backbone's keyword arguments.
+        name: registered name.
+        attention: name, or mapping of ``name`` and options. ``none`` removes the attention from these layers.
+        pattern: pattern under test; the backbone must have an attention layer of it.
+        other_attention: attention in all other layers: a name, or a mapping from pattern to name.
+        options: other keyword arguments of the constructor.
 
     Raises:
-        ValueError: an unknown name, pattern or option, or no slot of the pattern.
+        UserError: a name, pattern or option is invalid, or the backbone has no attention layer of the pattern.
     """
     pattern = Pattern.parse(pattern)
     spec = parse_spec(attention)
@@ -108,14 +119,16 @@ def build_backbone(
 
 
 def check_slot(backbone: str, pattern: Pattern, slots: set[Pattern]) -> None:
-    """UserError when ``pattern`` is not among the backbone's ``slots``."""
+    """Raise UserError if ``pattern`` is not among the patterns of the backbone's attention layers (``slots``)."""
     if pattern not in slots:
         has = " ".join(p for p in Pattern if p in slots)
-        raise UnsupportedError(f"backbone '{backbone}' has no slot of pattern {pattern}; it has {has}")
+        raise UnsupportedError(
+            f"backbone '{backbone}' has no attention layer with pattern {pattern} (supported: {has})"
+        )
 
 
 class _WithoutValues(TorchFunctionMode):
-    """Leaves out ``normal_``: on the meta device it would import torch's compiler, as long as torch itself takes."""
+    """Skip ``normal_``, which imports torch's compiler on the meta device and takes as long as ``import torch``."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -128,14 +141,14 @@ class _WithoutValues(TorchFunctionMode):
 
 @contextlib.contextmanager
 def without_memory() -> Iterator[None]:
-    """Modules made inside are on the meta device: their names and shapes, and nothing else."""
+    """Create modules on the meta device inside the block: parameters have names and shapes, but no values."""
     with torch.device("meta"), _WithoutValues():
         yield
 
 
 @functools.cache
 def backbone_patterns(name: str) -> tuple[Pattern, ...]:
-    """The patterns of a backbone's slots, read from the network itself (built without memory)."""
+    """Return the patterns of a backbone's attention layers, from a network that is built without memory."""
     entry = BACKBONES.get(name)
     if entry.cls.all_layers_use_tested_pattern:
         return tuple(Pattern)
@@ -144,23 +157,23 @@ def backbone_patterns(name: str) -> tuple[Pattern, ...]:
         backbone = entry.cls(
             make_attention=AttentionFactory(Pattern.NS, vanilla, dict.fromkeys(Pattern, vanilla), make_attention)
         )
-    slots = {pattern for _, pattern in backbone.attention_layers()}
-    return tuple(pattern for pattern in Pattern if pattern in slots)
+    found = {pattern for _, pattern in backbone.attention_layers()}
+    return tuple(pattern for pattern in Pattern if pattern in found)
 
 
 def parse_spec(attention: str | Mapping[str, Any] | AttentionSpec) -> AttentionSpec:
-    """A name, or a mapping of ``name`` and options, as a spec."""
+    """Return the spec of a name, or of a mapping of ``name`` and options."""
     if isinstance(attention, AttentionSpec):
         return attention
     if isinstance(attention, str):
         return AttentionSpec(attention)
     if not isinstance(attention, Mapping) or "name" not in attention:
-        raise UserError(f"an attention is a name or a mapping with 'name', got {attention!r:.60}")
+        raise UserError(f"an attention must be a name or a mapping with 'name', got {attention!r:.60}")
     return AttentionSpec(attention["name"], {k: v for k, v in attention.items() if k != "name"})
 
 
 def parse_other_attention(other_attention: str | Mapping[str, Any]) -> dict[Pattern, AttentionSpec]:
-    """What fills the slots outside the test: one name for all, or one for each pattern (vanilla if unnamed)."""
+    """Return the spec per pattern of the attention outside the test, from one name or a mapping (default: vanilla)."""
     chosen = dict.fromkeys(Pattern, other_attention) if isinstance(other_attention, str) else other_attention
     specs = {Pattern.parse(pattern): parse_spec(attention) for pattern, attention in chosen.items()}
     for spec in specs.values():

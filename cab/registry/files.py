@@ -1,4 +1,4 @@
-"""Classes from a file that no package knows: ``path/to/file.py:Class``."""
+"""Load attention classes from a file: ``path/to/file.py:Class``."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from cab.registry.registries import ATTENTIONS, STANDALONE, AttentionEntry
 
 
 def entry_of_file(target: str) -> AttentionEntry:
-    """What is known of ``FILE.py:Class``: as its decorator says, or of a class without one that it may be any pattern.
+    """Return the registry entry of ``FILE.py:Class``; a class without decorator supports all patterns.
 
     Raises:
-        ValueError: as :func:`load_class`, or a class that no network can be built from.
+        UserError: as for :func:`load_class`, or the class is not a subclass of ``cab.Attention``.
     """
     cls = load_class(target)
     if not issubclass(cls, Attention):
-        raise UserError(f"{target} is no subclass of cab.Attention, from which networks are built")
+        raise UserError(f"{target} cannot be used in a network: derive it from cab.Attention")
     registered = ATTENTIONS.entry_of(cls)
     if registered is not None:
         return dataclasses.replace(registered, name=target)
@@ -37,15 +37,15 @@ def entry_of_file(target: str) -> AttentionEntry:
 
 
 def load_class(target: str) -> type[nn.Module]:
-    """The module class named by ``FILE.py:Class``; modules beside the file can be imported by it.
+    """Import the class ``FILE.py:Class``; the file can import other modules in its folder.
 
     Raises:
-        ValueError: no such file or class, a file that fails to import, or a class that is no ``nn.Module``.
+        UserError: the file or class does not exist, the import fails, or the class is not a subclass of ``nn.Module``.
     """
     file, _, name = target.rpartition(":") if ":" in target else (target, "", "")
     path = Path(file)
     if not path.is_file():
-        raise UserError(f"no file '{file}'; an attention is a registered name or FILE.py:Class")
+        raise UserError(f"file '{file}' does not exist; name a registered attention or FILE.py:Class")
     path = path.resolve()
     for entry in ATTENTIONS:  # a file of a registered package is imported under its own name, and only once
         if entry.place.file is not None and entry.place.file.resolve() == path:
@@ -61,7 +61,7 @@ def load_class(target: str) -> type[nn.Module]:
 
 
 def _imported(path: Path) -> ModuleType | None:
-    """The module that has been imported from the file already."""
+    """Return the module if the file is already imported."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if file and file.endswith(path.name) and Path(file).resolve() == path:
@@ -70,14 +70,14 @@ def _imported(path: Path) -> ModuleType | None:
 
 
 def _import(path: Path, shown: str) -> ModuleType:
-    """Import a file under a name that no other module has: a file called abc.py must not replace Python's own."""
+    """Import a file under a unique module name, so that a file abc.py does not replace the standard module."""
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None, "a file has a spec"
     assert spec.loader is not None, "a .py file has a loader"
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
-    sys.modules[name] = module  # dataclasses and pickles of the file look themselves up
+    sys.modules[name] = module  # required by dataclasses and pickle
     STANDALONE[name] = path
     try:
         spec.loader.exec_module(module)

@@ -1,8 +1,7 @@
-"""What a package registers, read from the text of its modules: nothing is imported to know a name.
+"""Read the names that a package registers from the source of its modules, without importing them.
 
-A decorator whose arguments are literals says all that there is to know of an entry but the class itself. A module
-that mentions a decorator in any other way (arguments that are computed, a loop, an alias, a class inside a function)
-cannot be read so, and is imported instead.
+A decorator with literal arguments defines the whole entry except for the class. A module that uses a decorator in any
+other way (computed arguments, a loop, an alias, a class inside a function) is imported instead.
 """
 
 from __future__ import annotations
@@ -20,7 +19,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Place:
-    """Where a class was written; file and line (of its first decorator) are known when it was read from the text."""
+    """Location of a class definition.
+
+    Attributes:
+        module: dotted name of the module.
+        qualname: qualified name of the class.
+        file: source file, if the class was found in the source.
+        line: line of its first decorator, if the class was found in the source.
+    """
 
     module: str
     qualname: str
@@ -30,7 +36,7 @@ class Place:
 
 @dataclass(frozen=True)
 class DecoratorCall:
-    """``@register_attention("abc", patterns="NS")`` on the class at ``place``."""
+    """A decorator such as ``@register_attention("abc", patterns="NS")`` on the class at ``place``."""
 
     place: Place
     args: tuple[Any, ...]
@@ -38,10 +44,10 @@ class DecoratorCall:
 
 
 def module_specs(name: str) -> Iterator[ModuleSpec]:
-    """The module ``name`` and all below it, packages before what they contain; none of them is imported.
+    """Yield the module ``name`` and all its submodules without importing them, packages before their contents.
 
     Raises:
-        ModuleNotFoundError: there is no such module.
+        ModuleNotFoundError: the module does not exist.
     """
     spec = importlib.util.find_spec(name)
     if spec is None:
@@ -58,10 +64,10 @@ def _with_submodules(spec: ModuleSpec) -> Iterator[ModuleSpec]:
 
 
 def decorator_calls(spec: ModuleSpec, decorator: str) -> list[DecoratorCall] | None:
-    """The uses of ``decorator`` in a module; None when the text does not tell.
+    """Return the uses of ``decorator`` in a module; None if they cannot be read from the source.
 
     Raises:
-        SyntaxError: in a module that mentions the decorator.
+        SyntaxError: a module that contains the decorator's name has invalid syntax.
     """
     if spec.origin is None or not spec.origin.endswith(".py"):
         return [] if spec.loader is None else None  # a folder without __init__.py; a compiled module
@@ -88,18 +94,18 @@ def decorator_calls(spec: ModuleSpec, decorator: str) -> list[DecoratorCall] | N
 
 
 def _name(function: ast.expr) -> str:
-    """``f`` of ``f`` and of ``cab.f``."""
+    """Return the name ``f`` for ``f`` and ``cab.f``."""
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
 
 
 def _literals(call: ast.Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call; ValueError when one is not a literal."""
+    """Return the arguments of a call; ValueError if one is not a literal."""
     args = tuple(ast.literal_eval(node) for node in call.args)
     kwargs = {}
     for keyword in call.keywords:
         if keyword.arg is None:
-            raise ValueError("**kwargs are no literal")
+            raise ValueError("**kwargs are not literal")
         kwargs[keyword.arg] = ast.literal_eval(keyword.value)
     return args, kwargs

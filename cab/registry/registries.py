@@ -1,8 +1,8 @@
-"""One registry for attentions, backbones and tasks; everything in it is found through entry points.
+"""Registries of attentions, backbones and tasks, filled through decorators and entry points.
 
-A package makes its classes known by decorating them and naming its module in an entry point of the group
-``cab.attentions``, ``cab.backbones`` or ``cab.tasks``, as this repository does. Names and what decorators say of them
-are read from the text (:mod:`cab.registry.index`); a module is imported when its class is used.
+A package registers classes with the decorators below, and names their module in an entry point of the group
+``cab.attentions``, ``cab.backbones`` or ``cab.tasks``. The decorators are read from the source
+(:mod:`cab.registry.index`); a module is imported when its class is used, and skipped with a warning if that fails.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cab.patterns import Pattern
 from cab.registry.index import Place, decorator_calls, module_specs
 from cab.registry.options import annotations_of, check_types
 
-if TYPE_CHECKING:  # named in strings alone, since cab.attention imports torch
+if TYPE_CHECKING:  # used in string annotations only, since cab.attention imports torch
     from cab.attention import Attention  # noqa: F401
     from cab.backbone import Backbone  # noqa: F401
     from cab.task import Task  # noqa: F401
@@ -35,12 +35,12 @@ C = TypeVar("C", bound=type)
 T = TypeVar("T")
 
 STANDALONE: dict[str, Path] = {}
-"""Modules that were imported from a file alone, and belong to no package."""
+"""Imported modules that do not belong to a package, with their files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry(Generic[T]):
-    """What is known of a registered class without importing it; ``imported`` once its module has run."""
+    """A registered class, which is imported on first use; ``imported`` is the class after that."""
 
     name: str
     paper: str
@@ -49,7 +49,7 @@ class Entry(Generic[T]):
 
     @functools.cached_property
     def cls(self) -> type[T]:
-        """The class; Unsupported when its module cannot be imported."""
+        """The class; UnsupportedError if its module cannot be imported."""
         if self.imported is not None:
             return self.imported
         try:
@@ -58,12 +58,12 @@ class Entry(Generic[T]):
             raise UnsupportedError(f"'{self.name}' ({self.origin}) cannot be imported: {_reason(error)}") from error
 
     def build(self, **arguments: Any) -> T:
-        """An object of the class."""
+        """Create an instance of the class."""
         return cast("Callable[..., T]", self.cls)(**arguments)
 
     @property
     def origin(self) -> str:
-        """File and line of the class, for `cab list`."""
+        """File and line of the class."""
         file, line = self.place.file, self.place.line
         if file is None:
             try:
@@ -76,7 +76,7 @@ class Entry(Generic[T]):
 
     @functools.cached_property
     def options(self) -> dict[str, Any]:
-        """Keyword arguments of the constructor that are the user's to set, with their defaults."""
+        """Keyword arguments of the constructor that users can set, with their defaults."""
         parameters = inspect.signature(self.cls).parameters.values()
         return {
             p.name: p.default
@@ -86,21 +86,21 @@ class Entry(Generic[T]):
 
     @property
     def reserved(self) -> frozenset[str]:
-        """Constructor arguments that the harness fills, never the user."""
+        """Constructor arguments that the benchmark sets."""
         return frozenset()
 
     def check_options(self, options: Mapping[str, Any], kind: str) -> None:
-        """UserError for an option that the class does not have, or a value that is not of its annotation."""
+        """Raise UserError for an unknown option, or a value that does not match the option's annotation."""
         for name in options:
             if name not in self.options:
                 known = ", ".join(sorted(self.options)) or "none"
-                raise UserError(f"{kind} '{self.name}' has no option '{name}'. It has: {known}")
+                raise UserError(f"{kind} '{self.name}' has no option '{name}' (options: {known})")
         check_types(options, annotations_of(self.cls), self.options, kind)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionEntry(Entry["Attention"]):
-    """``patterns`` are claimed and verified; ``unsound`` ones exist only to repeat what a published run did."""
+    """A registered attention; see :func:`register_attention`."""
 
     patterns: tuple[Pattern, ...]
     unsound: tuple[Pattern, ...]
@@ -113,7 +113,7 @@ class AttentionEntry(Entry["Attention"]):
 
 @dataclass(frozen=True, kw_only=True)
 class BackboneEntry(Entry["Backbone"]):
-    """``tasks`` that do not name it themselves, and the patterns that are tested in it there."""
+    """A registered backbone; see :func:`register_backbone`."""
 
     tasks: Mapping[str, tuple[Pattern, ...]]
 
@@ -124,11 +124,7 @@ class BackboneEntry(Entry["Backbone"]):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskEntry(Entry["Task"]):
-    """``datasets`` it accepts (see :func:`register_task`), and the backbones that it ``names``.
-
-    ``only``: data sets that are not asked for in all patterns; ``indexed``: part of the compositional index, and of
-    sweeps that name no task; ``options_from_task``: the task whose rows of the tables of options its attentions have.
-    """
+    """A registered task; see :func:`register_task`. ``names`` are the backbones that the task itself names."""
 
     datasets: tuple[str, ...]
     names: Mapping[str, tuple[Pattern, ...]]
@@ -137,12 +133,12 @@ class TaskEntry(Entry["Task"]):
     options_from_task: str
 
     def asks(self, dataset: str, pattern: Pattern) -> bool:
-        """Whether the data set is defined for the pattern."""
+        """Return whether the data set is defined for the pattern."""
         return pattern in self.dataset_patterns.get(dataset, tuple(Pattern))
 
     @property
     def backbones(self) -> Mapping[str, tuple[Pattern, ...]]:
-        """Backbones it is defined for, with the patterns that are tested in each: it names them, or they name it."""
+        """Backbones that name the task or are named by it, with the patterns tested in each."""
         return {**self.names, **{b.name: b.tasks[self.name] for b in BACKBONES if self.name in b.tasks}}
 
     @property
@@ -155,7 +151,7 @@ E = TypeVar("E", bound=Entry[Any])
 
 @dataclass(frozen=True)
 class Declaration(Generic[E]):
-    """A class decorator: what it says makes the entry of the class that it is put on."""
+    """A class decorator that adds an entry for the decorated class."""
 
     registry: Registry[E]
     entry: Callable[..., E]
@@ -166,7 +162,7 @@ class Declaration(Generic[E]):
 
 
 class Registry(Generic[E]):
-    """Names to entries of one kind; plug-in packages are read at the first look-up, not before."""
+    """Entries of one kind by name; the source of plug-in packages is read on first use."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -176,22 +172,22 @@ class Registry(Generic[E]):
         self._is_read = False
 
     def add(self, entry: E) -> None:
-        """Register ``entry``; UserError when its class is of another kind, or the name is taken by another class."""
+        """Register ``entry``; UserError if its class has the wrong base class or another class has its name."""
         base = self.kind.capitalize()
         if entry.imported is not None and not issubclass(entry.imported, getattr(importlib.import_module("cab"), base)):
-            raise UserError(f"{self.kind} '{entry.name}' is no subclass of cab.{base}: {entry.origin}")
+            raise UserError(f"{self.kind} '{entry.name}' ({entry.origin}) must be a subclass of cab.{base}")
         other = self._entries.get(entry.name)
         if other is None:
             self._entries[entry.name] = entry
         elif other.place != entry.place:
             raise UserError(
-                f"{self.kind} '{entry.name}' is registered twice: {other.origin} and {entry.origin}; rename one"
+                f"{self.kind} '{entry.name}' is registered twice: {other.origin}, {entry.origin}; rename one"
             )
         elif entry.imported is not None:
             self._entries[entry.name] = dataclasses.replace(entry, place=other.place)
 
     def get(self, name: str) -> E:
-        """The entry called ``name``; UserError lists what exists when there is none."""
+        """Return the entry called ``name``; UserError with all names if there is none."""
         self._read()
         try:
             return self._entries[name]
@@ -202,7 +198,7 @@ class Registry(Generic[E]):
             raise error from None
 
     def entry_of(self, cls: type) -> E | None:
-        """The entry of a class, if it is registered itself (a subclass of a registered one is not)."""
+        """Return the entry of a class that is itself registered; None for other classes, such as its subclasses."""
         return next((entry for entry in self if entry.imported is cls), None)
 
     def __iter__(self) -> Iterator[E]:
@@ -217,7 +213,7 @@ class Registry(Generic[E]):
         return [entry.name for entry in self]
 
     def load(self) -> list[E]:
-        """Every entry, imported; one whose module cannot be imported is reported and left out from now on."""
+        """Import and return all entries; an entry that cannot be imported is removed with a warning."""
         for entry in self:
             try:
                 _ = entry.cls
@@ -227,7 +223,7 @@ class Registry(Generic[E]):
         return list(self)
 
     def _read(self) -> None:
-        """Read the text of every plug-in of this kind, once."""
+        """Read the source of every plug-in of this kind, once."""
         if self._is_read:
             return
         self._is_read = True
@@ -240,12 +236,12 @@ class Registry(Generic[E]):
                 continue
             for spec in specs:
                 self._read_module(spec)
-            if len(self._entries) == before:  # it registers what other packages hold, or in a way of its own
+            if len(self._entries) == before:  # it registers classes of other packages, or without the decorators
                 for spec in specs:
                     self._import(spec.name)
 
     def _read_module(self, spec: ModuleSpec) -> None:
-        """Add what a module registers; a mistake in it is reported, and takes nothing else down."""
+        """Add the entries of a module; an error in the module is logged, and the module skipped."""
         try:
             calls = decorator_calls(spec, f"register_{self.kind}")
             for call in calls or ():
@@ -264,7 +260,7 @@ class Registry(Generic[E]):
 
     def _leave_out(self, reason: str) -> None:
         if reason not in self._broken:
-            log.warning("skipped %s", f"{self.group}: {reason}")
+            log.warning("skipped %s: %s", self.group, reason)
             self._broken.append(reason)
 
 
@@ -273,12 +269,12 @@ def _reason(error: Exception) -> str:
 
 
 def is_file(name: str) -> bool:
-    """Whether ``name`` means a class in a file, ``FILE.py:Class``, and not a registered name."""
+    """Return whether ``name`` means a class in a file (``FILE.py:Class``), not a registered name."""
     return ".py" in name or "/" in name
 
 
 class AttentionRegistry(Registry[AttentionEntry]):
-    """Attentions have names of another kind too: ``FILE.py:Class``, known from the first look-up on."""
+    """Registry of attentions, which also resolves names of the form ``FILE.py:Class``."""
 
     def get(self, name: str) -> AttentionEntry:
         if is_file(name) and name not in self:
@@ -296,13 +292,13 @@ TASKS: Registry[TaskEntry] = Registry("task")
 def register_attention(
     name: str, *, patterns: str, complexity: str, paper: str, unsound: str = ""
 ) -> Declaration[AttentionEntry]:
-    """Class decorator: makes an attention known to every command under ``name``.
+    """Register an attention; a class decorator. Keyword arguments of the constructor become its options.
 
     Args:
-        patterns: the patterns it serves, as in ``"NS CS NC CC"``; `cab verify` holds it to each of them.
-        complexity: growth of time with length, one of ``"1"``, ``"n"``, ``"n log n"``, ``"n sqrt n"``, ``"n^2"``.
-        paper: where the method comes from, for the tables.
-        unsound: patterns of published runs in which it is not sound: for slots ``other_attention``, never under test.
+        patterns: supported patterns, such as ``"NS CS NC CC"``; `cab verify` checks each of them.
+        complexity: growth of time with the length, one of ``"1"``, ``"n"``, ``"n log n"``, ``"n sqrt n"``, ``"n^2"``.
+        paper: source of the method, such as ``"Peng et al. 2022"``.
+        unsound: patterns of published runs that the method violates; allowed for ``other_attention`` only.
     """
     served, published = Pattern.parse_many(patterns), Pattern.parse_many(unsound)
     entry = functools.partial(
@@ -312,10 +308,10 @@ def register_attention(
 
 
 def register_backbone(name: str, *, paper: str, tasks: Mapping[str, str] | None = None) -> Declaration[BackboneEntry]:
-    """Class decorator: makes a backbone known under ``name``; its patterns are read from its slots.
+    """Register a backbone; a class decorator. Its patterns are those of its attention layers.
 
     Args:
-        tasks: of other packages, which do not name it, with the patterns tested in it there: ``{"lm": "CS"}``.
+        tasks: tasks of other packages that it supports, with the patterns tested in each: ``{"lm": "CS"}``.
     """
     tested = {task: Pattern.parse_many(patterns) for task, patterns in (tasks or {}).items()}
     return Declaration(BACKBONES, functools.partial(BackboneEntry, name=name, paper=paper, tasks=tested))
@@ -331,15 +327,15 @@ def register_task(
     in_index: bool = True,
     options_from_task: str | None = None,
 ) -> Declaration[TaskEntry]:
-    """Class decorator: makes a task known under ``name``.
+    """Register a task; a class decorator.
 
     Args:
-        datasets: as in ``"pg19 synthetic"``; ``synthetic`` is its generator, ``NAME_synthetic`` that of one of several.
-        backbones: those it is defined for, with the patterns that are tested in each, as in ``{"gpt2": "CS"}``.
-        only: data sets that are defined for some of these patterns only, as in ``{"mqar": "CS"}``.
-        indexed: whether its scores enter the compositional index, and a sweep that names no task runs it.
-        options_from_task: the task whose attentions' options (Table 5, the suite's) it shares; its own where none is
-            named.
+        datasets: data sets, such as ``"pg19 synthetic"``. ``synthetic`` is generated data, or ``NAME_synthetic`` for
+            one of several data sets. Sweeps run generated data only by name.
+        backbones: backbones with the patterns tested in each, such as ``{"gpt2": "CS"}``.
+        dataset_patterns: data sets that are defined for some of these patterns only, such as ``{"mqar": "CS"}``.
+        in_index: whether its scores contribute to the compositional index, and sweeps that do not name a task run it.
+        options_from_task: task whose tuned attention options (Table 5, the suite) it uses; default: its own.
     """
     tested = {backbone: Pattern.parse_many(patterns) for backbone, patterns in backbones.items()}
     some = {dataset: Pattern.parse_many(patterns) for dataset, patterns in (dataset_patterns or {}).items()}

@@ -1,1 +1,1 @@
-"""Run one cell: check it, train it, evaluate it, write its record. Knows no task, backbone or attention by name."""
+"""Run cells: check, train and evaluate each, and write its record."""

@@ -1,7 +1,7 @@
-"""``engine=fairseq``: a cell of LM or MLM trained by fairseq, as the published runs were, with our attentions in it.
+"""``engine=fairseq``: train a cell of LM or MLM with fairseq, as in the published runs, using CAB's attentions.
 
-The network starts from the cell's own initial weights and is evaluated by the task, like any other run: the engines
-differ in the training loop alone. fairseq runs as a program of its own environment, which `make fairseq` builds.
+The network starts from the cell's initial weights and the task evaluates it, as for every engine: only the training
+loop differs. fairseq runs as a program in its own environment, which `make fairseq` builds.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ log = logging.getLogger(__name__)
 
 
 def check(cell: Cell, processes: Processes) -> None:
-    """UserError for what fairseq does not have, or an environment that is not there."""
+    """Raise UserError for settings that fairseq does not support, or a missing environment."""
     environment.require()
     task_arguments(cell)
     check_trainer(cell.trainer)
     if cell.config["profile"]:
-        raise UserError("engine=fairseq has no profile=true; leave it out, or use engine=torch")
+        raise UserError("engine=fairseq does not support profile=true; remove it, or use engine=torch")
     if processes.count > 1:
         raise UserError("engine=fairseq trains in one process: start it without torchrun or srun")
     name = cell.attention.name
@@ -48,7 +48,7 @@ def check(cell: Cell, processes: Processes) -> None:
 
 
 def train(run: Run, backbone: Backbone) -> Training:
-    """Train ``backbone`` in fairseq, or go on from its last checkpoint in the folder of the run."""
+    """Train ``backbone`` in fairseq, or resume from the last checkpoint in the run's folder."""
     cell, config, device = run.cell, run.cell.trainer, run.device
     home = run.folder / "fairseq"
     home.mkdir(exist_ok=True)

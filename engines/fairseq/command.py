@@ -1,4 +1,4 @@
-"""A cell as fairseq's command line: the network, the task and the training."""
+"""A cell as fairseq's command line: network, task and training."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tasks.lm.task import LM
 from tasks.mlm.task import MLM
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_accurate"}
-"""Ours, and fairseq's names for them."""
+"""Activation names: ours, and fairseq's."""
 LACKING = ("residual", "reversible", "weight_sharing", "funnel_blocks")
-"""Options of backbones that fairseq's have only as they are by default."""
+"""Backbone options that fairseq supports with their default values only."""
 
 
 def training_arguments(cell: Cell) -> list[str]:
-    """What `fairseq-train DATA` is given for the cell, folders and the device apart."""
+    """Return the arguments of `fairseq-train DATA` for the cell, without folders and device."""
     return [
         *network_arguments(cell),
         *task_arguments(cell),
@@ -31,22 +31,22 @@ def training_arguments(cell: Cell) -> list[str]:
 
 
 def network_arguments(cell: Cell) -> list[str]:
-    """The architecture of the plug-in, its dimensions, and the attention in its slots.
+    """Return the architecture, its sizes, and the attention.
 
     Raises:
-        ValueError: a backbone without a form in fairseq.
+        ValueError: fairseq has no such backbone.
     """
     task_options = cell.task.backbone_options(cell.backbone)
     options = {**BACKBONES.get(cell.backbone).options, **cell.backbone_options, **task_options}
     for name in LACKING:
         if options.get(name) != BACKBONES.get(cell.backbone).options.get(name):
-            raise UnsupportedError(f"engine=fairseq has no backbone.{name}={options[name]}; use engine=torch")
+            raise UnsupportedError(f"engine=fairseq does not support backbone.{name}={options[name]}; use engine=torch")
     if cell.backbone == "gpt2":
         arguments = _gpt2(options)
     elif cell.backbone == "roberta":
         arguments = ["--arch", "cab_roberta_base", "--max-positions", str(options["max_length"])]
     else:
-        raise UnsupportedError(f"engine=fairseq has no backbone '{cell.backbone}'; it has gpt2, roberta")
+        raise UnsupportedError(f"engine=fairseq does not support backbone '{cell.backbone}' (supported: gpt2, roberta)")
     side = "decoder" if cell.backbone == "gpt2" else "encoder"
     if options["checkpoint_activations"]:
         arguments += ["--checkpoint-activations"]
@@ -65,7 +65,9 @@ def network_arguments(cell: Cell) -> list[str]:
 
 def _gpt2(options: Mapping[str, Any]) -> list[str]:
     if options["positions"] == "none":
-        raise UnsupportedError("engine=fairseq has no backbone.positions=none; change it, or use engine=torch")
+        raise UnsupportedError(
+            "engine=fairseq does not support backbone.positions=none; change it, or use engine=torch"
+        )
     arguments = ["--arch", "cab_gpt2", "--activation-fn", ACTIVATIONS[options["activation"]]]
     if options["positions"] == "learned":
         arguments += ["--decoder-learned-pos", "--max-target-positions", str(options["max_length"])]
@@ -75,27 +77,29 @@ def _gpt2(options: Mapping[str, Any]) -> list[str]:
 
 
 def attention_options(options: Mapping[str, Any]) -> str:
-    """Options as the plug-in reads them: ``name=value`` separated by spaces."""
+    """Format options for the plug-in: ``name=value`` separated by spaces."""
     return " ".join(f"{name}={json.dumps(value, separators=(',', ':'))}" for name, value in options.items())
 
 
 def task_arguments(cell: Cell) -> list[str]:
-    """fairseq's task and criterion, for training and for its own score of the result."""
+    """Return fairseq's task and criterion, for training and for its own score."""
     task = cell.task
     if isinstance(task, LM):
         name, criterion, rest = "language_modeling", "cross_entropy", ["--sample-break-mode", "none"]
     elif isinstance(task, MLM):
         name, criterion = "masked_lm", "masked_lm"
-        # A line longer than a block is left out by fairseq's training; its validation would raise.
+        # fairseq's training skips a line longer than a block; its validation would raise.
         rest = ["--sample-break-mode", "complete", "--skip-invalid-size-inputs-valid-test"]
         rest += ["--mask-prob", str(task.mask_share)]
     else:
-        raise UnsupportedError(f"engine=fairseq has no task '{cell.config['task']['name']}'; it has lm, mlm")
+        raise UnsupportedError(
+            f"engine=fairseq does not support task '{cell.config['task']['name']}' (supported: lm, mlm)"
+        )
     return ["--task", name, "--criterion", criterion, "--tokens-per-sample", str(task.block_len), *rest]
 
 
 def check_trainer(config: TrainerConfig) -> None:
-    """UserError for what our training loop has and fairseq's has not."""
+    """Raise UserError for trainer settings that fairseq does not support."""
     lacking = {
         "optimizer=adam with a weight_decay: its decay is adamw's": config.optimizer == "adam" and config.weight_decay,
         "decay_vectors=false": not config.decay_vectors and config.weight_decay,
@@ -113,16 +117,16 @@ def check_trainer(config: TrainerConfig) -> None:
     micro = config.micro_batch_size or config.batch_size
     if config.batch_size % min(micro, config.batch_size):
         raise UserError(
-            f"trainer.batch_size={config.batch_size} is no multiple of trainer.micro_batch_size={micro}, "
-            "as engine=fairseq needs it"
+            f"trainer.batch_size={config.batch_size} must be a multiple of trainer.micro_batch_size={micro} "
+            "with engine=fairseq"
         )
     for setting, is_asked in lacking.items():
         if is_asked:
-            raise UserError(f"engine=fairseq has no trainer.{setting}; change it, or use engine=torch")
+            raise UserError(f"engine=fairseq does not support trainer.{setting}; change it, or use engine=torch")
 
 
 def trainer_arguments(config: TrainerConfig, *, seed: int) -> list[str]:
-    """Batches, optimiser, learning rate, validation and checkpoints."""
+    """Return batches, optimizer, learning rate, validation and checkpoints."""
     micro = min(config.micro_batch_size or config.batch_size, config.batch_size)
     length = ("--max-update", config.max_steps) if config.max_steps else ("--max-epoch", config.max_epochs)
     options: dict[str, Any] = {

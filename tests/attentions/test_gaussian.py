@@ -1,4 +1,4 @@
-"""Kernelized attention, Skyformer, SOFT and YOSO: readable forms, limits, public code."""
+"""Kernelized attention, Skyformer, SOFT and YOSO: readable forms, limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.attentions.agreement import (
     assert_padding_is_nothing,
     make,
 )
-from tests.attentions.public import assert_gives, distance, vectors, with_weights
+from tests.public_numbers.golden import distance
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "kernelized": {},
@@ -158,39 +158,3 @@ def test_hyperplanes_are_drawn_in_training_alone() -> None:
 def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(options))):
         build_attention(name, pattern="NS", embed_dim=8, num_heads=2, **options)
-
-
-# --- public code ----------------------------------------------------------------------------------------
-
-
-def test_kernelized_attention_of_its_authors() -> None:
-    """pkuzengqi/Skyformer 1a677cb, ``SoftmaxAttention_RBF``."""
-    data = vectors("kernelized")
-    assert_gives(with_weights(build_attention("kernelized", pattern="NS", embed_dim=8, num_heads=2), data), data, "x")
-
-
-def test_skyformer_of_its_authors() -> None:
-    """pkuzengqi/Skyformer 1a677cb, ``Skyformer`` with three queries and three keys as landmarks.
-
-    Head width 32, the one for which its scale is right, and 40 steps of its iteration (six are as near here).
-    """
-    data = vectors("skyformer")
-    module = build_attention("skyformer", pattern="NS", embed_dim=32, num_heads=1, num_landmarks=6)
-    assert_gives(with_weights(module, data), data, "x")
-
-
-def test_soft_of_its_authors() -> None:
-    """fudan-zvg/SOFT d3febc3, ``SoftmaxFreeAttention`` on a 6 x 2 grid whose convolution takes means of four tokens.
-
-    Its inverse refuses a CPU: Newton's iteration of the same file, 80 steps, was put in its place.
-    """
-    data = vectors("soft")
-    module = build_attention("soft", pattern="NS", embed_dim=8, num_heads=2, num_landmarks=3, conv_kernel_size=None)
-    assert_gives(with_weights(module, data), data, "x")
-
-
-def test_yosos_expectation_of_transformers() -> None:
-    """transformers 5.23.0, ``YosoSelfAttention``: output and gradient."""
-    data = vectors("yoso")
-    module = build_attention("yoso_e", pattern="NS", embed_dim=8, num_heads=2, hash_length=9)
-    assert_gives(with_weights(module, data), data, "x")

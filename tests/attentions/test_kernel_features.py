@@ -22,7 +22,6 @@ from tests.attentions.agreement import (
     assert_padding_is_nothing,
     make,
 )
-from tests.attentions.test_recurrent import assert_near_public, public
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("rfa", {"num_features": 5}),
@@ -91,14 +90,6 @@ def test_taylor_features_are_the_second_order_exponential(width: int) -> None:
     features = Taylor().forward(q, None)
     assert features.shape[-1] == 1 + width + width * (width + 1) // 2
     torch.testing.assert_close(features @ Taylor().forward(k, None).mT, 1 + products + products.square() / 2)
-
-
-def test_based_is_the_public_code() -> None:
-    """flash-linear-attention 0.6.0, fla/ops/based/naive.py, naive_parallel_based: with 1e-6 in its denominator."""
-    module = build_attention("based", pattern="CS", embed_dim=8, num_heads=2, feature_dim=6)
-    given = {key: torch.from_numpy(x) for key, x in public("based").items()}
-    inputs = {key: given[key].requires_grad_() for key in ("query", "key", "value")}
-    assert_near_public(module.attend(*inputs.values(), PaddingMasks()), inputs, given)
 
 
 def test_based_nears_softmax_attention_where_scores_are_small() -> None:

@@ -1,17 +1,14 @@
-"""Recurrent methods: readable forms, decoding, public code, both ends of their decays, what they are limits of."""
+"""Recurrent methods: readable forms, decoding, both ends of their decays, what they are limits of."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from attentions.bases.recurrent import Recurrent
 from attentions.bases.token_shift import TokenShift
 from attentions.kernels.recurrences.recurrence import recurrence
 from attentions.rwkv7 import RWKV7Attention
@@ -77,64 +74,6 @@ def test_contracts(name: str) -> None:
 @pytest.mark.parametrize("name", ["gla", "gated_deltanet", "ssd", "lightning"])
 def test_compiles(name: str) -> None:
     assert_compiles(make(name, "CS", conv_size=4), 21)
-
-
-# --- public code: flash-linear-attention 0.6.0 ------------------------------------------------------------
-
-
-PUBLIC = {  # name: options and parameters of the module whose terms are compared
-    "retention": {},
-    "gla": {},
-    "hgrn2": {"layer_position": LayerPosition(1, 2)},
-    "ssd": {"state_size": 6, "value_expansion": 1 / 3},
-    "deltanet": {},
-    "gated_deltanet": {"value_expansion": 2 / 3},
-    "rwkv6": {},
-    "rwkv7": {},
-}
-WIDTHS = {"gla": 24, "hgrn2": 12, "ssd": 24, "gated_deltanet": 16}
-
-
-@pytest.mark.parametrize("name", PUBLIC)
-def test_public_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """fla/ops/*/naive.py on the same heads: naive_retention, naive_recurrent_gla (GLA and HGRN2, whose parameters
-    are formed as in fla/layers/hgrn2.py), naive_recurrent_simple_gla (Mamba-2), delta_rule_recurrence,
-    naive_recurrent_gated_delta_rule, naive_recurrent_rwkv6 (with scale 1, as its layer has it), and dplr_recurrence
-    for RWKV-7, whose terms are formed as in fla/layers/rwkv7.py. Queries of HGRN2 and RWKV-7 are multiplied by
-    sqrt(K), which those functions divide by.
-    """
-    module = build_attention(name, pattern="CS", embed_dim=WIDTHS.get(name, 12), num_heads=2, **PUBLIC[name])
-    assert isinstance(module, Recurrent)
-    given = {key: torch.from_numpy(x) for key, x in public(name).items()}
-    inputs = {key: x.requires_grad_() for key, x in given.items() if f"d_{key}" in given}
-    own = {"bound", "log_rate", "bonus", "removed", "replaced"} & set(inputs)
-    for parameter in own:
-        delattr(module, parameter)
-        of_heads = parameter in ("bonus", "removed", "replaced")
-        setattr(module, parameter, inputs[parameter].unsqueeze(1) if of_heads else inputs[parameter])
-    extras = {key: x for key, x in inputs.items() if key not in own | {"query", "key", "value"}}
-    if name == "rwkv6":
-        extras["decay"] = module.merge_heads(extras["decay"])
-    if isinstance(module, RWKV7Attention):  # the function has neither its norm nor its bonus
-        monkeypatch.setattr(module, "normalise", lambda x: x)
-        module.bonus.data.zero_()
-    still = torch.zeros(1, 1)  # retention's rotation, which the function does not have
-    terms = module.terms(inputs["query"], inputs["key"], inputs["value"], extras, still)
-    memory = torch.zeros(1, 2, terms.key.shape[-1], terms.value.shape[-1])
-    assert_near_public(module.update(terms, memory, module.forms[0])[0], inputs, given)
-
-
-def public(name: str) -> dict[str, np.ndarray]:
-    with np.load(Path(__file__).parent / "public_code" / f"{name}.npz") as file:
-        return dict(file)
-
-
-def assert_near_public(output: Tensor, inputs: dict[str, Tensor], given: dict[str, Tensor]) -> None:
-    """Outputs within 1e-5 and gradients within 1e-4 of the largest."""
-    weights = torch.linspace(-1, 1, output.numel()).view_as(output).cos()
-    assert (output - given["output"]).abs().max() < 1e-5 * given["output"].abs().max()
-    for key, gradient in zip(inputs, torch.autograd.grad(output, list(inputs.values()), weights), strict=True):
-        assert (gradient - given[f"d_{key}"]).abs().max() < 1e-4 * given[f"d_{key}"].abs().max(), key
 
 
 # --- precision --------------------------------------------------------------------------------------------
@@ -221,7 +160,7 @@ def test_retention_forgets_and_turns_with_the_distance() -> None:
     query, key = torch.randn(2, 1, 3, 1, 8, dtype=torch.float64)
     value = torch.ones(1, 3, 9, 16, dtype=torch.float64)
     position = torch.arange(9)[None]
-    terms = module.terms(query.expand(-1, -1, 9, -1), key.expand(-1, -1, 9, -1), value, {}, position)
+    terms = module.recurrence_inputs(query.expand(-1, -1, 9, -1), key.expand(-1, -1, 9, -1), value, {}, position)
     decays = 1 - 2.0 ** -torch.arange(5, 8, dtype=torch.float64)
     total = (decays[:, None] ** torch.arange(9)).cumsum(dim=-1)  # [H, N]
     weights = terms.query @ terms.key.mT * total.sqrt().unsqueeze(-1)
@@ -243,7 +182,7 @@ def test_only_the_first_layer_of_lightning_encodes_positions() -> None:
     x = torch.randn(1, 30, 24, dtype=torch.float64)
     assert (first(x) - without(x)).norm() > 1e-3 * first(x).norm()
     query, key, value = (y[:, :, :1].expand(-1, -1, 30, -1) for y in first.project(x, x, x))
-    terms = first.terms(query, key, value, {}, torch.arange(30)[None])
+    terms = first.recurrence_inputs(query, key, value, {}, torch.arange(30)[None])
     scores = terms.query @ terms.key.mT
     torch.testing.assert_close(scores[..., 1:, 1:], scores[..., :-1, :-1])
     with torch.no_grad():
@@ -270,7 +209,7 @@ def test_rwkv7_without_learning_rates_forgets_and_adds() -> None:
     x = torch.randn(1, 40, 24, dtype=torch.float64)
     heads, extras = module.inputs(x, x.roll(1, dims=1))
     extras["rate"] = torch.full_like(extras["rate"], -1e3)
-    terms = module.terms(*heads, extras, torch.zeros(1, 1))
+    terms = module.recurrence_inputs(*heads, extras, torch.zeros(1, 1))
     with torch.no_grad():
         module.bonus.zero_()
     memory = torch.zeros(1, 3, 8, 8, dtype=torch.float64)

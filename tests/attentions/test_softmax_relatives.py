@@ -1,4 +1,4 @@
-"""Sigmoid, forgetting, differential, MLA, MoBA, NSA, shared keys and sinks: readable forms, decoding, public code."""
+"""Sigmoid, forgetting, differential, MLA, MoBA, NSA, shared keys and sinks: readable forms, decoding."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from tests.attentions.agreement import (
     assert_padding_is_nothing,
     make,
 )
-from tests.attentions.public import assert_gives, vectors, with_weights
 
 NSA = {"block_size": 4, "num_blocks": 3, "window_size": 5, "compress_size": 2, "compress_stride": 1}
 SIMPLE_NSA = {"compression": "mean", "separate_kv": False}
@@ -214,60 +213,3 @@ def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
 def test_a_width_that_has_no_halves_is_refused() -> None:
     with pytest.raises(UserError, match="choose another width"):
         build_attention("differential", pattern="CS", embed_dim=9, num_heads=3)
-
-
-# --- public code ----------------------------------------------------------------------------------------
-
-
-def test_sigmoid_attention_of_its_authors() -> None:
-    """apple/ml-sigmoid-attention 9273b49, ``Attention`` with a bias of -ln 9 (its own default is 0)."""
-    data = vectors("sigmoid")
-    assert_gives(with_weights(build_attention("sigmoid", pattern="NS", embed_dim=8, num_heads=2), data), data, "x")
-
-
-def test_forgetting_attention_of_public_code() -> None:
-    """flash-linear-attention 0.6.0, ``naive_forgetting_attn``, in float64."""
-    data = vectors("forgetting")
-    assert_gives(with_weights(build_attention("forgetting", pattern="CS", embed_dim=8, num_heads=2), data), data, "x")
-
-
-def test_differential_attention_of_its_authors() -> None:
-    """microsoft/unilm 3aca927, ``MultiheadDiffAttn`` of the fourth layer with two heads, without rotary positions."""
-    data = vectors("differential")
-    module = build_attention(
-        "differential", pattern="CS", embed_dim=16, num_heads=4, layer_position=LayerPosition(3, 4)
-    )
-    assert_gives(with_weights(module, data), data, "x")
-
-
-def test_shared_keys_and_sinks_of_transformers() -> None:
-    """transformers 5.23.0, gpt-oss's ``eager_attention_forward``: four heads, two of keys, a sink each."""
-    data = vectors("sink")
-    module = build_attention("vanilla", pattern="CS", embed_dim=16, num_heads=4, num_kv_heads=2, sink="learned")
-    assert_gives(with_weights(module, data), data, "x")
-
-
-def test_mla_of_transformers() -> None:
-    """transformers 5.23.0, ``DeepseekV3Attention`` without the compression of queries."""
-    data = vectors("mla")
-    module = build_attention("mla", pattern="CS", embed_dim=8, num_heads=2, kv_rank=6, rotary_dim=4)
-    assert_gives(with_weights(module, data), data, "x")
-
-
-def test_moba_of_its_authors() -> None:
-    """MoonshotAI/MoBA 61e456b, ``moba_attn_varlen_naive`` in float64: 23 tokens, blocks of 4, three of them."""
-    data = vectors("moba")
-    module = build_attention("moba", pattern="CS", embed_dim=8, num_heads=2, block_size=4, top_k=3)
-    assert_gives(with_weights(module, data), data, "x")
-
-
-def test_nsa_of_public_code() -> None:
-    """flash-linear-attention 0.6.0, ``naive_nsa`` in float64: 16 heads over one of keys, 23 tokens in blocks of 3.
-
-    Its means of blocks and its window, which need a GPU there, were written out.
-    """
-    data = vectors("nsa")
-    sizes = {"block_size": 3, "num_blocks": 4, "window_size": 5, "compress_size": 3, "compress_stride": 3}
-    options = {**sizes, **SIMPLE_NSA, "num_kv_heads": 1}
-    module = build_attention("nsa", pattern="CS", embed_dim=32, num_heads=16, **options)
-    assert_gives(with_weights(module, data), data, "x")

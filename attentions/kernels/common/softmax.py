@@ -16,8 +16,8 @@ def softmax_gradient(weights: Tensor, grad: Tensor, dim: int = -1) -> Tensor:
     return torch.ops.aten._softmax_backward_data(grad, weights, dim, weights.dtype)
 
 
-def masked_softmax(logits: Tensor, unseen: Tensor | None) -> Tensor:
-    """Return the softmax over the last dimension, zero where ``unseen`` (bool, broadcast), even where that is all."""
-    if unseen is None:
+def masked_softmax(logits: Tensor, masked: Tensor | None) -> Tensor:
+    """Return the softmax over the last dimension, zero where ``masked`` (bool, broadcast), even where that is all."""
+    if masked is None:
         return logits.softmax(dim=-1)
-    return logits.masked_fill(unseen, neg_inf(logits.dtype)).softmax(dim=-1).masked_fill(unseen, 0.0)
+    return logits.masked_fill(masked, neg_inf(logits.dtype)).softmax(dim=-1).masked_fill(masked, 0.0)

@@ -26,7 +26,7 @@ def with_tokens(state: DecodeState, padding: Tensor | None, **new: Tensor) -> De
     return {**state, **grown, "hidden": torch.cat([state["hidden"], padding], dim=1)}
 
 
-def unseen_tokens(state: DecodeState, num_new: int) -> Tensor:
+def masked_tokens(state: DecodeState, num_new: int) -> Tensor:
     """Return the mask of padding and later tokens for the last ``num_new`` cached ones, bool [B, 1, T, n]."""
     hidden = state["hidden"]
     past = hidden.shape[1] - num_new

@@ -123,9 +123,7 @@ def _weighted_sums(read: Tensor, write: Tensor, left: Tensor, right: Tensor, x: 
 
 
 class _Pairs(NamedTuple):
-    """Colliding pairs, by query: ``number`` keys of ``keys`` from ``init_decode_state`` on, for each query of each
-    hash.
-    """
+    """Colliding pairs by query: ``number`` keys of ``keys`` from ``start`` on, for each query of each hash."""
 
     query: Tensor
     start: Tensor

@@ -80,8 +80,10 @@ class Trigonometric:
 
 
 class Taylor:
-    """1, x and the products of its pairs: [.., d] to [.., 1 + d + d (d + 1) / 2], with x.y = s the product
-    1 + s + s^2 / 2. A pair of two features stands once, where the published form has it twice, times sqrt(1/2).
+    """Second-order Taylor features: 1, x and pairwise products, [.., d] to [.., 1 + d + d (d + 1) / 2].
+
+    The inner product of two feature vectors is 1 + s + s^2 / 2 with s = x.y. Each pair of different features occurs
+    once; in the published form it occurs twice, scaled by sqrt(1/2).
     """
 
     def forward(self, x: Tensor, _factors: Tensor | None) -> Tensor:

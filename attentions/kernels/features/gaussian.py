@@ -11,15 +11,15 @@ from torch import Tensor
 from attentions.kernels.gathers.target_blocks import sums_by_targets
 
 
-def gaussian(x: Tensor, y: Tensor, unseen: Tensor | None = None) -> Tensor:
-    """exp(-|x_i - y_j|^2 / (2 sqrt(E))), [B, H, N, M], of x [B, H, N, E] and y [B, H, M, E]; zero where ``unseen``.
+def gaussian(x: Tensor, y: Tensor, masked: Tensor | None = None) -> Tensor:
+    """exp(-|x_i - y_j|^2 / (2 sqrt(E))), [B, H, N, M], of x [B, H, N, E] and y [B, H, M, E]; zero where ``masked``.
 
     The exponent is a difference of products, which rounding may bring above zero: it is held there.
     """
     scale = x.shape[-1] ** -0.5
     norms = x.square().sum(dim=-1, keepdim=True) + y.square().sum(dim=-1).unsqueeze(-2)
     weights = (x @ y.mT - 0.5 * norms).mul(scale).clamp(max=0.0).exp()
-    return weights if unseen is None else weights.masked_fill(unseen, 0.0)
+    return weights if masked is None else weights.masked_fill(masked, 0.0)
 
 
 def gaussian_sums(x: Tensor, y: Tensor, value: Tensor, hidden: Tensor | None = None) -> Tensor:

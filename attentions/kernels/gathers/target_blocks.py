@@ -46,7 +46,7 @@ def sums_by_targets(
     return torch.cat(outputs, dim=2)
 
 
-def unseen(targets: slice, num_keys: int, hidden: Tensor | None, *, is_causal: bool, like: Tensor) -> Tensor | None:
+def masked(targets: slice, num_keys: int, hidden: Tensor | None, *, is_causal: bool, like: Tensor) -> Tensor | None:
     """Return which of the first ``num_keys`` keys are masked, bool [B or 1, 1, targets or 1, num_keys].
 
     None if the targets see all of them. Keys in ``hidden`` [B, M] are masked for all targets.

@@ -53,6 +53,7 @@ def are_taken(value: Tensor, state: Tensor, inputs: torch.dtype) -> bool:
 def recurrence(
     query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor | None, state: Tensor
 ) -> tuple[Tensor, Tensor]:
+    """Compute a gated linear recurrence with the flash-linear-attention kernel."""
     factors = {"q": query, "k": key, "v": value}
     if log_decay is None:
         return _call("simple_gla.chunk_simple_gla", factors, {}, state)
@@ -63,6 +64,7 @@ def recurrence(
 def delta_rule(
     query: Tensor, key: Tensor, value: Tensor, strength: Tensor, log_decay: Tensor | None, state: Tensor
 ) -> tuple[Tensor, Tensor]:
+    """Compute a (gated) delta rule with the flash-linear-attention kernel."""
     factors = {"q": query, "k": key, "v": value, "beta": strength}
     if log_decay is None:
         return _call("delta_rule.chunk_delta_rule", factors, {}, state)

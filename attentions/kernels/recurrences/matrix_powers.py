@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def answers_of_powers(rows: Tensor, matrix: Tensor, column: Tensor, length: int) -> Tensor:
-    """c A^l b for l below L: [D, S, L].
+    """Return c A^l b for l below L: [D, S, L].
 
     All c A^j for j below T, and A^(T k) b for all k, about the root of L each: both are doubled by A^2, A^4 and so on.
     Their products are the answers.

@@ -4,7 +4,7 @@ A window never leaves its bucket and counts its tokens alone, so in a causal for
 after it. (The published forms cut the sorted row into chunks, whose borders move with later tokens.) Several rounds of
 buckets share one softmax, in which a pair counts once however many rounds it meets in.
 
-Weights are formed block by block and anew in the backward pass; no tensor is larger than the inputs.
+Weights are formed block by block and recomputed in the backward pass; no tensor is larger than the inputs.
 
 Shapes: B rows, H heads, G rows times heads, R rounds, N tokens, E width of a head.
 """
@@ -32,7 +32,7 @@ class Reach(NamedTuple):
     right: int
     itself: bool = True
 
-    def sees(self, distance: Tensor) -> Tensor:
+    def is_visible(self, distance: Tensor) -> Tensor:
         """Of a key that stands so many places of the bucket before the query."""
         seen = (distance <= self.left) & (distance >= -self.right)
         return seen if self.itself else seen & (distance != 0)
@@ -71,7 +71,7 @@ def meetings(buckets: Tensor, places: Tensor, keys: tuple[Tensor, Tensor], reach
         reach: what a token sees of its bucket.
     """
     same = buckets.unsqueeze(-1) == keys[0].unsqueeze(-2)
-    return (same & reach.sees(places.unsqueeze(-1) - keys[1].unsqueeze(-2))).sum(dim=0)
+    return (same & reach.is_visible(places.unsqueeze(-1) - keys[1].unsqueeze(-2))).sum(dim=0)
 
 
 def _starts(ordered: Tensor) -> Tensor:

@@ -103,9 +103,9 @@ def _round(
     keys = chunks.with_previous(queries, chunks.tokens[number - 1])
     logits = _at(query, queries) @ _at(key, keys).mT
     logits = logits - chunks.meetings(queries, keys).clamp_(min=1).to(logits.dtype).log_()
-    unseen = ~chunks.with_previous(chunks.exists, chunks.exists).unsqueeze(2)
-    unseen = unseen | (queries.unsqueeze(3) == keys.unsqueeze(2))
-    logits = logits.masked_fill(unseen, neg_inf(logits.dtype))
+    masked = ~chunks.with_previous(chunks.exists, chunks.exists).unsqueeze(2)
+    masked = masked | (queries.unsqueeze(3) == keys.unsqueeze(2))
+    logits = logits.masked_fill(masked, neg_inf(logits.dtype))
     weights = F.dropout(logits.softmax(dim=-1), dropout)
     slot = chunks.slot[number]
     means, sums = (weights @ _at(value, keys)).flatten(1, 2), logits.logsumexp(dim=-1).flatten(1, 2)

@@ -74,6 +74,7 @@ def flex_tiles(
 
 
 def compiled_flex() -> Any:
+    """Return the compiled flex_attention."""
     from torch.nn.attention.flex_attention import flex_attention
 
     return flex_attention if torch.compiler.is_compiling() else _compile(flex_attention)

@@ -77,6 +77,8 @@ class Slots(NamedTuple):
 
 
 class Block(NamedTuple):
+    """A block of queries and the keys that they see."""
+
     number: int
     queries: slice
     keys: slice

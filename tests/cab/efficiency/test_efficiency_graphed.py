@@ -92,8 +92,8 @@ def test_the_phase_reads_the_same_tokens_again(monkeypatch: pytest.MonkeyPatch) 
             super().__init__(module, state, token)
             made.append(self)
 
-    monkeypatch.setattr(workload, "StandingStep", Kept)
-    monkeypatch.setattr(workload, "captured", lambda call: call)
+    monkeypatch.setattr(workload, "CudaGraphStep", Kept)
+    monkeypatch.setattr(workload, "capture_graph", lambda call: call)
     module = AttentionSubject.parse("linear").build(Pattern.CS, SMALL)
     graphed = workload.PHASES["decode-graph"](module, Pattern.CS, 9, SMALL)
     graphed.call()
@@ -106,4 +106,4 @@ def test_the_phase_reads_the_same_tokens_again(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_state_that_grows_is_no_graph() -> None:
     (cost,) = measure_length([AttentionSubject.parse("vanilla")], Pattern.CS, "decode-graph", 5, SMALL)
-    assert (cost.status, cost.detail) == ("unsupported", "keeps a state that grows: no CUDA graph repeats its step")
+    assert (cost.status, cost.detail) == ("unsupported", "the decoding state grows, which CUDA graphs do not support")

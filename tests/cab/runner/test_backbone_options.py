@@ -51,7 +51,7 @@ def test_fairseqs_networks_have_the_usual_one_alone(cell: list[str], change: str
     task = SimpleNamespace(backbone_options=lambda _: {})
     other = dataclasses.replace(Cell.from_config(composed([*cell, change])), task=task)  # type: ignore[arg-type]
     with pytest.raises(
-        UserError, match=f"engine=fairseq has no {re.escape(change.partition('=')[0])}=.*; use engine=torch"
+        UserError, match=f"engine=fairseq does not support {re.escape(change.partition('=')[0])}=.*; use engine=torch"
     ):
         network_arguments(other)
 

@@ -89,9 +89,9 @@ def test_a_network_that_remembers_nothing_is_refused(monkeypatch: pytest.MonkeyP
 
 def test_fairseq_has_none() -> None:
     cell = Cell.from_config(composed(RECURRENT))
-    with pytest.raises(UserError, match=r"engine=fairseq has no trainer\.memory_length=32; change it"):
+    with pytest.raises(UserError, match=r"engine=fairseq does not support trainer\.memory_length=32; change it"):
         check_trainer(cell.trainer)
-    with pytest.raises(UserError, match=r"engine=fairseq has no backbone\.positions=none"):
+    with pytest.raises(UserError, match=r"engine=fairseq does not support backbone\.positions=none"):
         network_arguments(dataclasses.replace(cell, task=SimpleNamespace(backbone_options=lambda _: {})))  # type: ignore[arg-type]
 
 

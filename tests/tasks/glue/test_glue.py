@@ -166,7 +166,7 @@ def test_the_loss_is_the_likelihood_of_the_class() -> None:
         ({"validation_fraction": 1.0}, "validation_fraction"),
         ({"max_length": 4}, "max_length"),
         ({"evaluation_batch_size": 0}, "evaluation_batch_size"),
-        ({"pretrained": "a", "tokenizer": "b"}, "task.tokenizer is of fresh weights"),
+        ({"pretrained": "a", "tokenizer": "b"}, "task.tokenizer is for fresh weights"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
