@@ -46,6 +46,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for other, its_page in PAGES.items():
             text = text.replace(f"]({other})", f"]({its_page})")
         files.append(File.generated(config, page, content=text))
+    for row in rows_of("list", "attentions", "--csv"):
+        name = row["attention"]
+        text = output("show", name, "--markdown")
+        files.append(File.generated(config, f"reference/attentions/{name}.md", content=text))
     notebook = Path(config.docs_dir) / NOTEBOOK
     if notebook.exists():
         files.append(File.generated(config, str(NOTEBOOK.with_suffix(".md")), content=notebook_page(notebook)))
@@ -163,7 +167,8 @@ def attentions() -> str:
         own = found.get(f"attention={row['attention']}", [])
         shown = "<br>".join(f"`{name.partition('.')[2]}={value}`" for name, value, _ in own)
         state = row["state"].replace(",", " ")
-        lines.append((f"`{row['attention']}`", row["patterns"], row["complexity"], state, row["paper"], shown))
+        name = f"[`{row['attention']}`](attentions/{row['attention']}.md)"
+        lines.append((name, row["patterns"], row["complexity"], state, row["paper"], shown))
     return table(("Name", "Patterns", "Time", "Decoding state", "Source", "Options and defaults"), lines)
 
 

@@ -29,7 +29,7 @@ _cab_complete() {
 complete -o default -F _cab_complete cab
 """
 ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
-WITH_ATTENTIONS = ("verify", "efficiency")
+WITH_ATTENTIONS = ("show", "verify", "efficiency")
 VALUES = {
     "preset": ["paper", "mini", "smoke"],
     "logger": ["csv", "tensorboard", "wandb"],

@@ -6,7 +6,7 @@ import argparse
 
 from cab.cli.text_table import print_rows
 from cab.patterns import Pattern
-from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, AttentionEntry
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +26,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _attentions() -> list[list[str]]:
     import torch
+
+    from cab.registry.build import decoding_state
 
     torch.set_num_threads(1)  # the sizes are tiny: waking threads would cost more than the work
     return [["attention", "patterns", "complexity", "state", "paper", "origin"]] + [
@@ -57,20 +59,3 @@ def _cells() -> list[list[str]]:
 
 def _names(patterns: tuple[Pattern, ...]) -> str:
     return " ".join(str(pattern) for pattern in patterns)
-
-
-def decoding_state(entry: AttentionEntry) -> str:
-    """Return the size of the decode state of one sequence in one layer, in the first causal pattern.
-
-    The layer has 8 heads of width 64 and a float32 state. The size is measured after 512 and 1,024 tokens: ``N B`` if
-    it does not depend on the length, ``N B/token`` if it grows; empty for an attention without a causal pattern.
-    """
-    from cab.registry.build import build_attention
-
-    pattern = next((p for p in entry.patterns if p.is_causal), None)
-    if pattern is None:
-        return ""
-    attention = build_attention(entry.name, pattern=pattern, embed_dim=512, num_heads=8).eval()
-    before, after = attention.state_bytes(512), attention.state_bytes(1024)
-    growth = (after - before) / 512
-    return f"{growth:,.0f} B/token" if growth else f"{after:,} B"

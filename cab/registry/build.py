@@ -15,7 +15,7 @@ from cab.attention import SINGLE_LAYER, Attention, LayerPosition
 from cab.backbone import AttentionFactory, AttentionSpec, Backbone
 from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
-from cab.registry.registries import ATTENTIONS, BACKBONES
+from cab.registry.registries import ATTENTIONS, BACKBONES, AttentionEntry
 
 OtherAttention = str | Mapping[str, Any] | Mapping[Pattern, AttentionSpec]
 
@@ -183,3 +183,18 @@ def parse_other_attention(other_attention: OtherAttention) -> dict[Pattern, Atte
     for spec in specs.values():
         ATTENTIONS.get(spec.name).check_options(spec.options, "attention")
     return {pattern: specs.get(pattern, AttentionSpec("vanilla")) for pattern in Pattern}
+
+
+def decoding_state(entry: AttentionEntry) -> str:
+    """Return the size of the decode state of one sequence in one layer, in the first causal pattern.
+
+    The layer has 8 heads of width 64 and a float32 state. The size is measured after 512 and 1,024 tokens: ``N B`` if
+    it does not depend on the length, ``N B/token`` if it grows; empty for an attention without a causal pattern.
+    """
+    pattern = next((p for p in entry.patterns if p.is_causal), None)
+    if pattern is None:
+        return ""
+    attention = build_attention(entry.name, pattern=pattern, embed_dim=512, num_heads=8).eval()
+    before, after = attention.state_bytes(512), attention.state_bytes(1024)
+    growth = (after - before) / 512
+    return f"{growth:,.0f} B/token" if growth else f"{after:,} B"

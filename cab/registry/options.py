@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -192,3 +193,18 @@ def _written(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"[{','.join(map(_written, value))}]" if isinstance(value, (list, tuple)) else str(value)
+
+
+def argument_texts(docstring: str) -> dict[str, str]:
+    """Return the description of each argument in the section ``Args:`` of a docstring."""
+    section = re.search(r"^Args:\n((?:    .*\n?|\n)+)", f"{docstring}\n", flags=re.MULTILINE)
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in section[1].splitlines() if section else []:
+        begun = re.match(r"    (\w+(?:, \w+)*): (.*)", line)
+        if begun:
+            names = begun[1].split(", ")
+            found |= dict.fromkeys(names, begun[2])
+        else:
+            found |= {name: f"{found[name]} {line.strip()}" for name in names}
+    return {name: text.replace("``", "") for name, text in found.items()}

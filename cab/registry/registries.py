@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 C = TypeVar("C", bound=type)
 T = TypeVar("T")
 
+STANDALONE: dict[str, Path] = {}
+"""Imported modules that do not belong to a package, with their files."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Entry(Generic[T]):

@@ -6,6 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cab.records.verification_status import UNVERIFIED_MARK, legend
+from cab.registry.registries import ATTENTIONS
+from cab.reports.card import card_id
 from cab.reports.leaderboard import COSTS, place_fields, with_place
 from cab.reports.records import baselines
 from cab.reports.tables import (
@@ -61,7 +63,9 @@ def index_table(board: Board, pattern: str) -> Table:
 
 
 def _attention_row(row: dict[str, Any], cells: list[Entry]) -> Row:
-    return Row(row["attention"], cells, sign=UNVERIFIED_MARK if row["verified"] == "no" else "")
+    name = row["attention"]
+    href = f"#{card_id(name)}" if name in ATTENTIONS.names() else ""
+    return Row(name, cells, sign=UNVERIFIED_MARK if row["verified"] == "no" else "", href=href)
 
 
 def _index_cell(table: Table, board: Board, row: dict[str, Any], task: str) -> Entry:

@@ -17,6 +17,8 @@ from markupsafe import Markup
 
 from cab.files.sanitize import sanitize_text
 from cab.records.verification_status import LEGEND
+from cab.registry.registries import ATTENTIONS
+from cab.reports.card import summary
 from cab.reports.glue import glue_blocks, glue_table
 from cab.reports.lra import arena_blocks, arena_table
 from cab.reports.needles import needle_blocks, needle_table
@@ -67,6 +69,7 @@ def write_page(
         arena=[] if probes is None else list(arena_blocks(arena_table(probes))),
         efficiency=[] if costs is None else list(efficiency_blocks(costs)),
         records=record_facts(results, out),
+        cards=[summary(name) for name in _registered(boards)],
         method=_method(normalization),
         skipped=[sanitize_text(line) for line in skipped],
         css=Markup(_source("page.css")),
@@ -77,6 +80,12 @@ def write_page(
     path = out / "index.html"
     path.write_text(html, encoding="utf-8")
     return path
+
+
+def _registered(boards: Sequence[Board]) -> list[str]:
+    """Return the registered attentions among the rows of the boards, in alphabetical order."""
+    names = {str(name) for board in boards for name in board.table["attention"]}
+    return sorted(names.intersection(ATTENTIONS.names()))
 
 
 def _source(name: str) -> str:

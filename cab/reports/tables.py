@@ -58,12 +58,16 @@ class Group:
 
 @dataclass
 class Row:
-    """A row for an attention, a trivial baseline or another object; ``sign`` follows the label."""
+    """A row for an attention, a trivial baseline or another object.
+
+    ``sign`` follows the label, which links to ``href`` if there is one.
+    """
 
     label: str
     cells: list[Entry]
     kind: Literal["attention", "baseline", "other"] = "attention"
     sign: str = ""
+    href: str = ""
 
 
 @dataclass
