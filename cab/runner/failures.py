@@ -51,7 +51,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class StopSignals:
-    """Handler of SIGTERM, SIGUSR1 and SIGUSR2: training stops after the current step and a checkpoint, all else at once."""
+    """Handler of SIGTERM, SIGUSR1 and SIGUSR2.
+
+    Training stops after the current step and a checkpoint; everything else stops at once.
+    """
 
     def __init__(self) -> None:
         self.received: int | None = None
