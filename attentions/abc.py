@@ -5,15 +5,17 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, r memory slots.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.precision import no_weight, wide
-from attentions.kernels.running_memory import causal_abc
-from attentions.kernels.weighted_means import WeightedMeans
+from attentions.kernels.common.precision import neg_inf, upcast
+from attentions.kernels.features.weighted_means import WeightedMeans
+from attentions.kernels.recurrences.causal_abc import causal_abc
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 
 
@@ -38,16 +40,8 @@ class ABCAttention(Attention):
 
     has_constant_size_state = True
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        num_landmarks: int = 16,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, num_landmarks: int = 16, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if num_landmarks < 1:
             raise UserError(f"num_landmarks must be at least 1, got {num_landmarks}")
         self.requires_right_padding = self.pattern is Pattern.CS  # so that a row begins with a token
@@ -79,8 +73,8 @@ class ABCAttention(Attention):
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         """K~ and V~ [B, H, r, E]; zero in a row whose keys are all padding."""
         with torch.autocast(key.device.type, enabled=False):
-            keys = WeightedMeans.apply(wide(key), wide(self.compress_k), padding.key)
-            values = WeightedMeans.apply(wide(value), wide(self.compress_v), padding.key)
+            keys = WeightedMeans.apply(upcast(key), upcast(self.compress_k), padding.key)
+            values = WeightedMeans.apply(upcast(value), upcast(self.compress_v), padding.key)
         return {"keys": keys.to(key.dtype), "values": values.to(value.dtype)}
 
     def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
@@ -91,8 +85,8 @@ class ABCAttention(Attention):
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Of keys and values, logarithms of masses [B, 2, H, r] and means [B, 2, H, r, E] of nothing."""
         shape = (batch_size, 2, self.num_heads, self.num_landmarks)
-        mass = like.new_full(shape, no_weight(), dtype=torch.float64)
-        return {"mass": mass, "mean": wide(like.new_zeros(*shape, self.head_dim))}
+        mass = like.new_full(shape, neg_inf(), dtype=torch.float64)
+        return {"mass": mass, "mean": upcast(like.new_zeros(*shape, self.head_dim))}
 
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks

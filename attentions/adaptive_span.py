@@ -5,15 +5,18 @@ Shapes: B batch, H heads, N tokens, E width of a head, S max_span, R ramp.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.precision import no_weight
-from attentions.kernels.relative import Distances, relative_attention
+from attentions.kernels.common.precision import neg_inf
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Distances, Window
 from cab import Pattern, register_attention
-from cab.attention import PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -47,28 +50,27 @@ class AdaptiveSpanAttention(SparseAttention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         max_span: int = 8192,
         ramp: int = 32,
         init_span: float = 0.0,
-        coefficient: float = 5e-7,
+        coefficient: float = 5e-07,
         include_self: bool = True,
         position: str = "learnt",
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if ramp < 1 or max_span < ramp:
-            raise UserError(f"max_span must be at least the ramp, and that at least 1, got {max_span} and {ramp}")
+            raise UserError(
+                f"ramp must be at least 1 and max_span at least ramp, got ramp {ramp} and max_span {max_span}"
+            )
         if not 0.0 <= init_span <= 1.0:
-            raise UserError(f"init_span must be a part of max_span, from 0 to 1, got {init_span}")
+            raise UserError(f"init_span must be between 0 and 1 (a fraction of max_span), got {init_span}")
         if position not in ("learnt", "none"):
             raise UserError(f"position must be 'learnt' or 'none', got '{position}'")
         if not include_self and self.pattern is Pattern.NS:
-            raise UserError("include_self must be true in NS: there is no token before all others to leave out")
+            raise UserError("include_self=false is supported only in pattern CS; set include_self=true")
         self.max_span, self.ramp, self.coefficient, self.include_self = max_span, ramp, coefficient, include_self
-        self.reach = nn.Parameter(torch.full((num_heads,), init_span + (ramp + 0.5) / max_span))
+        self.reach = nn.Parameter(torch.full((self.num_heads,), init_span + (ramp + 0.5) / max_span))
         self.position = nn.Parameter(torch.randn(max_span, self.head_dim)) if position == "learnt" else None
 
     @classmethod
@@ -79,19 +81,19 @@ class AdaptiveSpanAttention(SparseAttention):
     # --- spans --------------------------------------------------------------------------------------------
 
     def spans(self) -> Tensor:
-        """z of each head, [H]."""
+        """Return z of each head, [H]."""
         return self.reach * self.max_span - self.ramp
 
     def longest(self) -> int:
         """Tokens to one side that some head may see, itself among them."""
-        return int(self.reached())
+        return int(self.receptive_field())
 
-    def reached(self) -> Tensor:
+    def receptive_field(self) -> Tensor:
         """:meth:`longest`, where the spans are."""
         return (self.spans().detach().max().ceil() + self.ramp).clamp(1, self.max_span).long()
 
     def mask(self, distance: Tensor) -> Tensor:
-        """m of distances [..., T, S], [..., H, T, S]."""
+        """Return m of distances [..., T, S], [..., H, T, S]."""
         mask = ((self.ramp + self.spans().view(-1, 1, 1) - distance) / self.ramp).clamp(0.0, 1.0)
         return torch.where(distance == 0, float(self.include_self), mask)
 
@@ -107,24 +109,25 @@ class AdaptiveSpanAttention(SparseAttention):
         self.accumulate_statistics(steps=torch.ones(1, device=query.device))
         return super().attend(query, key, value, padding)
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        distances = self.distances()
-        output = relative_attention(query, key, value, distances, dropout=self.weight_dropout)
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        window, distances = self.window(query.shape[2])
+        output = window_attention(query, key, value, window, distances=distances, dropout=self.weight_dropout)
         if self.include_self:
             return output
-        sees_none = (distances.biases <= no_weight(distances.biases.dtype)).all(dim=1)
+        sees_none = (distances.biases <= neg_inf(distances.biases.dtype)).all(dim=1)
         output = output.masked_fill(sees_none[:, None, None], 0.0)
         return torch.cat([torch.zeros_like(output[:, :, :1]), output[:, :, 1:]], dim=2)
 
-    def distances(self) -> Distances:
-        """The window of the longest span."""
-        left = self.longest() - 1
+    def window(self, length: int) -> tuple[Window, Distances]:
+        """Return the window of the longest span in a sequence of ``length``, and what its distances add."""
+        left = min(self.longest(), length) - 1
         right = left if self.pattern is Pattern.NS else 0
         distance = torch.arange(left, -right - 1, -1, device=self.reach.device).abs()
         embeddings = self.reach.new_zeros(left + 1, self.head_dim) if self.position is None else self.position
         mask = self.mask(distance[None])[:, 0]
-        biases = mask.where(mask > 0.0, 1.0).log().masked_fill(mask == 0.0, no_weight(mask.dtype))
-        return Distances(left, right, embeddings[distance].expand(self.num_heads, -1, -1), biases)
+        biases = mask.where(mask > 0.0, 1.0).log().masked_fill(mask == 0.0, neg_inf(mask.dtype))
+        embedded = embeddings[distance].expand(self.num_heads, -1, -1)
+        return Window(left, right), Distances(embedded, biases)
 
     def weights_at(self, query: Tensor, key: Tensor, distance: Tensor) -> Tensor:
         """Weights of pairs [..., T, S] that are so far apart, written out; a later key in CS has none."""
@@ -137,7 +140,7 @@ class AdaptiveSpanAttention(SparseAttention):
             by_distance = query @ self.position.mT
             logits = logits + by_distance.gather(-1, x.clamp(max=self.max_span - 1).expand(logits.shape))
         mask = self.mask(x) * inside
-        logits = (logits * self.scale).masked_fill(mask == 0.0, no_weight(logits.dtype))
+        logits = (logits * self.scale).masked_fill(mask == 0.0, neg_inf(logits.dtype))
         weights = mask * (logits - logits.amax(dim=-1, keepdim=True).detach()).exp()
         return weights / weights.sum(dim=-1, keepdim=True).clamp(min=1e-30)
 
@@ -150,8 +153,8 @@ class AdaptiveSpanAttention(SparseAttention):
     def kept_width(self) -> int:
         return self.longest()
 
-    def needs(self, key: Tensor, length: Tensor) -> Tensor:
-        return key >= length - self.reached()
+    def required_keys(self, key: Tensor, length: Tensor) -> Tensor:
+        return key >= length - self.receptive_field()
 
     def read(self, query: Tensor, key: Tensor, value: Tensor, asked: Tensor, position: Tensor) -> Tensor:
         distance = (asked[:, None, :, None] - position[:, None, None]).masked_fill(position[:, None, None] < 0, -1)

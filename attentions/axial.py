@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from attentions.bases.sparse import SparseAttention, by_halves, check_spread, check_stride, first_heads
-from attentions.kernels.lattice import along_both, along_columns, along_rows
+from attentions.kernels.windows.grid2d import along_both, along_columns, along_rows
 from cab import Pattern, register_attention
-from cab.attention import SoftmaxLimit
+from cab.attention import CommonArguments, SoftmaxLimit
 
 
 @register_attention("axial", patterns="NS CS", complexity="n^2", paper="Ho et al. 2019")
@@ -37,17 +37,8 @@ class AxialAttention(SparseAttention):
         ValueError: for options outside of these.
     """
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        width: int = 64,
-        spread: str = "heads",
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, width: int = 64, spread: str = "heads", **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         check_spread(spread)
         check_stride("width", width, self.pattern)
         self.width, self.spreads = width, spread == "heads"
@@ -60,13 +51,13 @@ class AxialAttention(SparseAttention):
     def width_for(self, length: int) -> int:
         return self.width or math.ceil(math.sqrt(length))
 
-    def sees(self, query: Tensor, key: Tensor, length: int) -> Tensor:
+    def is_visible(self, query: Tensor, key: Tensor, length: int) -> Tensor:
         width = self.width_for(length)
         row, column = query // width == key // width, query % width == key % width
         seen = torch.where(first_heads(self.num_heads, key), row, column) if self.spreads else row | column
         return seen & (key <= query) if self.pattern is Pattern.CS else seen
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         width, dropout = self.width_for(query.shape[2]), self.weight_dropout
         along: dict[str, Any] = {"width": width, "is_causal": self.pattern is Pattern.CS, "dropout": dropout}
         if not self.spreads:

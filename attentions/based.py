@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from torch import Tensor
 
-from attentions.bases.linearized import LinearizedAttention, Where
+from attentions.bases.linearized import LinearizedAttention, PositionInfo
 from attentions.bases.recurrent import xavier_linear
-from attentions.kernels.feature_maps import Taylor
-from cab import Pattern, UserError, register_attention
-from cab.attention import DecodeState
+from attentions.kernels.features.feature_maps import Taylor
+from cab import UserError, register_attention
+from cab.attention import CommonArguments, DecodeState
 
 
 @register_attention("based", patterns="NS CS NC CC", complexity="n", paper="Arora et al. 2024")
@@ -27,31 +29,23 @@ class BasedAttention(LinearizedAttention):
 
     feature_map = Taylor()
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        feature_dim: int = 16,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, feature_dim: int = 16, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if feature_dim < 1:
             raise UserError(f"feature_dim must be at least 1, got {feature_dim}")
         self.feature_dim = feature_dim
-        self.q_proj = xavier_linear(embed_dim, num_heads * feature_dim, gain=2**-0.5)
-        self.k_proj = xavier_linear(embed_dim, num_heads * feature_dim, gain=2**-0.5)
+        self.q_proj = xavier_linear(self.embed_dim, self.num_heads * feature_dim, gain=2**-0.5)
+        self.k_proj = xavier_linear(self.embed_dim, self.num_heads * feature_dim, gain=2**-0.5)
 
-    def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> DecodeState:
-        return super().summarise(key * self.feature_dim**-0.25, value, padding, where)
+    def reduce_source(self, key: Tensor, value: Tensor, padding: Tensor | None, where: PositionInfo) -> DecodeState:
+        return super().reduce_source(key * self.feature_dim**-0.25, value, padding, where)
 
-    def read(self, query: Tensor, summary: DecodeState, where: Where) -> Tensor:
+    def read(self, query: Tensor, summary: DecodeState, where: PositionInfo) -> Tensor:
         return super().read(query * self.feature_dim**-0.25, summary, where)
 
-    def features(self, x: Tensor, where: Where) -> Tensor:
+    def features(self, x: Tensor, where: PositionInfo) -> Tensor:
         return super().features(x * self.feature_dim**-0.25, where)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         products = query @ key.mT / self.feature_dim**0.5
-        return self.normalised(1 + products + products.square() / 2) @ value
+        return self.normalize(1 + products + products.square() / 2) @ value

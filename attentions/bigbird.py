@@ -5,19 +5,21 @@ Shapes: B batch, H heads, N tokens, E width of a head, b tokens of a block, J bl
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.tiles import Tile, tiled_attention
+from attentions.kernels.windows.tiles import Tile, tiled_attention
 from cab import Pattern, register_attention
-from cab.attention import SoftmaxLimit
+from cab.attention import CommonArguments, SoftmaxLimit
 from cab.errors import UserError
 
 
 @register_attention("bigbird", patterns="NS", complexity="n", paper="Zaheer et al. 2020")
 class BigBirdAttention(SparseAttention):
-    """Softmax over the tokens of the blocks that a token's block sees (ITC, section 2 and appendix D):
+    """Compute softmax over the tokens of the blocks visible to a token's block (ITC, section 2 and appendix D).
 
     * the first and the last block see all, and are seen by all;
     * the others see their neighbours, ``num_window`` blocks with themselves, and R more, drawn for each head.
@@ -38,30 +40,22 @@ class BigBirdAttention(SparseAttention):
     """
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        block_size: int = 64,
-        num_random: int = 3,
-        num_window: int = 3,
+        self, *, block_size: int = 64, num_random: int = 3, num_window: int = 3, **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if block_size < 1 or num_random < 0:
             raise UserError(
                 f"block_size must be at least 1 and num_random at least 0, got {block_size} and {num_random}"
             )
         if num_window < 1 or num_window % 2 == 0:
-            raise UserError(f"num_window must be odd, the block and as many on each side, got {num_window}")
+            raise UserError(f"num_window must be odd and at least 1, got {num_window}")
         self.block_size, self.num_random, self.beside = block_size, num_random, num_window // 2
         self.seed: Tensor
         self.register_buffer("seed", torch.randint(2**31, ()))
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """A window over all blocks."""
+        """Return options with a window over all blocks."""
         return SoftmaxLimit(({"num_window": 2 * num_tokens + 1},))
 
     def certain(self, num_blocks: int) -> Tensor:
@@ -78,19 +72,19 @@ class BigBirdAttention(SparseAttention):
         drawn = order.masked_fill(self.certain(num_blocks), -1.0).topk(min(self.num_random, num_blocks), dim=-1)
         return drawn.indices.where(drawn.values >= 0.0, -1)
 
-    def sees(self, query: Tensor, key: Tensor, length: int) -> Tensor:
+    def is_visible(self, query: Tensor, key: Tensor, length: int) -> Tensor:
         num_blocks = -(-length // self.block_size)
         drawn = self.random_blocks(num_blocks)
         spare = torch.zeros(*drawn.shape[:2], num_blocks + 1, dtype=torch.bool)  # the last is no block
         seen = spare.scatter(2, drawn % (num_blocks + 1), True)[..., :num_blocks] | self.certain(num_blocks)
         return seen.to(key.device)[:, query // self.block_size, key // self.block_size]
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         tiles = self.tiles(query.shape[2], query.device)
         return tiled_attention(query, key, value, tiles, dropout=self.weight_dropout)
 
     def tiles(self, length: int, device: torch.device) -> list[Tile]:
-        """The blocks, and the tokens that they see."""
+        """Lay out the blocks and the tokens that each may attend to."""
         size = self.block_size
         num_blocks = -(-length // size)
         certain, drawn, within = self.certain(num_blocks), self.random_blocks(num_blocks), torch.arange(size)

@@ -5,14 +5,17 @@ Shapes: B batch, H heads, N tokens, D width, E width of a head, C clusters.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.pieces import each_length
-from attentions.kernels.windowed import Window, windowed_attention
+from attentions.kernels.common.pieces import each_length
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Window
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -40,23 +43,15 @@ class ClusterFormerAttention(Attention):
     centroids: Tensor
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        num_clusters: int = 64,
-        chunk_size: int = 256,
-        decay: float = 0.999,
+        self, *, num_clusters: int = 64, chunk_size: int = 256, decay: float = 0.999, **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if num_clusters < 1 or chunk_size < 1:
             raise UserError(f"num_clusters and chunk_size must be at least 1, got {num_clusters} and {chunk_size}")
         if not 0.0 <= decay <= 1.0:
             raise UserError(f"decay must be between 0 and 1, got {decay}")
         self.num_clusters, self.chunk_size, self.decay = num_clusters, chunk_size, decay
-        self.register_buffer("centroids", torch.randn(num_clusters, embed_dim))
+        self.register_buffer("centroids", torch.randn(num_clusters, self.embed_dim))
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
@@ -65,7 +60,7 @@ class ClusterFormerAttention(Attention):
 
     @torch.no_grad()
     def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
-        """The layer's inputs, whose cluster counts."""
+        """Return the layer's inputs, which decide on the clusters."""
         return {"inputs": x.to(self.centroids.dtype)}
 
     def assign(self, inputs: Tensor) -> Tensor:
@@ -80,18 +75,18 @@ class ClusterFormerAttention(Attention):
                 nearest = nearest.masked_fill(padding.key.unsqueeze(2), 0.0)
             with torch.autocast(inputs.device.type, enabled=False):
                 self.accumulate_statistics(sums=(nearest.mT @ inputs).sum(dim=0), counts=nearest.sum(dim=(0, 1)))
-        return each_length(self.spread, (query, key, value, inputs), padding.key)
+        return each_length(self.attend_unpadded, (query, key, value, inputs), padding.key)
 
     def update_buffers(self, *, sums: Tensor, counts: Tensor) -> None:  # type: ignore[override]
         means = sums / counts.clamp(min=1.0).unsqueeze(1)
         self.centroids.lerp_(means.where(counts.unsqueeze(1) > 0, self.centroids), 1.0 - self.decay)
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor, inputs: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor, inputs: Tensor) -> Tensor:
         """Rows without padding."""
         order = self.assign(inputs).argsort(dim=1, stable=True)
         q, k, v = (_at(x, order) for x in (query, key, value))
         window = Window(0, 0, segment=min(self.chunk_size, query.shape[2]))
-        return _at(windowed_attention(q, k, v, window, dropout=self.weight_dropout), order.argsort(dim=1))
+        return _at(window_attention(q, k, v, window, dropout=self.weight_dropout), order.argsort(dim=1))
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, inputs: Tensor) -> Tensor:
         clusters = self.assign(inputs).tolist()

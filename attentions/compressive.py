@@ -1,21 +1,23 @@
-"""The Compressive Transformer (Rae et al. 2020): a memory, and behind it a memory of compressed tokens.
+"""The Compressive Transformer (Rae et al. 2020): a memory of past tokens, and a memory of compressed older ones.
 
-Shapes: B batch, H heads, N tokens, D width, E width of a head, L segment, M memory, c tokens of a group, C slots.
+Shapes: B batch, H heads, N tokens, D width, E head dimension, L segment, M memory, c tokens per group, C slots.
 """
 
 from __future__ import annotations
+
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.sparse import SparseDecoding
-from attentions.kernels.pieces import in_pieces, weighted
-from attentions.kernels.relative import segment_attention
+from attentions.kernels.common.pieces import in_chunks, weighted
+from attentions.kernels.windows.relative import segment_attention
 from attentions.mca import packed
 from attentions.transformer_xl import RelativeAttention
 from cab import Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import take_rows
 
@@ -24,27 +26,29 @@ from cab.padding import take_rows
 class CompressiveAttention(RelativeAttention, SparseDecoding):
     """One softmax over [compressed memory | memory | segment up to the token]  (section 3).
 
-    The memory is at least the M tokens before the segment of L. Older ones are compressed in groups of c, counted from
-    the start, by a convolution with kernel and stride c over the layer's inputs, once all of a group have left the
-    memory; until then they stay in it. The last C groups are seen. Relative positions (:class:`RelativeAttention`)
-    count a group as one token. No gradient reaches the inputs of the memories.
+    The memory contains at least the M tokens before the segment of length L. Older tokens are compressed in groups of
+    c, counted from the start of the sequence, by a convolution with kernel and stride c over the inputs of the layer,
+    as soon as all tokens of a group have left the memory. The last C groups are attended to. Relative positions
+    (:class:`RelativeAttention`) count a group as one token. No gradient flows to the inputs of the memories.
 
-    The convolution learns from a loss of its own alone: the mean square of what content attention of a segment's
-    queries over the newly compressed groups differs from that over their tokens, where queries, keys and values are
-    detached (section 3.2, attention-reconstruction).
+    The convolution is trained by the attention-reconstruction loss alone (section 3.2): the mean squared difference
+    between content attention of a segment's queries over the newly compressed groups and over their tokens, with
+    queries, keys and values detached. Nothing leaves the memory of a sequence of up to L ceil((M + c) / L) tokens (256
+    by default), as in the paper, whose sequences share a memory across batches. There the convolution is unused and
+    its gradient is zero or None: train on longer sequences, or choose L and M for the task.
 
-    Time is N (L + M + c + C). Decoding keeps keys and values of the tokens that are not compressed yet and of the last
-    groups, and the inputs of an incomplete group: a state of constant size.
+    The time is N (L + M + c + C). Decoding keeps keys and values of the uncompressed tokens and of the last groups, and
+    the inputs of an incomplete group: a state of constant size.
 
     Args:
         segment: L.
         memory: M.
         compressed: C.
         factor: c.
-        position: ``relative``; ``none`` leaves the positions out.
+        position: ``relative``, or ``none`` to remove the positions.
 
     Raises:
-        ValueError: for sizes below 1.
+        ValueError: If a size is below 1 or ``position`` is unknown.
     """
 
     parameter_budget = 0.4  # the convolution, c D^2, and W_R, as published
@@ -54,17 +58,14 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         segment: int = 128,
         memory: int = 128,
         compressed: int = 128,
         factor: int = 3,
         position: str = "relative",
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         for name, size in {"segment": segment, "memory": memory, "compressed": compressed, "factor": factor}.items():
             if size < 1:
                 raise UserError(f"{name} must be at least 1, got {size}")
@@ -75,23 +76,23 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         self.segment, self.memory, self.slots, self.factor = segment, memory, compressed, factor
         tokens = segment + memory + factor - 2
         self.most_kept = tokens + compressed + tokens // factor
-        self.compress = nn.Conv1d(embed_dim, embed_dim, factor, stride=factor)
+        self.compress = nn.Conv1d(self.embed_dim, self.embed_dim, factor, stride=factor)
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """One segment, without positions."""
+        """Return one segment without positions."""
         return SoftmaxLimit(({"segment": num_tokens, "position": "none"},))
 
     def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
-        """Inputs without gradient: what memories are made of."""
+        """Return the detached inputs, from which the memories are computed."""
         return {"past": x.detach()}
 
     def groups_before(self, begin: Tensor) -> Tensor:
-        """How many groups have left the memory of segments that begin there."""
+        """Return how many groups have left the memory of segments that start at ``begin``."""
         return ((begin - self.memory) // self.factor).clamp(min=0)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, past: Tensor) -> Tensor:
-        """Padding is on the right, where no real token looks."""
+        """Return the outputs [B, H, N, E]. Padding is on the right, where no real token attends."""
         length, device = query.shape[2], query.device
         size, begin = min(self.segment, length), torch.arange(0, length, self.segment, device=device)
         ended = self.groups_before(begin)
@@ -99,7 +100,7 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         groups = self.groups(past, int(ended[-1]))
         slots = groups.detach()
         memory = self.split_heads(self.k_proj(slots)), self.split_heads(self.v_proj(slots))
-        # What a segment sees, from its beginning backwards: the tokens of the memory, then groups, the last first.
+        # Keys of a segment, from its start backwards: the tokens of the memory, then the groups, last first.
         back = torch.arange(min(self.memory + self.factor - 1, length) + self.slots, device=device)
         raw = (begin - ended * self.factor)[:, None]
         number = ended[:, None] - 1 - (back - raw)
@@ -123,7 +124,7 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         )
 
     def groups(self, past: Tensor, count: int) -> Tensor:
-        """The first groups, compressed: [B, count, D]."""
+        """Return the first groups, compressed: [B, count, D]."""
         if not count:
             return past[:, :0]
         return self.compress(past[:, : count * self.factor].mT).mT
@@ -131,7 +132,7 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
     def reconstruction(
         self, query: Tensor, old: tuple[Tensor, Tensor], groups: Tensor, begin: Tensor, ended: Tensor
     ) -> Tensor:
-        """The loss of each target, [B, N]."""
+        """Return the attention-reconstruction loss of each target, [B, N]."""
         length, size, device = query.shape[2], min(self.segment, query.shape[2]), query.device
         first = torch.cat([ended[:1], ended[:-1]])
         most = int((ended - first).max())
@@ -147,19 +148,19 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         def difference(query: Tensor, *sources: Tensor) -> Tensor:
             q = F.pad(query * self.scale, (0, 0, 0, size * count - length)).unflatten(1, (count, size))
             means = []
-            for (key, value), table, unseen in zip(
+            for (key, value), table, masked in zip(
                 (sources[:2], sources[2:]), (token, number), (hidden_token, hidden), strict=True
             ):
                 logits = q @ key[:, table].mT
-                means.append(weighted(logits, unseen[:, None], 0.0) @ value[:, table])
+                means.append(weighted(logits, masked[:, None], 0.0) @ value[:, table])
             return (means[0] - means[1]).masked_fill(none, 0.0).flatten(1, 2)[:, :length]
 
         heads = [query.detach(), *(x.detach() for x in old), *compressed]
-        found = in_pieces(difference, heads, cost=6 * count * size * token.shape[1])
+        found = in_chunks(difference, heads, cost=6 * count * size * token.shape[1])
         return found.square().mean(dim=(1, 3))
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, past: Tensor) -> Tensor:
-        """Token by token, from a list of what it sees."""
+        """Return the outputs [H, n, E], token by token, from the list of the keys that it attends to."""
         outputs, groups = [], self.groups(past[None], len(past) // self.factor)[0].detach()
         slot_key, slot_value, old_key, old_value = (
             self.split_heads(projection(x)[None])[0]
@@ -180,10 +181,10 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
             outputs.append(logits.softmax(dim=-1) @ values)
         return torch.cat(outputs, dim=1)
 
-    # --- decoding: group g stands among the positions of tokens as -2 - g ----------------------------------
+    # --- decoding: the position of group g is stored as -2 - g ---------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Beside keys and values of tokens and groups, the inputs of the incomplete group."""
+        """Return empty keys and values of tokens and groups, and the inputs of the incomplete group."""
         return super().init_decode_state(batch_size, like) | {
             "open": like.new_zeros(batch_size, self.factor - 1, self.embed_dim)
         }
@@ -203,11 +204,11 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         tokens, slots = asked.where(new < count[:, None], -1), (-2 - number).where(number < (total // c)[:, None], -1)
         position = torch.cat([state["position"], tokens, slots], dim=1)
         output = self.read(query, key, value, asked, position)
-        kept = self.keep(key, value, position, self.needs(position, total[:, None]), self.most_kept)
+        kept = self.keep(key, value, position, self.required_keys(position, total[:, None]), self.most_kept)
         open_at = ((length % c + count) // c * c)[:, None] + torch.arange(c - 1, device=key.device)
         return output, kept | {"length": total, "open": take_rows(inputs, open_at.clamp(max=inputs.shape[1] - 1))}
 
-    def needs(self, key: Tensor, length: Tensor) -> Tensor:
+    def required_keys(self, key: Tensor, length: Tensor) -> Tensor:
         ended = self.groups_before(length // self.segment * self.segment)
         return (key >= ended * self.factor) | (key <= -2) & (-2 - key >= ended - self.slots)
 

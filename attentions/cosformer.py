@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from attentions.bases.linearized import LinearizedAttention, Where
-from attentions.kernels.feature_maps import Reweighted, kernel_of
+from attentions.bases.linearized import LinearizedAttention, PositionInfo
+from attentions.kernels.features.feature_maps import Reweighted, kernel_of
 from attentions.linear import readable_kernel
-from cab import Pattern, UserError, register_attention
+from cab import UserError, register_attention
+from cab.attention import CommonArguments
 
 
 @register_attention("cosformer", patterns="NS CS NC CC", complexity="n", paper="Qin et al. 2022")
 class CosformerAttention(LinearizedAttention):
-    """s(i, j) = relu(q_i) . relu(k_j) cos(pi/2 (i - j) / L), normalised  (CAB, Eq. 16 and 17).
+    """s(i, j) = relu(q_i) . relu(k_j) cos(pi/2 (i - j) / L), normalized (CAB, Eq. 16 and 17).
 
     NS and NC are the paper's: L is the longer of the two sequences, of the row itself and not of the padded
     batch. In CS and CC that length is not known when a target is computed (which is why the paper's causal
     form looks ahead), so L is fixed: position t has the angle pi/2 min(t / L, 1). Up to ``reweighting_length``
-    tokens this is the paper's formula with that L; beyond it late positions are no longer told apart, weights
+    tokens this is the paper's formula with that L; beyond it late positions are not distinguished, weights
     stay non-negative, and nothing ever depends on the future.
 
     Args:
@@ -39,15 +41,12 @@ class CosformerAttention(LinearizedAttention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         reweighting_length: int = 8192,
         kernel: str = "relu",
         reweight: bool = True,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if reweighting_length < 1:
             raise UserError(f"reweighting_length must be at least 1, got {reweighting_length}")
         self.reweighting_length = reweighting_length
@@ -55,8 +54,8 @@ class CosformerAttention(LinearizedAttention):
         self.reweight = reweight
         self.feature_map = Reweighted(kernel_of(kernel)) if reweight else kernel_of(kernel)
 
-    def factors(self, x: Tensor, where: Where) -> Tensor | None:
-        """cos and sin of each position's angle, counted from 1: products of features give cos of the difference."""
+    def factors(self, x: Tensor, where: PositionInfo) -> Tensor | None:
+        """Return cos and sin of each angle, counted from 1: products of features give cos of the difference."""
         if not self.reweight:
             return None
         position = torch.arange(1, x.shape[2] + 1, device=x.device, dtype=x.dtype).expand(1, -1)
@@ -69,8 +68,8 @@ class CosformerAttention(LinearizedAttention):
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         weights = readable_kernel(self.kernel, query) @ readable_kernel(self.kernel, key).mT
         if not self.reweight:
-            return self.normalised(weights) @ value
+            return self.normalize(weights) @ value
         i, j = (torch.arange(1, x.shape[1] + 1, device=x.device, dtype=x.dtype) for x in (query, key))
         length = self.reweighting_length if self.pattern.is_causal else max(len(i), len(j))
         distance = i.clamp(max=length)[:, None] - j.clamp(max=length)
-        return self.normalised(weights * (distance * math.pi / 2 / length).cos()) @ value
+        return self.normalize(weights * (distance * math.pi / 2 / length).cos()) @ value

@@ -1,30 +1,38 @@
-"""DeltaNet and Gated DeltaNet (Yang et al. 2024, 2025): a memory that corrects what it holds for a key."""
+"""DeltaNet and Gated DeltaNet (Yang et al. 2024, 2025): recurrent states that are updated by the delta rule."""
 
 from __future__ import annotations
+
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.recurrent import Extras, Recurrent, Terms, xavier_linear
-from attentions.kernels import fla_kernels
-from attentions.kernels.delta_rule import delta_rule
-from attentions.kernels.feature_maps import unit
-from attentions.kernels.fla_kernels import Form
+from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
+from attentions.kernels.features.feature_maps import unit
+from attentions.kernels.recurrences import fla_kernels
+from attentions.kernels.recurrences.delta_rule import delta_rule
+from attentions.kernels.recurrences.fla_kernels import Form
 from attentions.ssd import step_map
-from cab import ParamGroupOverride, Pattern, register_attention
+from cab import ParamGroupOverride, register_attention
+from cab.attention import CommonArguments
+
+GAIN = 2**-2.5
+"""Xavier gain of all maps of DeltaNet."""
 
 
 class DeltaRule(Recurrent):
-    """S_t = a_t S_{t-1} + b_t k_t (x) (v_t - a_t k_t S_{t-1}): the terms have a strength b."""
+    """Recurrence S_t = a_t S_{t-1} + b_t k_t (x) (v_t - a_t k_t S_{t-1}), where b is ``Terms.strength``."""
 
     forms = (delta_rule, fla_kernels.delta_rule)
 
-    def update(self, terms: Terms, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
+    def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
+        """Compute o of all tokens and S after the last one."""
         assert terms.strength is not None
         return form(terms.query, terms.key, terms.value, terms.strength, terms.log_decay, memory)
 
-    def write(self, now: Terms, memory: Tensor) -> Tensor:
+    def write(self, now: RecurrenceInputs, memory: Tensor) -> Tensor:
+        """Compute S_t from S_{t-1} [B, H, K, V] and the terms of one token."""
         assert now.strength is not None
         if now.log_decay is not None:
             memory = memory * now.log_decay.exp()[..., None, None]
@@ -34,96 +42,108 @@ class DeltaRule(Recurrent):
 
 @register_attention("deltanet", patterns="CS", complexity="n", paper="Yang et al. 2024b")
 class DeltaNetAttention(DeltaRule):
-    """S_t = S_{t-1} + b_t k_t (x) (v_t - k_t S_{t-1}), o_t = q_t S_t / sqrt(K)  (DeltaNet, Eq. 1 and section 3).
+    """Compute S_t = S_{t-1} + b_t k_t (x) (v_t - k_t S_{t-1}) and o_t = q_t S_t / sqrt(K).
 
-    q, k, v pass silu, q and k are divided by their norms, b = sigmoid(x W); then an RMS norm of each head, and
-    out_proj.
+    DeltaNet, Eq. 1 and section 3. q, k and v pass short convolutions and silu, q and k are divided by their norms, and
+    b = sigmoid(x W). An RMS norm per head and ``out_proj`` follow. All maps start Xavier uniform with gain 2^-2.5, as
+    in flash-linear-attention at the time of the paper.
 
     Args:
-        negative_eigenvalues: b in 0 to 2 in place of 0 to 1, with which a memory can change its sign.
-        conv_size: taps of short convolutions before the silu of q, k and v; published with 4, here without.
+        pattern: CS.
+        embed_dim: width of inputs and outputs.
+        num_heads: heads H; must divide ``embed_dim``.
+        dropout: unused.
+        negative_eigenvalues: whether b is in 0 to 2 instead of 0 to 1, so that a transition can be negative.
+        conv_size: kernel size of the short convolutions; 4 in the paper, 0 for none.
     """
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        negative_eigenvalues: bool = False,
-        conv_size: int = 0,
+        self, *, negative_eigenvalues: bool = False, conv_size: int = 4, **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(
-            pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, conv_size=conv_size
-        )
+        super().__init__(conv_size=conv_size, gain=GAIN, out_gain=GAIN, **common)
         self.largest_strength = 2.0 if negative_eigenvalues else 1.0
-        self.strength_proj = xavier_linear(embed_dim, num_heads, bias=False)
+        self.strength_proj = projection(self.embed_dim, self.num_heads, GAIN)
 
     def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
+        """Compute the logits of the write strengths."""
         return {"strength": self.strength_proj(key)}
 
-    def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> Terms:
+    def recurrence_inputs(
+        self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor
+    ) -> RecurrenceInputs:
+        """Normalize queries and keys and compute the write strengths."""
         query, key = unit(F.silu(query)), unit(F.silu(key))
         strength = self.largest_strength * extras["strength"].sigmoid().transpose(1, 2)
-        return Terms(query * self.key_width**-0.5, key, F.silu(value), strength=strength)
+        return RecurrenceInputs(query * self.key_width**-0.5, key, F.silu(value), strength=strength)
 
 
 @register_attention("gated_deltanet", patterns="CS", complexity="n", paper="Yang et al. 2025")
 class GatedDeltaNetAttention(DeltaRule):
-    """S_t = a_t S_{t-1} + b_t k_t (x) (v_t - a_t k_t S_{t-1}), o_t = q_t S_t / sqrt(K)  (Gated DeltaNet, Eq. 10).
+    """Compute S_t = a_t S_{t-1} + b_t k_t (x) (v_t - a_t k_t S_{t-1}) and o_t = q_t S_t / sqrt(K).
 
-    As `deltanet`, with a_t = exp(-A softplus(x W_a + b_a)), A and b_a a number each for a head, and a gate: silu(x
-    W_g) * norm(o). A starts uniform in 0 to 16, the softplus between 0.001 and 0.1; neither has weight decay.
+    Gated DeltaNet, Eq. 10. As `deltanet`, with b = sigmoid(x W + c), a_t = exp(-A softplus(x W_a + b_a)) and a gate
+    after the norm, silu(x W_g) * norm(o). A and b_a have one number per head.
+
+    The initialization is that of NVlabs/GatedDeltaNet, which trained the paper's models: all maps as ``nn.Linear``, c
+    zero, A uniform in 0 to 16, and softplus(b_a) log-uniform in 0.001 to 0.1. A and b_a have no weight decay.
+    flash-linear-attention has no c.
 
     Args:
-        key_expansion: width of queries and keys relative to the model's; 3/4 as published.
-        value_expansion: width of values relative to the keys; 2 as published.
-        negative_eigenvalues: b in 0 to 2 in place of 0 to 1.
-        conv_size: taps of short convolutions before the silu of q, k and v; published with 4, here without.
+        pattern: CS.
+        embed_dim: width of inputs and outputs.
+        num_heads: heads H; must divide ``embed_dim``.
+        dropout: unused.
+        key_expansion: width of queries and keys relative to ``embed_dim``; 3/4 in the paper.
+        value_expansion: width of values relative to the keys; 2 in the paper.
+        negative_eigenvalues: whether b is in 0 to 2 instead of 0 to 1.
+        conv_size: kernel size of the short convolutions; 4 in the paper, 0 for none.
 
     Raises:
         ValueError: for an expansion that is not positive.
     """
 
-    parameter_budget = 0.15
+    parameter_budget = 0.15  # 5.25 D^2 per layer, as published: 11.8% of GPT-2
 
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         key_expansion: float = 0.75,
         value_expansion: float = 2.0,
         negative_eigenvalues: bool = False,
-        conv_size: int = 0,
+        conv_size: int = 4,
+        **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(
-            pattern=pattern,
-            embed_dim=embed_dim,
-            num_heads=num_heads,
-            dropout=dropout,
             key_expansion=key_expansion,
             value_expansion=key_expansion * value_expansion,
             gate=True,
             conv_size=conv_size,
+            gain=None,
+            out_gain=None,
+            **common,
         )
         self.largest_strength = 2.0 if negative_eigenvalues else 1.0
-        self.strength_proj = xavier_linear(embed_dim, num_heads, bias=False)
-        self.log_rate = nn.Parameter(torch.empty(num_heads).uniform_(1e-3, 16.0).log())
-        self.step_proj = step_map(embed_dim, num_heads)
+        self.strength_proj = nn.Linear(self.embed_dim, self.num_heads)
+        nn.init.zeros_(self.strength_proj.bias)
+        self.log_rate = nn.Parameter(torch.empty(self.num_heads).uniform_(1e-3, 16.0).log())
+        self.step_proj = step_map(self.embed_dim, self.num_heads)
 
     def param_group_overrides(self) -> dict[str, ParamGroupOverride]:
+        """Exclude A and b_a from weight decay."""
         return {name: ParamGroupOverride(weight_decay=0.0) for name in ("log_rate", "step_proj.bias")}
 
     def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
+        """Compute the logits of the write strengths and of the steps."""
         return {"strength": self.strength_proj(key), "step": self.step_proj(key)}
 
-    def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> Terms:
+    def recurrence_inputs(
+        self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor
+    ) -> RecurrenceInputs:
+        """Normalize queries and keys and compute decays and write strengths."""
         query, key = unit(F.silu(query)), unit(F.silu(key))
-        step = F.softplus(extras["step"].transpose(1, 2).contiguous())  # a gradient laid out as a compiler expects
+        step = F.softplus(
+            extras["step"].transpose(1, 2).contiguous()
+        )  # contiguous: the compiler assumes that layout of the gradient
         log_decay = -self.log_rate.to(step.dtype).exp().unsqueeze(-1) * step
         strength = self.largest_strength * extras["strength"].transpose(1, 2).sigmoid()
-        return Terms(query * self.key_width**-0.5, key, F.silu(value), log_decay, strength)
+        return RecurrenceInputs(query * self.key_width**-0.5, key, F.silu(value), log_decay, strength)

@@ -5,17 +5,19 @@ Shapes: B batch, H heads, N tokens, E width of a head, w width of a block.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.lattice import along_rows, in_rows
-from attentions.kernels.merged_norm import MergedNorm
-from attentions.kernels.precision import wide
+from attentions.kernels.common.merged_norm import MergedNorm
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.windows.grid2d import along_rows, in_rows
 from attentions.norm_attention import make_turns, turned, turned_by_matrices
 from cab import Pattern, UserError, register_attention
-from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 
 WEIGHTS = ("softmax", "rela")
 
@@ -44,22 +46,19 @@ class DiagAttention(SparseAttention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         block_size: int = 64,
         weights: str = "softmax",
         positions: str = "none",
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if block_size < 1:
             raise UserError(f"block_size must be at least 1, got {block_size}")
         if weights not in WEIGHTS:
             raise UserError(f"weights must be {' or '.join(WEIGHTS)}, got '{weights}'")
         self.block_size, self.is_softmax = block_size, weights == "softmax"
         self.most_kept = block_size - 1
-        self.norm = MergedNorm("none" if self.is_softmax else "simplerms", embed_dim)
+        self.norm = MergedNorm("none" if self.is_softmax else "simplerms", self.embed_dim)
         self.turns = make_turns(positions, self.head_dim)
 
     @classmethod
@@ -69,23 +68,23 @@ class DiagAttention(SparseAttention):
 
     # --- the pattern --------------------------------------------------------------------------------------
 
-    def sees(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
+    def is_visible(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
         seen = query // self.block_size == key // self.block_size
         return seen & (key <= query) if self.pattern is Pattern.CS else seen
 
-    def needs(self, key: Tensor, length: Tensor) -> Tensor:
+    def required_keys(self, key: Tensor, length: Tensor) -> Tensor:
         return key // self.block_size == length // self.block_size
 
     def seen_weights(self, logits: Tensor, seen: Tensor) -> Tensor:
         return super().seen_weights(logits, seen) if self.is_softmax else logits.relu().masked_fill(~seen, 0.0)
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         length, causal = query.shape[2], self.pattern is Pattern.CS
         width = min(self.block_size, length)
         if self.is_softmax:
             return along_rows(query, key, value, width, is_causal=causal, dropout=self.weight_dropout)
         with torch.autocast(query.device.type, enabled=False):  # what no sum divides outgrows float16 before its norm
-            query, key, value = (in_rows(wide(x), width) for x in (query, key, value))
+            query, key, value = (in_rows(upcast(x), width) for x in (query, key, value))
             weights = (query * self.scale @ key.mT).relu()  # none of the keys that fill the last block up
             weights = F.dropout(weights.tril() if causal else weights, self.weight_dropout)
             return (weights @ value).flatten(2, 3)[:, :, :length]
@@ -94,26 +93,26 @@ class DiagAttention(SparseAttention):
         if self.is_softmax:
             return super().read(query, key, value, asked, position)
         with torch.autocast(query.device.type, enabled=False):
-            return super().read(wide(query), wide(key), wide(value), asked, position)
+            return super().read(upcast(query), upcast(key), upcast(value), asked, position)
 
     # --- positions and norm, around it ---------------------------------------------------------------------
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         query, key = (turned(self.turns, x, period=self.block_size) for x in (query, key))
-        return self.normalised(super().attend(query, key, value, padding), query.dtype)
+        return self.normalize(super().attend(query, key, value, padding), query.dtype)
 
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, **_: Tensor
     ) -> tuple[Tensor, DecodeState]:
         query, key = (turned(self.turns, x, state["length"], self.block_size) for x in (query, key))
         output, state = super().decode(query, key, value, state, padding)
-        return self.normalised(output, query.dtype), state
+        return self.normalize(output, query.dtype), state
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if self.turns is not None:
             query, key = (turned_by_matrices(self.turns, x) for x in (query, key))
         return self.norm(super().reference(query, key, value)[None])[0]
 
-    def normalised(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+    def normalize(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            return self.norm(wide(x)).to(dtype)
+            return self.norm(upcast(x)).to(dtype)

@@ -6,15 +6,16 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, P differential h
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.precision import wide
+from attentions.kernels.common.precision import upcast
 from attentions.vanilla import VanillaAttention
 from cab import Pattern, register_attention
-from cab.attention import SINGLE_LAYER, LayerPosition, SoftmaxLimit
+from cab.attention import SINGLE_LAYER, CommonArguments, LayerPosition, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -32,22 +33,14 @@ class DifferentialAttention(VanillaAttention):
 
     recent = 0  # the cache is one block of keys
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        layer_position: LayerPosition = SINGLE_LAYER,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        self.num_pairs = num_heads if num_heads % 2 else num_heads // 2
-        if embed_dim % (2 * self.num_pairs):
+    def __init__(self, *, layer_position: LayerPosition = SINGLE_LAYER, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
+        self.num_pairs = self.num_heads if self.num_heads % 2 else self.num_heads // 2
+        if self.embed_dim % (2 * self.num_pairs):
             raise UserError(
-                f"embed_dim {embed_dim} is not divisible by twice the {num_heads} heads; choose another width"
+                f"embed_dim must be divisible by {2 * self.num_pairs}, got {self.embed_dim}; change embed_dim or heads"
             )
-        self.width = embed_dim // self.num_pairs // 2
+        self.width = self.embed_dim // self.num_pairs // 2
         self.initial = 0.8 - 0.6 * math.exp(-0.3 * layer_position.index)
         self.lambdas = nn.Parameter(0.1 * torch.randn(2, 2, self.width))
         self.norm = nn.RMSNorm(2 * self.width, eps=1e-5)
@@ -66,7 +59,7 @@ class DifferentialAttention(VanillaAttention):
         return first - second + self.initial
 
     def pairs(self, x: Tensor, heads: int) -> Tensor:
-        """The same numbers in other heads, [..., H, N, E] to [..., heads, N, D / heads]."""
+        """Regroup heads: [..., H, N, E] to [..., heads, N, D / heads]."""
         return x.transpose(-3, -2).flatten(-2).unflatten(-1, (heads, -1)).transpose(-3, -2)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -92,7 +85,7 @@ class DifferentialAttention(VanillaAttention):
             for i in (0, 1)
         )
         with torch.autocast(query.device.type, enabled=False):
-            x = self.norm(wide(first) - self.factor() * wide(second)) * (1 - self.initial)
+            x = self.norm(upcast(first) - self.factor() * upcast(second)) * (1 - self.initial)
         return self.pairs(x.to(query.dtype), self.num_heads)
 
     def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from attentions.bases.linearized import LinearizedAttention, Where, hide
+from attentions.bases.linearized import LinearizedAttention, PositionInfo, mask_fill
 from attentions.bases.recurrent import xavier_linear
-from attentions.kernels.delta_rule import delta_rule
-from attentions.kernels.feature_maps import kernel_of
+from attentions.kernels.features.feature_maps import kernel_of
+from attentions.kernels.recurrences.delta_rule import delta_rule
 from cab import Pattern, UserError, register_attention
-from cab.attention import DecodeState
+from cab.attention import CommonArguments, DecodeState
 from cab.errors import UnsupportedError
 from cab.padding import lengths
 
@@ -23,7 +24,7 @@ class DPFPAttention(LinearizedAttention):
 
     With the sum: phi(q) (phi(k)^T v) / phi(q) . sum phi(k). With the delta rule, which needs an order and so CS:
     W_t = W_{t-1} + b_t phi(k_t) (x) (v_t - phi(k_t) W_{t-1}), o_t = phi(q_t) W_t (Eq. 24), b = sigmoid(x W_b), where
-    phi is divided by its sum + 1e-6 and nothing else is normalised.
+    phi is divided by its sum + 1e-6 and nothing else is normalized.
 
     Args:
         nu: products of each feature.
@@ -35,29 +36,18 @@ class DPFPAttention(LinearizedAttention):
 
     feature_map = kernel_of("identity")
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        nu: int = 1,
-        update: str | None = None,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, nu: int = 1, update: str | None = None, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         self.update = update or ("delta" if self.pattern is Pattern.CS else "sum")
         if nu < 1:
             raise UserError(f"nu must be at least 1, got {nu}")
         if self.update not in ("delta", "sum"):
             raise UserError(f"update must be delta or sum, got '{update}'")
         if self.update == "delta" and self.pattern is not Pattern.CS:
-            raise UnsupportedError(
-                f"update=delta needs an order of keys, which pattern {self.pattern} has not; use sum"
-            )
+            raise UnsupportedError(f"update=delta requires pattern CS, got {self.pattern}; use update=sum")
         self.nu = nu
         if self.update == "delta":
-            self.strength_proj = xavier_linear(embed_dim, num_heads, bias=False)
+            self.strength_proj = xavier_linear(self.embed_dim, self.num_heads, bias=False)
 
     def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
         return {"strength": self.strength_proj(key)} if self.update == "delta" else {}
@@ -67,13 +57,13 @@ class DPFPAttention(LinearizedAttention):
         both = torch.cat([x.relu(), (-x).relu()], dim=-1)
         return torch.cat([both * both.roll(i, dims=-1) for i in range(1, self.nu + 1)], dim=-1)
 
-    def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> DecodeState:
-        return super().summarise(self.products(key), value, padding, where)
+    def reduce_source(self, key: Tensor, value: Tensor, padding: Tensor | None, where: PositionInfo) -> DecodeState:
+        return super().reduce_source(self.products(key), value, padding, where)
 
-    def read(self, query: Tensor, summary: DecodeState, where: Where) -> Tensor:
+    def read(self, query: Tensor, summary: DecodeState, where: PositionInfo) -> Tensor:
         return super().read(self.products(query), summary, where)
 
-    def features(self, x: Tensor, _where: Where) -> Tensor:
+    def features(self, x: Tensor, _where: PositionInfo) -> Tensor:
         features = self.products(x)
         return features / (features.sum(dim=-1, keepdim=True) + 1e-6) if self.update == "delta" else features
 
@@ -88,19 +78,19 @@ class DPFPAttention(LinearizedAttention):
     ) -> tuple[Tensor, DecodeState]:
         if self.update == "sum":
             return super().span(query, key, value, padding, state, extras)
-        queries, keys = (self.features(x, Where()) for x in (query, key))
+        queries, keys = (self.features(x, PositionInfo()) for x in (query, key))
         memory = state.get("sums")
         if memory is None:
             memory = query.new_zeros(*query.shape[:2], keys.shape[-1], value.shape[-1])
         strength = extras["strength"].sigmoid().transpose(1, 2)
-        output, memory = delta_rule(queries, hide(keys, padding), value, strength, None, memory)
+        output, memory = delta_rule(queries, mask_fill(keys, padding), value, strength, None, memory)
         count = lengths(query, padding)
         return output, {"sums": memory, "length": state["length"] + count if "length" in state else count}
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, strength: Tensor | None = None) -> Tensor:
-        queries, keys = self.features(query, Where()), self.features(key, Where())
+        queries, keys = self.features(query, PositionInfo()), self.features(key, PositionInfo())
         if strength is None:
-            return self.normalised(queries @ keys.mT) @ value
+            return self.normalize(queries @ keys.mT) @ value
         memory, outputs = value.new_zeros(len(keys), keys.shape[-1], value.shape[-1]), []
         for t in range(keys.shape[1]):
             now = keys[:, t, None]

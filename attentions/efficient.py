@@ -5,13 +5,15 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
-from attentions.kernels.precision import no_weight, wide
-from attentions.kernels.running_means import read_running_means
+from attentions.kernels.common.precision import neg_inf, upcast
+from attentions.kernels.recurrences.cumulative_softmax_mean import read_cumulative_means
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 
 
 @register_attention("efficient", patterns="NS CS NC CC", complexity="n", paper="Shen et al. 2021")
@@ -26,8 +28,8 @@ class EfficientAttention(Attention):
 
     has_constant_size_state = True
 
-    def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         self.requires_right_padding = self.pattern is Pattern.CS  # so that a row begins with a token
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
@@ -47,37 +49,39 @@ class EfficientAttention(Attention):
     # --- means over all keys: NS, NC, CC -----------------------------------------------------------------
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
-        """The mean of each feature, [B, H, E, E]; zero in a row whose keys are all padding."""
+        """Compute the mean of each feature, [B, H, E, E]; zero for a sequence whose keys are all padding."""
         with torch.autocast(key.device.type, enabled=False):
             logits, values = _shown(key, value, padding.key)
             return {"mean": logits.softmax(dim=2).mT @ values}
 
     def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
-            return (wide(query).softmax(dim=-1) @ state["mean"]).to(query.dtype), state
+            return (upcast(query).softmax(dim=-1) @ state["mean"]).to(query.dtype), state
 
     # --- means that run along: CS ------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Logarithms of masses [B, H, E] and means [B, H, E, E] of nothing."""
         shape = (batch_size, self.num_heads, self.head_dim)
-        mass = like.new_full(shape, no_weight(), dtype=torch.float64)
-        return {"mass": mass, "mean": wide(like.new_zeros(*shape, self.head_dim))}
+        mass = like.new_full(shape, neg_inf(), dtype=torch.float64)
+        return {"mass": mass, "mean": upcast(like.new_zeros(*shape, self.head_dim))}
 
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
     ) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
             logits, values = _shown(key, value, padding.key)
-            read = wide(query).softmax(dim=-1)
-            output, mass, mean = read_running_means(read, logits, values, state["mass"], state["mean"].to(values.dtype))
+            read = upcast(query).softmax(dim=-1)
+            output, mass, mean = read_cumulative_means(
+                read, logits, values, state["mass"], state["mean"].to(values.dtype)
+            )
         return output.to(query.dtype), {"mass": mass, "mean": mean}
 
 
 def _shown(key: Tensor, value: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
     """Key without weight and value zero at padding, in float32 at least."""
-    key, value = wide(key), wide(value)
+    key, value = upcast(key), upcast(value)
     if padding is None:
         return key, value
     hidden = padding[:, None, :, None]
-    return key.masked_fill(hidden, no_weight(key.dtype)), value.masked_fill(hidden, 0.0)
+    return key.masked_fill(hidden, neg_inf(key.dtype)), value.masked_fill(hidden, 0.0)

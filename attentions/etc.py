@@ -1,41 +1,51 @@
-"""ETC's global-local attention (Ainslie et al. 2020) in one sequence: labels of pairs, a window, global tokens.
+"""ETC's global-local attention (Ainslie et al. 2020) in one sequence: relative labels, a window, global tokens.
 
-Shapes: B batch, H heads, N tokens, E width of a head, g global tokens, r radius, K largest label.
+Shapes: B batch, H heads, N tokens, E head dimension, g global tokens, r radius, K largest label.
 """
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 
-from attentions.kernels.pieces import each_length, in_pieces, weighted
-from attentions.kernels.relative import Distances, Slots, relative_attention
-from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks
+from attentions.kernels.common.pieces import each_length, in_chunks, weighted
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Distances, Slots, Window
+from cab import Attention, register_attention
+from cab.attention import CommonArguments, PaddingMasks
 from cab.errors import UserError
+
+PUBLISHED_GLOBALS, PUBLISHED_LENGTH = 230, 4096
+"""Sizes of the global and the long input of the paper's base model."""
 
 
 @register_attention("etc", patterns="NS", complexity="n", paper="Ainslie et al. 2020")
 class ETCAttention(Attention):
-    """Softmax of (q_i k_j + q_i a_l + b_l) / sqrt(E), where l is the label of the pair (i, j)  (section 3.2):
+    """Softmax of (q_i k_j + q_i a_l + b_l) / sqrt(E), where l is the label of the pair (i, j)  (section 3.2).
 
-    * a long token sees long tokens up to r away, and all global ones;
-    * a global token sees all tokens.
+    * A long token attends to long tokens up to r away and to all global tokens.
+    * A global token attends to all tokens.
 
-    Labels are distances j - i cut to -K .. K, in the long and in the global part apart, and one label for each of
-    the two parts that lie across. The paper has a second stream of global tokens beside the sequence through all
-    layers; in one slot they are the first g of the sequence, as in Big Bird's ITC, and all tokens share one set of
-    projections (the paper's ``share_kv_projections``, ``share_qkv_projections`` and ``share_att_output_projection``).
+    Labels are distances j - i clipped to -K .. K, with separate labels for the long and the global part, and one label
+    for each of the two cross parts. In the paper the global tokens are a second stream through all layers. A single
+    attention layer has no second stream: its global tokens are the first g of the sequence, as in BigBird's ITC, and
+    all tokens share one set of projections (the paper's ``share_kv_projections``, ``share_qkv_projections`` and
+    ``share_att_output_projection``).
 
-    Not causal: a long token reads global ones, which have read all long ones a layer before.
+    The paper's 230 global tokens accompany 4,096 long ones. By default, shorter sequences have proportionally fewer,
+    ceil(230 N / 4096), and longer ones have 230, which keeps the cost linear.
+
+    Not causal: a long token attends to global tokens, which attended to all long tokens one layer before.
 
     Args:
         radius: r.
-        num_globals: g.
+        num_globals: g, for any length. None: proportional to the length, at most 230.
         max_distance: K.
 
     Raises:
-        ValueError: for a negative size.
+        ValueError: If a size is negative.
     """
 
     requires_right_padding = True
@@ -43,47 +53,52 @@ class ETCAttention(Attention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         radius: int = 84,
-        num_globals: int = 230,
+        num_globals: int | None = None,
         max_distance: int = 12,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        if min(radius, num_globals, max_distance) < 0:
+        super().__init__(**common)
+        if min(radius, num_globals or 0, max_distance) < 0:
             raise UserError(
                 f"radius, num_globals and max_distance must be at least 0, got {radius}, {num_globals}, {max_distance}"
             )
         self.radius, self.num_globals, self.max_distance = radius, num_globals, max_distance
         # Distances of the long part, of the global part, long to global, global to long.
         count = 2 * (2 * max_distance + 1) + 2
-        self.label_key = nn.Parameter(nn.init.trunc_normal_(torch.empty(num_heads, count, self.head_dim), std=0.5))
-        self.label_bias = nn.Parameter(torch.zeros(num_heads, count))
+        self.label_key = nn.Parameter(nn.init.trunc_normal_(torch.empty(self.num_heads, count, self.head_dim), std=0.5))
+        self.label_bias = nn.Parameter(torch.zeros(self.num_heads, count))
 
-    def labels(self, query: Tensor, key: Tensor) -> Tensor:
-        """Numbers of the labels of pairs of positions."""
-        reach, g = self.max_distance, self.num_globals
+    def count_globals(self, length: int) -> int:
+        """Return the number of global tokens of a sequence."""
+        if self.num_globals is not None:
+            return min(self.num_globals, length)
+        return min(PUBLISHED_GLOBALS, -(-PUBLISHED_GLOBALS * length // PUBLISHED_LENGTH))
+
+    def labels(self, query: Tensor, key: Tensor, num_globals: int) -> Tensor:
+        """Return the indices of the labels of pairs of positions."""
+        reach = self.max_distance
         distance = (key - query).clamp(-reach, reach) + reach
         across = 2 * (2 * reach + 1)
-        of_global = torch.where(key < g, distance + 2 * reach + 1, across + 1)
-        return torch.where(query < g, of_global, torch.where(key < g, across, distance))
+        of_global = torch.where(key < num_globals, distance + 2 * reach + 1, across + 1)
+        return torch.where(query < num_globals, of_global, torch.where(key < num_globals, across, distance))
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         j = torch.arange(key.shape[1], device=key.device)
         i = j[:, None]
-        label = self.labels(i, j)
+        g = self.count_globals(len(j))
+        label = self.labels(i, j, g)
         logits = query @ key.mT + torch.einsum("hie,hije->hij", query, self.label_key[:, label])
         logits = (logits + self.label_bias[:, label]) * self.scale
-        hidden = ((i - j).abs() > self.radius) & (i >= self.num_globals) & (j >= self.num_globals)
+        hidden = ((i - j).abs() > self.radius) & (i >= g) & (j >= g)
         return logits.masked_fill(hidden, -torch.inf).softmax(dim=-1) @ value
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
-        return each_length(self.spread, (query, key, value), padding.key)
+        return each_length(self.attend_unpadded, (query, key, value), padding.key)
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        g, length = min(self.num_globals, query.shape[2]), query.shape[2]
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        length = query.shape[2]
+        g = self.count_globals(length)
         outputs = [self.of_globals(query[:, :, :g], key, value)] if g else []
         if g < length:
             q, k, v = (x[:, :, g:] for x in (query, key, value))
@@ -91,22 +106,23 @@ class ETCAttention(Attention):
         return torch.cat(outputs, dim=2)
 
     def of_long(self, query: Tensor, key: Tensor, value: Tensor, global_key: Tensor, global_value: Tensor) -> Tensor:
-        """Long tokens, over their windows and the global tokens as slots."""
+        """Return the outputs of long tokens, which attend to their windows and to the global tokens as slots."""
         reach = min(self.radius, query.shape[2] - 1)
         back = torch.arange(-reach, reach + 1, device=query.device)
         label = back.clamp(-self.max_distance, self.max_distance) + self.max_distance
-        distances = Distances(reach, reach, self.label_key[:, label], self.label_bias[:, label] * self.scale)
+        distances = Distances(self.label_key[:, label], self.label_bias[:, label] * self.scale)
         across = 2 * (2 * self.max_distance + 1)
         bias = (self.label_bias[:, across] * self.scale)[:, None].expand(-1, global_key.shape[2])
         global_key = global_key + self.label_key[:, across, None].to(global_key.dtype)
-        slots = Slots(global_key, global_value, bias) if self.num_globals else None
-        return relative_attention(query, key, value, distances, slots=slots, dropout=self.weight_dropout)
+        slots = Slots(global_key, global_value, bias) if global_key.shape[2] else None
+        window, dropout = Window(reach, reach), self.weight_dropout
+        return window_attention(query, key, value, window, slots=slots, distances=distances, dropout=dropout)
 
     def of_globals(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Global tokens, over all."""
+        """Return the outputs of global tokens, which attend to all tokens."""
         g, dropout = query.shape[2], self.weight_dropout
         position = torch.arange(g, device=query.device)
-        label = self.labels(position[:, None], position)
+        label = self.labels(position[:, None], position, g)
         across = 2 * (2 * self.max_distance + 1) + 1
 
         def mean(query: Tensor, key: Tensor, value: Tensor, label_key: Tensor, label_bias: Tensor) -> Tensor:
@@ -117,4 +133,4 @@ class ETCAttention(Attention):
             return weighted(logits, None, dropout) @ value
 
         cost = 3 * g * key.shape[2]
-        return in_pieces(mean, (query, key, value), (self.label_key, self.label_bias), cost=cost, dropout=dropout)
+        return in_chunks(mean, (query, key, value), (self.label_key, self.label_bias), cost=cost, dropout=dropout)

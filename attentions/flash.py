@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attentions.kernels.precision import no_weight
+from attentions.kernels.common.precision import neg_inf
 from attentions.vanilla import VanillaAttention
 from cab import register_attention
 from cab.errors import UserError
@@ -47,14 +47,14 @@ class FlashAttention(VanillaAttention):
     def _no_kernel(self, query: Tensor) -> UserError:
         return UserError(
             f"no flash kernel for {query.dtype} on {query.device.type} with head width {self.head_dim} and "
-            f"dropout {self.dropout}: CUDA needs float16 or bfloat16 (autocast), a CPU dropout 0; "
-            "or take attention 'vanilla', the same function by any kernel"
+            f"dropout {self.dropout}: use float16 or bfloat16 (autocast) on CUDA, dropout 0 on a CPU, "
+            "or attention 'vanilla', which computes the same function with any kernel"
         )
 
 
 def mask_by_coordinate(query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Query, key and value with one more coordinate, by which keys outside ``visible`` [B, 1, 1, M] get weight zero."""
-    hidden = (~visible).squeeze(2).unsqueeze(-1).to(key.dtype) * no_weight(key.dtype)
+    hidden = (~visible).squeeze(2).unsqueeze(-1).to(key.dtype) * neg_inf(key.dtype)
     return (
         F.pad(query, (0, 1), value=1.0),
         torch.cat([key, hidden.expand_as(key[..., :1])], dim=-1),

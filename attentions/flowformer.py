@@ -5,14 +5,16 @@ Shapes: B batch, H heads, N targets (sinks), M keys (sources), E width of a head
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
-from attentions.bases.linearized import hide
-from attentions.kernels.precision import no_weight, wide
-from attentions.kernels.recurrence import recurrence
+from attentions.bases.linearized import mask_fill
+from attentions.kernels.common.precision import neg_inf, upcast
+from attentions.kernels.recurrences.recurrence import recurrence
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -44,18 +46,10 @@ class FlowAttention(Attention):
 
     has_constant_size_state = True
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        competition_clamp: float | None = 1.0,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, competition_clamp: float | None = 1.0, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if competition_clamp is not None and competition_clamp <= 0.0:
-            raise UserError(f"competition_clamp must be above 0, or none, got {competition_clamp}")
+            raise UserError(f"competition_clamp must be above 0 or null, got {competition_clamp}")
         self.competition_clamp = competition_clamp
         self.requires_right_padding = self.pattern is Pattern.CS
 
@@ -68,7 +62,7 @@ class FlowAttention(Attention):
         if self.pattern is Pattern.CS:
             return self.decode(query, key, value, self.init_decode_state(len(query), query), padding)[0]
         with torch.autocast(query.device.type, enabled=False):
-            q, k = hide(wide(query).sigmoid(), padding.query), hide(wide(key).sigmoid(), padding.key)
+            q, k = mask_fill(upcast(query).sigmoid(), padding.query), mask_fill(upcast(key).sigmoid(), padding.key)
             sinks, sources = (
                 lengths(x, mask).clamp(min=1).to(q.dtype)[:, None, None, None]
                 for x, mask in ((q, padding.query), (k, padding.key))
@@ -76,8 +70,8 @@ class FlowAttention(Attention):
             incoming, outgoing = _flow(q, k.sum(dim=2, keepdim=True)), _flow(k, q.sum(dim=2, keepdim=True))
             conserved = _flow(q, (k / outgoing).sum(dim=2, keepdim=True))
             logits = self.competition(_flow(k, (q / incoming).sum(dim=2, keepdim=True)))
-            share = hide(logits, padding.key, no_weight(q.dtype)).softmax(dim=2) * sources
-            sums = k.mT @ (share * wide(value))
+            share = mask_fill(logits, padding.key, neg_inf(q.dtype)).softmax(dim=2) * sources
+            sums = k.mT @ (share * upcast(value))
             return ((q / incoming) @ sums * (conserved * sinks / sources).sigmoid()).to(query.dtype)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -114,8 +108,8 @@ class FlowAttention(Attention):
     # --- sums that run along: CS ------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Sums of sinks and sources as they are and as flows [B, H, 1, E], of competing weights, and of values."""
-        zeros = wide(like.new_zeros(batch_size, self.num_heads, 1, self.head_dim))
+        """Return zero sums of sinks, sources and their flows [B, H, 1, E], of competition weights and of values."""
+        zeros = upcast(like.new_zeros(batch_size, self.num_heads, 1, self.head_dim))
         state = dict.fromkeys(("sinks", "sources", "sink_flow", "source_flow"), zeros)
         sums = zeros.new_zeros(batch_size, self.num_heads, self.head_dim, self.head_dim)
         length = zeros.new_zeros(batch_size, dtype=torch.long)
@@ -125,7 +119,7 @@ class FlowAttention(Attention):
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
     ) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
-            q, k = (hide(wide(x).sigmoid(), padding.key) for x in (query, key))
+            q, k = (mask_fill(upcast(x).sigmoid(), padding.key) for x in (query, key))
             position = torch.arange(1, q.shape[2] + 1, device=q.device)
             count = (state["length"].unsqueeze(1) + position)[:, None, :, None].to(q.dtype)
 
@@ -136,10 +130,10 @@ class FlowAttention(Attention):
             q_share, k_share = q * count / _flow(q, sums["sources"]), k * count / _flow(k, sums["sinks"])
             sums |= {"sink_flow": running("sink_flow", q_share), "source_flow": running("source_flow", k_share)}
             conserved = _flow(q, sums["source_flow"]) / count
-            weight = hide(self.competition(_flow(k, sums["sink_flow"]) / count).exp(), padding.key)
+            weight = mask_fill(self.competition(_flow(k, sums["sink_flow"]) / count).exp(), padding.key)
             sums["mass"] = running("mass", weight)
             # A row that holds nothing yet, all of it padding, has no mass to divide by.
-            written = wide(value) * (weight * count / sums["mass"].clamp(min=torch.finfo(q.dtype).tiny))
+            written = upcast(value) * (weight * count / sums["mass"].clamp(min=torch.finfo(q.dtype).tiny))
             output, values = recurrence(q_share / count, k, written, None, state["values"].to(q.dtype))
             new = {name: x[:, :, -1:] for name, x in sums.items()}
             new |= {"values": values, "length": state["length"] + lengths(query, padding.key)}
@@ -147,5 +141,5 @@ class FlowAttention(Attention):
 
 
 def _flow(x: Tensor, total: Tensor) -> Tensor:
-    """x . total of each token, [B, H, N, 1]."""
+    """Return x . total of each token, [B, H, N, 1]."""
     return ((x + EPSILON) * (total + EPSILON)).sum(dim=-1, keepdim=True)

@@ -6,15 +6,15 @@ Shapes: B batch, N tokens, D width.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from attentions.kernels.pieces import each_length
-from attentions.kernels.precision import wide
-from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks
+from attentions.kernels.common.pieces import each_length
+from attentions.kernels.common.precision import upcast
+from cab import Attention, register_attention
+from cab.attention import CommonArguments, PaddingMasks
 from cab.errors import UserError
 
 
@@ -35,16 +35,8 @@ class FNetAttention(Attention):
 
     requires_right_padding = True
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        norm: str = "backward",
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, norm: str = "backward", **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if norm not in ("backward", "ortho"):
             raise UserError(f"norm must be 'backward' or 'ortho', got '{norm}'")
         self.norm = norm
@@ -55,7 +47,7 @@ class FNetAttention(Attention):
 
     def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: PaddingMasks) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
-            return each_length(self.transform, (wide(query),), padding.query).to(query.dtype)
+            return each_length(self.transform, (upcast(query),), padding.query).to(query.dtype)
 
     def transform(self, x: Tensor) -> Tensor:
         """[B, N, D] to the same; half the transforms, mirrored, take longer on a CPU than all of them."""

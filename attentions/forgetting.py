@@ -5,16 +5,18 @@ Shapes: B batch, H heads, N tokens, E width of a head.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.precision import wide
-from attentions.kernels.softmax import softmax_of_seen
-from attentions.kernels.target_blocks import sums_by_targets, unseen
-from attentions.kernels.token_cache import no_tokens, unseen_tokens, with_tokens
-from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.common.softmax import masked_softmax
+from attentions.kernels.common.token_cache import masked_tokens, no_tokens, with_tokens
+from attentions.kernels.gathers.target_blocks import masked, sums_by_targets
+from cab import Attention, register_attention
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 
 
 @register_attention("forgetting", patterns="CS", complexity="n^2", paper="Lin et al. 2025")
@@ -28,24 +30,24 @@ class ForgettingAttention(Attention):
 
     requires_right_padding = True
 
-    def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        self.forget = nn.Linear(embed_dim, num_heads)
+    def __init__(self, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
+        self.forget = nn.Linear(self.embed_dim, self.num_heads)
 
     def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
         """Logarithms of the gate, [B, H, N]."""
-        return {"kept": F.logsigmoid(wide(self.forget(x))).transpose(1, 2)}
+        return {"kept": F.logsigmoid(upcast(self.forget(x))).transpose(1, 2)}
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: PaddingMasks, kept: Tensor) -> Tensor:
         # With the padding on the right, the causal order alone hides it from every real target.
         with torch.autocast(query.device.type, enabled=False):
-            q, k, v, total = wide(query), wide(key), wide(value), kept.double().cumsum(dim=-1)
+            q, k, v, total = upcast(query), upcast(key), upcast(value), kept.double().cumsum(dim=-1)
 
             def weigh(targets: slice, num_keys: int) -> Tensor:
                 # F_t is the same for all keys: softmax does not see it.
                 since = total[:, :, targets.start, None] - total[:, :, :num_keys]
                 logits = q[:, :, targets] @ k[:, :, :num_keys].mT * self.scale + since.to(q.dtype).unsqueeze(2)
-                return softmax_of_seen(logits, unseen(targets, num_keys, None, is_causal=True, like=q))
+                return masked_softmax(logits, masked(targets, num_keys, None, is_causal=True, like=q))
 
             return sums_by_targets(weigh, q, v, is_causal=True, dropout=self.weight_dropout).to(query.dtype)
 
@@ -73,8 +75,8 @@ class ForgettingAttention(Attention):
         new = with_tokens(state, padding.key, key=key, value=value, total=total)
         new["last"] = total[:, :, -1]
         with torch.autocast(query.device.type, enabled=False):
-            q = wide(query)
+            q = upcast(query)
             since = (new["last"].unsqueeze(-1) - new["total"]).to(q.dtype).unsqueeze(2)
-            logits = q @ wide(new["key"]).mT * self.scale + since
-            weights = F.dropout(softmax_of_seen(logits, unseen_tokens(new, query.shape[2])), self.weight_dropout)
-            return (weights @ wide(new["value"])).to(query.dtype), new
+            logits = q @ upcast(new["key"]).mT * self.scale + since
+            weights = F.dropout(masked_softmax(logits, masked_tokens(new, query.shape[2])), self.weight_dropout)
+            return (weights @ upcast(new["value"])).to(query.dtype), new

@@ -5,14 +5,16 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, f factor, P pool
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.pieces import each_length, in_pieces, weighted
+from attentions.kernels.common.pieces import each_length, in_chunks, weighted
 from attentions.transformer_xl import RelativeAttention
 from cab import Pattern, register_attention
-from cab.attention import PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -36,17 +38,8 @@ class FunnelAttention(RelativeAttention):
         ValueError: for a factor below 1.
     """
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        factor: int = 2,
-        position: str = "relative",
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, factor: int = 2, position: str = "relative", **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if factor < 1:
             raise UserError(f"factor must be at least 1, got {factor}")
         if position not in ("relative", "none"):
@@ -57,7 +50,7 @@ class FunnelAttention(RelativeAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit:
-        """Groups of one token, without positions."""
+        """Return options with groups of one token and no positions."""
         return SoftmaxLimit(({"factor": 1, "position": "none"},))
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -114,5 +107,5 @@ class FunnelAttention(RelativeAttention):
             return weighted(query @ key.mT * self.scale + by_key, None, dropout) @ value
 
         shared = (embedded, self.position_biases(embedded))
-        output = in_pieces(mean, (pooled, key, value), shared, cost=6 * index.numel(), dropout=dropout)
+        output = in_chunks(mean, (pooled, key, value), shared, cost=6 * index.numel(), dropout=dropout)
         return self.repeat(output, length)

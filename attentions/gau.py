@@ -6,23 +6,24 @@ Shapes: B batch, N tokens, D width, e = 2 D width of values and gate, s of queri
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.key_blocks import in_order
-from attentions.kernels.precision import wide
-from attentions.kernels.rotary import rotate
-from attentions.kernels.target_blocks import sums_by_targets
-from attentions.kernels.token_cache import no_tokens, with_tokens
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.common.rotary import rotate
+from attentions.kernels.common.token_cache import no_tokens, with_tokens
+from attentions.kernels.gathers.key_blocks import in_order
+from attentions.kernels.gathers.target_blocks import sums_by_targets
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
 BUCKETS, FARTHEST = 32, 128
-"""Relative positions that are told apart, and from where on they are not."""
+"""Number of distinct relative positions, and the distance from which they are merged."""
 
 ROTARY = 32
 """Coordinates of a query or key that turn with the position, at most."""
@@ -42,16 +43,14 @@ class GatedAttentionUnit(Attention):
     parameter_budget = 0.13
     num_maps = 2
 
-    def __init__(
-        self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float, query_key_dim: int
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, query_key_dim: int, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if query_key_dim < 1:
             raise UserError(f"query_key_dim must be at least 1, got {query_key_dim}")
         self.query_key_dim = query_key_dim
-        self.gate_proj, self.v_proj = (nn.Linear(embed_dim, 2 * embed_dim) for _ in range(2))
-        self.z_proj = nn.Linear(embed_dim, query_key_dim)
-        self.out_proj = nn.Linear(2 * embed_dim, embed_dim)
+        self.gate_proj, self.v_proj = (nn.Linear(self.embed_dim, 2 * self.embed_dim) for _ in range(2))
+        self.z_proj = nn.Linear(self.embed_dim, query_key_dim)
+        self.out_proj = nn.Linear(2 * self.embed_dim, self.embed_dim)
         for linear in (self.gate_proj, self.v_proj, self.z_proj, self.out_proj):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
@@ -63,13 +62,13 @@ class GatedAttentionUnit(Attention):
         """Those of the unit are made with its widths."""
 
     def maps(self, x: Tensor) -> list[Tensor]:
-        """Queries and keys [B, N, s]."""
-        z = wide(F.silu(self.z_proj(x)))
+        """Compute queries and keys [B, N, s]."""
+        z = upcast(F.silu(self.z_proj(x)))
         return list((z.unsqueeze(-2) * self.gamma + self.beta).unbind(dim=-2))
 
     def values(self, x: Tensor) -> Tensor:
         """[B, N, e]."""
-        return wide(F.silu(self.v_proj(x)))
+        return upcast(F.silu(self.v_proj(x)))
 
     def finish(self, x: Tensor, sums: Tensor) -> Tensor:
         """From weighted sums [B, N, e] to the output."""
@@ -109,19 +108,8 @@ class QuadraticUnit(GatedAttentionUnit):
         ValueError: for options below 1.
     """
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        query_key_dim: int = 128,
-        scale_length: int = 512,
-    ) -> None:
-        super().__init__(
-            pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, query_key_dim=query_key_dim
-        )
+    def __init__(self, *, query_key_dim: int = 128, scale_length: int = 512, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(query_key_dim=query_key_dim, **common)
         if scale_length < 1:
             raise UserError(f"scale_length must be at least 1, got {scale_length}")
         self.scale_length = scale_length
@@ -155,7 +143,7 @@ class QuadraticUnit(GatedAttentionUnit):
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """No tokens yet, and how many there are."""
-        state = no_tokens(batch_size, wide(like), key=(1, self.query_key_dim), value=(1, 2 * self.embed_dim))
+        state = no_tokens(batch_size, upcast(like), key=(1, self.query_key_dim), value=(1, 2 * self.embed_dim))
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
     def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
@@ -172,9 +160,10 @@ class QuadraticUnit(GatedAttentionUnit):
 
 @register_attention("flash_gau", patterns="NS CS", complexity="n", paper="Hua et al. 2022")
 class GroupedUnit(GatedAttentionUnit):
-    """A gated attention unit that is quadratic within groups of C tokens and linear between them  (FLASH, their Eq. 6
-    to 9): A v with A = relu(q k^T / C + b)^2 within the group, plus q' sum_j k'_j v_j, over all n tokens and divided
-    by n in NS, over those of earlier groups and divided by C in CS.
+    """Gated attention unit, quadratic within groups of C tokens and linear between groups (FLASH, Eq. 6 to 9).
+
+    The output is A v with A = relu(q k^T / C + b)^2 within the group, plus q' sum_j k'_j v_j. In NS the sum is over all
+    n tokens and divided by n; in CS it is over earlier groups and divided by C.
 
     Groups begin with the first token. The first coordinates of q, k, q', k' turn with the position. The state of CS is
     the sum over earlier groups, and keys and values of the open one: of constant size.
@@ -190,19 +179,8 @@ class GroupedUnit(GatedAttentionUnit):
     has_constant_size_state = True
     num_maps = 4
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        group_size: int = 256,
-        query_key_dim: int = 128,
-    ) -> None:
-        super().__init__(
-            pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, query_key_dim=query_key_dim
-        )
+    def __init__(self, *, group_size: int = 256, query_key_dim: int = 128, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(query_key_dim=query_key_dim, **common)
         if group_size < 1:
             raise UserError(f"group_size must be at least 1, got {group_size}")
         self.group_size = group_size
@@ -255,8 +233,8 @@ class GroupedUnit(GatedAttentionUnit):
     # --- decoding ---------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """The sum over earlier groups, and of the open group k, k' and v."""
-        like, s, e = wide(like), self.query_key_dim, 2 * self.embed_dim
+        """Return the sum over earlier groups, and k, k' and v of the open group, all empty."""
+        like, s, e = upcast(like), self.query_key_dim, 2 * self.embed_dim
         state = {"sums": like.new_zeros(batch_size, s, e), "value": like.new_zeros(batch_size, self.group_size, e)}
         state |= {name: like.new_zeros(batch_size, self.group_size, s) for name in ("key", "far_key")}
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}

@@ -5,19 +5,21 @@ Shapes: B batch, H heads, N tokens, E width of a head.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.tiles import Tile, tiled_attention
+from attentions.kernels.windows.tiles import Tile, tiled_attention
 from cab import Pattern, register_attention
-from cab.attention import SoftmaxLimit
+from cab.attention import CommonArguments, SoftmaxLimit
 from cab.errors import UserError
 
 
 @register_attention("image_local", patterns="NS CS", complexity="n", paper="Parmar et al. 2018")
 class ImageLocalAttention(SparseAttention):
-    """Softmax over a memory that all queries of a block share (section 3.3), in CS up to the token itself:
+    """Softmax over a memory that all queries of a block share (section 3.3), in CS up to the token itself.
 
     * 1D: the block and the ``memory`` tokens before it; in NS (ours) as many after it.
     * 2D, with a ``width``: the block of an image in raster order, and around it ``flange_height`` rows above and
@@ -42,10 +44,6 @@ class ImageLocalAttention(SparseAttention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         block: int = 256,
         memory: int | None = None,
         width: int = 0,
@@ -53,8 +51,9 @@ class ImageLocalAttention(SparseAttention):
         block_width: int = 16,
         flange_height: int = 16,
         flange_width: int = 32,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         sizes = {"block": block, "block_height": block_height, "block_width": block_width}
         for name, size in sizes.items():
             if size < 1:
@@ -75,7 +74,7 @@ class ImageLocalAttention(SparseAttention):
         """One block."""
         return SoftmaxLimit(({"block": num_tokens},))
 
-    def sees(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
+    def is_visible(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
         (row, column), (key_row, key_column) = ((x // self.width, x % self.width) for x in (query, key))
         top, left = row // self.height * self.height, column // self.block_width * self.block_width
         below = 0 if self.pattern is Pattern.CS else self.above
@@ -83,11 +82,11 @@ class ImageLocalAttention(SparseAttention):
         seen = seen & (key_column >= left - self.beside) & (key_column < left + self.block_width + self.beside)
         return seen & (key <= query) if self.pattern is Pattern.CS else seen
 
-    def needs(self, key: Tensor, length: Tensor) -> Tensor:
+    def required_keys(self, key: Tensor, length: Tensor) -> Tensor:
         top = length // self.width // self.height * self.height
         return key // self.width >= top - self.above
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return tiled_attention(query, key, value, self.tiles(query), dropout=self.weight_dropout)
 
     def tiles(self, query: Tensor) -> list[Tile]:

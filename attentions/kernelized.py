@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attentions.bases.pairwise import PairwiseAttention
-from attentions.kernels.gaussian import gaussian
+from attentions.kernels.features.gaussian import gaussian
 from cab import Pattern, register_attention
 
 
@@ -17,8 +17,8 @@ class KernelizedAttention(PairwiseAttention):
     What Skyformer approximates. Outputs grow with the number of keys that are near the query.
     """
 
-    def weigh(self, query: Tensor, key: Tensor, unseen: Tensor | None, _count: Tensor) -> Tensor:
-        return gaussian(query, key, unseen)
+    def weigh(self, query: Tensor, key: Tensor, masked: Tensor | None, _count: Tensor) -> Tensor:
+        return gaussian(query, key, masked)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         distances = (query.unsqueeze(2) - key.unsqueeze(1)).square().sum(dim=-1)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
-from attentions.kernels.landmarks import average, segment_means, segments
-from attentions.kernels.precision import no_weight, wide
+from attentions.kernels.common.precision import neg_inf, upcast
+from attentions.kernels.gathers.landmarks import average, segment_means, segments
 from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.padding import lengths
 
 
 @register_attention("lara", patterns="NS", complexity="n", paper="Zheng et al. 2022")
 class LARAAttention(Attention):
-    """Self-normalised importance sampling of softmax attention, with r adaptive proposals  (CAB, Eq. 15).
+    """Self-normalized importance sampling of softmax attention, with r adaptive proposals  (CAB, Eq. 15).
 
     Proposal c is a Gaussian round mu_c = the mean query plus the mean key of segment c. A sample w_c gives a
     weighted mean of the values, with weights phi(k; w_c); a target mixes these means by the importance weights of
@@ -31,16 +33,8 @@ class LARAAttention(Attention):
 
     requires_right_padding = True
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        num_landmarks: int = 16,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, num_landmarks: int = 16, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if num_landmarks < 1:
             raise UserError(f"num_landmarks must be at least 1, got {num_landmarks}")
         self.num_landmarks = num_landmarks
@@ -55,8 +49,8 @@ class LARAAttention(Attention):
         return SoftmaxLimit(tuple({"num_landmarks": landmarks} for landmarks in steps), tolerance=0.2)
 
     def sample_noise(self, query: Tensor, _key: Tensor, _padding: PaddingMasks) -> dict[str, Tensor]:
-        """What samples differ from their proposals' means by: ``noise`` [B, H, r, E]."""
-        like = wide(query.new_empty(0))
+        """Draw the deviation of samples from the means of their proposals: ``noise`` [B, H, r, E]."""
+        like = upcast(query.new_empty(0))
         shape = (len(query), self.num_heads, self.num_landmarks, self.head_dim)
         return {
             "noise": torch.randn(shape, dtype=like.dtype, device=like.device)
@@ -67,20 +61,20 @@ class LARAAttention(Attention):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, noise: Tensor) -> Tensor:
         dtype, num_tokens = query.dtype, query.shape[2]
         with torch.autocast(query.device.type, enabled=False):
-            query, key, value = (wide(x) for x in (query, key, value))
+            query, key, value = (upcast(x) for x in (query, key, value))
             means, absent = segment_means(self.num_landmarks, lengths(key, padding.key), num_tokens, query.dtype)
             mean = average(means, query) + average(means, key)
             sample = mean + noise
             keys = (sample @ key.mT - key.square().sum(dim=-1).unsqueeze(-2) / 2) * self.scale
             if padding.key is not None:
-                keys = keys.masked_fill(padding.key[:, None, None, :], no_weight())
+                keys = keys.masked_fill(padding.key[:, None, None, :], neg_inf())
             values = keys.softmax(dim=-1) @ value
             evidence = keys.logsumexp(dim=-1) - self.scale * (
                 (sample * mean).sum(dim=-1) - mean.square().sum(dim=-1) / 2
             )
             # -|q|^2 / 2 is the same for every proposal: it cancels in the softmax.
             weights = (query @ (mean + sample).mT) * self.scale + evidence.unsqueeze(-2)
-            weights = weights.masked_fill(absent[:, None, None, :], no_weight()).softmax(dim=-1)
+            weights = weights.masked_fill(absent[:, None, None, :], neg_inf()).softmax(dim=-1)
             return (weights.masked_fill(absent[:, None, None, :], 0.0) @ values).to(dtype)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, noise: Tensor) -> Tensor:

@@ -1,57 +1,122 @@
-"""Lightning attention (Qin et al. 2023): linear attention with fixed decays, slower in later layers."""
+"""Lightning attention (Qin et al. 2023): linear attention with one fixed decay per head, slower in later layers."""
 
 from __future__ import annotations
+
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.recurrent import Extras, Recurrent, Terms, xavier_linear
-from cab import LayerPosition, Pattern, register_attention
-from cab.attention import SINGLE_LAYER
+from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
+from cab import LayerPosition, UserError, register_attention
+from cab.attention import SINGLE_LAYER, CommonArguments
+
+VARIANTS = ("paper", "released", "repository")
 
 
 @register_attention("lightning", patterns="CS", complexity="n", paper="Qin et al. 2023")
 class LightningAttention(Recurrent):
-    """o_t = q_t S_t, S_t = e^{-s} S_{t-1} + k_t (x) v_t with silu of q, k and v  (TransNormerLLM, section 3).
+    """Compute o_t = q_t S_t with S_t = lambda_h S_{t-1} + k_t (x) v_t, where silu is applied to q and k.
 
-    Then an RMS norm over all heads and a sigmoid gate of low rank: sigmoid(x W_1 W_2) * norm(o), and out_proj. Layer
-    l of L has s = 2^(-8 (h + 1) / H) (1 - l / (L - 1) + 1e-5), ALiBi's slopes: the last layer hardly forgets. That is
-    what the authors' repository does; a later package has (8 / H) h (1 - l / L), whose first head never forgets. A
-    layer alone in its network is a first one.
+    "Various Lengths, Constant Speed" (Qin et al. 2024), Eq. 10 and 11; TransNormerLLM, Eq. 2. Head h = 0, ..., H - 1 of
+    layer l = 0, ..., L - 1 has lambda_h = exp(-(8 h / H) (1 - l / L)): the first head does not forget. An RMS norm over
+    all heads without weights and a gate of full width follow, norm(o) * (x W_u), and then ``out_proj``.
+
+    The first layer encodes positions (LRPE): q and k become [q cos(theta t), q sin(theta t)] and likewise for k, with a
+    learnt theta per feature that starts at 10000^(-2 i / D) for feature i of all D.
 
     Args:
-        conv_size: taps of short convolutions before q, k and v; none as published.
+        pattern: CS.
+        embed_dim: width of inputs and outputs.
+        num_heads: heads H; must divide ``embed_dim``.
+        dropout: unused.
+        depth: position of the layer in its network.
+        variant: ``paper`` as above. ``released`` has the decays of the TransNormerLLM checkpoints, exp(-s_h (1 - l /
+            (L - 1) + 1e-5)) with ALiBi's slopes s_h. ``repository`` is ``examples/module/tnl_attn.py`` of
+            OpenNLPLab/lightning-attention: these decays, silu also of v, a layer norm, a sigmoid gate of rank
+            ``embed_dim / num_heads`` and no LRPE.
+        lrpe: whether the first layer encodes positions.
+        conv_size: kernel size of short convolutions of q, k and v; 0, as published, for none.
+
+    Raises:
+        ValueError: for an unknown variant.
     """
 
     normalised_together = True
+    norm_eps = 1e-6
 
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         layer_position: LayerPosition = SINGLE_LAYER,
+        variant: str = "paper",
+        lrpe: bool = True,
         conv_size: int = 0,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(
-            pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, conv_size=conv_size
+        if variant not in VARIANTS:
+            raise UserError(f"unknown variant '{variant}': choose one of {', '.join(VARIANTS)}")
+        super().__init__(gate=variant != "repository", conv_size=conv_size, norm_has_weight=False, **common)
+        self.variant = variant
+        last = max(layer_position.num_layers - 1, 1)
+        self.rate = 1 - (
+            layer_position.index / layer_position.num_layers
+            if variant == "paper"
+            else layer_position.index / last - 1e-5
         )
-        self.slowing = 1.0 - layer_position.index / max(layer_position.num_layers - 1, 1) + 1e-5
-        self.gate_map = nn.Sequential(
-            xavier_linear(embed_dim, self.head_dim, bias=False), xavier_linear(self.head_dim, embed_dim, bias=False)
-        )
+        self.theta: nn.Parameter | None = None
+        if variant == "repository":
+            self.gate_map = nn.Sequential(
+                projection(self.embed_dim, self.head_dim, 1.0), projection(self.head_dim, self.embed_dim, 1.0)
+            )
+            self.layer_norm = nn.LayerNorm(self.embed_dim)
+        elif lrpe and layer_position.index == 0:
+            self.theta = nn.Parameter(
+                10_000 ** (-2 * torch.arange(self.embed_dim).view(self.num_heads, 1, -1) / self.embed_dim)
+            )
+
+    @property
+    def memory_width(self) -> int:
+        """Number of rows of S: twice the key width in a layer that encodes positions."""
+        return self.key_width if self.theta is None else 2 * self.key_width
 
     def query_side_inputs(self, query: Tensor) -> dict[str, Tensor]:
-        return {"gate": self.gate_map(query)}
+        """Compute the gate from the layer's input."""
+        return {"gate": self.gate_map(query)} if self.variant == "repository" else super().query_side_inputs(query)
 
-    def terms(self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, _position: Tensor) -> Terms:
-        heads = torch.arange(1, self.num_heads + 1, device=query.device, dtype=query.dtype)
-        log_decay = -self.slowing * 2.0 ** (-8.0 * heads / self.num_heads)
-        log_decay = log_decay.view(1, -1, 1).expand(1, -1, query.shape[2])
-        return Terms(F.silu(query), F.silu(key), F.silu(value), log_decay)
+    def recurrence_inputs(
+        self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, position: Tensor
+    ) -> RecurrenceInputs:
+        """Apply silu and encode positions; the log decays are [1, H, N]."""
+        query, key = F.silu(query), F.silu(key)
+        if self.variant == "repository":
+            value = F.silu(value)
+        if self.theta is not None:
+            angle = self.theta.double() * position[:, None, :, None]
+            cos, sin = angle.cos().to(query.dtype), angle.sin().to(query.dtype)
+            query, key = (torch.cat([x * cos, x * sin], dim=-1) for x in (query, key))
+        heads = torch.arange(self.num_heads, device=query.device, dtype=torch.float64)
+        slopes = 8 / self.num_heads * heads if self.variant == "paper" else alibi_slopes(heads)
+        log_decay = (-self.rate * slopes).to(query.dtype)
+        return RecurrenceInputs(query, key, value, log_decay.view(1, -1, 1).expand(1, -1, query.shape[2]))
 
     def finish(self, output: Tensor, _value: Tensor, extras: Extras) -> Tensor:
-        return self.normalise(output) * self.split_heads(extras["gate"]).sigmoid()
+        """Apply the norm and the gate."""
+        gate = self.split_heads(extras["gate"])
+        if self.variant != "repository":
+            return self.normalise(output) * gate
+        weight, bias = (x.to(output.dtype) for x in (self.layer_norm.weight, self.layer_norm.bias))
+        normed = F.layer_norm(self.merge_heads(output), (self.embed_dim,), weight, bias, self.layer_norm.eps)
+        return self.split_heads(normed) * gate.sigmoid()
+
+
+def alibi_slopes(heads: Tensor) -> Tensor:
+    """Return ALiBi's slopes for the numbers 0, ..., H - 1 of all heads.
+
+    With P the largest power of two up to H, the first P slopes are 2^(-8 (h + 1) / P). The others are every second
+    slope of 2 P heads.
+    """
+    power = 1 << (len(heads).bit_length() - 1)
+    exponents = torch.where(heads < power, (heads + 1) / power, (heads - power + 0.5) / power)
+    return 2.0 ** (-8 * exponents)

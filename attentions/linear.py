@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.linearized import LinearizedAttention
-from attentions.kernels.feature_maps import LEAK, kernel_of
-from cab import Pattern, register_attention
+from attentions.kernels.features.feature_maps import LEAK, kernel_of
+from cab import register_attention
+from cab.attention import CommonArguments
 
 
 @register_attention("linear", patterns="NS CS NC CC", complexity="n", paper="Katharopoulos et al. 2020")
@@ -24,26 +27,18 @@ class LinearAttention(LinearizedAttention):
         ValueError: for another kernel.
     """
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        kernel: str = "elu1",
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, kernel: str = "elu1", **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         self.kernel = kernel
         self.feature_map = kernel_of(kernel)
         if not self.feature_map.is_positive:
             self.smallest_denominator = 1e-6
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return self.normalised(readable_kernel(self.kernel, query) @ readable_kernel(self.kernel, key).mT) @ value
+        return self.normalize(readable_kernel(self.kernel, query) @ readable_kernel(self.kernel, key).mT) @ value
 
 
 def readable_kernel(name: str, x: Tensor) -> Tensor:
-    """phi by its name, for readable forms."""
+    """Return phi by its name, for readable forms."""
     above = torch.where(x > 0, x, 0.0)
     return {"elu1": F.elu(x) + 1.0, "relu": above, "leaky_relu": above + LEAK * (x - above), "identity": x}[name]

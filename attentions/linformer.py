@@ -5,14 +5,16 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, r slots.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.linearized import hide
-from attentions.kernels.precision import wide
-from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from attentions.bases.linearized import mask_fill
+from attentions.kernels.common.precision import upcast
+from cab import Attention, register_attention
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 
 
@@ -40,15 +42,12 @@ class LinformerAttention(Attention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         num_landmarks: int = 128,
         max_length: int = 8192,
         share: str = "none",
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         for name, size in (("num_landmarks", num_landmarks), ("max_length", max_length)):
             if size < 1:
                 raise UserError(f"{name} must be at least 1, got {size}")
@@ -76,14 +75,14 @@ class LinformerAttention(Attention):
         length = key.shape[2]
         if length > self.max_length:
             raise UserError(
-                f"linformer has maps of {self.max_length} positions and got {length} keys; raise attention.max_length"
+                f"linformer projects at most {self.max_length} keys, got {length}; increase attention.max_length"
             )
         with torch.autocast(key.device.type, enabled=False):  # sums grow with the length, and so would their rounding
-            key, value = hide(wide(key), padding.key), hide(wide(value), padding.key)
-            return {"keys": wide(self.mix_k[:, :length]) @ key, "values": wide(self.mix_v[:, :length]) @ value}
+            key, value = mask_fill(upcast(key), padding.key), mask_fill(upcast(value), padding.key)
+            return {"keys": upcast(self.mix_k[:, :length]) @ key, "values": upcast(self.mix_v[:, :length]) @ value}
 
     def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         keys, values = state["keys"], state["values"]
         with torch.autocast(query.device.type, enabled=False):
-            output = F.scaled_dot_product_attention(wide(query), keys, values, dropout_p=self.weight_dropout)
+            output = F.scaled_dot_product_attention(upcast(query), keys, values, dropout_p=self.weight_dropout)
         return output.to(query.dtype), state

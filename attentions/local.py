@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
-from attentions.kernels.windowed import Window, windowed_attention
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Window
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -32,17 +35,8 @@ class LocalAttention(Attention):
     requires_right_padding = True
     has_constant_size_state = True
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        window_size: int = 16,
-        extent: str = "total",
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, window_size: int = 16, extent: str = "total", **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if window_size < 1:
             raise UserError(f"window_size must be at least 1, got {window_size}")
         if extent not in ("total", "per_side"):
@@ -56,7 +50,7 @@ class LocalAttention(Attention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """A window over the whole sequence."""
+        """Return options with a window over the whole sequence."""
         return SoftmaxLimit(({"window_size": num_tokens, "extent": "per_side"},))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
@@ -65,7 +59,7 @@ class LocalAttention(Attention):
         return self.attend_window(query, key, value, self.window, hidden)
 
     def attend_window(self, query: Tensor, key: Tensor, value: Tensor, window: Window, hidden: Tensor | None) -> Tensor:
-        return windowed_attention(query, key, value, window, key_padding_mask=hidden, dropout=self.weight_dropout)
+        return window_attention(query, key, value, window, key_padding_mask=hidden, dropout=self.weight_dropout)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         logits = query @ key.mT * self.scale

@@ -5,14 +5,16 @@ Shapes: B batch, N tokens, D width, w kernel_size.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.offsets import offset_attention
+from attentions.kernels.windows.offsets import relative_offset_attention
 from cab import Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths, take_rows
 
@@ -38,22 +40,14 @@ class LogSparseAttention(SparseAttention):
     """
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        local: int = 1,
-        restart: int = 0,
-        kernel_size: int = 1,
+        self, *, local: int = 1, restart: int = 0, kernel_size: int = 1, **common: Unpack[CommonArguments]
     ) -> None:
         if min(local, kernel_size) < 1:
             raise UserError(f"local and kernel_size must be at least 1, got {local} and {kernel_size}")
         if restart < 0 or 0 < restart < local:
-            raise UserError(f"restart must be 0 (none) or at least local, {local}, got {restart}")
+            raise UserError(f"restart must be 0 (disabled) or at least local ({local}), got {restart}")
         self.local, self.restart, self.kernel_size = local, restart, kernel_size
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
 
     def make_projections(self) -> None:
         super().make_projections()
@@ -69,7 +63,7 @@ class LogSparseAttention(SparseAttention):
 
     # --- the pattern --------------------------------------------------------------------------------------
 
-    def sees(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
+    def is_visible(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
         back = query - key
         if self.pattern is Pattern.NS:
             back = back.abs()
@@ -86,14 +80,14 @@ class LogSparseAttention(SparseAttention):
         back = sorted(d for d in {start + d for start in starts for d in once} if d < length)
         return [-d for d in back] + (back[1:] if self.pattern is Pattern.NS else [])
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         offsets = self.distances(query.shape[2])
-        return offset_attention(query, key, value, offsets, dropout=self.weight_dropout)
+        return relative_offset_attention(query, key, value, offsets, dropout=self.weight_dropout)
 
     # --- decoding with the convolution --------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """What the pattern keeps, and the last inputs."""
+        """Return the state of the pattern, and the last inputs."""
         inputs = like.new_zeros(batch_size, self.kernel_size - 1, self.embed_dim)
         return super().init_decode_state(batch_size, like) | {"inputs": inputs}
 

@@ -5,15 +5,18 @@ Shapes: B batch, H heads, N tokens, D width, E width of a head, g global tokens,
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.pieces import each_length
-from attentions.kernels.windowed import Window, windowed_attention
+from attentions.kernels.common.pieces import each_length
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Slots, Window
 from cab import Pattern, register_attention
-from cab.attention import PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -43,16 +46,13 @@ class LongformerAttention(SparseAttention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         window: int = 256,
         dilation: int = 1,
         num_globals: int = 1,
         share_global: bool = False,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if dilation < 1:
             raise UserError(f"dilation must be at least 1, got {dilation}")
         if min(window, num_globals) < 0:
@@ -62,17 +62,17 @@ class LongformerAttention(SparseAttention):
         self.has_own = self.pattern is Pattern.NS and num_globals > 0 and not share_global
         if self.has_own:
             for name in ("q", "k", "v"):
-                linear = nn.Linear(embed_dim, embed_dim)
+                linear = nn.Linear(self.embed_dim, self.embed_dim)
                 linear.load_state_dict(getattr(self, f"{name}_proj").state_dict())
                 self.add_module(f"global_{name}_proj", linear)
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """A window over the whole sequence."""
+        """Return options with a window over the whole sequence."""
         return SoftmaxLimit(({"window": num_tokens, "share_global": True},))
 
     def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
-        """Queries of the global tokens, and keys and values that they see, [B, N, D]."""
+        """Compute queries of the global tokens, and the keys and values that they attend to, [B, N, D]."""
         if not self.has_own:
             return {}
         own = {f"global_{name}": self.get_submodule(f"global_{name}_proj")(x) for name in ("k", "v")}
@@ -80,18 +80,18 @@ class LongformerAttention(SparseAttention):
 
     # --- the pattern --------------------------------------------------------------------------------------
 
-    def sees(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
+    def is_visible(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
         distance = query - key
         seen = (distance.abs() <= self.window * self.dilation) & (distance % self.dilation == 0)
         seen = seen | (key < self.num_globals)
         return seen & (distance >= 0) if self.pattern is Pattern.CS else seen | (query < self.num_globals)
 
-    def needs(self, key: Tensor, length: Tensor) -> Tensor:
+    def required_keys(self, key: Tensor, length: Tensor) -> Tensor:
         return (key >= length - self.window * self.dilation) | (key < self.num_globals)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **own: Tensor) -> Tensor:
         heads = [query, key, value, *(self.split_heads(own[name]) for name in sorted(own))]
-        return each_length(self.spread, heads, None if self.pattern is Pattern.CS else padding.key)
+        return each_length(self.attend_unpadded, heads, None if self.pattern is Pattern.CS else padding.key)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, **own: Tensor) -> Tensor:
         output = super().reference(query, key, value)
@@ -100,7 +100,7 @@ class LongformerAttention(SparseAttention):
         k, q, v = (self.split_heads(own[name][None])[0] for name in sorted(own))
         return torch.cat([(q @ k.mT * self.scale).softmax(dim=-1) @ v, output[:, len(own["global_q"]) :]], dim=1)
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor, *own: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor, *own: Tensor) -> Tensor:
         """Rows without padding; ``own`` are key, query and value of the global tokens, of their own projections."""
         first, is_causal = min(self.num_globals, query.shape[2]), self.pattern is Pattern.CS
         output = self.in_windows(query, key, value)
@@ -121,12 +121,12 @@ class LongformerAttention(SparseAttention):
         hidden = (position < self.num_globals) | (position >= length)
         filled = (F.pad(x, (0, 0, 0, position.numel() - length)) for x in (query, key, value))
         q, k, v = (x.unflatten(2, (-1, steps)).permute(3, 0, 1, 2, 4).flatten(0, 1) for x in filled)
-        output = windowed_attention(
+        output = window_attention(
             q,
             k,
             v,
             Window(self.window, 0 if self.pattern is Pattern.CS else self.window),
-            slots=(slots[0], slots[1]) if self.num_globals else None,
+            slots=Slots(slots[0], slots[1]) if self.num_globals else None,
             key_padding_mask=hidden.repeat_interleave(batch, dim=0),
             dropout=self.weight_dropout,
         )

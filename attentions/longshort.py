@@ -6,15 +6,17 @@ all chunks).
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 
-from attentions.kernels.depthwise import depthwise_conv
-from attentions.kernels.precision import no_weight, wide
-from attentions.kernels.relative_window import Chunks, causal_longshort
-from attentions.kernels.windowed import Window, windowed_attention
+from attentions.kernels.common.depthwise import depthwise_conv
+from attentions.kernels.common.precision import neg_inf, upcast
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Chunks, Distances, Slots, Window
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths, take_rows
 
@@ -34,7 +36,7 @@ class LongShort(Attention):
             self.add_module(name, projection)
 
     def make_compression(self, slots_per_head: int) -> None:
-        """The last of the parameters."""
+        """Create the compression, the last of the parameters."""
         self.score = nn.Linear(self.embed_dim, self.num_heads * slots_per_head)
         self.token_norm = nn.LayerNorm(self.embed_dim)
         self.slot_norm = nn.LayerNorm(self.embed_dim)
@@ -90,7 +92,9 @@ class LongShortAttention(LongShort):
         own, others = (chunked, segmented) if pattern is Pattern.CS else (segmented, chunked)
         for name, size in others.items():
             if size is not None:
-                raise UserError(f"{name} is no option of longshort's {pattern} form, got {size}; leave it out")
+                raise UserError(
+                    f"longshort does not support {name} in pattern {pattern}, got {size}; remove the option"
+                )
         sizes = {name: size for name, size in {**own, "window_size": window_size}.items() if size is not None}
         for name, size in sizes.items():
             if size < 1:
@@ -108,42 +112,41 @@ class SegmentedLongShort(LongShort):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         num_landmarks: int = 16,
         window_size: int = 15,
         conv_kernel_size: int | None = None,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         self.window = Window(window_size // 2, window_size // 2, window_size)
         self.conv = None
         if conv_kernel_size is not None:
             if conv_kernel_size % 2 == 0:
                 raise UserError(f"conv_kernel_size must be odd, got {conv_kernel_size}")
             kernel, padding = (conv_kernel_size, 1), (conv_kernel_size // 2, 0)
-            self.conv = nn.Conv2d(num_heads, num_heads, kernel, padding=padding, groups=num_heads, bias=False)
+            self.conv = nn.Conv2d(
+                self.num_heads, self.num_heads, kernel, padding=padding, groups=self.num_heads, bias=False
+            )
             nn.init.zeros_(self.conv.weight)
         self.make_compression(num_landmarks)
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, and normed keys and values."""
+        """Project to queries, and to normalized keys and values."""
         query, key, value = super().project(query, key, value)
         return query, self.normalise(self.token_norm, key), self.normalise(self.token_norm, value)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, score: Tensor) -> Tensor:
-        score = wide(score)
+        score = upcast(score)
         if padding.key is not None:
-            score = score.masked_fill(padding.key.unsqueeze(-1), no_weight(score.dtype))
+            score = score.masked_fill(padding.key.unsqueeze(-1), neg_inf(score.dtype))
         weights = score.softmax(dim=1).unflatten(-1, (self.num_heads, -1)).permute(0, 2, 3, 1)
         slot_key, slot_value = (self.normalise(self.slot_norm, weighted_sum(weights, x)) for x in (key, value))
-        output = windowed_attention(
+        output = window_attention(
             query,
             key,
             value,
             self.window,
-            slots=(slot_key, slot_value),
+            slots=Slots(slot_key, slot_value),
             key_padding_mask=padding.key,
             dropout=self.weight_dropout,
         )
@@ -175,62 +178,50 @@ class ChunkedLongShort(LongShort):
     """
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        window_size: int = 256,
-        chunk_size: int = 32,
-        chunk_rank: int = 1,
+        self, *, window_size: int = 256, chunk_size: int = 32, chunk_rank: int = 1, **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        self.chunks = Chunks(window_size, chunk_size, chunk_rank)
-        self.key_position = nn.Linear(embed_dim, embed_dim, bias=False)
-        self.slot_position = nn.Linear(embed_dim, embed_dim)
-        self.content_bias = nn.Parameter(torch.zeros(num_heads, self.head_dim))
-        self.position_bias = nn.Parameter(torch.zeros(num_heads, self.head_dim))
+        super().__init__(**common)
+        self.chunks = Chunks(window_size, chunk_size, chunk_rank, before=0)
+        self.num_distances = max(window_size, chunk_size)
+        self.key_position = nn.Linear(self.embed_dim, self.embed_dim, bias=False)
+        self.slot_position = nn.Linear(self.embed_dim, self.embed_dim)
+        self.content_bias = nn.Parameter(torch.zeros(self.num_heads, self.head_dim))
+        self.position_bias = nn.Parameter(torch.zeros(self.num_heads, self.head_dim))
         self.make_compression(chunk_rank)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: PaddingMasks, score: Tensor) -> Tensor:
-        """Padding is on the right, where no real token looks; keys and values are not yet normed."""
+        """Attend to window and slots; padding is at the right end, and keys and values are not yet normalized."""
         finished = (query.shape[2] - 1) // self.chunks.size
         slot_key, slot_value = (self.compress(x, score, finished) for x in (key, value))
-        return self.read(query, key, value, slot_key, slot_value, self.chunks)
+        return self.read(query, key, value, Slots(slot_key, slot_value, chunks=self.chunks))
 
     def read(
         self,
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        slot_key: Tensor,
-        slot_value: Tensor,
-        chunks: Chunks,
+        slots: Slots,
+        offset: int = 0,
         key_padding_mask: Tensor | None = None,
-        slot_padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """Heads [B, H, N, E] of keys and values that are not yet normed, and of slots [B, H, S, E]."""
-        return causal_longshort(
-            query * self.scale,
+        """Read heads [B, H, N, E] of keys and values that are not yet normed, and slots without their positions."""
+        embedded = self.embed_distances(self.key_position, self.num_distances)
+        biases = torch.einsum("hwe,he->hw", embedded, self.position_bias - self.content_bias)
+        return window_attention(
+            query,
             self.normalise(self.token_norm, key),
             self.normalise(self.token_norm, value),
-            chunks,
-            slot_key=slot_key,
-            slot_value=slot_value,
-            key_position=self.embed_distances(self.key_position, max(chunks.window, chunks.size)),
-            slot_position=self.embed_distances(self.slot_position, slot_key.shape[2]),
-            content_bias=self.content_bias,
-            position_bias=self.position_bias,
+            Window(self.num_distances - 1, 0, offset=offset),
+            slots=slots._replace(embeddings=self.embed_distances(self.slot_position, slots.key.shape[2])),
+            distances=Distances(embedded, biases, self.content_bias / self.scale),
             key_padding_mask=key_padding_mask,
-            slot_padding_mask=slot_padding_mask,
             dropout=self.weight_dropout,
         )
 
     def compress(self, x: Tensor, score: Tensor, num_chunks: int) -> Tensor:
         """Slots of the first chunks of ``x`` [B, H, N, E], scored [B, N, H r]: [B, H, num_chunks r, E]."""
         length = num_chunks * self.chunks.size
-        weights = wide(score[:, :length]).unflatten(1, (num_chunks, self.chunks.size)).softmax(dim=2)
+        weights = upcast(score[:, :length]).unflatten(1, (num_chunks, self.chunks.size)).softmax(dim=2)
         weights = weights.unflatten(-1, (self.num_heads, self.chunks.rank)).permute(0, 3, 1, 4, 2)
         chunks = x[:, :, :length].unflatten(2, (num_chunks, self.chunks.size))
         return self.normalise(self.slot_norm, weighted_sum(weights, chunks).flatten(2, 3))
@@ -261,7 +252,7 @@ class ChunkedLongShort(LongShort):
         return weights @ torch.cat([value, slot_value], dim=1)
 
     def at_distance(self, query: Tensor, projection: nn.Linear, distance: Tensor) -> Tensor:
-        """Queries [H, N, E] times the embeddings of distances [N, M], where these are not negative: [H, N, M]."""
+        """Multiply queries [H, N, E] with the embeddings of nonnegative distances [N, M]: [H, N, M]."""
         embedded = self.embed_distances(projection, len(distance) * self.chunks.rank).flip(1)
         return torch.einsum("hie,hije->hij", query, embedded[:, distance.clamp(min=0)])
 
@@ -269,7 +260,7 @@ class ChunkedLongShort(LongShort):
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Projections of the tokens that can still be needed, slots of the finished chunks, tokens read."""
-        past = max(self.chunks.window, self.chunks.size) - 1
+        past = self.num_distances - 1
         tokens = like.new_zeros(batch_size, past, self.embed_dim)
         slots = like.new_zeros(batch_size, self.num_heads, 0, self.head_dim)
         return {
@@ -300,10 +291,14 @@ class ChunkedLongShort(LongShort):
         output = self.read(
             self.split_heads(take_rows(self.merge_heads(query), asked.clamp(0, num_tokens - 1))),
             **heads,
-            **slots,
-            chunks=self.chunks._replace(offset=begin, slots=num_slots),
+            slots=Slots(
+                slots["slot_key"],
+                slots["slot_value"],
+                chunks=self.chunks._replace(before=num_slots),
+                padding_mask=slot < num_slots - self._num_slots(read).unsqueeze(1),
+            ),
+            offset=begin,
             key_padding_mask=hidden,
-            slot_padding_mask=slot < num_slots - self._num_slots(read).unsqueeze(1),
         )
         output = take_rows(self.merge_heads(output), is_open + torch.arange(num_tokens, device=query.device))
         return self.split_heads(output), self._keep(source, slots, num_slots, read, count)
@@ -330,11 +325,11 @@ class ChunkedLongShort(LongShort):
     def _keep(
         self, source: dict[str, Tensor], slots: dict[str, Tensor], num_slots: int, read: Tensor, count: Tensor
     ) -> DecodeState:
-        """The state after ``count`` more tokens.
+        """Return the state after ``count`` more tokens.
 
         Slots stand at the right end, so that the last one is equally far from every row's open chunk.
         """
-        tokens = count.unsqueeze(1) + torch.arange(max(self.chunks.window, self.chunks.size) - 1, device=read.device)
+        tokens = count.unsqueeze(1) + torch.arange(self.num_distances - 1, device=read.device)
         state = {name: take_rows(x, tokens) for name, x in source.items()}
         width = int(self._num_slots(read + count).max())
         end = num_slots + self._num_slots(read % self.chunks.size + count)

@@ -1,69 +1,62 @@
-"""Luna (Ma et al. 2021): a few learnt slots pack the context, targets unpack them.
+"""Luna (Ma et al. 2021): learned landmarks attend to the context, and targets attend to the landmarks.
 
-Shapes: B batch, H heads, N targets, M keys, D width, E width of a head, r slots.
+Shapes: B batch, H heads, N targets, M keys, D width, E head dimension, r landmarks.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.linearized import hide
-from attentions.kernels.latents import pack, without_source
-from attentions.kernels.precision import wide
-from attentions.kernels.recurrence import recurrence
+from attentions.bases.linearized import mask_fill
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.gathers.latents import latent_attention, zero_empty_sources
+from attentions.kernels.recurrences.recurrence import recurrence
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
 
 @register_attention("luna", patterns="NS CS NC CC", complexity="n", paper="Ma et al. 2021")
 class LunaAttention(Attention):
-    """Att(X, Att(P, C))  (their Eq. 5 and 6) with slots P that are learnt.
+    """Pack and unpack attention, Att(X, Att(P, C))  (Eq. 5 and 6), with learned landmarks P.
 
-    NS, NC, CC: P packs the context, softmax(P k^T / sqrt(E)) v; what it found passes a map to keys and values, which
-    the targets read. CS is another function (their section 3.3), without a softmax over positions: with
-    p_j = log2(1 + 2^(P k'_j / sqrt(E))) and a_t = softmax over slots of 1/t sum_(j <= t) (q_t k_j / sqrt(E)) p_j,
+    NS, NC, CC: the landmarks pack the context, softmax(P k^T / sqrt(E)) v. A linear map of the packed context gives
+    the keys and values of the targets. CS is a different function (section 3.3) without a softmax over positions: with
+    p_j = log2(1 + 2^(P k'_j / sqrt(E))) and a_t = softmax over landmarks of 1/t sum_(j <= t) (q_t k_j / sqrt(E)) p_j,
     output t is 1/t sum_(j <= t) (a_t p_j) v_j.
 
-    The paper hands a layer's packed slots on to the next as its P, a second stream that a slot of a backbone does not
-    have: here each module owns its P, which is Luna with a static P. It must not depend on targets in causal patterns.
+    The published network has a second stream: each layer normalizes its packed context and passes it to the next
+    layer as P. A single attention layer has no second stream, so each module owns its P and never updates it. In the
+    first layer of a network this is the published layer; in the layers above it is not.
 
-    The state is of constant size: the packed slots (CC), or two sums over tokens and their number (CS). ``dropout`` is
-    not used: there are no weights over tokens.
+    The decode state has constant size: the packed context (CC), or two sums over tokens and their number (CS).
+    ``dropout`` is ignored; the released code drops weights of packing and of unpacking.
 
     Args:
-        num_landmarks: slots r.
-        tie_kv: whether keys and values share their map, as published, here and among the slots.
+        num_landmarks: number of landmarks r (published: 16 to 256).
+        tie_kv: whether keys and values share their map, as published, both of tokens and of landmarks.
 
     Raises:
-        ValueError: for ``num_landmarks`` below 1.
+        ValueError: If ``num_landmarks`` is below 1.
     """
 
     has_constant_size_state = True
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        num_landmarks: int = 32,
-        tie_kv: bool = True,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, num_landmarks: int = 32, tie_kv: bool = True, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if num_landmarks < 1:
             raise UserError(f"num_landmarks must be at least 1, got {num_landmarks}")
-        self.requires_right_padding = self.pattern is Pattern.CS  # tokens are counted
+        self.requires_right_padding = self.pattern is Pattern.CS  # counts tokens
         if tie_kv:
             self.v_proj = self.k_proj
-        self.slots = nn.Parameter(torch.empty(num_landmarks, embed_dim))
-        nn.init.normal_(self.slots)  # as published, where it is 1/sqrt(D) times an embedding's scale of sqrt(D)
+        self.slots = nn.Parameter(torch.empty(num_landmarks, self.embed_dim))
+        nn.init.normal_(self.slots)  # as released: 1/sqrt(D), scaled by sqrt(D) like an embedding
         self.slots_q = self.make_map()
         if self.pattern is Pattern.CS:
             self.pack_k = self.make_map()  # of tokens, for the packing
@@ -72,13 +65,13 @@ class LunaAttention(Attention):
             self.slots_v = self.slots_k if tie_kv else self.make_map()
 
     def make_map(self) -> nn.Linear:
-        """D to D, initialised as released."""
+        """Return a map from D to D, initialized as released."""
         linear = nn.Linear(self.embed_dim, self.embed_dim)
         nn.init.xavier_uniform_(linear.weight, gain=2**-0.5)
         return linear
 
     def queries_of_slots(self) -> Tensor:
-        """[H, r, E]."""
+        """Return the queries of the landmarks, [H, r, E]."""
         return self.split_heads(self.slots_q(self.slots).unsqueeze(0))[0]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **packing: Tensor) -> Tensor:
@@ -99,13 +92,13 @@ class LunaAttention(Attention):
         weights = (query @ key.mT * self.scale).tril() @ packing / count
         return (weights.softmax(dim=-1) @ packing.mT).tril() @ value / count
 
-    # --- slots of all keys: NS, NC, CC -------------------------------------------------------------------
+    # --- landmarks of all keys: NS, NC, CC -------------------------------------------------------------------
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
-        """Keys and values of the slots [B, H, r, E]; the values are zero in a row whose keys are all padding."""
-        slots = self.merge_heads(pack(self.queries_of_slots(), key, value, padding.key))
+        """Return keys and values of the landmarks, [B, H, r, E]; values are zero if all keys of the row are padding."""
+        slots = self.merge_heads(latent_attention(self.queries_of_slots(), key, value, padding.key))
         keys, values = self.split_heads(self.slots_k(slots)), self.split_heads(self.slots_v(slots))
-        return {"keys": keys, "values": without_source(values, padding.key)}
+        return {"keys": keys, "values": zero_empty_sources(values, padding.key)}
 
     def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         return F.scaled_dot_product_attention(query, state["keys"], state["values"]), state
@@ -113,24 +106,24 @@ class LunaAttention(Attention):
     # --- tokens up to the target: CS ---------------------------------------------------------------------
 
     def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
-        """p of each token for each slot, [B, H, N, r]."""
+        """Return the packing weights p of each token, [B, H, N, r]."""
         if self.pattern is not Pattern.CS:
             return {}
         logits = self.split_heads(self.pack_k(x)) @ self.queries_of_slots().mT * self.scale
-        return {"packing": F.softplus(wide(logits), beta=math.log(2.0))}
+        return {"packing": F.softplus(upcast(logits), beta=math.log(2.0))}
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Sums of keys [B, H, E, r] and values [B, H, r, E] with their packing, and the number of tokens [B]."""
+        """Return packed sums of keys [B, H, E, r] and values [B, H, r, E], and the number of tokens [B]."""
         shape = batch_size, self.num_heads, len(self.slots), self.head_dim
-        sums = wide(like.new_zeros(shape))
+        sums = upcast(like.new_zeros(shape))
         return {"keys": sums.mT, "values": sums, "length": sums.new_zeros(batch_size, dtype=torch.long)}
 
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, packing: Tensor
     ) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
-            q, k, v = wide(query) * self.scale, wide(key), wide(value)
-            packing = hide(packing, padding.key)
+            q, k, v = upcast(query) * self.scale, upcast(key), upcast(value)
+            packing = mask_fill(packing, padding.key)
             position = torch.arange(1, query.shape[2] + 1, device=query.device)
             count = (state["length"].unsqueeze(1) + position)[:, None, :, None].to(q.dtype)
             logits, keys = recurrence(q, k, packing, None, state["keys"].to(q.dtype))

@@ -6,21 +6,22 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head.
 from __future__ import annotations
 
 import functools
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.pieces import at_once, formed_anew, weighted
+from attentions.kernels.common.pieces import at_once, recompute_upcast, weighted
 from attentions.vanilla import VanillaAttention
 from cab import Pattern, register_attention
-from cab.attention import SoftmaxLimit
+from cab.attention import CommonArguments, SoftmaxLimit
 from cab.errors import UserError
 
 
 @register_attention("luong", patterns="NS CS NC CC", complexity="n^2", paper="Luong et al. 2015")
 class LuongAttention(VanillaAttention):
-    """softmax over j of score(q_i, k_j), times v_j  (their Eq. 7 and 8), per head:
+    """softmax over j of score(q_i, k_j), times v_j  (their Eq. 7 and 8), per head.
 
     * ``dot``: q k,
     * ``general``: q W_a k, W_a [E, E],
@@ -38,33 +39,24 @@ class LuongAttention(VanillaAttention):
         ValueError: for an unknown score.
     """
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        score: str = "general",
-        scaled: bool = False,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, score: str = "general", scaled: bool = False, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if score not in ("dot", "general", "concat"):
             raise UserError(f"score must be 'dot', 'general' or 'concat', got '{score}'")
         self.score = score
         self.factor = self.scale if scaled else 1.0
         if score != "dot":
             widths = {"general": 1, "concat": 2}[score]
-            self.score_weight = nn.Parameter(torch.empty(num_heads, self.head_dim, widths * self.head_dim))
+            self.score_weight = nn.Parameter(torch.empty(self.num_heads, self.head_dim, widths * self.head_dim))
             for head in self.score_weight:
                 nn.init.xavier_uniform_(head)
         if score == "concat":
-            self.score_vector = nn.Parameter(torch.empty(num_heads, 1, self.head_dim))
+            self.score_vector = nn.Parameter(torch.empty(self.num_heads, 1, self.head_dim))
             nn.init.xavier_uniform_(self.score_vector)
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit:
-        """The scaled dot product."""
+        """Return the options of the scaled dot product."""
         return SoftmaxLimit(({"score": "dot", "scaled": True},))
 
     def logits(self, query: Tensor, key: Tensor) -> Tensor:
@@ -93,10 +85,10 @@ class LuongAttention(VanillaAttention):
                 elif visible is not None and visible.shape[2] > 1:
                     seen = visible[:, :, begin : begin + size]
                 mean = functools.partial(self.concat_mean, seen)
-                outputs.append(formed_anew(mean, (tile, key[:, :, :end], value[:, :, :end]), self.weight_dropout))
+                outputs.append(recompute_upcast(mean, (tile, key[:, :, :end], value[:, :, :end]), self.weight_dropout))
         return torch.cat(outputs, dim=2)
 
     def concat_mean(self, visible: Tensor | None, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """The readable form, of a few queries."""
+        """Compute the logits of a few queries in readable form."""
         hidden = None if visible is None else ~visible
         return weighted(self.logits(query, key), hidden, self.weight_dropout) @ value

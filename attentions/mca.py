@@ -5,12 +5,14 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, c tokens of a gr
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -33,17 +35,8 @@ class MemoryCompressedAttention(Attention):
 
     requires_right_padding = True
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        factor: int = 3,
-        reduction: str = "conv",
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, factor: int = 3, reduction: str = "conv", **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if factor < 1:
             raise UserError(f"factor must be at least 1, got {factor}")
         if reduction not in ("conv", "mean"):
@@ -51,12 +44,13 @@ class MemoryCompressedAttention(Attention):
         self.factor, self.reduction = factor, reduction
         if reduction == "conv":
             self.compress_k, self.compress_v = (
-                nn.Conv1d(embed_dim, embed_dim, factor, stride=factor, groups=num_heads) for _ in range(2)
+                nn.Conv1d(self.embed_dim, self.embed_dim, factor, stride=factor, groups=self.num_heads)
+                for _ in range(2)
             )
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit:
-        """Groups of one token."""
+        """Return options with groups of one token."""
         return SoftmaxLimit(({"factor": 1, "reduction": "mean"},))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
@@ -85,7 +79,7 @@ class MemoryCompressedAttention(Attention):
         return torch.cat([early, weights @ slots[1]], dim=1)
 
     def compress(self, name: str, x: Tensor, count: Tensor | None) -> Tensor:
-        """Groups of ``x`` [B, H, M, E], of which each row has ``count`` tokens and zeros after: [B, H, G, E]."""
+        """Compress ``x`` [B, H, M, E], ``count`` tokens per sequence and zeros after them, to groups [B, H, G, E]."""
         c = self.factor
         groups = F.pad(x, (0, 0, 0, -x.shape[2] % c)).unflatten(2, (-1, c))
         if self.reduction == "conv":
@@ -122,7 +116,7 @@ class MemoryCompressedAttention(Attention):
     # --- groups that have ended: CS -----------------------------------------------------------------------
 
     def attend_causal(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Padding is on the right, where no real token looks.
+        """Attend to compressed groups; padding is at the right end, where no token attends.
 
         The tokens at one place of their groups see one group more each: causal attention, for c such places.
         """
@@ -149,7 +143,7 @@ class MemoryCompressedAttention(Attention):
     # --- decoding in CS -----------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Groups that have ended, tokens of the open one, the first value, tokens read."""
+        """Return the state: finished groups, tokens of the open one, the first value, and the number of tokens."""
         empty = like.new_zeros(batch_size, self.num_heads, 0, self.head_dim)
         past = like.new_zeros(batch_size, self.num_heads, self.factor - 1, self.head_dim)
         return {
@@ -189,7 +183,7 @@ class MemoryCompressedAttention(Attention):
 
 
 def packed(old: Tensor, count: Tensor, new: Tensor) -> Tensor:
-    """The first ``count`` [B] of ``old`` [B, H, S, E], then ``new`` [B, H, T, E], from the left: [B, H, S + T, E]."""
+    """Append ``new`` [B, H, T, E] to the first ``count`` [B] of ``old`` [B, H, S, E]: [B, H, S + T, E]."""
     index = torch.arange(old.shape[2] + new.shape[2], device=new.device)
     index = torch.where(index < count[:, None], index, index - count[:, None] + old.shape[2])
     index = index.clamp(max=len(index[0]) - 1)[:, None, :, None].expand(-1, new.shape[1], -1, new.shape[3])

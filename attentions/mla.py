@@ -1,92 +1,99 @@
-"""Multi-head latent attention (DeepSeek-V2, 2024): keys and values are maps of one short vector a token.
+"""Multi-head latent attention (DeepSeek-V2, 2024): keys and values are linear maps of one short vector per token.
 
-Shapes: B batch, H heads, N targets, M keys, D width, E width of a head, r width of a latent vector, p of rotary parts.
+Shapes: B batch, H heads, N targets, M keys, D width, E width per head, r width of the latent, p width of the
+rotary parts.
 """
 
 from __future__ import annotations
+
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.precision import wide
-from attentions.kernels.rotary import rotate
-from attentions.kernels.softmax import softmax_of_seen
-from attentions.kernels.token_cache import no_tokens, unseen_tokens, with_tokens
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.common.rotary import rotate
+from attentions.kernels.common.softmax import masked_softmax
+from attentions.kernels.common.token_cache import masked_tokens, no_tokens, with_tokens
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
 
 @register_attention("mla", patterns="NS CS NC CC", complexity="n^2", paper="DeepSeek-AI 2024")
 class LatentKeyValueAttention(Attention):
-    """softmax((q k^T + q' k'^T) / sqrt(E + p)) v with k, v = W_k c, W_v c of a latent c = RMSNorm(W_c x)  (their
-    Eq. 9 to 19).
+    """Compute softmax((q k^T + q' k'^T) / sqrt(E + p)) v with k, v = W_k c, W_v c and a latent c = RMSNorm(W_c x).
 
-    q' (of each head) and k' (one for all heads) are maps of x to width p that turn with the position; in cross
-    patterns targets and source are counted apart. Queries are not compressed.
+    DeepSeek-V2, Eq. 9 to 19. q' (per head) and k' (shared by all heads) are maps of x to width p, rotated by the
+    position; cross patterns count the positions of targets and source separately. Queries are not compressed, as in
+    DeepSeek-V2-Lite. No map has a bias.
 
-    Decoding keeps c and k' of every token, r + p numbers, and never forms keys or values: W_k is applied to the
-    queries, W_v to the weighted mean of c.
+    The decoding state is c and k' of every token, r + p numbers. Decoding does not compute keys or values: W_k is
+    applied to the queries and W_v to the weighted mean of c.
 
     Args:
-        kv_rank: r; four head widths when not given, as published (512 for heads of 128).
-        rotary_dim: p, even; half a head's width when not given, as published.
+        pattern: NS, CS, NC or CC.
+        embed_dim: width of inputs and outputs.
+        num_heads: heads H; must divide ``embed_dim``.
+        dropout: probability of dropping an attention weight.
+        kv_rank: r. The default is four head widths but at most a quarter of ``embed_dim``. This is the r of all
+            released models: 512 with heads of 128, for 128 heads (DeepSeek-V2 and V3) and 16 (DeepSeek-V2-Lite).
+        rotary_dim: p, even; half a head's width by default, as in the released models.
 
     Raises:
         ValueError: for ``kv_rank`` below 1 or a ``rotary_dim`` that is not even and positive.
     """
 
     requires_right_padding = True
-    parameter_budget = 0.12
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        kv_rank: int | None = None,
-        rotary_dim: int | None = None,
+        self, *, kv_rank: int | None = None, rotary_dim: int | None = None, **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        rank = 4 * self.head_dim if kv_rank is None else kv_rank
+        super().__init__(**common)
+        rank = max(1, min(4 * self.head_dim, self.embed_dim // 4)) if kv_rank is None else kv_rank
         rotary = max(self.head_dim // 4 * 2, 2) if rotary_dim is None else rotary_dim
         if rank < 1:
             raise UserError(f"kv_rank must be at least 1, got {rank}")
         if rotary < 2 or rotary % 2:
             raise UserError(f"rotary_dim must be even and at least 2, got {rotary}")
-        self.down = nn.Linear(embed_dim, rank)
+        self.down = nn.Linear(self.embed_dim, rank, bias=False)
         self.norm = nn.RMSNorm(rank, eps=1e-6)
-        self.k_proj, self.v_proj = nn.Linear(rank, embed_dim, bias=False), nn.Linear(rank, embed_dim, bias=False)
-        self.q_rotary, self.k_rotary = nn.Linear(embed_dim, num_heads * rotary), nn.Linear(embed_dim, rotary)
+        self.k_proj, self.v_proj = (
+            nn.Linear(rank, self.embed_dim, bias=False),
+            nn.Linear(rank, self.embed_dim, bias=False),
+        )
+        self.q_rotary = nn.Linear(self.embed_dim, self.num_heads * rotary, bias=False)
+        self.k_rotary = nn.Linear(self.embed_dim, rotary, bias=False)
         for linear in (self.down, self.k_proj, self.v_proj, self.q_rotary, self.k_rotary):
             nn.init.xavier_uniform_(linear.weight, gain=2**-0.5)
+        for linear in (self.q_proj, self.out_proj):
+            linear.register_parameter("bias", None)
         self.logit_factor = (self.head_dim + rotary) ** -0.5
 
     def latent(self, x: Tensor) -> Tensor:
-        """c of tokens, [B, N, r]."""
-        return self.norm(wide(self.down(x)))
+        """Compute the latents c of tokens, [B, N, r]."""
+        return self.norm(upcast(self.down(x)))
 
     def queries(self, x: Tensor, position: Tensor) -> Tensor:
-        """[q, q'] of targets at ``position`` [B or 1, N]: [B, H, N, E + p]."""
+        """Compute [q, q'] of targets at ``position`` [B or 1, N]: [B, H, N, E + p]."""
         rotary = self.q_rotary(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         return torch.cat([self.split_heads(self.q_proj(x)), rotate(rotary, position)], dim=-1)
 
     def shared_key(self, x: Tensor, position: Tensor) -> Tensor:
-        """k' of tokens, [B, 1, N, p]."""
+        """Compute k' of tokens, [B, 1, N, p]."""
         return rotate(self.k_rotary(x).unsqueeze(1), position)
 
     def compute(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
+        """Compute the outputs [B, N, D]."""
         positions = [torch.arange(x.shape[1], device=x.device).unsqueeze(0) for x in (query, key)]
         q = self.queries(query, positions[0])
         latent = self.latent(key)
         rotary = self.shared_key(key, positions[1]).expand(-1, self.num_heads, -1, -1)
         k = torch.cat([self.split_heads(self.k_proj(latent)), rotary.to(latent.dtype)], dim=-1)
         v = self.split_heads(self.v_proj(latent if key is value else self.latent(value)))
-        v = F.pad(v, (0, k.shape[-1] - v.shape[-1]))  # the fused kernels want one width
+        v = F.pad(v, (0, k.shape[-1] - v.shape[-1]))  # the fused kernels require equal widths
         sees_none = None
         if self.pattern is Pattern.CS or padding.key is None:
             visible = None
@@ -102,6 +109,7 @@ class LatentKeyValueAttention(Attention):
         return self.out_proj(self.merge_heads(heads))
 
     def compute_row(self, query: Tensor, key: Tensor, value: Tensor, _draws: object) -> Tensor:
+        """Compute the outputs of one row from the full matrix of scores, [n, D] to [n, D]."""
         query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
         targets, sources = (torch.arange(x.shape[1], device=x.device).unsqueeze(0) for x in (query, key))
         rotary_query = self.q_rotary(query).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
@@ -115,37 +123,38 @@ class LatentKeyValueAttention(Attention):
     # --- decoding ---------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """No tokens yet: c and k' of each, and how many there are."""
+        """Return the state without tokens: c and k' of every token and the number of tokens."""
         state = no_tokens(batch_size, like, latent=(1, self.down.out_features), rotary=(1, self.k_rotary.out_features))
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
     def encode_source(self, latent: Tensor, rotary: Tensor, hidden: Tensor) -> DecodeState:
-        """c [B, 1, M, r] and k' of the source."""
+        """Return the state of a cross pattern from c [B, 1, M, r] and k' of the source."""
         length = torch.zeros(len(hidden), dtype=torch.long, device=hidden.device)
         return {"latent": latent, "rotary": rotary, "hidden": hidden, "length": length}
 
     def encode_source_inputs(self, key: Tensor, value: Tensor, mask: Tensor | None) -> DecodeState:
-        """c and k' of the source; c of the values apart where they are others."""
+        """Compute c and k' of the source, and a second c for values that are not the keys."""
         position = torch.arange(key.shape[1], device=key.device).unsqueeze(0)
         hidden = torch.zeros(key.shape[:2], dtype=torch.bool, device=key.device) if mask is None else mask
         state = self.encode_source(self.latent(key).unsqueeze(1), self.shared_key(key, position), hidden)
         return state if key is value else {**state, "value_latent": self.latent(value).unsqueeze(1)}
 
     def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
+        """Compute the outputs of these tokens and the state after them."""
         position = state["length"].unsqueeze(1) + torch.arange(tokens.shape[1], device=tokens.device)
         query = self.queries(tokens, position)
         new = {**state, "length": state["length"] + lengths(tokens, mask)}
         if self.pattern is Pattern.CS:
             latent, rotary = self.latent(tokens).unsqueeze(1), self.shared_key(tokens, position)
             new = with_tokens(new, mask, latent=latent, rotary=rotary)
-            unseen = unseen_tokens(new, tokens.shape[1])
+            masked = masked_tokens(new, tokens.shape[1])
         else:
-            unseen = state["hidden"][:, None, None]
+            masked = state["hidden"][:, None, None]
         with torch.autocast(tokens.device.type, enabled=False):
-            q, latent, rotary = wide(query), wide(new["latent"]), wide(new["rotary"])
-            k_up, v_up = (wide(x.weight).unflatten(0, (self.num_heads, -1)) for x in (self.k_proj, self.v_proj))
+            q, latent, rotary = upcast(query), upcast(new["latent"]), upcast(new["rotary"])
+            k_up, v_up = (upcast(x.weight).unflatten(0, (self.num_heads, -1)) for x in (self.k_proj, self.v_proj))
             logits = q[..., : self.head_dim] @ k_up @ latent.mT + q[..., self.head_dim :] @ rotary.mT
-            weights = softmax_of_seen(logits * self.logit_factor, unseen)
-            mean = F.dropout(weights, self.weight_dropout) @ wide(new.get("value_latent", new["latent"]))
+            weights = masked_softmax(logits * self.logit_factor, masked)
+            mean = F.dropout(weights, self.weight_dropout) @ upcast(new.get("value_latent", new["latent"]))
             heads = (mean @ v_up.mT).to(query.dtype)
         return self.out_proj(self.merge_heads(heads)), new

@@ -5,17 +5,27 @@ Shapes: B batch, H heads, N tokens, E width of a head, J blocks.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.key_blocks import block_means, expand_blocks, in_order, largest, later, pad_blocks, to_blocks
-from attentions.kernels.precision import wide
-from attentions.kernels.softmax import softmax_of_seen
-from attentions.kernels.target_blocks import sums_by_targets
-from attentions.kernels.token_cache import no_tokens, with_tokens
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.common.softmax import masked_softmax
+from attentions.kernels.common.token_cache import no_tokens, with_tokens
+from attentions.kernels.gathers.key_blocks import (
+    block_means,
+    expand_blocks,
+    in_order,
+    largest,
+    later,
+    pad_blocks,
+    to_blocks,
+)
+from attentions.kernels.gathers.target_blocks import sums_by_targets
 from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 from cab.padding import lengths
 
 
@@ -39,17 +49,8 @@ class BlockMixtureAttention(Attention):
 
     requires_right_padding = True
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        block_size: int = 512,
-        top_k: int = 3,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, block_size: int = 512, top_k: int = 3, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         for name, number in (("block_size", block_size), ("top_k", top_k)):
             if number < 1:
                 raise UserError(f"{name} must be at least 1, got {number}")
@@ -70,13 +71,13 @@ class BlockMixtureAttention(Attention):
             block = torch.arange(num_blocks, device=query.device)
             scores = pad_blocks(scores, num_blocks, -torch.inf)
             scores = scores.masked_fill(block > own, -torch.inf).masked_fill(block == own, torch.inf)
-            unseen = ~expand_blocks(largest(scores, self.top_k), self.block_size, num_keys) | later(position, num_keys)
-        return softmax_of_seen(query @ key.mT * self.scale, unseen)
+            masked = ~expand_blocks(largest(scores, self.top_k), self.block_size, num_keys) | later(position, num_keys)
+        return masked_softmax(query @ key.mT * self.scale, masked)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: PaddingMasks) -> Tensor:
         # With the padding on the right, no real target sees it, nor the mean of a block that holds some.
         with torch.autocast(query.device.type, enabled=False):
-            q, k, v = wide(query), wide(key), wide(value)
+            q, k, v = upcast(query), upcast(key), upcast(value)
             means, position = block_means(k, self.block_size), torch.arange(q.shape[2], device=q.device).unsqueeze(0)
 
             def some(targets: slice, num_keys: int) -> Tensor:
@@ -115,7 +116,7 @@ class BlockMixtureAttention(Attention):
         new = in_order(with_tokens(state, padding.key, key=key, value=value), "key", "value")
         new["length"] = state["length"] + lengths(key, padding.key)
         with torch.autocast(query.device.type, enabled=False):
-            k = wide(new["key"])
-            weights = self.weigh(wide(query), k, block_means(k, self.block_size), position)
-            output = F.dropout(weights, self.weight_dropout) @ wide(new["value"])
+            k = upcast(new["key"])
+            weights = self.weigh(upcast(query), k, block_means(k, self.block_size), position)
+            output = F.dropout(weights, self.weight_dropout) @ upcast(new["value"])
         return output.to(query.dtype), new

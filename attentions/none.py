@@ -18,7 +18,7 @@ class NoAttention(Attention):
     has_constant_size_state = True
 
     def make_projections(self) -> None:
-        """There are none."""
+        """Return no state."""
         self.out_proj = nn.Identity()  # type: ignore[assignment]
 
     def compute(self, query: Tensor, *_: Any) -> Tensor:

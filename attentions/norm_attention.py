@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Unpack
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.bases.linearized import hide
-from attentions.kernels.lrpe import ReflectedTurns
-from attentions.kernels.merged_norm import MergedNorm
-from attentions.kernels.precision import wide
-from attentions.kernels.recurrence import recurrence
-from attentions.kernels.spans import over_spans
+from attentions.bases.linearized import mask_fill
+from attentions.kernels.common.merged_norm import MergedNorm
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.common.spans import over_chunks
+from attentions.kernels.features.lrpe import ReflectedTurns
+from attentions.kernels.recurrences.recurrence import recurrence
 from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.padding import lengths
 
 KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -53,19 +54,16 @@ class NormAttention(Attention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         kernel: str = "elu1",
         norm: str = "simplerms",
         positions: str = "none",
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if kernel not in KERNELS:
             raise UserError(f"kernel must be one of {', '.join(KERNELS)}, got '{kernel}'")
         self.kernel = KERNELS[kernel]
-        self.norm = MergedNorm(norm, embed_dim)
+        self.norm = MergedNorm(norm, self.embed_dim)
         self.turns = make_turns(positions, self.head_dim)
 
     def features(self, x: Tensor, start: Tensor | None = None) -> Tensor:
@@ -90,16 +88,16 @@ class NormAttention(Attention):
         return self.decode_cross(query, self.encode_source(key, value, padding), padding)[0]
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Sums of nothing, [B, H, E, E], and no tokens read."""
-        sums = wide(like.new_zeros(batch_size, self.num_heads, self.head_dim, self.head_dim))
+        """Return zero sums [B, H, E, E] and zero tokens."""
+        sums = upcast(like.new_zeros(batch_size, self.num_heads, self.head_dim, self.head_dim))
         return {"sums": sums, "length": torch.zeros(batch_size, dtype=torch.long, device=like.device)}
 
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks
     ) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
-            heads = [wide(x) for x in (query, key, value)]
-            output, state = over_spans(self.span, heads, padding.key, state, {})
+            heads = [upcast(x) for x in (query, key, value)]
+            output, state = over_chunks(self.span, heads, padding.key, state, {})
             return output.to(query.dtype), state
 
     def span(
@@ -111,9 +109,9 @@ class NormAttention(Attention):
         state: DecodeState,
         _extras: Mapping[str, Tensor],
     ) -> tuple[Tensor, DecodeState]:
-        """The same for a number of tokens whose features are in memory at once."""
+        """Decode a chunk of tokens, whose features are in memory at once."""
         start = state["length"]
-        keys = hide(self.features(key, start), padding)
+        keys = mask_fill(self.features(key, start), padding)
         output, sums = recurrence(self.features(query, start), keys, value, None, state["sums"])
         return self.norm(output), {"sums": sums, "length": start + lengths(query, padding)}
 
@@ -121,24 +119,24 @@ class NormAttention(Attention):
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         with torch.autocast(key.device.type, enabled=False):
-            sums = hide(self.features(wide(key)), padding.key).mT @ wide(value)
+            sums = mask_fill(self.features(upcast(key)), padding.key).mT @ upcast(value)
         return {"sums": sums, "length": torch.zeros(len(key), dtype=torch.long, device=key.device)}
 
     def decode_cross(self, query: Tensor, state: DecodeState, padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
-            output = self.norm(self.features(wide(query), state["length"]) @ state["sums"])
+            output = self.norm(self.features(upcast(query), state["length"]) @ state["sums"])
         return output.to(query.dtype), {**state, "length": state["length"] + lengths(query, padding.query)}
 
 
 def make_turns(positions: str, head_dim: int) -> ReflectedTurns | None:
-    """What positions do to queries and keys; UserError for a name that is none."""
+    """Return the map that adds positions to queries and keys; raise UserError for an unknown name."""
     if positions not in POSITIONS:
         raise UserError(f"positions must be {' or '.join(POSITIONS)}, got '{positions}'")
     return ReflectedTurns(head_dim) if positions == "lrpe" else None
 
 
 def turned(turns: ReflectedTurns | None, x: Tensor, start: Tensor | None = None, period: int | None = None) -> Tensor:
-    """``x`` [B, H, N, E] by its positions, which count on from ``start`` [B], and begin anew after each period."""
+    """``x`` [B, H, N, E] by its positions, which count on from ``start`` [B], and restart after each period."""
     if turns is None:
         return x
     position = torch.arange(x.shape[2], device=x.device)[None]
@@ -148,7 +146,7 @@ def turned(turns: ReflectedTurns | None, x: Tensor, start: Tensor | None = None,
 
 
 def turned_by_matrices(turns: ReflectedTurns, x: Tensor) -> Tensor:
-    """The same of one row [H, n, E] from its first token on, by a matrix a token: for readable forms."""
+    """Add positions to one sequence [H, n, E] by one matrix per token, for readable forms."""
     width = x.shape[-1]
     u = turns.direction.to(x.dtype)
     reflection = torch.eye(width, dtype=x.dtype) - 2 * torch.outer(u, u)

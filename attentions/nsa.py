@@ -1,179 +1,309 @@
-"""Native sparse attention (Yuan et al. 2025): means of blocks, a few blocks in full, and a window.
+"""Native sparse attention (Yuan et al. 2025): compressed blocks, a few blocks in full, and a window.
 
-Shapes: B batch, H heads, N tokens, E width of a head, J blocks.
+Shapes: B batch, H heads, N tokens, E head dimension, l and d size and stride of compression blocks, J compressed keys.
 """
 
 from __future__ import annotations
+
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.key_blocks import block_means, expand_blocks, in_order, largest, later, pad_blocks, to_blocks
-from attentions.kernels.precision import wide
-from attentions.kernels.softmax import softmax_of_seen
-from attentions.kernels.target_blocks import sums_by_targets
-from attentions.kernels.token_cache import no_tokens, with_tokens
-from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.common.softmax import masked_softmax
+from attentions.kernels.gathers.key_blocks import expand_blocks, largest, later, to_blocks
+from attentions.kernels.gathers.target_blocks import sums_by_targets
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Window
+from attentions.mca import packed
+from cab import Attention, register_attention
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
+
+BRANCHES = 3
+"""Compression, selection, window."""
+
+PUBLISHED_GROUP = 16
+"""Query heads that share keys and values in the paper's model, 64 heads in 4 groups."""
 
 
 @register_attention("nsa", patterns="CS", complexity="n^2", paper="Yuan et al. 2025")
 class NativeSparseAttention(Attention):
-    """g_1 Att(q, K_1, V_1) + g_2 Att(q, K_2, V_2) + g_3 Att(q, K_3, V_3)  (their Eq. 5), gates g = sigmoid(W x).
+    """g_1 Att(q, K_1, V_1) + g_2 Att(q, K_2, V_2) + g_3 Att(q, K_3, V_3)  (Eq. 5), gates g = sigmoid(W x).
 
-    * 1: the mean key and value of every block that ended before or with the target, as in public code (the paper has
-      an MLP of the block for its mean).
-    * 2: the tokens up to the target of its own block, the one before it, the first, and of those whose weight among
-      the means, averaged over the heads that share keys, is largest: ``num_blocks`` in all. The choice has no gradient.
-    * 3: the last ``window_size`` tokens.
+    Each branch has its own keys and values, shared by groups of query heads.
 
-    Here all pairs are formed, some targets at a time, and those outside are left out: its function and its memory, not
-    the time that a kernel for it saves. The three share their maps of keys and values. Decoding keeps every key and
-    value.
+    * Compression (Eq. 7): every block of l tokens, with stride d, becomes one key and one value by an MLP of the
+      concatenated tokens with added positions inside the block. A target attends to blocks that ended before or
+      with it.
+    * Selection (Eq. 8 to 12): the tokens up to the target in ``num_blocks`` blocks: its own, the one before, the first,
+      and those with the largest score. The score of a block is the compression weight, summed over the heads of a
+      group, of each stride of a compression block inside it. The choice has no gradient.
+    * Window: the last ``window_size`` tokens.
+
+    The paper does not print the sizes of the MLPs: the compression has one hidden layer of the head dimension with
+    ReLU, and the gates are a linear map. Rotary positions belong to the backbone. The selection branch forms all pairs,
+    some targets at a time, and masks those that are not selected, so it has the function and the memory of the method,
+    without the time that a dedicated kernel saves.
+
+    Decoding keeps keys and values of all tokens for the selection, the compressed keys and values, and those of a
+    window and of an incomplete block.
 
     Args:
-        block_size: tokens of a block.
-        num_blocks: blocks that a target sees in full.
+        block_size: tokens per selection block.
+        num_blocks: selected blocks per target.
         window_size: tokens of the window.
-        num_kv_heads: heads of keys and values, each shared by as many heads of queries; as many as heads when not
-            given.
+        compress_size: tokens l per compression block.
+        compress_stride: stride d of compression blocks; divides ``compress_size`` and ``block_size``.
+        compression: ``mlp``, or ``mean`` for the mean of the tokens.
+        separate_kv: whether each branch has its own keys and values.
+        num_kv_heads: heads of keys and values of a branch. None: one per 16 query heads, as published, at least 1.
 
     Raises:
-        ValueError: for sizes below 1, fewer than 3 blocks, or ``num_kv_heads`` that do not divide the heads.
+        ValueError: If sizes are below 1 or do not divide each other as stated, ``num_blocks`` is below 3,
+            ``num_kv_heads`` does not divide the heads, or ``compression`` is unknown.
     """
 
     requires_right_padding = True
-
-    has_exact_gradient = False  # the choice of blocks jumps, and of thousands of choices one is always near its border
+    has_exact_gradient = False  # the choice of blocks is discontinuous
 
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         block_size: int = 64,
         num_blocks: int = 16,
         window_size: int = 512,
+        compress_size: int = 32,
+        compress_stride: int = 16,
+        compression: str = "mlp",
+        separate_kv: bool = True,
         num_kv_heads: int | None = None,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        for name, size in (("block_size", block_size), ("window_size", window_size)):
+        super().__init__(**common)
+        sizes = {"block_size": block_size, "window_size": window_size, "compress_stride": compress_stride}
+        for name, size in sizes.items():
             if size < 1:
                 raise UserError(f"{name} must be at least 1, got {size}")
         if num_blocks < 3:
-            raise UserError(f"num_blocks must be at least 3, the first, the own and the one before, got {num_blocks}")
-        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        if self.num_kv_heads < 1 or num_heads % self.num_kv_heads:
-            raise UserError(f"num_kv_heads must divide the {num_heads} heads, got {num_kv_heads}")
+            raise UserError(f"num_blocks must be at least 3 (first, previous and current block), got {num_blocks}")
+        if compress_size % compress_stride or block_size % compress_stride or not 1 <= compress_size <= block_size:
+            raise UserError(
+                f"compress_size must be at most block_size, and compress_stride must divide both, got {compress_size}, "
+                f"{block_size} and {compress_stride}"
+            )
+        if compression not in ("mlp", "mean"):
+            raise UserError(f"compression must be 'mlp' or 'mean', got '{compression}'")
+        self.num_kv_heads = _published_groups(self.num_heads) if num_kv_heads is None else num_kv_heads
+        if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
+            raise UserError(f"num_kv_heads must divide num_heads ({self.num_heads}), got {num_kv_heads}")
         self.block_size, self.num_blocks, self.window_size = block_size, num_blocks, window_size
-        if self.num_kv_heads < num_heads:
-            for name in ("k_proj", "v_proj"):
-                linear = nn.Linear(embed_dim, self.num_kv_heads * self.head_dim)
-                nn.init.xavier_uniform_(linear.weight, gain=2**-0.5)
-                nn.init.zeros_(linear.bias)
-                self.add_module(name, linear)
-        self.gate = nn.Linear(embed_dim, 3 * num_heads)
+        self.compress_size, self.compress_stride = compress_size, compress_stride
+        self.separate_kv = separate_kv
+        self.k_proj, self.v_proj = self.new_projection(), self.new_projection()
+        self.gate = nn.Linear(self.embed_dim, BRANCHES * self.num_heads)
+        self.compress_k = self.compress_v = None
+        if compression == "mlp":
+            self.compress_k, self.compress_v = (
+                BlockCompression(self.num_kv_heads, compress_size, self.head_dim) for _ in range(2)
+            )
+
+    def new_projection(self) -> nn.Linear:
+        """Return the map to keys or values of all branches, each initialized on its own."""
+        branches, width = BRANCHES if self.separate_kv else 1, self.num_kv_heads * self.head_dim
+        linear = nn.Linear(self.embed_dim, branches * width)
+        for weight in linear.weight.data.split(width):
+            nn.init.xavier_uniform_(weight, gain=2**-0.5)
+        nn.init.zeros_(linear.bias)
+        return linear
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """[B, N, D], or fewer heads, to [B, H, N, E], a view."""
+        """Split [B, N, H E] into [B, H, N, E] for any number of heads, as a view."""
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
+    def branches(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return keys or values of the three branches."""
+        compression, selection, window = x.chunk(BRANCHES, dim=-3) if self.separate_kv else (x,) * BRANCHES
+        return compression, selection, window
+
     def query_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
-        """Gates of each target and head, [B, H, N, 3]."""
-        return {"gates": wide(self.gate(x)).sigmoid().unflatten(-1, (-1, 3)).transpose(1, 2)}
+        """Return the gates of each target and head, [B, H, N, 3]."""
+        return {"gates": upcast(self.gate(x)).sigmoid().unflatten(-1, (-1, BRANCHES)).transpose(1, 2)}
 
     def shared(self, x: Tensor) -> Tensor:
-        """Keys or values of every head of queries, in float32 at least."""
-        return wide(x).repeat_interleave(self.num_heads // self.num_kv_heads, dim=-3)
+        """Repeat keys or values for every query head, in float32 at least."""
+        return upcast(x).repeat_interleave(self.num_heads // self.num_kv_heads, dim=-3)
 
-    def weigh(
-        self, query: Tensor, key: Tensor, means: Tensor, position: Tensor, gates: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Weights of means [B, H, n, J] and of tokens [B, H, n, m], for targets at ``position`` [B or 1, n]."""
-        size, num_keys = self.block_size, key.shape[2]
-        num_blocks = to_blocks(num_keys, size)
-        place = position[:, None, :, None]
-        block = torch.arange(num_blocks, device=query.device)
-        compressed = softmax_of_seen(query @ means.mT * self.scale, (block[: means.shape[2]] + 1) * size - 1 > place)
-        with torch.no_grad():
-            scores = compressed.unflatten(1, (self.num_kv_heads, -1)).mean(dim=2)
-            scores = pad_blocks(scores, num_blocks, 0.0)
-            own = place // size
-            scores = scores.masked_fill((block == own) | (block == own - 1) | (block == 0), torch.inf)
-            taken = largest(scores.masked_fill(block > own, -torch.inf), self.num_blocks)
-            taken = taken.repeat_interleave(self.num_heads // self.num_kv_heads, dim=1)
-            after = later(position, num_keys)
-            far = torch.arange(num_keys, device=query.device) <= place - self.window_size
-        logits = query @ key.mT * self.scale
-        selected = softmax_of_seen(logits, ~expand_blocks(taken, size, num_keys) | after)
-        window = softmax_of_seen(logits, far | after)
-        return gates[..., :1] * compressed, gates[..., 1:2] * selected + gates[..., 2:] * window
+    def compress(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Return compressed keys and values of all whole blocks, [B, H, J, E]."""
+        if key.shape[2] < self.compress_size:
+            return key[:, :, :0], value[:, :, :0]
+        blocks = (x.unfold(2, self.compress_size, self.compress_stride).mT for x in (key, value))
+        if self.compress_k is None or self.compress_v is None:
+            key, value = (x.mean(dim=3) for x in blocks)
+            return key, value
+        return self.compress_k(next(blocks)), self.compress_v(next(blocks))
+
+    def count_compressed(self, length: Tensor) -> Tensor:
+        """Return the number of whole compression blocks of that many tokens."""
+        return ((length - self.compress_size) // self.compress_stride + 1).clamp(min=0)
+
+    def compression_weights(self, query: Tensor, key: Tensor, position: Tensor) -> Tensor:
+        """Return weights [B, H, n, J] of compressed keys for targets at ``position`` [B or 1, n]."""
+        block = torch.arange(key.shape[2], device=query.device)
+        masked = block >= self.count_compressed(position + 1)[:, None, :, None]
+        return masked_softmax(query @ key.mT * self.scale, masked)
+
+    @torch.no_grad()
+    def selected(self, weights: Tensor, position: Tensor, num_keys: int) -> Tensor:
+        """Return the keys that targets attend to in the selection branch, bool [B, H, n, num_keys]."""
+        block = torch.arange(to_blocks(num_keys, self.block_size), device=weights.device)
+        first = torch.arange(weights.shape[-1], device=weights.device) * self.compress_stride
+        offsets = torch.arange(0, self.compress_size, self.compress_stride, device=weights.device)
+        overlap = ((first[:, None, None] + offsets[:, None]) // self.block_size == block).sum(dim=1)  # strides inside
+        scores = weights.unflatten(1, (self.num_kv_heads, -1)).sum(dim=2) @ overlap.to(weights.dtype)
+        own = position[:, None, :, None] // self.block_size
+        scores = scores.masked_fill((block == own) | (block == own - 1) | (block == 0), torch.inf)
+        taken = largest(scores.masked_fill(block > own, -torch.inf), self.num_blocks)
+        taken = taken.repeat_interleave(self.num_heads // self.num_kv_heads, dim=1)
+        return expand_blocks(taken, self.block_size, num_keys) & ~later(position, num_keys)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: PaddingMasks, gates: Tensor) -> Tensor:
-        # With the padding on the right, no real target sees it, nor the mean of a block that holds some.
+        # With the padding on the right, no real target attends to it, nor to a block that contains some.
         with torch.autocast(query.device.type, enabled=False):
-            q, k, v = wide(query), self.shared(key), self.shared(value)
-            means, mean_values = block_means(k, self.block_size), block_means(v, self.block_size)
+            q, keys, values = upcast(query), self.branches(upcast(key)), self.branches(upcast(value))
+            slot_key, slot_value = (self.shared(x) for x in self.compress(keys[0], values[0]))
+            key, value, near_key, near_value = (self.shared(x) for x in (keys[1], values[1], keys[2], values[2]))
             position = torch.arange(q.shape[2], device=q.device).unsqueeze(0)
 
-            def some(targets: slice, _num_values: int) -> Tensor:
-                return torch.cat(self.weigh(q[:, :, targets], k, means, position[:, targets], gates[:, :, targets]), -1)
+            def compression(targets: slice, _num_keys: int) -> Tensor:
+                return self.compression_weights(q[:, :, targets], slot_key, position[:, targets])
 
-            values = torch.cat([mean_values, v], dim=2)  # all means, then all tokens
-            return sums_by_targets(some, q, values, is_causal=False, dropout=self.weight_dropout).to(query.dtype)
+            def selection(targets: slice, num_keys: int) -> Tensor:
+                with torch.no_grad():
+                    weights = compression(targets, 0)
+                seen = self.selected(weights, position[:, targets], num_keys)
+                return masked_softmax(q[:, :, targets] @ key[:, :, :num_keys].mT * self.scale, ~seen)
+
+            dropout = self.weight_dropout
+            outputs = (
+                sums_by_targets(compression, q, slot_value, is_causal=False, dropout=dropout),
+                sums_by_targets(selection, q, value, is_causal=True, dropout=dropout),
+                window_attention(q, near_key, near_value, Window(self.window_size - 1, 0), dropout=dropout),
+            )
+            return sum(g * x for g, x in zip(gates.split(1, dim=-1), outputs, strict=True)).to(query.dtype)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, gates: Tensor) -> Tensor:
-        size, group = self.block_size, self.num_heads // self.num_kv_heads
-        key, value = key.repeat_interleave(group, dim=0), value.repeat_interleave(group, dim=0)
+        group, size, stride = self.num_heads // self.num_kv_heads, self.compress_size, self.compress_stride
+        keys, values = self.branches(key), self.branches(value)
         outputs = []
         for t in range(query.shape[1]):
-            q, whole, own = query[:, t : t + 1], (t + 1) // size, t // size
+            q, own = query[:, t : t + 1], t // self.block_size
+            scores = torch.zeros(self.num_kv_heads, own + 1, dtype=query.dtype, device=query.device)
             output = torch.zeros_like(q)
-            scores = torch.zeros(self.num_heads, own + 1, dtype=query.dtype, device=query.device)
-            if whole:
-                means, mean_values = (
-                    torch.stack([x[:, j * size : (j + 1) * size].mean(dim=1) for j in range(whole)], dim=1)
-                    for x in (key, value)
-                )
-                weights = (q @ means.mT * self.scale).softmax(dim=-1)
-                scores[:, :whole] = weights.detach()[:, 0]
-                output = gates[:, t : t + 1, :1] * (weights @ mean_values)
-            scores = scores.unflatten(0, (-1, group)).mean(dim=1)
+            begins = range(0, t + 2 - size, stride)
+            if begins:
+                blocks = [torch.stack([x[0][:, b : b + size] for b in begins], dim=1) for x in (keys, values)]
+                if self.compress_k is None or self.compress_v is None:
+                    slots = [x.mean(dim=2) for x in blocks]
+                else:
+                    slots = [self.compress_k(blocks[0]), self.compress_v(blocks[1])]
+                slot_key, slot_value = (x.repeat_interleave(group, dim=0) for x in slots)
+                weights = (q @ slot_key.mT * self.scale).softmax(dim=-1)
+                output = gates[:, t : t + 1, :1] * (weights @ slot_value)
+                for number, begin in enumerate(begins):
+                    for place in range(begin, begin + size, stride):
+                        scores[:, place // self.block_size] += (
+                            weights.detach()[:, 0, number].unflatten(0, (-1, group)).sum(1)
+                        )
             scores[:, [0, max(own - 1, 0), own]] = torch.inf
-            chosen = scores.topk(min(self.num_blocks, own + 1), dim=-1).indices
-            seen = torch.zeros(self.num_heads, t + 1, dtype=torch.bool, device=query.device)
-            for head in range(self.num_heads):
-                for j in chosen[head // group].tolist():
-                    seen[head, j * size : (j + 1) * size] = True
-            logits = q @ key[:, : t + 1].mT * self.scale
-            selected = logits.masked_fill(~seen.unsqueeze(1), -torch.inf).softmax(dim=-1) @ value[:, : t + 1]
-            first = max(t + 1 - self.window_size, 0)
-            window = logits[:, :, first:].softmax(dim=-1) @ value[:, first : t + 1]
-            outputs.append(output + gates[:, t : t + 1, 1:2] * selected + gates[:, t : t + 1, 2:] * window)
+            chosen = scores.topk(min(self.num_blocks, own + 1), dim=-1).indices.repeat_interleave(group, dim=0)
+            seen = (torch.arange(t + 1, device=q.device) // self.block_size == chosen.unsqueeze(-1)).any(dim=1)
+            recent = torch.arange(t + 1, device=q.device) > t - self.window_size
+            for branch, mask in ((1, seen), (2, recent.expand_as(seen))):
+                k, v = (x[branch][:, : t + 1].repeat_interleave(group, dim=0) for x in (keys, values))
+                logits = (q @ k.mT * self.scale).masked_fill(~mask.unsqueeze(1), -torch.inf)
+                output = output + gates[:, t : t + 1, branch : branch + 1] * (logits.softmax(dim=-1) @ v)
+            outputs.append(output)
         return torch.cat(outputs, dim=1)
 
     # --- decoding ---------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """No tokens yet, and how many there are."""
-        shape = (self.num_kv_heads, self.head_dim)
-        state = no_tokens(batch_size, like, key=shape, value=shape)
-        return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
+        """Return the state before the first token: tensors of no tokens, and their number."""
+        state: DecodeState = {"length": like.new_zeros(batch_size, dtype=torch.long)}
+        sizes = {"": 0, "compressed_": 0, "open_": self.compress_size - 1, "window_": self.window_size - 1}
+        for kind, size in sizes.items():
+            for name in ("key", "value"):
+                state[kind + name] = like.new_zeros(batch_size, self.num_kv_heads, size, self.head_dim)
+        return state
 
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, gates: Tensor
     ) -> tuple[Tensor, DecodeState]:
-        position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
-        new = in_order(with_tokens(state, padding.key, key=key, value=value), "key", "value")
-        new["length"] = state["length"] + lengths(key, padding.key)
+        length, count = state["length"], lengths(key, padding.key)
+        total, position = length + count, length[:, None] + torch.arange(query.shape[2], device=query.device)
+        before, after = self.count_compressed(length), self.count_compressed(total)
+        near = length.clamp(max=self.window_size - 1)
+        new: DecodeState = {"length": total}
         with torch.autocast(query.device.type, enabled=False):
-            k, v = self.shared(new["key"]), self.shared(new["value"])
-            means, mean_values = block_means(k, self.block_size), block_means(v, self.block_size)
-            compressed, tokens = self.weigh(wide(query), k, means, position, gates)
-            weights = F.dropout(torch.cat([compressed, tokens], dim=-1), self.weight_dropout)
-            return (weights @ torch.cat([mean_values, v], dim=2)).to(query.dtype), new
+            q, opened, recent = upcast(query), [], []
+            for name, x in (("key", key), ("value", value)):
+                compression, selection, window = self.branches(x)
+                new[name] = packed(state[name], length, selection)[:, :, : int(total.max())]
+                opened.append(packed(state[f"open_{name}"], length - before * self.compress_stride, compression))
+                recent.append(packed(state[f"window_{name}"], near, window))
+            formed = self.compress(upcast(opened[0]), upcast(opened[1]))
+            for name, open_x, new_slots, recent_x in zip(("key", "value"), opened, formed, recent, strict=True):
+                slots = packed(state[f"compressed_{name}"], before, new_slots.to(open_x.dtype))
+                new[f"compressed_{name}"] = slots[:, :, : int(after.max())]
+                start = (after - before) * self.compress_stride
+                new[f"open_{name}"] = _tokens_from(open_x, start, self.compress_size - 1)
+                start = (near + count - self.window_size + 1).clamp(min=0)
+                new[f"window_{name}"] = _tokens_from(recent_x, start, self.window_size - 1)
+            compression = self.compression_weights(q, self.shared(new["compressed_key"]), position)
+            seen = self.selected(compression, position, new["key"].shape[2])
+            logits = q @ self.shared(new["key"]).mT * self.scale
+            selection = masked_softmax(logits, ~seen)
+            at = (length - near)[:, None] + torch.arange(recent[0].shape[2], device=q.device)
+            distance = (position[:, :, None] - at[:, None]).unsqueeze(1)
+            window = masked_softmax(
+                q @ self.shared(recent[0]).mT * self.scale, (distance < 0) | (distance >= self.window_size)
+            )
+            weights = (compression, selection, window)
+            values = (new["compressed_value"], new["value"], recent[1])
+            outputs = (F.dropout(w, self.weight_dropout) @ self.shared(x) for w, x in zip(weights, values, strict=True))
+            return sum(g * x for g, x in zip(gates.split(1, dim=-1), outputs, strict=True)).to(query.dtype), new
+
+
+class BlockCompression(nn.Module):
+    """MLP from a block of l tokens with added positions to one token, shared by the heads.
+
+    Args:
+        num_heads: heads, each with positions of its own.
+        size: tokens l of a block.
+        width: head dimension E, also the width of the hidden layer.
+    """
+
+    def __init__(self, num_heads: int, size: int, width: int) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.zeros(num_heads, 1, size, width))
+        self.hidden, self.output = nn.Linear(size * width, width), nn.Linear(width, width)
+
+    def forward(self, blocks: Tensor) -> Tensor:
+        """Compress blocks [..., H, J, l, E] to [..., H, J, E]."""
+        return self.output(self.hidden((blocks + self.positions).flatten(-2)).relu())
+
+
+def _published_groups(num_heads: int) -> int:
+    """Return the number of heads of keys and values for groups of at least 16 query heads, or one group."""
+    return next(count for count in range(max(1, num_heads // PUBLISHED_GROUP), 0, -1) if num_heads % count == 0)
+
+
+def _tokens_from(x: Tensor, start: Tensor, count: int) -> Tensor:
+    """Return ``count`` tokens of [B, H, S, E] from ``start`` [B] on; values beyond the end are arbitrary."""
+    index = (start[:, None] + torch.arange(count, device=x.device)).clamp(max=x.shape[2] - 1)
+    return x.gather(2, index[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.depthwise import depthwise_conv
-from attentions.kernels.landmarks import average, segment_means, segments
-from attentions.kernels.precision import no_weight, wide
+from attentions.kernels.common.depthwise import depthwise_conv
+from attentions.kernels.common.precision import neg_inf, upcast
+from attentions.kernels.gathers.landmarks import average, segment_means, segments
 from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.padding import lengths
 
 ITERATIONS = 6
@@ -40,19 +42,16 @@ class NystromAttention(Attention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         num_landmarks: int = 16,
         conv_kernel_size: int | None = None,
         logit_scale: str = "sqrt",
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if num_landmarks < 1:
             raise UserError(f"num_landmarks must be at least 1, got {num_landmarks}")
         if conv_kernel_size is not None and (conv_kernel_size < 1 or conv_kernel_size % 2 == 0):
-            raise UserError(f"conv_kernel_size must be odd and at least 1, or none, got {conv_kernel_size}")
+            raise UserError(f"conv_kernel_size must be odd and at least 1, or null, got {conv_kernel_size}")
         if logit_scale not in ("sqrt", "linear"):
             raise UserError(f"unknown logit_scale '{logit_scale}': choose sqrt or linear")
         self.num_landmarks = num_landmarks
@@ -61,17 +60,19 @@ class NystromAttention(Attention):
         if conv_kernel_size is not None:
             size = (conv_kernel_size, 1)
             padding = (conv_kernel_size // 2, 0)
-            self.conv = nn.Conv2d(num_heads, num_heads, size, padding=padding, groups=num_heads, bias=False)
+            self.conv = nn.Conv2d(
+                self.num_heads, self.num_heads, size, padding=padding, groups=self.num_heads, bias=False
+            )
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """A landmark for every token."""
+        """Return options with one landmark per token."""
         return SoftmaxLimit(({"num_landmarks": num_tokens},))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         dtype = query.dtype
         with torch.autocast(query.device.type, enabled=False):
-            query, key, value = (wide(x) for x in (query, key, value))
+            query, key, value = (upcast(x) for x in (query, key, value))
             if padding.key is not None:
                 value = value.masked_fill(padding.key[:, None, :, None], 0.0)
             if padding.key is None and query.shape[2] <= self.num_landmarks:
@@ -88,13 +89,13 @@ class NystromAttention(Attention):
         return F.scaled_dot_product_attention(query, key, value, visible, scale=self.logit_factor)
 
     def approximate(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None) -> Tensor:
-        """The product of the three softmax matrices and value, from the right; zeros stand at padded values."""
+        """Multiply the three softmax matrices with the values, from the right; padded values are zero."""
         num_tokens, count = query.shape[2], lengths(query, padding)
         weights, absent = segment_means(self.num_landmarks, count, num_tokens, query.dtype)
         queries, keys = average(weights, query), average(weights, key)
         middle = queries @ keys.transpose(-2, -1) * self.logit_factor
         if padding is not None:
-            middle = middle.masked_fill(absent[:, None, None], no_weight())
+            middle = middle.masked_fill(absent[:, None, None], neg_inf())
         values = pseudo_inverse(middle.softmax(dim=-1)) @ self.softmax_attention(queries, key, value, padding)
         if padding is None:
             return self.softmax_attention(query, keys, values)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from attentions.bases.linearized import LinearizedAttention, Where, hide
-from attentions.kernels.exponential_features import FeatureMean, KeyMeans
-from attentions.kernels.precision import no_weight
+from attentions.bases.linearized import LinearizedAttention, PositionInfo, mask_fill
+from attentions.kernels.common.precision import neg_inf
+from attentions.kernels.features.exponential_features import KeyMeans, read_features
 from cab import Pattern, UserError, register_attention
-from cab.attention import DecodeState, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, SoftmaxLimit
 from cab.errors import UnsupportedError
 
 RELEASED_OFFSET = 1e-4
@@ -33,7 +34,7 @@ class PerformerAttention(LinearizedAttention):
 
     x is scaled by E^(-1/4), so that phi(q) . phi(k) estimates exp(q . k / sqrt(E)). The rows of W are orthogonal
     Gaussians, drawn once for each head when the module is made and kept in the state_dict: training, evaluation
-    and decoding use the same features (the released code draws anew in every training step, and evaluates with
+    and decoding use the same features (the released code redraws in every training step, and evaluates with
     a matrix that is not saved).
 
     Factors that keep exponentials in range cancel in the quotient and look at nothing they must not: NS, NC and CC
@@ -42,7 +43,7 @@ class PerformerAttention(LinearizedAttention):
     Args:
         num_features: random features r of each head.
         denominator_floor: 0 is the method. The released code has 0.1 together with features
-            (exp(W x - |x|^2 / 2 - max) + 1e-4) / sqrt(r), the maximum over all features (and keys); any
+            (exp(W x - |x|^2 / 2 - max W x) + 1e-4) / sqrt(r), the maximum over all features (and keys); any
             value above 0 does the same. Not in CS, where the released code sees the future.
 
     Raises:
@@ -53,28 +54,19 @@ class PerformerAttention(LinearizedAttention):
     weights: Tensor
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        num_features: int = 16,
-        denominator_floor: float = 0.0,
+        self, *, num_features: int = 16, denominator_floor: float = 0.0, **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if num_features < 1:
             raise UserError(f"num_features must be at least 1, got {num_features}")
         if denominator_floor < 0:
             raise UserError(f"denominator_floor must not be negative, got {denominator_floor}")
         if denominator_floor and self.pattern is Pattern.CS:
-            raise UnsupportedError(
-                "denominator_floor repeats released code that has no causal form; in CS it must be 0"
-            )
+            raise UnsupportedError("denominator_floor is not supported in pattern CS; set it to 0")
         self.num_features = num_features
         self.denominator_floor = denominator_floor
         self.smallest_denominator = denominator_floor or LinearizedAttention.smallest_denominator
-        self.register_buffer("weights", orthogonal_gaussians(num_heads, num_features, self.head_dim))
+        self.register_buffer("weights", orthogonal_gaussians(self.num_heads, num_features, self.head_dim))
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit:
@@ -86,16 +78,22 @@ class PerformerAttention(LinearizedAttention):
         x = x * self.head_dim**-0.25
         return x @ self.weights.to(x.dtype).transpose(-2, -1) - x.square().sum(dim=-1, keepdim=True) / 2
 
+    def released_logarithms(self, x: Tensor, padding: Tensor | None, dim: tuple[int, ...]) -> Tensor:
+        """Subtract the largest W x over ``dim`` from the logarithms, as the released code does."""
+        squares = x.square().sum(dim=-1, keepdim=True) * self.scale / 2
+        logs = self.logarithms(x)
+        largest = mask_fill(logs + squares, padding, neg_inf()).amax(dim=dim, keepdim=True)
+        return mask_fill(logs, padding, neg_inf()) - largest
+
     # --- all keys: two softmaxes, or sums as released ----------------------------------------------------
 
-    def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> DecodeState:
+    def reduce_source(self, key: Tensor, value: Tensor, padding: Tensor | None, where: PositionInfo) -> DecodeState:
         """Of each feature the mean value, ``means`` [B, H, r, E], and the log of its sum, ``log_mass`` [B, H, r]."""
         if self.denominator_floor:
-            logs = hide(self.logarithms(key), padding, no_weight())
-            return super().summarise(logs - logs.detach().amax(dim=(-2, -1), keepdim=True), value, padding, where)
+            return super().reduce_source(self.released_logarithms(key, padding, dim=(-2, -1)), value, padding, where)
         hidden = None
         if padding is not None:
-            hidden = torch.zeros_like(padding, dtype=key.dtype).masked_fill_(padding, no_weight())
+            hidden = torch.zeros_like(padding, dtype=key.dtype).masked_fill_(padding, neg_inf())
             hidden = hidden[:, None, None].expand(-1, self.num_heads, -1, -1).flatten(0, 1)
         heads = ((key * self.head_dim**-0.25).flatten(0, 1), value.flatten(0, 1))
         means, log_mass = KeyMeans.apply(*heads, self._weights_of_rows(key), hidden)
@@ -104,13 +102,12 @@ class PerformerAttention(LinearizedAttention):
             means = means.masked_fill(padding.all(dim=1)[:, None, None, None], 0.0)
         return {"means": means, "log_mass": log_mass}
 
-    def read(self, query: Tensor, summary: DecodeState, where: Where) -> Tensor:
+    def read(self, query: Tensor, summary: DecodeState, where: PositionInfo) -> Tensor:
         if self.denominator_floor:
-            logs = self.logarithms(query)
-            return super().read(logs - logs.detach().amax(dim=-1, keepdim=True), summary, where)
+            return super().read(self.released_logarithms(query, None, dim=(-1,)), summary, where)
         memory = [summary[name].flatten(0, 1) for name in ("means", "log_mass")]
         heads = (query * self.head_dim**-0.25).flatten(0, 1)
-        return FeatureMean.apply(heads, self._weights_of_rows(query), *memory).unflatten(0, query.shape[:2])
+        return read_features(heads, self._weights_of_rows(query), *memory).unflatten(0, query.shape[:2])
 
     def _weights_of_rows(self, x: Tensor) -> Tensor:
         """[B H, r, E]."""
@@ -118,30 +115,37 @@ class PerformerAttention(LinearizedAttention):
 
     # --- keys up to the query ----------------------------------------------------------------------------
 
-    def features(self, x: Tensor, _where: Where) -> Tensor:
+    def features(self, x: Tensor, _where: PositionInfo) -> Tensor:
         logs = self.logarithms(x)
         return (logs - logs.detach().amax(dim=-1, keepdim=True)).exp()
 
-    def written(
-        self, key: Tensor, padding: Tensor | None, _where: Where, state: DecodeState, _extras: Mapping[str, Tensor]
+    def write_state(
+        self,
+        key: Tensor,
+        padding: Tensor | None,
+        _where: PositionInfo,
+        state: DecodeState,
+        _extras: Mapping[str, Tensor],
     ) -> tuple[Tensor, Tensor | None, DecodeState]:
         """phi(k) divided by exp of the largest logarithm so far, as the sums are by that of the time."""
-        logs = hide(self.logarithms(key), padding, no_weight())
+        logs = mask_fill(self.logarithms(key), padding, neg_inf())
         running = logs.detach().amax(dim=-1).cummax(dim=-1).values
         before = running[..., :1]
         if "scale" in state:
             before = state["scale"].unsqueeze(-1)
             running = torch.maximum(running, before)
         log_decay = torch.cat([before, running[..., :-1]], dim=-1) - running
-        keys = hide((logs - running.unsqueeze(-1)).exp(), padding)
+        keys = mask_fill((logs - running.unsqueeze(-1)).exp(), padding)
         return keys, log_decay, {"scale": running[..., -1]}
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         queries, keys = self.logarithms(query), self.logarithms(key)
         if self.denominator_floor:
-            queries = (queries - queries.detach().amax(dim=-1, keepdim=True)).exp() + RELEASED_OFFSET
-            keys = (keys - keys.detach().amax(dim=(-2, -1), keepdim=True)).exp() + RELEASED_OFFSET
-            return self.normalised(queries @ keys.mT / self.num_features) @ value
+            queries, keys = (
+                self.released_logarithms(x[None], None, dim)[0].exp() + RELEASED_OFFSET
+                for x, dim in ((query, (-1,)), (key, (-2, -1)))
+            )
+            return self.normalize(queries @ keys.mT / self.num_features) @ value
         logs = (queries.unsqueeze(2) + keys.unsqueeze(1)).logsumexp(dim=-1)  # of phi(q) . phi(k)
         if self.pattern is Pattern.CS:
             logs = logs.masked_fill(torch.ones_like(logs, dtype=torch.bool).triu(1), -torch.inf)

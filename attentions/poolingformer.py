@@ -5,16 +5,19 @@ Shapes: B batch, H heads, N tokens, E width of a head, S pooled tokens, w kernel
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.pieces import each_length
-from attentions.kernels.precision import no_weight
-from attentions.kernels.tiles import Tile, tiled_attention
-from attentions.kernels.windowed import Window, windowed_attention
+from attentions.kernels.common.pieces import each_length
+from attentions.kernels.common.precision import neg_inf
+from attentions.kernels.windows.tiles import Tile, tiled_attention
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Window
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 BLOCK = 128
@@ -44,24 +47,21 @@ class PoolingformerAttention(Attention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         window: int = 128,
         pooled_window: int = 512,
         kernel_size: int = 5,
         stride: int = 4,
         pooling: str = "ldconv",
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if min(window, pooled_window) < 0 or stride < 1:
             raise UserError(
                 f"window and pooled_window must be at least 0 and stride at least 1, "
                 f"got {window}, {pooled_window} and {stride}"
             )
         if 0 < pooled_window < stride:
-            raise UserError(f"pooled_window must be at least the stride, {stride}, or 0, got {pooled_window}")
+            raise UserError(f"pooled_window must be 0 or at least stride ({stride}), got {pooled_window}")
         if kernel_size < 1 or kernel_size % 2 == 0:
             raise UserError(f"kernel_size must be odd, got {kernel_size}")
         if pooling not in ("ldconv", "mean"):
@@ -69,13 +69,13 @@ class PoolingformerAttention(Attention):
         self.window, self.pooled_window, self.kernel_size, self.stride = window, pooled_window, kernel_size, stride
         self.kernels: nn.Parameter | None = None
         if pooling == "ldconv" and pooled_window:
-            self.kernels = nn.Parameter(torch.empty(2, num_heads, self.head_dim, kernel_size))
+            self.kernels = nn.Parameter(torch.empty(2, self.num_heads, self.head_dim, kernel_size))
             for kernel in self.kernels.flatten(0, 1):
                 nn.init.xavier_uniform_(kernel)
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """The first level alone, over the whole sequence."""
+        """Return options with the first level alone, over the whole sequence."""
         return SoftmaxLimit(({"window": num_tokens, "pooled_window": 0},))
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -105,12 +105,12 @@ class PoolingformerAttention(Attention):
         return output + logits.softmax(dim=-1) @ pooled[1]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
-        return each_length(self.spread, (query, key, value), padding.key)
+        return each_length(self.attend_unpadded, (query, key, value), padding.key)
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Rows without padding."""
         window, dropout = Window(self.window, self.window), self.weight_dropout
-        output = windowed_attention(query, key, value, window, dropout=dropout)
+        output = window_attention(query, key, value, window, dropout=dropout)
         if not self.pooled_window:
             return output
         keys, values = self.pool(key, 0), self.pool(value, 1)
@@ -126,7 +126,7 @@ class PoolingformerAttention(Attention):
         logits = x.new_zeros(1)
         if self.kernels is not None:
             logits = x[:, :, :: self.stride] @ self.kernels[which].to(x.dtype)
-        weights = logits.masked_fill(outside, no_weight(logits.dtype)).softmax(dim=-1).to(x.dtype)
+        weights = logits.masked_fill(outside, neg_inf(logits.dtype)).softmax(dim=-1).to(x.dtype)
         filled = F.pad(x, (0, 0, side, side + self.stride))
         taps = (filled[:, :, i : i + length : self.stride] * weights[..., i, None] for i in range(self.kernel_size))
         return torch.stack(list(taps)).sum(dim=0)

@@ -6,14 +6,15 @@ Shapes: B batch, H heads, N tokens, E width of a head, u selected queries, s sam
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.precision import wide_dtype
+from attentions.kernels.common.precision import accumulation_dtype
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -55,16 +56,13 @@ class ProbSparseAttention(Attention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         factor: int = 5,
         mean_over: str = "sample",
         sampled: str = "shared",
         mix: bool = False,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if factor < 1:
             raise UserError(f"factor must be at least 1, got {factor}")
         if mean_over not in ("sample", "length"):
@@ -72,7 +70,7 @@ class ProbSparseAttention(Attention):
         if sampled not in ("shared", "per_query"):
             raise UserError(f"unknown sampled '{sampled}': choose shared or per_query")
         if mix and self.pattern is not Pattern.CS:
-            raise UserError(f"mix belongs to Informer's masked form, pattern CS; this is pattern {self.pattern}")
+            raise UserError(f"mix=true requires pattern CS, got {self.pattern}; set mix=false")
         self.factor = factor
         self.mean_over = mean_over
         self.sampled = sampled
@@ -127,12 +125,12 @@ class ProbSparseAttention(Attention):
     # --- the selection -----------------------------------------------------------------------------------
 
     def count(self, length: Tensor) -> Tensor:
-        """u of rows of ``length`` tokens: factor * ceil(ln n), at least 1 and at most n."""
+        """Return u of rows of ``length`` tokens: factor * ceil(ln n), at least 1 and at most n."""
         logarithm = length.clamp_min(1).double().log().ceil().long()
         return torch.minimum((self.factor * logarithm).clamp_min(1), length)
 
     def largest_count(self, length: int) -> int:
-        """u of a row without padding."""
+        """Return u of a row without padding."""
         return min(max(self.factor * math.ceil(math.log(length)), 1), length)
 
     @torch.no_grad()
@@ -141,7 +139,7 @@ class ProbSparseAttention(Attention):
         size = sample.shape[2]
         count = self.count(length)[:, None, None]
         with torch.autocast(query.device.type, enabled=False):
-            dtype = wide_dtype(query.dtype)
+            dtype = accumulation_dtype(query.dtype)
             scores = sampled_logits(query.to(dtype), key.to(dtype), sample)
         largest, total = scores, scores
         if padding is not None:
@@ -154,8 +152,8 @@ class ProbSparseAttention(Attention):
         return measure.topk(size).indices
 
     def lazy(self, value: Tensor, length: Tensor, padding: Tensor | None) -> Tensor:
-        """What a query that is not selected gets: the mean of the values, or (CS) their sum so far; [B, H, N, E]."""
-        accurate = wide_dtype(value.dtype)
+        """Return the output of queries that are not selected: the mean of the values, or (CS) their prefix sum."""
+        accurate = accumulation_dtype(value.dtype)
         if padding is not None:
             value = value.masked_fill(padding[:, None, :, None], 0.0)
         if self.pattern is Pattern.CS:

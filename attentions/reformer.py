@@ -1,42 +1,52 @@
-"""Reformer (Kitaev et al. 2020): a token attends to tokens that random rotations hash to its bucket.
+"""Reformer (Kitaev et al. 2020): a token attends to tokens that random rotations hash near to it.
 
-Shapes: B batch, H heads, R rounds, N tokens, E width of a head.
+Shapes: B batch, H heads, R rounds, N tokens, E head dimension, m tokens per chunk.
 """
 
 from __future__ import annotations
+
+from typing import Unpack
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.bucketed import BucketedAttention
-from attentions.kernels.buckets import Reach
+from attentions.kernels.windows.buckets import Reach
+from attentions.kernels.windows.sorted_chunks import chunk_attention
 from cab import Pattern, register_attention
-from cab.attention import PaddingMasks
+from cab.attention import CommonArguments, PaddingMasks
 from cab.errors import UserError
+from cab.padding import lengths
 
 
 @register_attention("reformer", patterns="NS CS", complexity="n", paper="Kitaev et al. 2020")
 class ReformerAttention(BucketedAttention):
-    """softmax over j of q_i k_j / sqrt(E), with k_j = q_j / |q_j|, in the buckets of the token  (sections 2 and 3).
+    """Softmax attention with shared queries and keys, k_j = q_j / |q_j|, over the tokens with similar hashes.
 
-    A round's bucket is argmax [q R; -q R], with R of random directions. A token sees, of each round's bucket, the 2 m
-    tokens before it (in NS m on either side); a pair that meets in several rounds counts once (their Eq. 6), and
-    itself a token sees only where it sees nothing else. R is drawn anew for each call in training and is a buffer in
-    evaluation. The published chunks of the sorted row are other sets of keys, which depend on later tokens in CS, and
-    reach into neighbouring buckets; these windows do neither.
+    The bucket of a token in a round is argmax [q R; -q R] with random directions R (section 2). A pair that occurs in
+    several rounds counts once (Eq. 6; the released code counts each occurrence). A token attends to itself only if it
+    attends to nothing else. R is drawn for each call in training and is a buffer in evaluation.
+
+    ``keys`` selects the tokens of a round:
+
+    * ``chunks``, as published: tokens are sorted by bucket, then position, and cut into chunks of m. A token attends to
+      its own chunk and to the one before, whatever their buckets. NS only: where chunks begin depends on all tokens.
+    * ``buckets``: the tokens of the same bucket among the 2 m before it in the bucket, in NS m on either side. Causal
+      in CS, where the published chunks would depend on later tokens.
 
     Time is N R (E buckets / 2 + 2 m). Decoding keeps keys, values and buckets of all tokens.
 
     Args:
-        num_buckets: even. Published are about 2 N / m.
+        num_buckets: even (published: about 2 N / m).
         chunk_size: m.
         rounds: R. The paper trains with 1 to 8, its released models with 1 or 2.
-        key_norm: ``unit`` divides logits by sqrt(E), as the paper does; ``scaled``, keys of length sqrt(E), does not,
-            as in trax and transformers.
+        key_norm: ``scaled`` for keys of length sqrt(E), so that logits are q_i k_j / |k_j|, as in the authors' code;
+            ``unit`` divides them by sqrt(E), as the paper writes.
+        keys: ``chunks`` or ``buckets``. None: ``chunks`` in NS, ``buckets`` in CS.
 
     Raises:
-        ValueError: for an odd number of buckets, or sizes below 1.
+        ValueError: If the number of buckets is odd, a size is below 1, or a name is unknown or unavailable.
     """
 
     rotations: Tensor
@@ -44,29 +54,30 @@ class ReformerAttention(BucketedAttention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         num_buckets: int = 64,
         chunk_size: int = 64,
         rounds: int = 2,
-        key_norm: str = "unit",
+        key_norm: str = "scaled",
+        keys: str | None = None,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if num_buckets < 2 or num_buckets % 2:
             raise UserError(f"num_buckets must be even and at least 2, got {num_buckets}")
         if chunk_size < 1 or rounds < 1:
             raise UserError(f"chunk_size and rounds must be at least 1, got {chunk_size} and {rounds}")
         if key_norm not in ("unit", "scaled"):
             raise UserError(f"key_norm must be 'unit' or 'scaled', got '{key_norm}'")
-        self.num_buckets, self.rounds, self.key_norm = num_buckets, rounds, key_norm
         both = self.pattern is Pattern.NS
+        self.keys = ("chunks" if both else "buckets") if keys is None else keys
+        if self.keys not in ("chunks", "buckets") or (self.keys == "chunks" and not both):
+            raise UserError(f"keys must be 'buckets', or in NS 'chunks', got '{keys}'")
+        self.num_buckets, self.chunk_size, self.rounds, self.key_norm = num_buckets, chunk_size, rounds, key_norm
         self.reach = Reach(chunk_size, chunk_size, False) if both else Reach(2 * chunk_size, 0, False)
         self.register_buffer("rotations", self.new_rotations(torch.empty(0)))
 
     def make_projections(self) -> None:
-        """Queries, from which keys are made, values, and the last."""
+        """Make the maps to queries, from which keys are made, to values, and of the output."""
         super().make_projections()
         del self.k_proj
 
@@ -76,13 +87,35 @@ class ReformerAttention(BucketedAttention):
         return heads, F.normalize(heads, dim=-1) * length, self.split_heads(self.v_proj(value))
 
     def new_rotations(self, like: Tensor) -> Tensor:
-        """Random directions, [R, H, E, buckets / 2]."""
+        """Return random directions, [R, H, E, buckets / 2]."""
         shape = (self.rounds, self.num_heads, self.head_dim, self.num_buckets // 2)
         return torch.randn(shape, dtype=like.dtype, device=like.device)
 
     def sample_noise(self, query: Tensor, _key: Tensor, _padding: PaddingMasks) -> dict[str, Tensor]:
         rotations = self.new_rotations(self.rotations) if self.training else self.rotations
         return {"rotations": rotations.expand(len(query), -1, -1, -1, -1)}
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **draws: Tensor) -> Tensor:
+        if self.keys == "buckets":
+            return super().attend(query, key, value, padding, **draws)
+        buckets = self.assign(query, **draws)
+        if padding.key is not None:
+            buckets = buckets.masked_fill(padding.key.unsqueeze(1), self.num_buckets)
+        count, dropout = lengths(key, padding.key), self.weight_dropout
+        return chunk_attention(query, key, value, buckets, count, self.chunk_size, dropout=dropout)
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor, **draws: Tensor) -> Tensor:
+        if self.keys == "buckets":
+            return super().reference(query, key, value, **draws)
+        rounds = self.assign(query[None], **{name: x[None] for name, x in draws.items()})[:, 0]
+        chunks = [buckets.argsort(dim=-1, stable=True).argsort(dim=-1) // self.chunk_size for buckets in rounds]
+        seen = torch.zeros_like(query @ key.mT, dtype=torch.bool)
+        for before, chunk in zip(chunks[-1:] + chunks[:-1], chunks, strict=True):
+            behind = chunk.unsqueeze(-1) - chunk.unsqueeze(-2)
+            seen |= (behind == 0) | (behind == 1)
+            seen |= (chunk == 0).unsqueeze(-1) & (before == before.max()).unsqueeze(-2)
+        itself = torch.eye(len(seen[0]), dtype=torch.bool, device=seen.device)
+        return self.weigh(query @ key.mT * self.scale, seen & ~itself, itself) @ value
 
     @torch.no_grad()
     def assign(self, query: Tensor, rotations: Tensor | None = None) -> Tensor:
@@ -91,6 +124,6 @@ class ReformerAttention(BucketedAttention):
             return torch.stack([self.hash(query.to(rotation.dtype) @ rotation) for rotation in rotations])
 
     def hash(self, projected: Tensor) -> Tensor:
-        """argmax [x; -x] over the last dimension."""
+        """Return argmax [x; -x] over the last dimension."""
         high, low = projected.max(dim=-1), projected.min(dim=-1)
         return torch.where(high.values >= -low.values, high.indices, low.indices + projected.shape[-1])

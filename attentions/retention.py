@@ -1,70 +1,76 @@
-"""Retention (Sun et al. 2023): a memory with one fixed rate of forgetting for each head."""
+"""Retention (Sun et al. 2023): a recurrent state with one fixed decay per head."""
 
 from __future__ import annotations
+
+from typing import Unpack
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.bases.recurrent import Extras, Recurrent, Terms
-from cab import Pattern, UserError, register_attention
+from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
+from cab import UserError, register_attention
+from cab.attention import CommonArguments
 
 
 @register_attention("retention", patterns="CS", complexity="n", paper="Sun et al. 2023")
 class RetentionAttention(Recurrent):
-    """o_t = q_t S_t, S_t = gamma_h S_{t-1} + k_t (x) v_t, gamma_h = 1 - 2^(-5 - h)  (RetNet, Eq. 5 to 8).
+    """Compute o_t = q_t S_t with S_t = gamma_h S_{t-1} + k_t (x) v_t and gamma_h = 1 - 2^(-5 - h).
 
-    q / sqrt(K) and k are rotated by their position: pair i of K / 2 by t 10000^(-i / (K/2 - 1)),
-    as released (features i and i + K/2 here, where the release takes neighbours). Then an
-    RMS norm of each head and a gate: silu(x W_g) * norm(o), and out_proj. What the paper divides scores by cancels in
-    the norm. The released norm has no weight; here it has one, as in later code.
+    RetNet, Eq. 5 to 8. q / sqrt(K) and k are rotated by their position: pair i of K / 2 by t 10000^(-i / (K/2 - 1)), as
+    in torchscale. (Pairs are the features i and i + K/2; torchscale pairs neighbors.) o_t is divided by the square root
+    of the sum of its decays, gamma_h^0 to gamma_h^t. An RMS norm per head without weights and a gate follow, silu(x
+    W_g) * norm(o), and then ``out_proj``.
+
+    The initialization is torchscale's: Xavier uniform with gain 2^-2.5 for q, k, v and the gate, and 2^-1 for
+    ``out_proj``. torchscale's parallel form also divides each score by the sum of the absolute scores of its row, at
+    least 1. The norm cancels this factor up to its epsilon; the recurrent form of torchscale does not have it.
 
     Args:
-        value_expansion: width of the values relative to the keys; 2 as published (whose feed-forward layers are
-            narrower in turn).
-        conv_size: taps of short convolutions with silu before q, k and v; none as published.
+        pattern: CS.
+        embed_dim: width of inputs and outputs.
+        num_heads: heads H; must divide ``embed_dim``.
+        dropout: unused.
+        value_expansion: width of the values relative to the keys. The paper uses 2 and narrows the feed-forward
+            layers to compensate.
+        conv_size: kernel size of short convolutions of q, k and v, followed by silu; 0, as published, for none.
 
     Raises:
-        ValueError: for an odd width of a head, or options that are not positive.
+        ValueError: for an odd key width per head, or options that are not positive.
     """
 
-    parameter_budget = 0.35  # values and gate twice as wide: 8 D^2 a layer
+    norm_eps = 1e-6
+    parameter_budget = 0.25  # 8 D^2 per layer, as published: 23.1% of GPT-2
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        value_expansion: float = 2.0,
-        conv_size: int = 0,
-    ) -> None:
+    def __init__(self, *, value_expansion: float = 2.0, conv_size: int = 0, **common: Unpack[CommonArguments]) -> None:
         super().__init__(
-            pattern=pattern,
-            embed_dim=embed_dim,
-            num_heads=num_heads,
-            dropout=dropout,
             value_expansion=value_expansion,
             gate=True,
             conv_size=conv_size,
+            gain=2 ** (-2.5),
+            out_gain=2 ** (-1),
+            norm_has_weight=False,
+            **common,
         )
         if self.key_width % 2:
-            raise UserError(
-                f"retention rotates pairs of features: embed_dim / num_heads must be even, not {self.key_width}"
-            )
+            raise UserError(f"embed_dim / num_heads must be even for rotary embeddings, got {self.key_width}")
 
-    def terms(self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, position: Tensor) -> Terms:
+    def recurrence_inputs(
+        self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, position: Tensor
+    ) -> RecurrenceInputs:
+        """Rotate queries and keys and scale the queries; the log decays are [1, H, N]."""
         if self.conv_size:
             query, key, value = F.silu(query), F.silu(key), F.silu(value)
         query, key = (rotate(x, position) for x in (query * self.key_width**-0.5, key))
-        heads = torch.arange(self.num_heads, device=query.device, dtype=query.dtype)
-        log_decay = torch.log1p(-(2.0 ** (-5.0 - heads)))
-        return Terms(query, key, value, log_decay.view(1, -1, 1).expand(1, -1, query.shape[2]))
+        heads = torch.arange(self.num_heads, device=query.device, dtype=torch.float64)
+        log_decay = torch.log1p(-(2.0 ** (-5.0 - heads))).view(1, -1, 1)
+        total = torch.expm1(log_decay * (position[:, None] + 1)) / torch.expm1(log_decay)  # [B or 1, H, N]
+        query = query * total.rsqrt().to(query.dtype).unsqueeze(-1)
+        return RecurrenceInputs(query, key, value, log_decay.to(query.dtype).expand(1, -1, query.shape[2]))
 
 
 def rotate(x: Tensor, position: Tensor) -> Tensor:
-    """Features i and i + K/2 of x [B, H, N, K] turned by position [B, N] times the rate of pair i."""
+    """Rotate the features i and i + K/2 of x [B, H, N, K] by position [B or 1, N] times the rate of pair i."""
     pairs = x.shape[-1] // 2
     rates = 1e4 ** -torch.linspace(0, 1, pairs, dtype=torch.float64, device=x.device)
     angle = position[:, None, :, None] * rates

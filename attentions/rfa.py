@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.linearized import LinearizedAttention, Where
-from attentions.kernels.feature_maps import Trigonometric, unit
+from attentions.bases.linearized import LinearizedAttention, PositionInfo
+from attentions.kernels.features.feature_maps import Trigonometric, unit
 from cab import Pattern, UserError, register_attention
-from cab.attention import DecodeState
+from cab.attention import CommonArguments, DecodeState
 from cab.errors import UnsupportedError
 
 FIRST_GATE = 0.9
@@ -25,7 +26,7 @@ class RandomFeatureAttention(LinearizedAttention):
 
     x' = x / |x|, and the rows of W are Gaussian with a learnt standard deviation for each feature of a head, one at
     first: phi(q) . phi(k) estimates exp(-|q' - k'|^2 / 2), so weights are near those of softmax attention of unit
-    vectors. They are drawn once and kept in the state_dict (the released code draws anew in every training step).
+    vectors. They are drawn once and kept in the state_dict (the released code redraws in every training step).
 
     With the gate (Eq. 7, CS alone: it needs an order) g_t = sigmoid(w . x_t + b) for each head, sums are
     S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) (x) v_t.
@@ -47,48 +48,45 @@ class RandomFeatureAttention(LinearizedAttention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         num_features: int = 64,
         gate: bool = False,
-        denominator_floor: float = 1e-3,
+        denominator_floor: float = 0.001,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if num_features < 1:
             raise UserError(f"num_features must be at least 1, got {num_features}")
         if denominator_floor <= 0:
             raise UserError(f"denominator_floor must be above 0, got {denominator_floor}")
         if gate and self.pattern is not Pattern.CS:
-            raise UnsupportedError(f"gate needs an order of keys, which pattern {self.pattern} has not; use it in CS")
+            raise UnsupportedError(f"gate requires pattern CS, got {self.pattern}; set gate=false")
         self.smallest_denominator = denominator_floor
-        self.deviation = nn.Parameter(torch.ones(num_heads, 1, self.head_dim))
-        self.register_buffer("weights", torch.randn(num_heads, num_features, self.head_dim))
+        self.deviation = nn.Parameter(torch.ones(self.num_heads, 1, self.head_dim))
+        self.register_buffer("weights", torch.randn(self.num_heads, num_features, self.head_dim))
         if gate:
-            self.gate_proj = nn.Linear(embed_dim, num_heads)
+            self.gate_proj = nn.Linear(self.embed_dim, self.num_heads)
             nn.init.constant_(self.gate_proj.bias, math.log(FIRST_GATE / (1 - FIRST_GATE)))
 
     def angles(self, x: Tensor) -> Tensor:
         """W x', [B, H, N, E] to [B, H, N, D]."""
         return unit(x) @ (self.weights * self.deviation).to(x.dtype).mT
 
-    def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> DecodeState:
-        return super().summarise(self.angles(key), value, padding, where)
+    def reduce_source(self, key: Tensor, value: Tensor, padding: Tensor | None, where: PositionInfo) -> DecodeState:
+        return super().reduce_source(self.angles(key), value, padding, where)
 
-    def read(self, query: Tensor, summary: DecodeState, where: Where) -> Tensor:
+    def read(self, query: Tensor, summary: DecodeState, where: PositionInfo) -> Tensor:
         return super().read(self.angles(query), summary, where)
 
-    def features(self, x: Tensor, where: Where) -> Tensor:
+    def features(self, x: Tensor, where: PositionInfo) -> Tensor:
         return super().features(self.angles(x), where)
 
     def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
         return {"gate": self.gate_proj(key)} if hasattr(self, "gate_proj") else {}
 
-    def written(
-        self, key: Tensor, padding: Tensor | None, where: Where, state: DecodeState, extras: Mapping[str, Tensor]
+    def write_state(
+        self, key: Tensor, padding: Tensor | None, where: PositionInfo, state: DecodeState, extras: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor | None, DecodeState]:
-        keys, log_decay, new = super().written(key, padding, where, state, extras)
+        keys, log_decay, new = super().write_state(key, padding, where, state, extras)
         if "gate" in extras:
             gate = extras["gate"].transpose(1, 2)
             log_decay = F.logsigmoid(gate)
@@ -107,4 +105,4 @@ class RandomFeatureAttention(LinearizedAttention):
             kept = gate.sigmoid().T  # [H, n]; the sum of log gates after j up to i
             sums = kept.log().cumsum(dim=1)
             weights = weights * (1 - kept).unsqueeze(1) * (sums.unsqueeze(2) - sums.unsqueeze(1)).tril().exp()
-        return self.normalised(weights) @ value
+        return self.normalize(weights) @ value

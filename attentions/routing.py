@@ -5,16 +5,19 @@ Shapes: B batch, H heads, N tokens, E width of a head, k clusters, w window.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.bucketed import BucketedAttention
-from attentions.kernels.buckets import Reach
-from attentions.kernels.pieces import each_length
-from attentions.kernels.windowed import Window, windowed_attention
+from attentions.kernels.common.pieces import each_length
+from attentions.kernels.windows.buckets import Reach
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Window
 from cab import Pattern, register_attention
-from cab.attention import PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -28,14 +31,14 @@ class RoutingAttention(BucketedAttention):
     sees the last ``window`` of its tokens; keys are the queries. The published form of CS takes the nearest w too,
     which ranks a token against later ones.
 
-    Each step of training moves a centre to the (normalised) sum of its queries and keys by 1 - decay, and adds
+    Each step of training moves a centre to the (normalized) sum of its queries and keys by 1 - decay, and adds
     ``commitment`` times their mean square distance to the loss. Time is N (k + w). Decoding keeps all keys and values.
 
     Args:
         num_clusters: k.
         window: w, and what the other heads see: the tokens before, in NS half of them on either side.
         local_heads: whether half of the heads (of several) have a sliding window.
-        normalize: whether queries and keys are normalised.
+        normalize: whether queries and keys are normalized.
         decay: of the centres.
         commitment: weight of the loss.
 
@@ -48,27 +51,24 @@ class RoutingAttention(BucketedAttention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         num_clusters: int = 32,
         window: int = 256,
         local_heads: bool = True,
         normalize: bool = True,
         decay: float = 0.999,
-        commitment: float = 1e-4,
+        commitment: float = 0.0001,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if num_clusters < 1 or window < 1:
             raise UserError(f"num_clusters and window must be at least 1, got {num_clusters} and {window}")
         if not 0.0 <= decay <= 1.0:
             raise UserError(f"decay must be between 0 and 1, got {decay}")
         self.num_buckets, self.window, self.normalize = num_clusters, window, normalize
         self.decay, self.commitment = decay, commitment
-        self.num_local = num_heads // 2 if local_heads else 0
+        self.num_local = self.num_heads // 2 if local_heads else 0
         self.reach = Reach(window - 1, 0)
-        centroids = torch.randn(num_heads - self.num_local, num_clusters, self.head_dim)
+        centroids = torch.randn(self.num_heads - self.num_local, num_clusters, self.head_dim)
         self.register_buffer("centroids", F.layer_norm(centroids, (self.head_dim,)))
 
     @classmethod
@@ -105,12 +105,12 @@ class RoutingAttention(BucketedAttention):
 
     @torch.no_grad()
     def assign(self, query: Tensor) -> Tensor:
-        """The nearest cluster; in other heads all tokens are in one."""
+        """Assign tokens to the nearest cluster; in the other heads all tokens are in one cluster."""
         nearest = self.scores(query[:, self.num_local :]).argmax(dim=-1)
         return F.pad(nearest, (0, 0, self.num_local, 0))[None]
 
     def follow(self, heads: Tensor, padding: PaddingMasks) -> None:
-        """The loss and the statistics of normalised queries or keys [B, H, N, E]."""
+        """Accumulate the loss and the statistics of normalized queries or keys [B, H, N, E]."""
         routed = heads[:, self.num_local :].to(self.centroids.dtype)
         with torch.no_grad():
             nearest = F.one_hot(self.scores(routed).argmax(dim=-1), self.num_buckets).to(routed.dtype)
@@ -133,23 +133,23 @@ class RoutingAttention(BucketedAttention):
             return super().attend(query, key, value, padding, **draws)
         if self.training:
             self.follow(key, padding)
-        return each_length(self.spread, (query, key, value), padding.key)
+        return each_length(self.attend_unpadded, (query, key, value), padding.key)
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """NS, rows without padding."""
         local, window = self.num_local, Window(self.window // 2, self.window // 2)
         q, k, v = (x[:, :local] for x in (query, key, value))
         routed = self.balanced(query[:, local:], key[:, local:], value[:, local:])
         if not local:
             return routed
-        return torch.cat([windowed_attention(q, k, v, window, dropout=self.weight_dropout), routed], dim=1)
+        return torch.cat([window_attention(q, k, v, window, dropout=self.weight_dropout), routed], dim=1)
 
     def size(self, length: int) -> int:
-        """w."""
+        """Return w."""
         return min(-(-length // self.num_buckets), self.window)
 
     def balanced(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """The nearest queries and keys of each cluster, all clusters at once."""
+        """Attend within the nearest queries and keys of each cluster, for all clusters at once."""
         size = self.size(query.shape[2])
         with torch.no_grad():
             taken, listed = (self.scores(x).topk(size, dim=2, sorted=False).indices.mT.flatten(2) for x in (query, key))

@@ -1,44 +1,55 @@
-"""RWKV-7, Goose (Peng et al. 2025): a delta rule whose decays and learning rates are of each feature and token."""
+"""RWKV-7, Goose (Peng et al. 2025): a delta rule with data-dependent decays and learning rates per feature."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.recurrent import Extras, Terms, check_positive
+from attentions.bases.recurrent import Extras, RecurrenceInputs, check_positive
 from attentions.bases.token_shift import TokenShift
-from attentions.kernels import fla_kernels
-from attentions.kernels.feature_maps import unit
-from attentions.kernels.fla_kernels import Form
-from attentions.kernels.generalized_delta_rule import generalized_delta_rule
-from cab import LayerPosition, Pattern, register_attention
-from cab.attention import SINGLE_LAYER
+from attentions.kernels.features.feature_maps import unit
+from attentions.kernels.recurrences import fla_kernels
+from attentions.kernels.recurrences.fla_kernels import Form
+from attentions.kernels.recurrences.generalized_delta_rule import generalized_delta_rule
+from cab import LayerPosition, register_attention
+from cab.attention import SINGLE_LAYER, CommonArguments
 
 FASTEST = math.exp(-0.5)
-"""The largest rate of decay: from token to token a feature keeps exp(-exp(-1/2)) = 0.545 or more of what it holds."""
+"""Largest rate of decay: a feature retains at least exp(-exp(-1/2)) = 0.545 per token."""
 
 NORM_EPS = 64e-5
 
 
 @register_attention("rwkv7", patterns="CS", complexity="n", paper="Peng et al. 2025")
 class RWKV7Attention(TokenShift):
-    """S_t = S_{t-1} (diag(w_t) - z_t^T (a_t * z_t)) + v_t^T k~_t, o_t = r_t S_t^T  (Goose, section 4.1).
+    """Compute S_t = S_{t-1} (diag(w_t) - z_t^T (a_t * z_t)) + v_t^T k~_t and o_t = r_t S_t^T.
 
-    Each of r, w, k, v, a and the gate g comes from its own x_t + (x_{t-1} - x_t) mu. With z = k xi / |k xi| of each
-    head what is removed, a = sigmoid(a_0 + x A_1 A_2) the learning rate of each feature, k~ = k (1 + (a - 1) alpha)
-    what is written, w = exp(-exp(-1/2) sigmoid(w_0 + tanh(x W_1) W_2)), and g = sigmoid(x G_1) G_2: a layer norm of
-    each head, plus (r (rho k~)^T) v, times g, and out_proj. There is no 1/sqrt(K).
+    Goose, section 4.1. Each of r, w, k, v, a and the gate g has its own input, x_t + (x_{t-1} - x_t) mu. The removed
+    key is z = k xi / |k xi| per head, the learning rate a = sigmoid(a_0 + x A_1 A_2) per feature, the written key k~ =
+    k (1 + (a - 1) alpha), the decay w = exp(-exp(-1/2) sigmoid(w_0 + tanh(x W_1) W_2)) and the gate g = sigmoid(x G_1)
+    G_2. A layer norm per head, the sum with (r (rho k~)^T) v, the factor g and ``out_proj`` follow. Scores are not
+    divided by sqrt(K).
 
-    mu, xi, alpha, rho, w_0, a_0 and the norm's weight begin as released, by the depth of the layer; W_1, A_1 and G_1 at
-    zero. Left out is what a slot does not have: values mixed with those of the network's first layer. Channel mixing,
-    RWKV's feed-forward layer, belongs to the backbone.
+    The initialization is that of RWKV-LM (RWKV-v7/train_temp/src/model.py, ``RWKV_Tmix_x070`` and
+    ``generate_init_weight``): mu, xi, alpha, rho, w_0, a_0 and the norm's weight depend on the position of the layer,
+    W_1, A_1 and G_1 are zero, r and v orthogonal, k orthogonal with gain 0.1, and ``out_proj`` is zero. A single layer
+    cannot mix its values with those of the network's first layer. Channel mixing, the feed-forward layer of RWKV, is
+    part of the backbone.
 
     Args:
-        decay_rank, rate_rank, gate_rank: widths between the two maps of w, a and g.
+        pattern: CS.
+        embed_dim: width of inputs and outputs.
+        num_heads: heads H; must divide ``embed_dim``.
+        dropout: unused.
+        depth: position of the layer in its network.
+        decay_rank: width between W_1 and W_2. The default is RWKV-LM's, 2.5 sqrt(``embed_dim``) rounded to a multiple
+            of 32, at least 32.
+        rate_rank: width between A_1 and A_2; by default as ``decay_rank``.
+        gate_rank: width between G_1 and G_2; by default 5 sqrt(``embed_dim``), rounded likewise.
 
     Raises:
         ValueError: for ranks below 1.
@@ -49,88 +60,93 @@ class RWKV7Attention(TokenShift):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         layer_position: LayerPosition = SINGLE_LAYER,
-        decay_rank: int = 64,
-        rate_rank: int = 64,
-        gate_rank: int = 128,
+        decay_rank: int | None = None,
+        rate_rank: int | None = None,
+        gate_rank: int | None = None,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
+        decay_rank = default_rank(2.5, self.embed_dim) if decay_rank is None else decay_rank
+        rate_rank = default_rank(2.5, self.embed_dim) if rate_rank is None else rate_rank
+        gate_rank = default_rank(5.0, self.embed_dim) if gate_rank is None else gate_rank
         check_positive(decay_rank=decay_rank, rate_rank=rate_rank, gate_rank=gate_rank)
         late, rest = (
             layer_position.index / max(layer_position.num_layers - 1, 1),
             1 - layer_position.index / layer_position.num_layers,
         )
-        place = torch.arange(embed_dim) / embed_dim
+        place = torch.arange(self.embed_dim) / self.embed_dim
         powers = torch.tensor([0.2, 0.9, 0.7, 0.7, 0.9, 0.2])  # of r, w, k, v, a, g
         self.mix = nn.Parameter(1 - place ** (powers * rest).unsqueeze(1))
-        place = torch.arange(embed_dim) / max(embed_dim - 1, 1)
-        within = torch.linspace(-1, 1, self.key_width).repeat(num_heads)
+        place = torch.arange(self.embed_dim) / max(self.embed_dim - 1, 1)
+        within = torch.linspace(-1, 1, self.key_width).repeat(self.num_heads)
         zigzag = within * within.abs()
         self.decay = nn.Parameter(-5.5 + 6 * place ** (1 + late**0.3) + 2.5 * zigzag)
         self.rate = nn.Parameter(-0.39 + 0.3 * zigzag + 0.4 * place)
-        self.decay_in, self.decay_out = low_rank(embed_dim, decay_rank)
-        self.rate_in, self.rate_out = low_rank(embed_dim, rate_rank)
-        self.gate_in, self.gate_out = low_rank(embed_dim, gate_rank)
-        of_head = (num_heads, 1, self.key_width)
+        self.decay_in, self.decay_out = low_rank(self.embed_dim, decay_rank)
+        self.rate_in, self.rate_out = low_rank(self.embed_dim, rate_rank)
+        self.gate_in, self.gate_out = low_rank(self.embed_dim, gate_rank)
+        of_head = (self.num_heads, 1, self.key_width)
         self.removed = nn.Parameter((0.76 - 0.1 * place).view(of_head))
         self.replaced = nn.Parameter(torch.full(of_head, 1.02))
         self.bonus = nn.Parameter(torch.full(of_head, -0.04))
         self.norm_weight = nn.Parameter(torch.full(of_head, (1 - rest + 1 / layer_position.num_layers) ** 0.7))
         self.norm_bias = nn.Parameter(torch.zeros(of_head))
+        self.initialize_projections(key_gain=0.1)
 
-    # --- the token before ---------------------------------------------------------------------------------
+    # --- the previous token -------------------------------------------------------------------------------
 
     def inputs(self, x: Tensor, before: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Tensor]]:
-        """r, k, v [B, H, N, E], and logits of decay and learning rate, and gate [B, N, D]."""
+        """Compute r, k, v [B, H, N, E], the logits of decay and learning rate, and the gate, [B, N, D] each."""
         for_query, for_key, for_value, decay, rate, gate = self.mixed_by_spans(x, before)
         return self.project(for_query, for_key, for_value), {"decay": decay, "rate": rate, "gate": gate}
 
     def mixed(self, x: Tensor, before: Tensor) -> tuple[Tensor, ...]:
-        """What r, k and v are projections of, and the extras."""
+        """Compute the inputs of r, k and v, the logits of decay and learning rate, and the gate."""
         for_query, for_decay, for_key, for_value, for_rate, for_gate = (x + (before - x) * mix for mix in self.mix)
         decay = self.decay + torch.tanh(for_decay @ self.decay_in) @ self.decay_out
         rate = self.rate + for_rate @ self.rate_in @ self.rate_out
         gate = torch.sigmoid(for_gate @ self.gate_in) @ self.gate_out
         return for_query, for_key, for_value, decay, rate, gate
 
-    # --- the memory ---------------------------------------------------------------------------------------
+    # --- the recurrence -----------------------------------------------------------------------------------
 
-    def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> Terms:
-        """The key is k itself, of which follow what is removed and what is written."""
+    def recurrence_inputs(
+        self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor
+    ) -> RecurrenceInputs:
+        """Compute log decays and learning rates; ``update`` computes the removed and the written key from ``key``."""
         log_decay = -FASTEST * self.split_heads(extras["decay"]).sigmoid()
-        return Terms(query, key, value, log_decay, strength=self.split_heads(extras["rate"]).sigmoid())
+        return RecurrenceInputs(query, key, value, log_decay, strength=self.split_heads(extras["rate"]).sigmoid())
 
-    def update(self, terms: Terms, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
-        """The norm of what is read, plus the bonus of the token itself, and S after the last."""
+    def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
+        """Compute the normalized readout plus the bonus of the current token, and S after the last token."""
         query, key, value, log_decay, rate = terms
         assert log_decay is not None
         assert rate is not None
         removed, replaced, bonus = (x.to(key.dtype) for x in (self.removed, self.replaced, self.bonus))
-        removal = unit(key * removed)
+        removal = unit(key * removed, eps=1e-12)
         key = key * (1 + (rate - 1) * replaced)
         output, memory = form(query, key, value, removal, rate * removal, log_decay, memory)
         return self.normalise(output) + (query * bonus * key).sum(dim=-1, keepdim=True) * value, memory
 
     def normalise(self, x: Tensor) -> Tensor:
+        """Apply the layer norm per head."""
         normed = F.layer_norm(x, x.shape[-1:], eps=NORM_EPS)
         return normed * self.norm_weight.to(x.dtype) + self.norm_bias.to(x.dtype)
 
     def finish(self, output: Tensor, _value: Tensor, extras: Extras) -> Tensor:
+        """Apply the gate."""
         return output * self.split_heads(extras["gate"])
 
     def compute_row(self, query: Tensor, _key: Tensor, _value: Tensor, _draws: Any) -> Tensor:
-        """Token by token, with S [H, V, K] as in the paper, [n, D] to [n, D]."""
+        """Compute the outputs token by token with S [H, V, K] as in the paper, [n, D] to [n, D]."""
         x = query[None]
         heads, extras = self.inputs(x, F.pad(x[:, :-1], (0, 0, 1, 0)))
         r, k, v = (y[0].transpose(0, 1).unsqueeze(2) for y in heads)  # [n, H, 1, E], rows
         w, a = (self.split_heads(extras[name])[0].sigmoid().transpose(0, 1) for name in ("decay", "rate"))
         w, a = (-FASTEST * w).exp(), a.unsqueeze(2)
         z = k * self.removed
-        z = z / (z.square().sum(dim=-1, keepdim=True) + 1e-6).sqrt()
+        z = z / (z.square().sum(dim=-1, keepdim=True) + 1e-12).sqrt()
         k = k * (1 - self.replaced + a * self.replaced)
         memory, outputs = torch.zeros_like(v[0].mT @ k[0]), []
         for t in range(len(query)):
@@ -141,8 +157,13 @@ class RWKV7Attention(TokenShift):
         return self.out_proj(self.merge_heads(self.finish(output, v, extras)))[0]
 
 
+def default_rank(factor: float, width: int) -> int:
+    """Return RWKV-LM's rank for a width: ``factor`` sqrt(width), rounded to a multiple of 32, at least 32."""
+    return max(32, round(factor * width**0.5 / 32) * 32)
+
+
 def low_rank(width: int, rank: int) -> tuple[nn.Parameter, nn.Parameter]:
-    """Two maps that begin with the product zero, [D, rank] and [rank, D]."""
+    """Create two maps [D, rank] and [rank, D], zero and orthogonal, whose product starts at zero."""
     first, second = torch.zeros(width, rank), torch.empty(rank, width)
     nn.init.orthogonal_(second, gain=0.1 * max(rank / width, 1) ** 0.5)
     return nn.Parameter(first), nn.Parameter(second)

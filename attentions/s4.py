@@ -6,17 +6,17 @@ Shapes: B batch, L length, D width, N state_size, M = N / 2 modes, two of which 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.matrix_powers import answers_of_powers
-from attentions.kernels.pieces import at_once, formed_anew
-from attentions.kernels.precision import wide, wide_dtype
+from attentions.kernels.common.pieces import at_once, recompute_upcast
+from attentions.kernels.common.precision import accumulation_dtype, upcast
+from attentions.kernels.recurrences.matrix_powers import answers_of_powers
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.training import ParamGroupOverride
 
@@ -53,23 +53,15 @@ class S4Attention(Attention):
     requires_right_padding = True
     has_constant_size_state = True
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        state_size: int = 64,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, state_size: int = 64, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if state_size < 2 or state_size % 2:
             raise UserError(f"state_size must be even and at least 2, got {state_size}")
         self.state_size = state_size
         self.make_state_space()
 
     def make_projections(self) -> None:
-        """The last alone."""
+        """Create the output map, the last of the parameters."""
         self.out_proj = nn.Linear(self.embed_dim, self.embed_dim)
 
     def make_state_space(self) -> None:
@@ -97,7 +89,7 @@ class S4Attention(Attention):
         return {name: ParamGroupOverride(weight_decay=0.0) for name in names}
 
     def modes(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """dt [D, 1], lambda, P and B [D, M], and C [D, S, M], in float64; of conjugate pairs one."""
+        """Return dt [D, 1], lambda, P and B [D, M], and C [D, S, M], in float64; of conjugate pairs one."""
         modes = torch.complex(-self.log_decay.double().exp(), self.frequency.double())
         low_rank, inputs, readout = (
             torch.view_as_complex(x.double()) for x in (self.low_rank, self.input, self.readout)
@@ -105,7 +97,7 @@ class S4Attention(Attention):
         return self.log_dt.double().exp().unsqueeze(1), modes, low_rank, inputs, readout.transpose(0, 1)
 
     def both_of_each_pair(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """The same of all N: [D, N], C [D, S, N]."""
+        """Expand conjugate pairs to all N states: [D, N], C [D, S, N]."""
         dt, *of_modes = self.modes()
         modes, low_rank, inputs, readout = (torch.cat([x, x.conj()], dim=-1) for x in of_modes)
         return dt, modes, low_rank, inputs, readout
@@ -113,14 +105,16 @@ class S4Attention(Attention):
     # --- all tokens: a convolution -------------------------------------------------------------------------
 
     def compute(self, query: Tensor, *_: Tensor | PaddingMasks) -> Tensor:
-        """A few features at a time, formed anew in the backward pass. Padding is zero and on the right: it adds
-        nothing to any sum."""
+        """Convolve a few features at a time, recomputed in the backward pass.
+
+        Padding is zero and on the right, so it does not contribute to any sum.
+        """
         batch, length = query.shape[:2]
         size = at_once(NUMBERS * max(batch * length, self.state_size**2), query.device)
         with torch.autocast(query.device.type, enabled=False):
-            u = wide(query)
+            u = upcast(query)
             pieces = zip(u.split(size, dim=2), *(x.split(size) for x in self.modes()), strict=True)
-            y = torch.cat([formed_anew(self.convolve, piece) for piece in pieces], dim=2)
+            y = torch.cat([recompute_upcast(self.convolve, piece) for piece in pieces], dim=2)
             y = self.activate(torch.addcmul(y, self.skip.to(u.dtype), u))
         return self.out_proj(y.to(query.dtype))
 
@@ -178,12 +172,12 @@ class S4Attention(Attention):
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """One complex number a feature and mode, as pairs [B, D, M, 2]."""
         shape = (batch_size, self.embed_dim, self.state_size // 2, 2)
-        return {"modes": like.new_zeros(shape, dtype=wide_dtype(like.dtype))}
+        return {"modes": like.new_zeros(shape, dtype=accumulation_dtype(like.dtype))}
 
     def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
         """Token by token: both factors of Abar are diagonal and low rank, the inverse by the Woodbury identity."""
         with torch.autocast(tokens.device.type, enabled=False):
-            u = wide(tokens)
+            u = upcast(tokens)
             x = torch.view_as_complex(state["modes"].to(u.dtype))
             dt, modes, low_rank, inputs, readout = self.modes()
             factors = _discrete(dt, modes, low_rank, inputs)
@@ -201,7 +195,7 @@ class S4Attention(Attention):
 
 
 def _discrete(dt: Tensor, modes: Tensor, low_rank: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """a, b, c, d of x' = (1 - c P*) (a x - b P* x + d u), the bilinear rule by the Woodbury identity: [D, M] each."""
+    """Return a, b, c, d [D, M] of x' = (1 - c P*) (a x - b P* x + d u): bilinear rule by the Woodbury identity."""
     half, inverse = dt / 2, 1 / (1 - dt / 2 * modes)
     spread = inverse * low_rank
     strength = half / (1 + half * _paired(low_rank.conj(), spread))
@@ -209,7 +203,7 @@ def _discrete(dt: Tensor, modes: Tensor, low_rank: Tensor, inputs: Tensor) -> tu
 
 
 def _row(weights: Tensor) -> Tensor:
-    """What :func:`_paired` multiplies real parts with, then imaginary parts: [..., M] to a real [..., N]."""
+    """Interleave the factors of real and of imaginary parts for :func:`_paired`: [..., M] to a real [..., N]."""
     return torch.cat([2 * weights.real, -2 * weights.imag], dim=-1)
 
 

@@ -6,17 +6,17 @@ Shapes: B batch, L length, D width, c channels, M = state_size / 2 complex modes
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.block_readout import read_blocks
-from attentions.kernels.diagonal_recurrence import Scan
-from attentions.kernels.precision import wide_dtype
+from attentions.kernels.common.precision import accumulation_dtype
+from attentions.kernels.recurrences.block_readout import read_blocks
+from attentions.kernels.recurrences.diagonal_recurrence import diagonal_scan
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import compact_rows, lengths
 
@@ -58,24 +58,21 @@ class S4DAttention(Attention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         state_size: int = 16,
         channels: int | None = None,
         bidirectional: bool = True,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if state_size < 2 or state_size % 2:
             raise UserError(f"state_size must be even and at least 2, got {state_size}")
         if channels is not None and channels < 1:
             raise UserError(f"channels must be at least 1, got {channels}")
         self.state_size = state_size
-        self.channels = num_heads if channels is None else channels
+        self.channels = self.num_heads if channels is None else channels
         self.bidirectional = bidirectional and self.pattern is Pattern.NS
         self.make_state_space()
-        self.out_proj = nn.Linear(self.channels * embed_dim, embed_dim)
+        self.out_proj = nn.Linear(self.channels * self.embed_dim, self.embed_dim)
 
     def make_projections(self) -> None:
         """No query, key or value."""
@@ -100,7 +97,7 @@ class S4DAttention(Attention):
     # --- the state space ---------------------------------------------------------------------------------
 
     def discretize(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """log of the factor of one step, dt A [D, M], and C (exp(dt A) - 1) / A [directions, c, D, M]."""
+        """Return the log of the factor of one step, dt A [D, M], and C (exp(dt A) - 1) / A [directions, c, D, M]."""
         a = torch.complex(-self.log_decay.to(dtype).exp(), self.frequency.to(dtype))
         log_step = self.log_dt.to(dtype).exp().unsqueeze(1) * a
         return log_step, torch.view_as_complex(self.readout.to(dtype)) * (torch.expm1(log_step) / a)
@@ -109,7 +106,7 @@ class S4DAttention(Attention):
         return self.convolve(query, None)  # padding is zero and on the right: it adds nothing to any sum
 
     def compute_row(self, query: Tensor, *_: Any) -> Tensor:
-        """The sum over all pairs of positions, from the kernel written out: [L, D] to [L, D]."""
+        """Sum over all pairs of positions with the explicit kernel: [L, D] to [L, D]."""
         log_step, readout = self.discretize(query.dtype)
         times = torch.arange(len(query), device=query.device)
         kernel = 2 * torch.einsum("scdm,dml->scdl", readout, (log_step.unsqueeze(-1) * times).exp()).real
@@ -121,19 +118,19 @@ class S4DAttention(Attention):
         return self.out_proj(F.gelu(y).flatten(1))
 
     def convolve(self, x: Tensor, state: Tensor | None) -> Tensor:
-        """The same in blocks, after what ``state`` (complex [B, D, M]) holds: [B, L, D] to [B, L, D]."""
+        """Compute in blocks, starting from ``state`` (complex [B, D, M]): [B, L, D] to [B, L, D]."""
         batch, length, _ = x.shape
         block = self.block_size(length)
         with torch.autocast(x.device.type, enabled=False):
-            log_step, readout = self.discretize(wide_dtype(x.dtype))
+            log_step, readout = self.discretize(accumulation_dtype(x.dtype))
             powers = self.powers(log_step, block)
             within, factor = powers[..., :block], powers[..., block]
             tokens = self.blocks(x, block)
             first = within.new_zeros(*tokens.shape[:2], within.shape[1]) if state is None else state.transpose(0, 1)
-            before = Scan.apply(self.summaries(tokens, within.flip(-1)), factor, first, False)
+            before = diagonal_scan(self.summaries(tokens, within.flip(-1)), factor, first)
             after = None
             if self.bidirectional:
-                after = _as_pairs(Scan.apply(self.summaries(tokens, within), factor, first, True))
+                after = _as_pairs(diagonal_scan(self.summaries(tokens, within), factor, first, reverse=True))
             matrix = self.block_matrix(powers, readout)
         weight, bias = self.out_proj.weight.unflatten(1, (self.channels, self.embed_dim)), self.out_proj.bias
         device = x.device.type
@@ -158,7 +155,7 @@ class S4DAttention(Attention):
 
     def blocks(self, x: Tensor, block: int) -> Tensor:
         """[B, L, D] to [D, B, J, T], filled up with zeros at the right end."""
-        x = F.pad(x.to(wide_dtype(x.dtype)), (0, 0, 0, -x.shape[1] % block))
+        x = F.pad(x.to(accumulation_dtype(x.dtype)), (0, 0, 0, -x.shape[1] % block))
         return x.permute(2, 0, 1).contiguous().unflatten(2, (-1, block))
 
     def summaries(self, tokens: Tensor, weights: Tensor) -> Tensor:
@@ -168,7 +165,7 @@ class S4DAttention(Attention):
         return torch.view_as_complex(sums.unflatten(-1, (-1, 2))).unflatten(1, tokens.shape[1:3])
 
     def block_matrix(self, powers: Tensor, readout: Tensor) -> Tensor:
-        """What a block's c T outputs take from its T tokens, the state before, and the state after: [D, c T, ...]."""
+        """Return the maps from T tokens and the states before and after a block to its c T outputs, [D, c T, ...]."""
         block = powers.shape[-1] - 1
         kernel = 2 * torch.einsum("scdm,dml->sdcl", readout, powers[..., :block]).real
         first = kernel[0, ..., :1] + self.skip.to(kernel.dtype).T.unsqueeze(-1)
@@ -187,10 +184,10 @@ class S4DAttention(Attention):
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """One complex number a feature and mode, as pairs [B, D, M, 2]."""
         shape = (batch_size, self.embed_dim, self.state_size // 2, 2)
-        return {"modes": like.new_zeros(shape, dtype=wide_dtype(like.dtype))}
+        return {"modes": like.new_zeros(shape, dtype=accumulation_dtype(like.dtype))}
 
     def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
-        modes = torch.view_as_complex(state["modes"].to(wide_dtype(tokens.dtype)))
+        modes = torch.view_as_complex(state["modes"].to(accumulation_dtype(tokens.dtype)))
         if tokens.shape[1] == 1:
             output, modes = self.recur(tokens, modes, mask)
         else:
@@ -200,7 +197,7 @@ class S4DAttention(Attention):
     def recur(self, query: Tensor, modes: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
         """One token [B, 1, D]: s = exp(dt A) s + u, y = 2 Re(C s) + D u."""
         with torch.autocast(query.device.type, enabled=False):
-            u = query.squeeze(1).to(wide_dtype(query.dtype))
+            u = query.squeeze(1).to(accumulation_dtype(query.dtype))
             log_step, readout = self.discretize(u.dtype)
             after = torch.addcmul(u.unsqueeze(-1), log_step.exp(), modes)
             y = 2 * torch.einsum("cdm,bdm->bcd", readout[0], after).real + self.skip * u.unsqueeze(1)
@@ -210,12 +207,12 @@ class S4DAttention(Attention):
         return self.out_proj(y.flatten(1).to(query.dtype)).unsqueeze(1), after
 
     def modes_after(self, x: Tensor, modes: Tensor, padding: Tensor | None) -> Tensor:
-        """The state after the tokens [B, L, D]: exp(dt A L) s + sum_l exp(dt A (L - 1 - l)) u_l."""
+        """Return the state after tokens [B, L, D]: exp(dt A L) s + sum_l exp(dt A (L - 1 - l)) u_l."""
         # What counts is the distance from the last real token: the latest comes first.
         latest, _, _ = compact_rows(x.flip(1), None if padding is None else padding.flip(1))
         block = self.block_size(x.shape[1])
         with torch.autocast(x.device.type, enabled=False):
-            log_step, _ = self.discretize(wide_dtype(x.dtype))
+            log_step, _ = self.discretize(accumulation_dtype(x.dtype))
             sums = self.summaries(self.blocks(latest, block), self.powers(log_step, block)[..., :block])
             starts = torch.arange(sums.shape[2], device=x.device) * block
             own = torch.einsum("dbjm,djm->bdm", sums, (log_step.unsqueeze(1) * starts[:, None]).exp())

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Unpack
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.blocks import dropout_factor, dropout_seed
-from attentions.kernels.exponential_features import KeyMeans
-from attentions.kernels.precision import no_weight, wide
-from attentions.kernels.spans import formed_anew
+from attentions.kernels.common.blocks import dropout_factor, dropout_seed
+from attentions.kernels.common.checkpointing import recompute
+from attentions.kernels.common.precision import neg_inf, upcast
+from attentions.kernels.features.exponential_features import KeyMeans
 from attentions.performer import orthogonal_gaussians
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -31,8 +32,9 @@ Far = tuple[Tensor, Tensor]
 
 @register_attention("scatterbrain", patterns="NS CS", complexity="n", paper="Chen et al. 2021a")
 class ScatterbrainAttention(Attention):
-    """A v / A 1 with A = phi(q) phi(k) + S, S_ij = exp(q_i k_j / sqrt(E)) - phi(q_i) phi(k_j) on a support, else zero
-    (their section 4).
+    """Compute A v / A 1 with A = phi(q) phi(k) + S, the sum of a low-rank and a sparse matrix (their section 4).
+
+    S_ij = exp(q_i k_j / sqrt(E)) - phi(q_i) phi(k_j) on the support and zero elsewhere.
 
     The support is a window, as in the released code's local form: w keys on either side of a token, in CS w before it.
     phi(x) = exp(W x - |x|^2 / 2) / sqrt(r) of x / E^(1/4) are Performer's features, with a row -w in W for each row w
@@ -57,43 +59,34 @@ class ScatterbrainAttention(Attention):
     has_constant_size_state = True
     weights: Tensor
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        window: int = 16,
-        num_features: int = 16,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, window: int = 16, num_features: int = 16, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if window < 0:
             raise UserError(f"window must not be negative, got {window}")
         if num_features < 2 or num_features % 2:
             raise UserError(f"num_features must be even and at least 2, got {num_features}")
         self.window, self.num_features = window, num_features
         self.window_after = 0 if self.pattern is Pattern.CS else window
-        half = orthogonal_gaussians(num_heads, num_features // 2, self.head_dim)
+        half = orthogonal_gaussians(self.num_heads, num_features // 2, self.head_dim)
         self.register_buffer("weights", torch.cat([half, -half], dim=1))
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """A window over the whole sequence."""
+        """Return options with a window over the whole sequence."""
         return SoftmaxLimit(({"window": num_tokens},))
 
     def logarithms(self, x: Tensor) -> Tensor:
-        """log phi of x that is divided by E^(1/4) already, [..., H, N, E] to [..., H, N, r]."""
+        """Return log phi of x that is divided by E^(1/4) already, [..., H, N, E] to [..., H, N, r]."""
         norms = x.square().sum(dim=-1, keepdim=True) + math.log(self.num_features)
         return x @ self.weights.to(x.dtype).mT - norms / 2
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
-        return self.read(query, key, value, padding.key, self.nothing(len(query), wide(query)), 0)
+        return self.read(query, key, value, padding.key, self.nothing(len(query), upcast(query)), 0)
 
     def read(self, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None, past: Far, lead: int) -> Tensor:
         """Block by block: the first query stands at key number ``lead``, and before all keys is the ``past``."""
         with torch.autocast(query.device.type, enabled=False):
-            q, k, v = wide(query) * self.head_dim**-0.25, wide(key) * self.head_dim**-0.25, wide(value)
+            q, k, v = upcast(query) * self.head_dim**-0.25, upcast(key) * self.head_dim**-0.25, upcast(value)
             count, num_keys = q.shape[2], k.shape[2]
             size = BLOCK if q.device.type == "cpu" else ELSEWHERE
             blocks = [slice(begin, min(begin + size, count)) for begin in range(0, count, size)]
@@ -107,7 +100,7 @@ class ScatterbrainAttention(Attention):
             for block, low, high, *summaries in zip(blocks, lows, highs, *far, strict=True):
                 mask = None if hidden is None else hidden[:, low:high]
                 given = q[:, :, block], k[:, :, low:high], v[:, :, low:high], mask, lead + block.start, low, seed
-                outputs.append(formed_anew(self.block, *given, *summaries))
+                outputs.append(recompute(self.block, *given, *summaries))
             return torch.cat(outputs, dim=2).to(query.dtype)
 
     def block(
@@ -127,11 +120,11 @@ class ScatterbrainAttention(Attention):
         support = self.supports(distance)
         of_query, of_key = self.logarithms(q), self.logarithms(k)
         logits = torch.where(support, q @ k.mT, _log_products(of_query, of_key))
-        unseen = distance < 0 if self.pattern is Pattern.CS else torch.zeros_like(support)
+        masked = distance < 0 if self.pattern is Pattern.CS else torch.zeros_like(support)
         if hidden is not None:
-            unseen = unseen | hidden[:, None, None]
+            masked = masked | hidden[:, None, None]
         by_features = [of_query + log_mass.unsqueeze(2) for _, log_mass in far]
-        weights = torch.cat([logits.masked_fill(unseen, no_weight(q.dtype)), *by_features], dim=3).softmax(dim=3)
+        weights = torch.cat([logits.masked_fill(masked, neg_inf(q.dtype)), *by_features], dim=3).softmax(dim=3)
         factor = dropout_factor(logits, self.dropout, seed, first)
         if factor is not None:
             weights = weights * F.pad(factor.masked_fill(~support, 1.0), (0, weights.shape[3] - k.shape[2]), value=1.0)
@@ -156,7 +149,7 @@ class ScatterbrainAttention(Attention):
     def nothing(self, batch_size: int, like: Tensor) -> Far:
         """Of no keys."""
         means = like.new_zeros(batch_size, self.num_heads, self.num_features, self.head_dim)
-        return means, torch.full_like(means[..., 0], no_weight(like.dtype))
+        return means, torch.full_like(means[..., 0], neg_inf(like.dtype))
 
     def accumulated(self, far: Far, k: Tensor, v: Tensor, hidden: Tensor | None, parts: list[slice]) -> list[Far]:
         """``far`` and the keys of all parts up to each."""
@@ -172,7 +165,7 @@ class ScatterbrainAttention(Attention):
         """Of each feature the mean value and the logarithm of its sum over keys [B, H, m, E]."""
         added = None
         if hidden is not None:
-            added = torch.zeros_like(hidden, dtype=k.dtype).masked_fill_(hidden, no_weight(k.dtype))
+            added = torch.zeros_like(hidden, dtype=k.dtype).masked_fill_(hidden, neg_inf(k.dtype))
             added = added[:, None, None].expand(-1, self.num_heads, -1, -1).flatten(0, 1)
         weights = self.weights.to(k.dtype).expand(len(k), -1, -1, -1).flatten(0, 1)
         means, log_mass = KeyMeans.apply(k.flatten(0, 1), v.flatten(0, 1), weights, added)
@@ -182,8 +175,8 @@ class ScatterbrainAttention(Attention):
     # --- decoding ----------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """A window of padding, and nothing before it."""
-        means, log_mass = self.nothing(batch_size, wide(like))
+        """Return a window of padding and empty sums before it."""
+        means, log_mass = self.nothing(batch_size, upcast(like))
         window = means.new_zeros(batch_size, self.num_heads, self.window, self.head_dim)
         hidden = torch.ones(batch_size, self.window, dtype=torch.bool, device=like.device)
         return {"means": means, "log_mass": log_mass, "key": window, "value": window, "hidden": hidden}
@@ -194,7 +187,7 @@ class ScatterbrainAttention(Attention):
         far = state["means"], state["log_mass"]
         new = torch.zeros(len(query), query.shape[2], dtype=torch.bool, device=query.device)
         hidden = torch.cat([state["hidden"], new if padding.key is None else padding.key], dim=1)
-        keys, values = (torch.cat([state[name], wide(x)], dim=2) for name, x in (("key", key), ("value", value)))
+        keys, values = (torch.cat([state[name], upcast(x)], dim=2) for name, x in (("key", key), ("value", value)))
         output = self.read(query, keys, values, hidden, far, self.window)
         # As many as came leave the window.
         count = lengths(query, padding.key).unsqueeze(1)
@@ -216,9 +209,9 @@ def _joined(one: Far, other: Far) -> Far:
 
 
 def _log_products(left: Tensor, right: Tensor) -> Tensor:
-    """log sum_r exp(left_ir + right_jr), [..., N, r] and [..., M, r] to [..., N, M]; of what underflows no weight."""
+    """Return log sum_r exp(left_ir + right_jr), [..., N, r] and [..., M, r] to [..., N, M]; -inf on underflow."""
     highest, others = left.amax(dim=-1, keepdim=True), right.amax(dim=-1, keepdim=True)
     products = (left - highest).exp() @ (right - others).exp().mT
     smallest = torch.finfo(products.dtype).tiny
     logs = products.clamp(min=smallest).log() + highest + others.mT
-    return logs.masked_fill(products < smallest, no_weight(products.dtype))
+    return logs.masked_fill(products < smallest, neg_inf(products.dtype))

@@ -1,63 +1,58 @@
-"""Set Transformer (Lee et al. 2019): targets read a few learnt points that have read all keys.
+"""Set Transformer (Lee et al. 2019): targets attend to a few inducing points that have attended to all keys.
 
-Shapes: B batch, H heads, N targets, M keys, D width, E width of a head, m inducing points.
+Shapes: B batch, H heads, N targets, M keys, D width, E head dimension, m inducing points.
 """
 
 from __future__ import annotations
+
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.latents import pack, without_source
-from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from attentions.kernels.gathers.latents import latent_attention, zero_empty_sources
+from cab import Attention, register_attention
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 
 
 @register_attention("set_transformer", patterns="NS NC CC", complexity="n", paper="Lee et al. 2019")
 class SetTransformerAttention(Attention):
-    """ISAB: Att(X, Att(I, Y)) with m learnt inducing points I  (their Eq. 9 and 10), both softmax attentions.
+    """Induced set attention: softmax attention of the targets X over H = MAB(I, Y)  (Eq. 9 and 10).
 
-    The points read the source: P = softmax(I k^T / sqrt(E)) v. What they found passes two maps of its own to keys and
-    values, which the targets read. The residual, norm and feed-forward layer around the outer attention are the
-    backbone's. Of those of the inner one, ``feedforward`` adds what the released class has without layer norm:
-    S = I + P, S + relu(W S). PMA, which pools a set to k outputs, is no attention of N targets.
+    The m learned inducing points I attend to the source: P = softmax(I k^T / sqrt(E)) v. As in the released class,
+    the inner block then computes S = I + P and H = S + relu(W S), and two linear maps of H give the keys and values
+    of the targets. The residual connection, normalization, and feed-forward layer of the outer block belong to the
+    backbone. The points are stored after their query map, whose product with them is one matrix.
 
-    Causal self attention is not defined: every point reads all tokens. The state of CC is the points' keys and values.
-    There are no weights over tokens to drop, so ``dropout`` is not used (as released). The released code scales by
-    1/sqrt(D); here it is 1/sqrt(E), as in the paper's multi-head attention.
+    The inner layer normalization is left out, as in the released defaults (``ln=False``). Logits are divided by
+    sqrt(E), as in the multi-head attention that the paper refers to; the released code divides them by sqrt(D).
+    ``dropout`` is ignored, as in the released code. Pooling by attention (PMA) returns m outputs instead of N and is
+    not provided.
+
+    Causal self attention is undefined, because every point attends to all tokens. The decode state of CC consists of
+    the keys and values of the points.
 
     Args:
-        num_inducing: points m.
-        feedforward: whether the points keep themselves and pass a layer of their own.
+        num_inducing: number of inducing points m.
+        feedforward: whether the inner block has its residual connection and feed-forward layer.
 
     Raises:
-        ValueError: for ``num_inducing`` below 1.
+        ValueError: If ``num_inducing`` is below 1.
     """
 
     has_constant_size_state = True
-    parameter_budget = 0.12  # two maps of the points, as published; 0.18 with their feed-forward layer
+    parameter_budget = 0.18  # two maps of the points and their feed-forward layer, as published
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        num_inducing: int = 32,
-        feedforward: bool = False,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, num_inducing: int = 32, feedforward: bool = True, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if num_inducing < 1:
             raise UserError(f"num_inducing must be at least 1, got {num_inducing}")
-        self.inducing = nn.Parameter(torch.empty(num_heads, num_inducing, self.head_dim))
-        nn.init.normal_(
-            self.inducing
-        )  # as released, some hundredths, every point would begin as the mean of all tokens
-        self.slot_k, self.slot_v = nn.Linear(embed_dim, embed_dim), nn.Linear(embed_dim, embed_dim)
-        self.slot_layer = nn.Linear(embed_dim, embed_dim) if feedforward else None
+        self.inducing = nn.Parameter(torch.empty(self.num_heads, num_inducing, self.head_dim))
+        nn.init.normal_(self.inducing)  # the released 0.02 makes all points start as the mean of all tokens
+        self.slot_k, self.slot_v = nn.Linear(self.embed_dim, self.embed_dim), nn.Linear(self.embed_dim, self.embed_dim)
+        self.slot_layer = nn.Linear(self.embed_dim, self.embed_dim) if feedforward else None
         for linear in (self.slot_k, self.slot_v):
             nn.init.xavier_uniform_(linear.weight, gain=2**-0.5)
             nn.init.zeros_(linear.bias)
@@ -77,15 +72,15 @@ class SetTransformerAttention(Attention):
         return (query @ keys.mT * self.scale).softmax(dim=-1) @ values
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
-        """Keys and values of the points, [B, H, m, E]; the values are zero in a row whose keys are all padding."""
-        slots = pack(self.inducing, key, value, padding.key)
+        """Return keys and values of the points, [B, H, m, E]; values are zero in a row whose keys are all padding."""
+        slots = latent_attention(self.inducing, key, value, padding.key)
         if self.slot_layer is not None:
             slots = slots + self.inducing
         slots = self.merge_heads(slots)
         if self.slot_layer is not None:
             slots = slots + self.slot_layer(slots).relu()
         keys, values = self.split_heads(self.slot_k(slots)), self.split_heads(self.slot_v(slots))
-        return {"keys": keys, "values": without_source(values, padding.key)}
+        return {"keys": keys, "values": zero_empty_sources(values, padding.key)}
 
     def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         return F.scaled_dot_product_attention(query, state["keys"], state["values"]), state

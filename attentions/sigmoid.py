@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from attentions.bases.pairwise import PairwiseAttention
 from cab import Pattern, register_attention
+from cab.attention import CommonArguments
 
 
 @register_attention("sigmoid", patterns="NS CS NC CC", complexity="n^2", paper="Ramapuram et al. 2024")
@@ -22,22 +24,14 @@ class SigmoidAttention(PairwiseAttention):
         bias: a fixed b in the place of -ln n.
     """
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        bias: float | None = None,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, bias: float | None = None, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         self.bias = bias
 
-    def weigh(self, query: Tensor, key: Tensor, unseen: Tensor | None, count: Tensor) -> Tensor:
+    def weigh(self, query: Tensor, key: Tensor, masked: Tensor | None, count: Tensor) -> Tensor:
         bias = -count.clamp(min=1).to(query.dtype).log() if self.bias is None else self.bias
         weights = (query @ key.mT * self.scale + bias).sigmoid()
-        return weights if unseen is None else weights.masked_fill(unseen, 0.0)
+        return weights if masked is None else weights.masked_fill(masked, 0.0)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         outputs = []

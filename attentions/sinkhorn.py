@@ -5,16 +5,18 @@ Shapes: B batch, H heads, N tokens, E width of a head, J blocks, b tokens of a b
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.key_blocks import block_means, in_order
-from attentions.kernels.pieces import each_length
-from attentions.kernels.precision import no_weight, wide
-from attentions.kernels.token_cache import no_tokens, with_tokens
+from attentions.kernels.common.pieces import each_length
+from attentions.kernels.common.precision import neg_inf, upcast
+from attentions.kernels.common.token_cache import no_tokens, with_tokens
+from attentions.kernels.gathers.key_blocks import block_means, in_order
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -27,9 +29,9 @@ class SinkhornAttention(Attention):
     """softmax(q_i [S K; K_own]^T / sqrt(E)) [S V; V_own]: keys of the token's block, and sorted ones (section 3).
 
     Row a of S mixes the blocks, token by token, by products of the mean query of block a and the mean keys of the
-    others, divided by ``temperature``. NS: rows and columns are normalised in turn, so that S nears a permutation;
+    others, divided by ``temperature``. NS: rows and columns are normalized in turn, so that S nears a permutation;
     blocks are as even as ``block_size`` lets them be, and zeros stand where the last lacks tokens. CS: block a sorts
-    the blocks before it, by the mean of all queries up to its first; rows are normalised alone, columns would count
+    the blocks before it, by the mean of all queries up to its first; rows are normalized alone, columns would count
     later blocks. The first block sees itself.
 
     The paper sorts by a network with a fixed number of blocks and Gumbel noise; means, as in the public code, fit any
@@ -37,7 +39,7 @@ class SinkhornAttention(Attention):
 
     Args:
         block_size: b.
-        iterations: of the normalisation.
+        iterations: of the normalization.
         temperature: of the scores.
 
     Raises:
@@ -47,17 +49,9 @@ class SinkhornAttention(Attention):
     requires_right_padding = True
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        block_size: int = 64,
-        iterations: int = 8,
-        temperature: float = 0.75,
+        self, *, block_size: int = 64, iterations: int = 8, temperature: float = 0.75, **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if block_size < 1 or iterations < 1:
             raise UserError(f"block_size and iterations must be at least 1, got {block_size} and {iterations}")
         if not temperature > 0.0:
@@ -86,16 +80,16 @@ class SinkhornAttention(Attention):
     def past(self, queries: Tensor, keys: Tensor, block: Tensor) -> Tensor:
         """Rows of S for targets in ``block`` [..., T] over the blocks before theirs; none of the first."""
         earlier = torch.arange(keys.shape[-2], device=keys.device) < block.unsqueeze(-1)
-        logits = self.scores(queries, keys).masked_fill(~earlier, no_weight(queries.dtype))
+        logits = self.scores(queries, keys).masked_fill(~earlier, neg_inf(queries.dtype))
         return logits.softmax(dim=-1).masked_fill(~earlier, 0.0)
 
     # --- attention ----------------------------------------------------------------------------------------
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         mask = None if self.pattern is Pattern.CS else padding.key
-        return each_length(self.spread, (query, key, value), mask)
+        return each_length(self.attend_unpadded, (query, key, value), mask)
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Rows without padding, or in CS with some on the right."""
         length, device = query.shape[2], query.device
         count = -(-length // self.block_size)
@@ -104,7 +98,7 @@ class SinkhornAttention(Attention):
         with torch.autocast(device.type, enabled=False):
             if self.pattern is Pattern.CS:
                 begin = place[:, 0]
-                summary = wide(query).cumsum(dim=2)[:, :, begin] / (begin + 1).unsqueeze(1)
+                summary = upcast(query).cumsum(dim=2)[:, :, begin] / (begin + 1).unsqueeze(1)
                 order = self.past(summary, _means(key, size, length), torch.arange(count, device=device))
                 own = place[0] <= place[0].unsqueeze(1)
                 seen = torch.cat([(begin > 0)[:, None, None].expand(-1, size, size), own.expand(count, -1, -1)], dim=2)
@@ -151,7 +145,7 @@ class SinkhornAttention(Attention):
     # --- decoding -----------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Queries, keys and values of no tokens, and how many there are."""
+        """Return the empty state: queries, keys and values, and their number."""
         shape = (self.num_heads, self.head_dim)
         state = no_tokens(batch_size, like, query=shape, key=shape, value=shape)
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
@@ -167,9 +161,9 @@ class SinkhornAttention(Attention):
             return torch.cat([self.read(q, at, new) for q, at in pieces], dim=2), new
 
     def read(self, query: Tensor, position: Tensor, state: DecodeState) -> Tensor:
-        """Queries [B, H, T, E] at ``position`` [B, T] of what the state holds."""
+        """Decode queries [B, H, T, E] at ``position`` [B, T] from the state."""
         size = self.block_size
-        keys, values, sums = wide(state["key"]), wide(state["value"]), wide(state["query"]).cumsum(dim=2)
+        keys, values, sums = upcast(state["key"]), upcast(state["value"]), upcast(state["query"]).cumsum(dim=2)
         last = keys.shape[2] - 1
         block = position // size
         begin = (block * size).clamp(max=last)[:, None, :, None].expand(-1, self.num_heads, -1, 1)
@@ -184,8 +178,8 @@ class SinkhornAttention(Attention):
             index = own.clamp(max=last).flatten(2).unsqueeze(3).expand(-1, -1, -1, self.head_dim)
             near = x.gather(2, index).unflatten(2, own.shape[2:])
             found.append(torch.cat([mixed.unflatten(3, (size, -1)), near], dim=3))
-        logits = (found[0] @ wide(query).unsqueeze(4)).squeeze(4) * self.scale
-        weights = logits.masked_fill(~seen, no_weight(logits.dtype)).softmax(dim=-1)
+        logits = (found[0] @ upcast(query).unsqueeze(4)).squeeze(4) * self.scale
+        weights = logits.masked_fill(~seen, neg_inf(logits.dtype)).softmax(dim=-1)
         weights = F.dropout(weights, self.weight_dropout)
         return (weights.unsqueeze(3) @ found[1]).squeeze(3).to(query.dtype)
 
@@ -197,7 +191,7 @@ def _blocks(x: Tensor, size: int) -> Tensor:
 
 def _means(x: Tensor, size: int, length: int) -> Tensor:
     """Of the tokens of each block, [B, H, J, E]."""
-    total = _blocks(wide(x), size).sum(dim=3)
+    total = _blocks(upcast(x), size).sum(dim=3)
     count = (length - torch.arange(total.shape[2], device=x.device) * size).clamp(max=size)
     return total / count.unsqueeze(1)
 

@@ -5,13 +5,15 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, r landmarks.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
-from attentions.kernels.gaussian import gaussian, gaussian_sums, solve_regularised
-from attentions.kernels.precision import wide
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.features.gaussian import gaussian, gaussian_sums, solve_regularised
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -26,7 +28,7 @@ class SkyformerAttention(Attention):
 
     A landmark is drawn from its own stretch of the sequence, once, at construction, and kept in the state_dict as a
     part of the length, so that a row has the same alone and in a batch. The system is solved by Cholesky's
-    factorisation. (The released code draws anew in every call, in evaluation too, and takes six steps of an iteration
+    factorisation. (The released code redraws in every call, in evaluation too, and takes six steps of an iteration
     that starts from the largest sum of the whole batch.) There are no weights over tokens to drop, so ``dropout`` is
     not used (as released).
 
@@ -43,17 +45,8 @@ class SkyformerAttention(Attention):
 
     places: Tensor
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        num_landmarks: int = 128,
-        ridge: float = 0.1,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, *, num_landmarks: int = 128, ridge: float = 0.1, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         if num_landmarks < 2:
             raise UserError(f"num_landmarks must be at least 2, got {num_landmarks}")
         if ridge <= 0.0:
@@ -67,7 +60,7 @@ class SkyformerAttention(Attention):
         self.register_buffer("places", torch.cat(places))
 
     def landmarks(self, query: Tensor, key: Tensor, padding: PaddingMasks) -> Tensor:
-        """Some of the queries and some of the keys, [B, H, r, E]."""
+        """Select some of the queries and some of the keys, [B, H, r, E]."""
         parts = []
         for x, mask, places in (
             (query, padding.query, self.places[: self.num_queries]),
@@ -79,12 +72,14 @@ class SkyformerAttention(Attention):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
-            q, k = wide(query), wide(key)
+            q, k = upcast(query), upcast(key)
             landmarks = self.landmarks(q, k, padding)
-            return gaussian_sums(q, landmarks, self.summarise(landmarks, k, wide(value), padding.key)).to(query.dtype)
+            return gaussian_sums(q, landmarks, self.reduce_source(landmarks, k, upcast(value), padding.key)).to(
+                query.dtype
+            )
 
-    def summarise(self, landmarks: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None) -> Tensor:
-        """What a landmark stands for, [B, H, r, E]."""
+    def reduce_source(self, landmarks: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None) -> Tensor:
+        """Return the values aggregated per landmark, [B, H, r, E]."""
         sums = gaussian_sums(landmarks, key, value, hidden)
         return solve_regularised(gaussian(landmarks, landmarks), sums, self.ridge)
 
@@ -100,12 +95,12 @@ class SkyformerAttention(Attention):
         return kappa(query, landmarks) @ torch.linalg.inv(middle) @ kappa(landmarks, key) @ value
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
-        """Landmarks among the keys, and what they stand for."""
+        """Landmarks among the keys, and their aggregated values."""
         with torch.autocast(key.device.type, enabled=False):
-            k = wide(key)
+            k = upcast(key)
             landmarks = self.landmarks(k, k, padding)
-            return {"landmarks": landmarks, "values": self.summarise(landmarks, k, wide(value), padding.key)}
+            return {"landmarks": landmarks, "values": self.reduce_source(landmarks, k, upcast(value), padding.key)}
 
     def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
-            return gaussian_sums(wide(query), state["landmarks"], state["values"]).to(query.dtype), state
+            return gaussian_sums(upcast(query), state["landmarks"], state["values"]).to(query.dtype), state

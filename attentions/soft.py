@@ -5,17 +5,19 @@ Shapes: B batch, H heads, N tokens, E width of a head, r landmarks.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.linearized import hide
-from attentions.kernels.depthwise import depthwise_conv
-from attentions.kernels.gaussian import gaussian, gaussian_sums, solve_regularised
-from attentions.kernels.landmarks import average, segment_means, segments
-from attentions.kernels.precision import wide
-from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks
+from attentions.bases.linearized import mask_fill
+from attentions.kernels.common.depthwise import depthwise_conv
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.features.gaussian import gaussian, gaussian_sums, solve_regularised
+from attentions.kernels.gathers.landmarks import average, segment_means, segments
+from cab import Attention, register_attention
+from cab.attention import CommonArguments, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -44,19 +46,16 @@ class SoftAttention(Attention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         num_landmarks: int = 49,
         conv_kernel_size: int | None = 9,
         ridge: float = 0.01,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if num_landmarks < 1:
             raise UserError(f"num_landmarks must be at least 1, got {num_landmarks}")
         if conv_kernel_size is not None and (conv_kernel_size < 1 or conv_kernel_size % 2 == 0):
-            raise UserError(f"conv_kernel_size must be odd and at least 1, or none, got {conv_kernel_size}")
+            raise UserError(f"conv_kernel_size must be odd and at least 1, or null, got {conv_kernel_size}")
         if ridge <= 0.0:
             raise UserError(f"ridge must be above 0, got {ridge}")
         self.num_landmarks, self.ridge = num_landmarks, ridge
@@ -66,7 +65,9 @@ class SoftAttention(Attention):
         self.conv = None
         if conv_kernel_size is not None:
             size, padding = (conv_kernel_size, 1), (conv_kernel_size // 2, 0)
-            self.conv = nn.Conv2d(num_heads, num_heads, size, padding=padding, groups=num_heads, bias=False)
+            self.conv = nn.Conv2d(
+                self.num_heads, self.num_heads, size, padding=padding, groups=self.num_heads, bias=False
+            )
 
     def landmarks(self, means: Tensor) -> Tensor:
         """[..., r, E] of segments to the same."""
@@ -74,7 +75,7 @@ class SoftAttention(Attention):
 
     def attend(self, query: Tensor, _key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
-            q, v = wide(query), hide(wide(value), padding.key)
+            q, v = upcast(query), mask_fill(upcast(value), padding.key)
             count = lengths(q, padding.key)
             weights, absent = segment_means(self.num_landmarks, count, q.shape[2], q.dtype)
             # gaussian() divides the square by sqrt(E); a landmark is the same after that division.

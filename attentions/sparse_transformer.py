@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from attentions.bases.sparse import SparseAttention, Spread, by_halves, check_spread, check_stride, first_heads
-from attentions.kernels.lattice import along_both, along_columns, along_rows
-from attentions.kernels.tiles import Tile, tiled_attention
-from attentions.kernels.windowed import Window, windowed_attention
+from attentions.kernels.windows.grid2d import along_both, along_columns, along_rows
+from attentions.kernels.windows.tiles import Tile, tiled_attention
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Window
 from cab import Pattern, register_attention
-from cab.attention import SoftmaxLimit
+from cab.attention import CommonArguments, SoftmaxLimit
 from cab.errors import UserError
 
 
 @register_attention("sparse_transformer", patterns="NS CS", complexity="n^2", paper="Child et al. 2019")
 class SparseTransformerAttention(SparseAttention):
-    """Softmax over two sets of keys j of token i (section 4.3), as published for CS:
+    """Softmax over two sets of keys j of token i (section 4.3), as published for CS.
 
     * ``strided``: A1, the last l tokens (i - j < l); A2, every l-th token back ((i - j) mod l = 0).
     * ``fixed``: A1, the tokens of the own block of l (floor(j/l) = floor(i/l)); A2, the last c tokens of every block
@@ -49,22 +50,19 @@ class SparseTransformerAttention(SparseAttention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         layout: str = "fixed",
         stride: int = 128,
         summary: int = 32,
         spread: str = "merged",
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if layout not in ("strided", "fixed"):
             raise UserError(f"layout must be 'strided' or 'fixed', got '{layout}'")
         check_spread(spread)
         check_stride("stride", stride, self.pattern)
         if summary < 1 or (layout == "fixed" and 0 < stride < summary):
-            raise UserError(f"summary must be from 1 to the stride, {stride}, got {summary}")
+            raise UserError(f"summary must be between 1 and stride ({stride}), got {summary}")
         self.layout, self.stride, self.summary, self.spreads = layout, stride, summary, spread == "heads"
 
     @classmethod
@@ -77,7 +75,7 @@ class SparseTransformerAttention(SparseAttention):
 
     # --- the pattern --------------------------------------------------------------------------------------
 
-    def sees(self, query: Tensor, key: Tensor, length: int) -> Tensor:
+    def is_visible(self, query: Tensor, key: Tensor, length: int) -> Tensor:
         width, near = self.width(length), query - key
         if self.layout == "strided":
             first, second = near.abs() < width, near % width == 0
@@ -87,20 +85,20 @@ class SparseTransformerAttention(SparseAttention):
         seen = torch.where(first_heads(self.num_heads, key), first, second) if self.spreads else first | second
         return seen & (near >= 0) if self.pattern is Pattern.CS else seen
 
-    def needs(self, key: Tensor, length: Tensor) -> Tensor:
+    def required_keys(self, key: Tensor, length: Tensor) -> Tensor:
         if self.layout == "strided":
-            return super().needs(key, length)
+            return super().required_keys(key, length)
         is_open = key // self.stride == length // self.stride
         return is_open | (key % self.stride >= self.stride - self.summary)
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if not self.spreads:
             return self.merged(query, key, value)
         width, causal, dropout = self.width(query.shape[2]), self.pattern is Pattern.CS, self.weight_dropout
         along: dict[str, Any] = {"width": width, "is_causal": causal, "dropout": dropout}
         if self.layout == "strided":
             window = Window(width - 1, 0 if causal else width - 1)
-            first: Spread = functools.partial(windowed_attention, window=window, dropout=dropout)
+            first: Spread = functools.partial(window_attention, window=window, dropout=dropout)
             second: Spread = functools.partial(along_columns, **along)
         else:
             first = functools.partial(along_rows, **along)
@@ -115,7 +113,7 @@ class SparseTransformerAttention(SparseAttention):
         return along_both(query, key, value, width, is_causal=causal, is_sliding=True, dropout=self.weight_dropout)
 
     def tiles(self, query: Tensor, *, is_own: bool) -> list[Tile]:
-        """The blocks of the fixed layout, which see the summaries of blocks and (``is_own``) their own tokens."""
+        """Lay out blocks of the fixed pattern, which attend to block summaries and (``is_own``) to their own tokens."""
         length, causal = query.shape[2], self.pattern is Pattern.CS
         position = torch.arange(length, device=query.device)
         width = self.width(length)

@@ -6,15 +6,16 @@ Shapes: B batch, H heads, N targets, M keys, E width of a head, L the longest le
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
-from attentions.kernels.precision import wide
-from attentions.kernels.softmax import softmax_of_seen
-from attentions.kernels.target_blocks import sums_by_targets, unseen
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.common.softmax import masked_softmax
+from attentions.kernels.gathers.target_blocks import masked, sums_by_targets
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -55,17 +56,9 @@ class SynthesizerAttention(Attention):
     minor: Tensor
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        variant: str = "dense",
-        max_length: int = 8192,
-        rank: int = 16,
+        self, *, variant: str = "dense", max_length: int = 8192, rank: int = 16, **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if variant not in VARIANTS:
             raise UserError(f"unknown variant '{variant}': choose one of {', '.join(VARIANTS)}")
         for name, size in (("max_length", max_length), ("rank", rank)):
@@ -81,10 +74,13 @@ class SynthesizerAttention(Attention):
         width = math.isqrt(max_length)
         shapes: dict[str, dict[str, tuple[int, ...]]] = {
             "dense": {"scores": (self.head_dim, max_length)},
-            "random": {"scores": (num_heads, max_length, max_length)},
+            "random": {"scores": (self.num_heads, max_length, max_length)},
             "factorized_dense": {"major": (self.head_dim, -(-max_length // width)), "minor": (self.head_dim, width)},
-            "factorized_random": {"scores": (num_heads, max_length, rank), "columns": (num_heads, max_length, rank)},
-            "random_plus": {"scores": (num_heads, max_length, max_length)},
+            "factorized_random": {
+                "scores": (self.num_heads, max_length, rank),
+                "columns": (self.num_heads, max_length, rank),
+            },
+            "random_plus": {"scores": (self.num_heads, max_length, max_length)},
         }
         for name, shape in shapes[variant].items():
             self.register_parameter(name, nn.Parameter(torch.zeros(shape)))
@@ -113,14 +109,14 @@ class SynthesizerAttention(Attention):
         if self.reads_positions:
             self.check_length(query.shape[2], "targets")
         is_causal = self.pattern is Pattern.CS
-        q, k, v = wide(query), wide(key), wide(value)
+        q, k, v = upcast(query), upcast(key), upcast(value)
 
         def weigh(targets: slice, num_keys: int) -> Tensor:
             scores = self.synthetic(q[:, :, targets], targets, num_keys)
             if self.variant == "random_plus":
                 scores = scores + q[:, :, targets] @ k[:, :, :num_keys].mT * self.scale
-            mask = unseen(targets, num_keys, padding.key, is_causal=is_causal, like=q)
-            return softmax_of_seen(scores, mask)
+            mask = masked(targets, num_keys, padding.key, is_causal=is_causal, like=q)
+            return masked_softmax(scores, mask)
 
         with torch.autocast(query.device.type, enabled=False):
             output = sums_by_targets(weigh, q, v, is_causal=is_causal, dropout=self.weight_dropout)
@@ -138,8 +134,8 @@ class SynthesizerAttention(Attention):
     def check_length(self, length: int, what: str) -> None:
         if length > self.max_length:
             raise UserError(
-                f"synthesizer has scores of {self.max_length} positions and got {length} {what}; "
-                "raise attention.max_length"
+                f"synthesizer has scores for at most {self.max_length} positions, got {length} {what}; "
+                "increase attention.max_length"
             )
 
     # --- decoding ---------------------------------------------------------------------------------------
@@ -186,12 +182,12 @@ class SynthesizerAttention(Attention):
         if max(longest, int(position.shape[1])) > self.max_length or self.reads_positions:
             self.check_length(int(state["length"].max()), "tokens")
         with torch.autocast(query.device.type, enabled=False):
-            q, v = wide(query), wide(state["value"])
+            q, v = upcast(query), upcast(state["value"])
             scores = self.synthetic(q, position, min(longest, self.max_length))
             index = cached.clamp(min=0)[:, None, None].expand(-1, *scores.shape[1:3], -1)
             scores = scores.expand(len(index), -1, -1, -1).gather(-1, index)
             if self.variant == "random_plus":
-                scores = scores + q @ wide(state["key"]).mT * self.scale
+                scores = scores + q @ upcast(state["key"]).mT * self.scale
             hidden = (cached < 0).unsqueeze(1)
-            weights = softmax_of_seen(scores, (hidden if later is None else hidden | later).unsqueeze(1))
+            weights = masked_softmax(scores, (hidden if later is None else hidden | later).unsqueeze(1))
             return (weights @ v).to(query.dtype)

@@ -5,14 +5,16 @@ Shapes: B batch, H heads, N tokens, D width, E width of a head, L segment, M mem
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.precision import wide_dtype
-from attentions.kernels.relative import all_pairs_attention, segment_attention
+from attentions.kernels.common.precision import accumulation_dtype
+from attentions.kernels.windows.relative import all_pairs_attention, segment_attention
 from cab import Attention, Pattern, register_attention
-from cab.attention import PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -26,7 +28,7 @@ class RelativeAttention(Attention):
     requires_right_padding = True
 
     def make_projections(self) -> None:
-        """Queries, keys, values, the last, and W_R."""
+        """Create the projections, and W_R of the relative positions."""
         for name in ("q_proj", "k_proj", "v_proj", "out_proj", "position_proj"):
             linear = nn.Linear(self.embed_dim, self.embed_dim, bias=False)
             nn.init.normal_(linear.weight, std=0.02)
@@ -48,13 +50,13 @@ class RelativeAttention(Attention):
         weight = self.q_proj.weight
         if not self.has_positions:
             return weight.new_zeros(self.num_heads, len(distance), self.head_dim)
-        feature = torch.arange(0, self.embed_dim, 2, device=weight.device, dtype=wide_dtype(weight.dtype))
+        feature = torch.arange(0, self.embed_dim, 2, device=weight.device, dtype=accumulation_dtype(weight.dtype))
         angle = distance.unsqueeze(1) * 10000.0 ** (-feature / self.embed_dim)
         sinusoid = torch.cat([angle.sin(), angle.cos()], dim=-1)[:, : self.embed_dim].to(weight.dtype)
         return self.split_heads(self.position_proj(sinusoid)[None])[0]
 
     def with_content(self, query: Tensor) -> Tensor:
-        """q + u."""
+        """Return q + u."""
         return query + self.content_bias.unsqueeze(-2).to(query.dtype) if self.has_positions else query
 
     def position_biases(self, embedded: Tensor) -> Tensor:
@@ -95,17 +97,9 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
     has_constant_size_state = True
 
     def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        segment: int = 150,
-        memory: int = 150,
-        position: str = "relative",
+        self, *, segment: int = 150, memory: int = 150, position: str = "relative", **common: Unpack[CommonArguments]
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         if segment < 1 or memory < 0:
             raise UserError(f"segment must be at least 1 and memory at least 0, got {segment} and {memory}")
         if position not in ("relative", "none"):
@@ -127,12 +121,12 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
             return {}
         return {"past_key": self.k_proj(x.detach()), "past_value": self.v_proj(x.detach())}
 
-    def sees(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
+    def is_visible(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
         if self.pattern is Pattern.NS:
             return (query - key) == (query - key)
         return (key <= query) & (key >= query // self.segment * self.segment - self.memory)
 
-    def needs(self, key: Tensor, length: Tensor) -> Tensor:
+    def required_keys(self, key: Tensor, length: Tensor) -> Tensor:
         return key >= length // self.segment * self.segment - self.memory
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **past: Tensor) -> Tensor:
@@ -156,7 +150,7 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
             dropout=self.weight_dropout,
         )
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """NS, a row without padding."""
         reach = query.shape[2] - 1
         embedded = self.embed(torch.arange(reach, -reach - 1, -1, device=query.device))
@@ -167,7 +161,7 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
     def reference(self, query: Tensor, key: Tensor, value: Tensor, **past: Tensor) -> Tensor:
         position = torch.arange(query.shape[1], device=query.device)
         distance = position[:, None] - position
-        seen = self.sees(position[:, None], position, 0)
+        seen = self.is_visible(position[:, None], position, 0)
         if not past:
             return self.pair_logits(query, key, distance).softmax(dim=-1) @ value
         past_key, past_value = (self.split_heads(past[name][None])[0] for name in ("past_key", "past_value"))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 from torch import Tensor
 
 from attentions.diag_attention import DiagAttention
 from attentions.norm_attention import NormAttention
-from cab import Attention, Pattern, register_attention
-from cab.attention import SINGLE_LAYER, DecodeState, LayerPosition, PaddingMasks
+from cab import Attention, register_attention
+from cab.attention import SINGLE_LAYER, CommonArguments, DecodeState, LayerPosition, PaddingMasks
 
 
 class TransNormer(Attention):
@@ -34,29 +34,30 @@ class TransNormer(Attention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         block_size: int = 64,
         positions: str = "none",
         layer_position: LayerPosition = SINGLE_LAYER,
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+        super().__init__(**common)
         self.form: Attention
         if layer_position.index < layer_position.num_layers // 2:
             self.form = DiagAttention(
-                pattern=pattern,
-                embed_dim=embed_dim,
-                num_heads=num_heads,
-                dropout=dropout,
+                pattern=self.pattern,
+                embed_dim=self.embed_dim,
+                num_heads=self.num_heads,
+                dropout=self.dropout,
                 block_size=block_size,
                 weights=self.weights,
                 positions=positions,
             )
         else:
             self.form = NormAttention(
-                pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, kernel=self.kernel, positions=positions
+                pattern=self.pattern,
+                embed_dim=self.embed_dim,
+                num_heads=self.num_heads,
+                kernel=self.kernel,
+                positions=positions,
             )
 
     def make_projections(self) -> None:

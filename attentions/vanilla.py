@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.precision import no_weight
+from attentions.kernels.common.precision import neg_inf
 from cab import Attention, Pattern, register_attention
-from cab.attention import DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
 from cab.errors import UserError
 
 SINKS = ("none", "one", "learned")
@@ -20,14 +20,14 @@ SINKS = ("none", "one", "learned")
 class VanillaAttention(Attention):
     """softmax(q k^T / sqrt(E)) v  (CAB, Eq. 1).
 
-    A target that sees no key gets zero. Decoding keeps every key and value: 2 D numbers a token, or what fewer heads
+    A target that sees no key gets zero. Decoding keeps every key and value: 2 D numbers per token, or what fewer heads
     of keys and values leave of it.
 
     Args:
         qkv_bias: whether the query, key and value projections have biases (PoinTr's have none).
         num_kv_heads: heads of keys and values, each shared by as many heads of queries: grouped-query attention
             (Ainslie et al. 2023), with 1 multi-query attention (Shazeer 2019). As many as heads when not given.
-        sink: a logit beside those of the keys, whose weight is dropped, so that a target can attend to nothing:
+        sink: a logit in addition to those of the keys, whose weight is dropped, so that a target can attend to nothing:
             ``none``; ``one``, of 0 (Miller 2023); ``learned``, one a head, 0 at first (OpenAI 2025, gpt-oss).
 
     Raises:
@@ -40,23 +40,20 @@ class VanillaAttention(Attention):
     def __init__(
         self,
         *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
         qkv_bias: bool = True,
         num_kv_heads: int | None = None,
         sink: str = "none",
+        **common: Unpack[CommonArguments],
     ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        if self.num_kv_heads < 1 or num_heads % self.num_kv_heads:
-            raise UserError(f"num_kv_heads must divide the {num_heads} heads, got {num_kv_heads}")
+        super().__init__(**common)
+        self.num_kv_heads = self.num_heads if num_kv_heads is None else num_kv_heads
+        if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
+            raise UserError(f"num_kv_heads must divide num_heads ({self.num_heads}), got {num_kv_heads}")
         if sink not in SINKS:
             raise UserError(f"unknown sink '{sink}': choose one of {', '.join(SINKS)}")
         self.sink = sink
-        self.sink_logit = nn.Parameter(torch.zeros(num_heads)) if sink == "learned" else None
-        if self.num_kv_heads < num_heads:
+        self.sink_logit = nn.Parameter(torch.zeros(self.num_heads)) if sink == "learned" else None
+        if self.num_kv_heads < self.num_heads:
             self.share_keys()
         # With the padding on the right, the causal order alone hides it from every real target.
         self.requires_right_padding = self.pattern is Pattern.CS
@@ -65,7 +62,7 @@ class VanillaAttention(Attention):
                 projection.register_parameter("bias", None)
 
     def share_keys(self) -> None:
-        """Maps of keys and values to fewer heads."""
+        """Create projections of keys and values to fewer heads."""
         for name in ("k_proj", "v_proj"):
             linear = nn.Linear(self.embed_dim, self.num_kv_heads * self.head_dim)
             nn.init.xavier_uniform_(linear.weight, gain=2**-0.5)
@@ -117,7 +114,7 @@ class VanillaAttention(Attention):
         return self.kernel(query, key, value, visible | sees_none, False).masked_fill(sees_none, 0.0)
 
     def beside_sink(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
-        """The same with the sink as a key before all others, of value zero, that every target sees.
+        """Attend with the sink as an additional first key of value zero, visible to every target.
 
         The key is zero, but for a coordinate more that brings the learnt logit; causal order has a target more, too.
         """
@@ -175,7 +172,7 @@ class VanillaAttention(Attention):
         # that share a key stand below each other.
         q = query.unflatten(1, (self.num_kv_heads, -1)).flatten(2, 3)
         logits = torch.cat([self.logits(q, key), self.logits(q, recent_key)], dim=-1).view(*query.shape[:3], -1)
-        logits = logits.masked_fill(~visible, no_weight(logits.dtype))
+        logits = logits.masked_fill(~visible, neg_inf(logits.dtype))
         if self.sink != "none":
             sink = logits.new_zeros(self.num_heads) if self.sink_logit is None else self.sink_logit
             sink = sink.to(logits.dtype)[:, None, None].expand(len(logits), -1, length, 1)
@@ -186,7 +183,7 @@ class VanillaAttention(Attention):
         return (long @ state["value"] + recent @ state["recent_value"]).view(*query.shape[:3], -1)
 
     def _appended(self, state: DecodeState, key: Tensor, value: Tensor, padding: Tensor | None) -> DecodeState:
-        """The state with keys and values [B, H, T, E] at its end."""
+        """Append keys and values [B, H, T, E] to the state."""
         if padding is None:
             padding = key.new_zeros(key.shape[0], key.shape[2], dtype=torch.bool)
         new = {"key_padding": torch.cat([state["key_padding"], padding], dim=1)}

@@ -5,14 +5,16 @@ Shapes: B batch, H heads, N tokens, E width of a head.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.linearized import hide
-from attentions.kernels.precision import wide
-from cab import Attention, ParamGroupOverride, Pattern, register_attention
-from cab.attention import PaddingMasks
+from attentions.bases.linearized import mask_fill
+from attentions.kernels.common.precision import upcast
+from cab import Attention, ParamGroupOverride, register_attention
+from cab.attention import CommonArguments, PaddingMasks
 
 
 @register_attention("xcit", patterns="NS", complexity="n", paper="Ali et al. 2021")
@@ -28,18 +30,18 @@ class CrossCovarianceAttention(Attention):
         0.96  # correlations over many tokens are small, and the matrix near uniform, until it is trained
     )
 
-    def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
+    def __init__(self, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
+        self.temperature = nn.Parameter(torch.ones(self.num_heads, 1, 1))
 
     def param_group_overrides(self) -> dict[str, ParamGroupOverride]:
         return {"temperature": ParamGroupOverride(weight_decay=0.0)}
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
-            q, k = (F.normalize(hide(wide(x), padding.key), dim=2) for x in (query, key))
+            q, k = (F.normalize(mask_fill(upcast(x), padding.key), dim=2) for x in (query, key))
             weights = (q.mT @ k * self.temperature).softmax(dim=-1)
-            return (wide(value) @ F.dropout(weights, self.weight_dropout).mT).to(query.dtype)
+            return (upcast(value) @ F.dropout(weights, self.weight_dropout).mT).to(query.dtype)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         query, key = (x / x.norm(dim=1, keepdim=True).clamp(min=1e-12) for x in (query, key))

@@ -1,73 +1,216 @@
-"""YOSO (Zeng et al. 2021): weights by the probability that a query and a key fall into one bucket of a random hash."""
+"""YOSO (Zeng et al. 2021): weights given by collisions of random hashes of the query and the key.
+
+Shapes: B batch, H heads, N targets, M keys, E head dimension, m hashes, tau hyperplanes per hash.
+"""
 
 from __future__ import annotations
 
 import math
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.pairwise import PairwiseAttention
-from cab import Pattern, register_attention
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.features.collisions import collision_counts, collision_sums
+from cab import Attention, register_attention
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.errors import UserError
+from cab.padding import lengths
 
 EDGE = 1e-6
-"""How near to 1 a cosine may come, where the slope of arccos is infinite."""
+"""Distance of a cosine from 1 and -1, where the slope of arccos is infinite."""
+
+LONGEST_HASH = 16
+"""Hyperplanes that are drawn for each hash; shorter hashes use the first of them."""
 
 
-@register_attention("yoso", patterns="NS NC CC", complexity="n^2", paper="Zeng et al. 2021")
-class YosoAttention(PairwiseAttention):
-    """The expectation of YOSO: sum_j (1 - arccos(q_i k_j) / pi)^tau v_j of unit queries and keys, made a unit vector
-    (their Eq. 3 and 6).
-
-    tau hyperplanes hash a query and a key to one bucket with that probability. YOSO itself estimates it from some
-    hashes in linear time, with a state of 2^tau sums a hash; this is the exact mean of the estimates, in quadratic
-    time, and with its own gradient (the released code takes tau/2 times the weight for the slope, in both).
-    ``dropout`` is not used (as released): the norm would undo it.
+class HashedAttention(Attention):
+    """Common part of :class:`YosoAttention` and :class:`YosoExpectation`: the length of a hash, the final norm.
 
     Args:
-        hash_length: hyperplanes tau of a hash.
+        hash_length: hyperplanes tau of one hash. None: ceil(log2 M), at least 1, as in the released configurations.
 
     Raises:
-        ValueError: for ``hash_length`` below 1.
+        ValueError: If ``hash_length`` is not between 1 and 16.
     """
 
-    def __init__(
-        self,
-        *,
-        pattern: Pattern | str,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        hash_length: int = 9,
-    ) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
-        if hash_length < 1:
-            raise UserError(f"hash_length must be at least 1, got {hash_length}")
-        self.hash_length = hash_length
+    has_exact_gradient = False
+    autocast_dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.bfloat16,)  # small probabilities vanish in float16
+    hash_length: int | None
 
-    autocast_dtypes = (torch.bfloat16,)  # weights of keys that are all opposite vanish in float16
+    def check_hash_length(self) -> None:
+        """Raise UserError for a length that is out of range."""
+        if self.hash_length is not None and not 1 <= self.hash_length <= LONGEST_HASH:
+            raise UserError(f"hash_length must be between 1 and {LONGEST_HASH} (or null), got {self.hash_length}")
 
     @property
     def weight_dropout(self) -> float:
+        """Return 0: the output is normalized, and the released code has no dropout either."""
         return 0.0
 
-    def weigh(self, query: Tensor, key: Tensor, unseen: Tensor | None, _count: Tensor) -> Tensor:
-        cosine = (_unit(query) @ _unit(key).mT).clamp(EDGE - 1.0, 1.0 - EDGE)
-        weights = (1.0 - cosine.arccos() / math.pi) ** self.hash_length
-        return weights if unseen is None else weights.masked_fill(unseen, 0.0)
+    def length_of_hash(self, count: Tensor) -> Tensor:
+        """Return tau for sources with ``count`` keys."""
+        if self.hash_length is not None:
+            return torch.full_like(count, self.hash_length)
+        bits = torch.arange(LONGEST_HASH, device=count.device)
+        return (count.unsqueeze(-1) > 2**bits).sum(dim=-1).clamp(min=1)
+
+
+@register_attention("yoso_e", patterns="NS NC CC", complexity="n^2", paper="Zeng et al. 2021")
+class YosoExpectation(PairwiseAttention, HashedAttention):
+    """YOSO-E, the expectation of YOSO: unit(sum_j p_ij v_j) with p_ij = (1 - arccos(q_i k_j) / pi)^tau  (Eq. 3 and 6).
+
+    Queries, keys, and outputs are unit vectors. p_ij is the probability that a query and a key are on the same side of
+    all tau random hyperplanes. Time is quadratic. As in the published runs, the gradient of p_ij by the cosine is
+    tau/2 p_ij, a lower bound of the derivative, which is infinite at 1. ``dropout`` is ignored, as in the released
+    code. The sampled, linear form is ``yoso``.
+
+    Args:
+        hash_length: hyperplanes tau of one hash. None: ceil(log2 M) for M keys, as in the released configurations.
+        gradient: ``published``, or ``exact`` for the derivative.
+
+    Raises:
+        ValueError: If ``hash_length`` is not between 1 and 16, or ``gradient`` is unknown.
+    """
+
+    def __init__(
+        self, *, hash_length: int | None = None, gradient: str = "published", **common: Unpack[CommonArguments]
+    ) -> None:
+        super().__init__(**common)
+        if gradient not in ("published", "exact"):
+            raise UserError(f"gradient must be 'published' or 'exact', got '{gradient}'")
+        self.hash_length, self.gradient = hash_length, gradient
+        self.has_exact_gradient = gradient == "exact"
+        self.check_hash_length()
+
+    def probabilities(self, cosine: Tensor, tau: Tensor | int) -> Tensor:
+        """Return the probability of a collision, with the gradient that was chosen."""
+        weights = (1.0 - cosine.clamp(EDGE - 1.0, 1.0 - EDGE).arccos() / math.pi) ** tau
+        if self.gradient == "exact":
+            return weights
+        return weights.detach() * (1.0 + tau / 2 * (cosine - cosine.detach()))
+
+    def weigh(self, query: Tensor, key: Tensor, masked: Tensor | None, count: Tensor) -> Tensor:
+        weights = self.probabilities(unit(query) @ unit(key).mT, self.length_of_hash(count))
+        return weights if masked is None else weights.masked_fill(masked, 0.0)
 
     def finish(self, sums: Tensor) -> Tensor:
-        size = sums.detach().abs().amax(-1, keepdim=True)  # of opposite keys tau powers leave 1e-9, which counts too
-        return _unit(sums / size.where(size > 0.0, 1.0))
+        return unit_sum(sums)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         query, key = (x / x.norm(dim=-1, keepdim=True) for x in (query, key))
-        probability = 1.0 - (query @ key.mT).clamp(EDGE - 1.0, 1.0 - EDGE).arccos() / math.pi
-        sums = probability**self.hash_length @ value
+        tau = self.hash_length or max(1, math.ceil(math.log2(key.shape[1])))
+        sums = self.probabilities(query @ key.mT, tau) @ value
         return sums / sums.norm(dim=-1, keepdim=True)
 
 
-def _unit(x: Tensor) -> Tensor:
+@register_attention("yoso", patterns="NS NC CC", complexity="n log n", paper="Zeng et al. 2021")
+class YosoAttention(HashedAttention):
+    """YOSO: unit(sum_j B_ij v_j), where B_ij is the share of m hashes in which unit query and key collide.
+
+    A hash is the sign pattern of tau random hyperplanes. Values are summed in one table of 2^tau buckets per hash and
+    read by the queries, so time is linear in the number of tokens but for the length of the hash. A query that
+    collides with no key returns zero. The expectation of B_ij is the weight of ``yoso_e``.
+
+    The gradient is the published estimate (section 3.3): the derivative of B_ij by the cosine is tau/2 B_ij. Its time
+    grows with the number of collisions, about m N for unrelated tokens with the default length of the hash.
+
+    Hyperplanes are drawn from a normal distribution, per head, for each call in training; in evaluation they are a
+    buffer (the released code draws them there too). The released CUDA kernel replaces the product with them by a
+    fast Hadamard transform. ``dropout`` is ignored, as in the released code.
+
+    Causal self attention is undefined here: the tables of all prefixes take more memory than the keys of 8,000 tokens.
+    The decode state of CC consists of the values and hash codes of the source.
+
+    Args:
+        num_hashes: hashes m (published: 16 to 64; 32 in the released configurations).
+        hash_length: hyperplanes tau of one hash. None: ceil(log2 M) for M keys, as in the released configurations.
+
+    Raises:
+        ValueError: If ``num_hashes`` is below 1, or ``hash_length`` is not between 1 and 16.
+    """
+
+    hyperplanes: Tensor
+
+    def __init__(
+        self, *, num_hashes: int = 32, hash_length: int | None = None, **common: Unpack[CommonArguments]
+    ) -> None:
+        super().__init__(**common)
+        if num_hashes < 1:
+            raise UserError(f"num_hashes must be at least 1, got {num_hashes}")
+        self.num_hashes, self.hash_length = num_hashes, hash_length
+        self.check_hash_length()
+        self.register_buffer("hyperplanes", self.new_hyperplanes(torch.empty(0)))
+
+    def new_hyperplanes(self, like: Tensor) -> Tensor:
+        """Return random normals of hyperplanes, [H, m, E, longest tau]."""
+        shape = (self.num_heads, self.num_hashes, self.head_dim, self.hash_length or LONGEST_HASH)
+        return torch.randn(shape, dtype=like.dtype, device=like.device)
+
+    def sample_noise(self, query: Tensor, _key: Tensor, _padding: PaddingMasks) -> dict[str, Tensor]:
+        """Return the hyperplanes of this call."""
+        planes = self.new_hyperplanes(self.hyperplanes) if self.training else self.hyperplanes
+        return {"hyperplanes": planes.expand(len(query), -1, -1, -1, -1)}
+
+    @torch.no_grad()
+    def codes(self, x: Tensor, hyperplanes: Tensor, tau: Tensor, hidden: Tensor | None) -> Tensor:
+        """Return hash codes of [B, H, N, E] with ``tau`` [B] bits, [m, B, H, N]; 2^max(tau) where ``hidden`` [B, N]."""
+        longest = int(tau.max())
+        bit = torch.arange(longest, device=x.device)
+        value = torch.where(bit < tau.unsqueeze(-1), 2**bit, 0)[:, None, None]
+        planes = hyperplanes[0, ..., :longest].to(x.dtype).unbind(1)
+        codes = torch.stack([((x @ plane > 0.0) * value).sum(dim=-1) for plane in planes])
+        return codes if hidden is None else codes.masked_fill(hidden.unsqueeze(1), 2**longest)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, hyperplanes: Tensor) -> Tensor:
+        with torch.autocast(query.device.type, enabled=False):
+            q, k, v = unit(upcast(query)), unit(upcast(key)), upcast(value)
+            tau = self.length_of_hash(lengths(k, padding.key))
+            query_codes, key_codes = (
+                self.codes(x, hyperplanes, tau, hidden).flatten(1, 2)
+                for x, hidden in ((q, padding.query), (k, padding.key))
+            )
+            # The slope depends on the row, so it is a factor of the keys and the queries that the gradient reaches.
+            root = (tau.to(q.dtype) / 2).sqrt()[:, None, None, None]
+            flat_q, flat_k, flat_v = (x.flatten(0, 1) for x in (q * root, k * root, v))
+            sums = collision_sums(flat_q, flat_k, flat_v, (query_codes, key_codes), 2 ** int(tau.max()))
+            return unit_sum(sums.view_as(q)).to(query.dtype)
+
+    def reference(self, query: Tensor, key: Tensor, value: Tensor, hyperplanes: Tensor) -> Tensor:
+        query, key = unit(query), unit(key)
+        tau = self.hash_length or max(1, math.ceil(math.log2(key.shape[1])))
+        sides = [torch.einsum("hne,hmet->hmnt", x, hyperplanes[..., :tau]) > 0 for x in (query, key)]
+        share = (sides[0].unsqueeze(3) == sides[1].unsqueeze(2)).all(dim=-1).to(query.dtype).mean(dim=1)
+        cosine = query @ key.mT
+        sums = share * (1.0 + tau / 2 * (cosine - cosine.detach())) @ value
+        return F.normalize(sums, dim=-1)
+
+    # --- decoding with a source -------------------------------------------------------------------------
+
+    def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
+        """Return the values of the source, the codes of its keys [B, H, M, m], and tau of each row."""
+        tau = self.length_of_hash(lengths(key, padding.key))
+        codes = self.codes(unit(upcast(key)), self.hyperplanes[None], tau, padding.key)
+        return {"value": value, "codes": codes.permute(1, 2, 3, 0), "tau": tau}
+
+    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
+        with torch.autocast(query.device.type, enabled=False):
+            codes = self.codes(unit(upcast(query)), self.hyperplanes[None], state["tau"], None)
+            size = 2 ** int(state["tau"].max())
+            count = collision_counts(codes, state["codes"].permute(3, 0, 1, 2), size)
+            values = upcast(state["value"])
+            return unit_sum(count.to(values.dtype) @ values / self.num_hashes).to(query.dtype), state
+
+
+def unit(x: Tensor) -> Tensor:
+    """Return unit vectors."""
     return F.normalize(x, dim=-1, eps=1e-6)
+
+
+def unit_sum(sums: Tensor) -> Tensor:
+    """Return unit vectors of sums whose weights may all be very small: nearly opposite keys leave 1e-9."""
+    size = sums.detach().abs().amax(-1, keepdim=True)
+    return unit(sums / size.where(size > 0.0, 1.0))

@@ -1,1 +1,1 @@
-"""The backbones, one module each: networks with attention slots."""
+"""Backbones, one module each: networks with exchangeable attention layers."""

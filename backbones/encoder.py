@@ -1,4 +1,4 @@
-"""The classifier of Long Range Arena that shares everything but the attention (Chen et al. 2021). Slots NS."""
+"""Classifier used by Skyformer on the Long Range Arena (Chen et al. 2021). Attention layers: NS."""
 
 from __future__ import annotations
 
@@ -18,33 +18,38 @@ POOLINGS = ("mean", "padded_mean")
 
 @register_backbone("encoder", paper="Chen et al. 2021")
 class Encoder(Backbone):
-    """Logits of the class of a sequence, or of a pair of sequences.
+    """Classify a sequence, or a pair of sequences.
 
-    The defaults are the network of Skyformer's comparison: two layers with the norm in front, learned positions, tables
-    from N(0, 0.02^2), maps as torch has them; the mean over the places of the normed output, then a map, ReLU and a
-    map. A pair a, b passes the same layers, and the head reads [a, b, a * b, a - b].
+    The defaults are the network of Skyformer's comparison: two pre-norm layers, learned positions, embedding tables
+    drawn from N(0, 0.02^2), and linear layers with PyTorch's default initialization. The normalized output is averaged
+    over the sequence and passed through linear, ReLU, linear. Both sequences of a pair a, b pass through the same
+    layers, and the head reads [a, b, a * b, a - b].
 
     Args:
-        slots: fills the attention slots, one NS a layer.
-        vocab_size: ids of symbols.
+        make_attention: builds the attention layers, one NS per layer.
+        vocab_size: number of symbols.
         max_length: number of learned positions.
-        num_classes: of the answer.
-        pairs: the head is of pairs, :meth:`compare`, and not of single sequences.
-        embed_dim, num_heads, ffn_dim, num_layers: as usual; the head is as wide as ``ffn_dim``.
-        dropout: of embeddings, of branches, and inside the feed-forward map.
-        attention_dropout: of attention weights.
-        pooling: ``mean`` over the places that are no padding, or as published, ``padded_mean``: their sum over
-            ``max_length``, so that the length of a sequence shows in the size of its vector.
-        init_std: of the tables; small networks that are trained briefly need more than the published 0.02.
-        residual: ``plain`` sums, or ``gtrxl``, gates (:class:`backbones.layers.gates.GRUGate`).
-        gate_bias: what the bias of the gates starts with; the larger, the nearer a layer starts to the identity.
-        reversible: layers of two streams, whose memory hardly grows with depth (:mod:`backbones.layers.reversible`).
-        depth: ``stacked`` layers, or ``universal``, one layer ``num_layers`` times (:mod:`backbones.layers.universal`).
-        halting: of weight_sharing universal, ``fixed`` steps, or ``act``, by token, ``num_layers`` at most.
-        ponder_weight: of halting act, what a step costs in the loss.
-        step_embedding: of weight_sharing universal, ``coordinates`` are vectors of place and step that are added before
-            each step, or ``none``, so that the positions are added once, as everywhere.
-        checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
+        num_classes: number of classes.
+        pairs: build the head for pairs (:meth:`compare`) instead of single sequences.
+        embed_dim, num_heads, ffn_dim, num_layers: sizes of the stack; the hidden layer of the head has width
+        ``ffn_dim``.
+        dropout: applied to embeddings, to branch outputs and inside the feed-forward layer.
+        attention_dropout: applied to attention weights.
+        pooling: ``mean`` over the tokens that are not padding, or ``padded_mean`` as published: their sum divided by
+            ``max_length``, so that the norm of the vector depends on the sequence length.
+        init_std: standard deviation of the embedding tables; small networks with short training need more than the
+            published 0.02.
+        residual: ``plain`` sums, or ``gtrxl`` gates (:class:`backbones.layers.gates.GRUGate`).
+        gate_bias: initial bias of the gates; the larger, the closer a layer starts to the identity.
+        reversible: use two-stream layers, whose activation memory barely grows with depth
+            (:mod:`backbones.layers.reversible`).
+        weight_sharing: ``stacked`` layers, or ``universal``, one layer applied ``num_layers`` times
+            (:mod:`backbones.layers.universal`).
+        halting: with weight_sharing universal, ``fixed`` steps, or ``act``: per token, at most ``num_layers``.
+        ponder_weight: with halting act, weight of the ponder cost in the loss.
+        step_embedding: with weight_sharing universal, ``coordinates`` adds position and step vectors before each step;
+            ``none`` adds positions once.
+        checkpoint_activations: recompute layers in the backward pass instead of storing their activations.
     """
 
     def __init__(
@@ -115,15 +120,15 @@ class Encoder(Backbone):
             nn.init.normal_(table.weight, std=init_std)
 
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Logits [B, C] of sequences.
+        """Return the class logits [B, C] of sequences.
 
         Args:
-            tokens: [B, N] ids; a place has the position that it stands at.
+            tokens: [B, N] ids; padding counts in the position numbers.
             padding_mask: [B, N], True = padding.
 
         Raises:
-            ValueError: the head is of pairs; tokens or a mask that do not fit, a row without a token, or more tokens
-                than positions.
+            ValueError: the head is for pairs; tokens or mask have a wrong shape, a sequence has no token, or there are
+                more tokens than positions.
         """
         if self.pairs:
             raise UserError("this encoder reads pairs: build it with backbone.pairs=false")
@@ -136,14 +141,14 @@ class Encoder(Backbone):
         first_padding_mask: Tensor | None = None,
         second_padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """Logits [B, C] of pairs of sequences [B, N] and [B, M]; see :meth:`forward`."""
+        """Return the logits [B, C] of pairs of sequences [B, N] and [B, M]; see :meth:`forward`."""
         if not self.pairs:
             raise UserError("this encoder reads single sequences: build it with backbone.pairs=true")
         a, b = self._vector(first, first_padding_mask), self._vector(second, second_padding_mask)
         return self.head(torch.cat([a, b, a * b, a - b], dim=-1))
 
     def _vector(self, tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """[B, N] to [B, D]."""
+        """Encode tokens [B, N] as one vector [B, D] per sequence."""
         vocab_size = self.embedding.vocab_size
         check_tokens("tokens", tokens, padding_mask, vocab_size=vocab_size, max_length=self.max_length)
         index = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)

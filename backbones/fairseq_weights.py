@@ -1,4 +1,4 @@
-"""Our GPT-2 and RoBERTa as fairseq writes them; :mod:`backbones.pretrained` reads them."""
+"""Export of GPT-2 and RoBERTa weights in fairseq's format; :mod:`backbones.pretrained` imports them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROBERTA_NAMES = (
 
 
 def fairseq_gpt2_weights(backbone: GPT2) -> dict[str, Tensor]:
-    """The state dict of fairseq's ``transformer_lm_gpt`` (of ``cab_gpt2`` for other attentions than ``vanilla``)."""
+    """Return the state dict of fairseq's ``transformer_lm_gpt`` (``cab_gpt2`` unless attention is ``vanilla``)."""
     weights = rename(backbone.state_dict(), GPT2_NAMES)
     weights["decoder.version"] = torch.tensor([3.0])
     weights["decoder.output_projection.weight"] = weights["decoder.embed_tokens.weight"]
@@ -49,7 +49,7 @@ def fairseq_gpt2_weights(backbone: GPT2) -> dict[str, Tensor]:
 
 
 def fairseq_roberta_weights(backbone: RoBERTa) -> dict[str, Tensor]:
-    """The state dict of fairseq's ``roberta`` (of ``cab_roberta_base`` for other attentions than ``vanilla``)."""
+    """Return the state dict of fairseq's ``roberta`` (``cab_roberta_base`` for attentions other than ``vanilla``)."""
     weights = rename(backbone.state_dict(), ROBERTA_NAMES)
     weights["encoder.sentence_encoder.version"] = torch.tensor([3.0])
     weights["encoder.lm_head.weight"] = weights["encoder.sentence_encoder.embed_tokens.weight"]

@@ -1,4 +1,4 @@
-"""FastSpeech 2 (Ren et al. 2021) as fairseq builds it: mel frames from phonemes in one pass; slots NS."""
+"""FastSpeech 2 (Ren et al. 2021) as in fairseq: mel frames from phonemes in one pass. Attention layers: NS."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from cab.backbone_protocols import SpokenTokens
 class FastSpeech2(Backbone):
     """Encoder over phonemes, variance adaptor, decoder over frames.
 
-    The defaults are CAB's network (Table 14): 41,228,629 parameters. The paper's "8 encoder layers" are 4 in the
-    encoder and 4 in the decoder, and as run there was no postnet.
+    The defaults are CAB's network (Table 14): 41,228,629 parameters. The "8 encoder layers" of the paper are 4 in the
+    encoder and 4 in the decoder; the published run had no postnet.
 
     Args:
-        slots: fills the attention slots, NS, first those of the encoder.
-        num_tokens: size of the phoneme set; 76 is what the published counts imply.
-        num_mels: bins of a frame.
-        embed_dim, num_heads, ffn_dim, kernel_size, encoder_layers, decoder_layers: of the blocks, whose
-            feed-forward maps are two convolutions.
-        dropout, attention_dropout, predictor_dropout: of feed-forward maps and embeddings, of attention weights,
-            and inside the three predictors.
-        num_bins: pitch and energy are embedded by buckets of equal width.
-        pitch_range, energy_range: [least, largest] value of the training data, the outer bounds of the buckets.
-        max_frames: most frames of an utterance.
-        postnet: five convolutions that refine the frames.
-        scale_embedding: multiply embedded phonemes by sqrt(embed_dim), to the size of the sinusoids.
-        checkpoint_activations: recompute blocks in the backward pass instead of keeping their activations.
+        make_attention: builds the attention layers (NS), first those of the encoder.
+        num_tokens: size of the phoneme set; the published parameter count implies 76.
+        num_mels: mel bins per frame.
+        embed_dim, num_heads, ffn_dim, kernel_size, encoder_layers, decoder_layers: sizes of the blocks, whose
+        feed-forward layers are two convolutions.
+        dropout, attention_dropout, predictor_dropout: applied to feed-forward layers and embeddings, to attention
+        weights, and inside the three predictors.
+        num_bins: number of equal-width buckets for the pitch and energy embeddings.
+        pitch_range, energy_range: [minimum, maximum] in the training data, the outer bounds of the buckets.
+        max_frames: maximum number of frames per utterance.
+        postnet: refine the frames with five convolutions.
+        scale_embedding: multiply embedded phonemes by sqrt(embed_dim).
+        checkpoint_activations: recompute blocks in the backward pass instead of storing their activations.
     """
 
     def __init__(
@@ -105,17 +105,17 @@ class FastSpeech2(Backbone):
         pitch: Tensor | None = None,
         energy: Tensor | None = None,
     ) -> SpokenTokens:
-        """Frames of the tokens, with the given durations, pitch and energy, or with the predicted ones.
+        """Predict frames, using the given durations, pitch and energy, or the predicted ones.
 
         Args:
             tokens: [B, T] ids.
             padding_mask: [B, T], True = padding.
-            durations: [B, T] frames of each token, whole numbers; those of padding do not count.
-            pitch, energy: [B, T] of each token, in the units of ``pitch_range`` and ``energy_range``.
+            durations: [B, T] integer frames per token; values at padding are ignored.
+            pitch, energy: [B, T] per token, in the units of ``pitch_range`` and ``energy_range``.
 
         Raises:
-            ValueError: tokens, masks or targets that do not fit, a row without a token or without a frame, more
-                frames than ``max_frames``.
+            ValueError: tokens, masks or targets have a wrong shape, a sequence has no token or no frame, or there are
+                more frames than ``max_frames``.
         """
         check_tokens("tokens", tokens, padding_mask, vocab_size=self.num_tokens, max_length=None)
         for name, x in (("durations", durations), ("pitch", pitch), ("energy", energy)):
@@ -144,7 +144,7 @@ class FastSpeech2(Backbone):
 
 
 class Block(nn.Module):
-    """Self attention (NS) and two convolutions, each a residual branch with layer norm after its sum."""
+    """Self attention (NS) and two convolutions, each a residual branch followed by layer norm."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class Block(nn.Module):
 
 
 class VarianceAdaptor(nn.Module):
-    """Duration, pitch and energy of each token, and the tokens spread over their frames (Ren et al., section 2.3)."""
+    """Predict duration, pitch and energy per token and expand tokens to frames (Ren et al., section 2.3)."""
 
     pitch_bounds: Tensor
     energy_bounds: Tensor
@@ -217,7 +217,7 @@ class VarianceAdaptor(nn.Module):
         pitch: Tensor | None,
         energy: Tensor | None,
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
-        """Tokens [B, T, D] with pitch and energy; their durations; predicted log(duration + 1), pitch and energy."""
+        """Return expanded tokens, durations, and the predicted log(duration + 1), pitch and energy."""
         log_duration = self.duration(x, padding_mask)
         predicted_pitch = self.pitch(x, padding_mask)
         x = x + self.pitch_embedding(torch.bucketize(_given(pitch, predicted_pitch), self.pitch_bounds))
@@ -235,7 +235,7 @@ def _given(target: Tensor | None, predicted: Tensor) -> Tensor:
 
 
 class Predictor(nn.Module):
-    """One number a token: two convolutions of width 3 with ReLU, layer norm and dropout, and a linear map."""
+    """Predict one scalar per token: two convolutions of width 3 with ReLU, norm and dropout, then a linear layer."""
 
     def __init__(self, embed_dim: int, dropout: float) -> None:
         super().__init__()
@@ -251,9 +251,9 @@ class Predictor(nn.Module):
 
 
 def predicted_durations(log_duration: Tensor, padding_mask: Tensor | None, max_frames: int) -> Tensor:
-    """round(exp(x) - 1), at least 0, cut off where a row reaches ``max_frames``; a row of none gets one frame.
+    """Convert log durations to frames: round(exp(x) - 1), at least 0, within ``max_frames`` per sequence.
 
-    What is not a number, of a network that has diverged, is 0.
+    A sequence without frames gets one. NaN, from a diverged network, becomes 0.
     """
     durations = log_duration.float().expm1().nan_to_num().round().clamp(0, max_frames).long()
     real = torch.ones_like(durations, dtype=torch.bool) if padding_mask is None else ~padding_mask
@@ -264,10 +264,10 @@ def predicted_durations(log_duration: Tensor, padding_mask: Tensor | None, max_f
 
 
 def most_frames(durations: Tensor, max_frames: int) -> int:
-    """Frames of the longest row of ``durations`` [B, T]: the one number that the shapes depend on.
+    """Return the number of frames of the longest sequence of ``durations`` [B, T], on which output shapes depend.
 
     Raises:
-        ValueError: a duration below zero, a row without a frame, more frames than ``max_frames``.
+        ValueError: a negative duration, a sequence without a frame, or more frames than ``max_frames``.
     """
     totals = durations.sum(dim=1)
     least, fewest, most = torch.stack([durations.min().long(), totals.min(), totals.max()]).tolist()
@@ -285,7 +285,7 @@ def most_frames(durations: Tensor, max_frames: int) -> int:
 
 
 def regulate_length(x: Tensor, durations: Tensor, num_frames: int) -> tuple[Tensor, Tensor]:
-    """Each token as often as it has frames: [B, T, D] and [B, T] to [B, num_frames, D], and the padding of those."""
+    """Repeat each token for its frames: [B, T, D] to [B, num_frames, D], with the padding mask of the frames."""
     ends = durations.cumsum(dim=1)
     frames = torch.arange(num_frames, device=x.device).expand(len(x), -1)
     token = torch.searchsorted(ends, frames.contiguous(), right=True)

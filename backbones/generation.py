@@ -1,7 +1,7 @@
-"""Generation with a decoder of tokens, one step a token: greedy search, beam search, sampling.
+"""Autoregressive generation, one token per step: greedy search, beam search, sampling.
 
-All three read the prompt into ``state`` and return what follows it, [B, T] with T at most ``limits.max_length``;
-after a row's end token stands nothing but end tokens. The backbone is used as it is: call ``eval()`` before.
+All three read the prompt into ``state`` and return the continuation [B, T], T <= ``limits.max_length``; after its end
+token, a sequence is filled with end tokens. Call ``eval()`` on the backbone first.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from cab.backbone_protocols import TokenGenerator
 
 @dataclass(frozen=True)
 class Limits:
-    """Where generation stops, and what it may not say. Lengths count generated tokens, the end token included.
+    """Length limits and blocked tokens. Lengths count generated tokens, including the end token.
 
     Attributes:
-        max_length: most tokens of a row.
+        max_length: maximum number of tokens per sequence.
         min_length: the end token is blocked for this many tokens (Sum: 200, with a max_length of 400).
-        end: the end token; without one every row has ``max_length`` tokens.
-        blocked_ngram: size of the n-grams of which no row may generate the same one twice.
+        end: the end token; without one, every sequence has ``max_length`` tokens.
+        blocked_ngram: no n-gram of this size is generated twice in a sequence.
     """
 
     max_length: int
@@ -43,7 +43,7 @@ class Limits:
             raise UserError(f"blocked_ngram must be at least 1, got {self.blocked_ngram}")
 
     def block(self, scores: Tensor, tokens: Tensor) -> Tensor:
-        """``scores`` [R, V] of the token after ``tokens`` [R, T]: -inf where it may not be."""
+        """Mask ``scores`` [R, V] of the token after ``tokens`` [R, T] with -inf for blocked tokens."""
         num_generated = tokens.shape[1]
         if self.end is not None and num_generated < self.min_length:
             end = torch.tensor([self.end], device=scores.device)
@@ -67,11 +67,11 @@ def greedy(
     *,
     prompt_padding_mask: Tensor | None = None,
 ) -> Tensor:
-    """The likeliest token, step by step.
+    """Generate the most likely token at each step.
 
     Args:
-        state: the backbone's ``init_state``, or one that has read a prefix.
-        prompt: [B, P] tokens to read first; of Sum, the token that starts every target.
+        state: from the backbone's ``init_state``, or after a prefix.
+        prompt: [B, P] tokens to read first; for Sum, the token that starts every target.
         prompt_padding_mask: [B, P], True = padding, on either side.
     """
     return _generate(backbone, state, prompt, limits, prompt_padding_mask, lambda scores: scores.argmax(dim=-1))
@@ -89,12 +89,12 @@ def sample(
     generator: torch.Generator | None = None,
     prompt_padding_mask: Tensor | None = None,
 ) -> Tensor:
-    """Draw tokens from softmax(logits / temperature), within the nucleus (Holtzman et al. 2020).
+    """Sample tokens from softmax(logits / temperature), within the nucleus (Holtzman et al. 2020).
 
     Args:
         state, prompt, prompt_padding_mask: as in :func:`greedy`.
-        top_p: draw among the fewest tokens that together have at least this probability.
-        generator: where random numbers come from, on the backbone's device.
+        top_p: sample from the smallest set of tokens with at least this total probability.
+        generator: random number generator on the backbone's device.
     """
     if temperature <= 0.0 or not 0.0 < top_p <= 1.0:
         raise UserError(f"sampling needs a temperature above 0 and top_p in (0, 1], got {temperature} and {top_p}")
@@ -119,7 +119,7 @@ def _generate(
     _check_room(backbone, state, prompt, limits)
     logits, state = backbone.prefill(prompt, state, padding_mask=prompt_padding_mask)
     output = prompt.new_full((len(prompt), limits.max_length), _fill(limits))
-    rows = torch.arange(len(prompt), device=prompt.device)  # those that have not ended; the others are let go
+    rows = torch.arange(len(prompt), device=prompt.device)  # unfinished sequences; finished ones are dropped
     for length in range(limits.max_length):
         token = choose(limits.block(logits.float(), output[rows, :length]))
         output[rows, length] = token
@@ -145,10 +145,10 @@ def beam_search(
     length_penalty: float = 1.0,
     prompt_padding_mask: Tensor | None = None,
 ) -> Tensor:
-    """The best hypothesis that ``num_beams`` beams find: that of largest log probability / length^length_penalty.
+    """Return the best hypothesis of beam search: the largest log probability / length^length_penalty.
 
-    As in fairseq: an ending counts when it is among the ``num_beams`` best continuations of its step, and a row
-    is done with ``num_beams`` endings. At ``max_length`` the beams themselves are hypotheses.
+    As in fairseq, an end token counts when it is among the ``num_beams`` best continuations of its step, and a sequence
+    is finished after ``num_beams`` end tokens. At ``max_length`` the beams themselves are hypotheses.
 
     Args:
         state, prompt, prompt_padding_mask: as in :func:`greedy`.
@@ -163,7 +163,7 @@ def beam_search(
     shared = state
     logits = logits.repeat_interleave(num_beams, dim=0)
     beams = Beams.empty(batch_size, num_beams, limits, prompt)
-    beams.scores[:, 0] = 0.0  # the beams of a row start alike: only the first counts
+    beams.scores[:, 0] = 0.0  # all beams start identical: only the first counts
     endings = Beams.empty(batch_size, num_beams, limits, prompt)
     for length in range(limits.max_length):
         scores = limits.block(logits.float().log_softmax(dim=-1), beams.tokens.flatten(0, 1)[:, :length])
@@ -195,7 +195,7 @@ def beam_search(
 
 @dataclass(frozen=True)
 class Beams:
-    """Hypotheses of each row: tokens [B, K, max_length] and scores [B, K], -inf where there is none."""
+    """Hypotheses per sequence: tokens [B, K, max_length] and scores [B, K], -inf for unused entries."""
 
     tokens: Tensor
     scores: Tensor
@@ -207,7 +207,7 @@ class Beams:
         return cls(tokens, scores)
 
     def extend(self, origin: Tensor, token: Tensor, position: int, scores: Tensor) -> Beams:
-        """Hypotheses ``origin`` [B, C], each with ``token`` [B, C] at ``position``."""
+        """Select hypotheses ``origin`` [B, C] and write ``token`` [B, C] at ``position``."""
         tokens = self.tokens.gather(1, origin.unsqueeze(2).expand(-1, -1, self.tokens.shape[2]))
         tokens[:, :, position] = token
         return Beams(tokens, scores)
@@ -219,13 +219,13 @@ class Beams:
         return Beams(self.tokens[:, places], self.scores[:, places])
 
     def best(self, number: int) -> tuple[Beams, Tensor]:
-        """The ``number`` hypotheses of largest score, and their places [B, number]."""
+        """Return the ``number`` hypotheses with the largest scores, and their indices [B, number]."""
         scores, places = self.scores.topk(number, dim=1)
         tokens = self.tokens.gather(1, places.unsqueeze(2).expand(-1, -1, self.tokens.shape[2]))
         return Beams(tokens, scores), places
 
     def merge(self, others: Beams, divisor: float) -> Beams:
-        """As many as there are, the best of these and of ``others``, whose scores are divided first."""
+        """Keep the best of these and of ``others``, whose scores are divided by ``divisor`` first."""
         tokens = torch.cat([self.tokens, others.tokens], dim=1)
         scores = torch.cat([self.scores, others.scores / divisor], dim=1)
         return Beams(tokens, scores).best(self.scores.shape[1])[0]
@@ -236,7 +236,7 @@ def _fill(limits: Limits) -> int:
 
 
 def _check_room(backbone: TokenGenerator, state: Any, prompt: Tensor, limits: Limits) -> None:
-    """UserError before the first token when there are not enough learned positions for the last."""
+    """Raise UserError before the first token if there are too few learned positions for the last."""
     room = backbone.max_target_length
     needed = state.num_read + prompt.shape[-1] + limits.max_length - 1  # the last token is not read
     if room is not None and needed > room:

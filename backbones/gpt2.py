@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019) as fairseq builds it: a causal language model. Used for LM; slots CS."""
+"""GPT-2 (Radford et al. 2019) as in fairseq: a causal language model, used for LM. Attention layers: CS."""
 
 from __future__ import annotations
 
@@ -38,38 +38,40 @@ POSITIONS: dict[str, Callable[[int, int], SinusoidalPositions | LearnedPositions
 
 @register_backbone("gpt2", paper="Radford et al. 2019")
 class GPT2(TokenDecoder):
-    """Logits of the next token from all tokens up to this one.
+    """Predict the next token from all tokens up to the current one.
 
-    The defaults are CAB's network (Table 14, 122,319,360 parameters): fairseq's ``transformer_lm_gpt`` on the BPE
-    types that occur in PG-19. Layer norm before each branch and after the last layer, biased maps, GELU, one
-    table for input and output. The table is drawn from N(0, 1 / embed_dim), the feed-forward maps Xavier uniform;
-    attentions initialise themselves.
+    The defaults are CAB's network (Table 14, 122,319,360 parameters): fairseq's ``transformer_lm_gpt`` on the BPE types
+    that occur in PG-19. It is pre-norm with a final layer norm, biases, GELU and tied embeddings. The embedding table
+    is drawn from N(0, 1 / embed_dim), feed-forward layers are Xavier uniform, and attentions use their own
+    initialization.
 
-    The released GPT-2 (:func:`backbones.pretrained.load_huggingface_gpt2`) has ``vocab_size=50257,
-    positions="learned", max_length=1024, scale_embedding=False, activation="gelu_tanh"``.
+    The released GPT-2 (:func:`backbones.pretrained.load_huggingface_gpt2`) has ``vocab_size=50257, positions="learned",
+    max_length=1024, scale_embedding=False, activation="gelu_tanh"``.
 
     Args:
-        slots: fills the attention slots, one CS a layer.
-        vocab_size: tokens of the dictionary.
-        embed_dim, num_heads, ffn_dim, num_layers: as usual.
-        dropout: of embeddings and branches.
-        attention_dropout: of attention weights.
-        positions: ``sinusoidal``, for any length; ``learned``; or ``none``, for attentions that know distances.
+        make_attention: builds the attention layers, one CS per layer.
+        vocab_size: size of the dictionary.
+        embed_dim, num_heads, ffn_dim, num_layers: sizes of the stack.
+        dropout: applied to embeddings and branch outputs.
+        attention_dropout: applied to attention weights.
+        positions: ``sinusoidal``, for any length; ``learned``; or ``none``, for attentions with relative positions.
         max_length: number of learned positions.
         scale_embedding: multiply embeddings by sqrt(embed_dim).
         activation: ``relu``, ``gelu``, ``gelu_tanh``, ``swish`` or ``identity``.
-        norm: ``layer``, or ``simplerms`` as in TransNormer's language model: norms without weights, one of them after
-            the embedding.
-        feed_forward: ``plain``, or ``glu`` with a third map, whose activation is the gate's.
-        residual: ``plain`` sums, or ``gtrxl``, gates (:class:`backbones.layers.gates.GRUGate`).
-        gate_bias: what the bias of the gates starts with; the larger, the nearer a layer starts to the identity.
-        reversible: layers of two streams, whose memory hardly grows with depth (:mod:`backbones.layers.reversible`).
-        depth: ``stacked`` layers, or ``universal``, one layer ``num_layers`` times (:mod:`backbones.layers.universal`).
-        halting: of weight_sharing universal, ``fixed`` steps, or ``act``, by token, ``num_layers`` at most.
-        ponder_weight: of halting act, what a step costs in the loss.
-        step_embedding: of weight_sharing universal, ``coordinates`` are vectors of place and step that are added before
-            each step, or ``none``, so that the positions are added once, as everywhere.
-        checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
+        norm: ``layer``, or ``simplerms`` as in TransNormer's language model: weightless norms, with an additional one
+            after the embedding.
+        feed_forward: ``plain``, or ``glu``, gated with a third linear layer.
+        residual: ``plain`` sums, or ``gtrxl`` gates (:class:`backbones.layers.gates.GRUGate`).
+        gate_bias: initial bias of the gates; the larger, the closer a layer starts to the identity.
+        reversible: use two-stream layers, whose activation memory barely grows with depth
+            (:mod:`backbones.layers.reversible`).
+        weight_sharing: ``stacked`` layers, or ``universal``, one layer applied ``num_layers`` times
+            (:mod:`backbones.layers.universal`).
+        halting: with weight_sharing universal, ``fixed`` steps, or ``act``: per token, at most ``num_layers``.
+        ponder_weight: with halting act, weight of the ponder cost in the loss.
+        step_embedding: with weight_sharing universal, ``coordinates`` adds position and step vectors before each step;
+            ``none`` adds positions once.
+        checkpoint_activations: recompute layers in the backward pass instead of storing their activations.
     """
 
     gives_losses = True
@@ -156,22 +158,23 @@ class GPT2(TokenDecoder):
         targets: Tensor | None = None,
         past: DecodeState | None = None,
     ) -> Tensor | tuple[Tensor, DecodeState]:
-        """Logits of the token after each; or how unlikely ``targets`` are, for which they never are in memory.
+        """Return the logits of each next token, or the losses of ``targets`` without materializing all logits.
 
-        With a ``past`` the attentions read the inputs that their layers had at the tokens before, as they were: no
-        gradient leads to them. Positions count from the first of ``tokens``.
+        With a ``past``, the attentions also read the stored inputs of their layers at earlier tokens, without gradient.
+        Positions count from the first of ``tokens``.
 
         Args:
             tokens: [B, N] ids.
-            padding_mask: [B, N], True = padding, wherever it stands; positions count real tokens only.
-            targets: ids of the tokens that follow, [B, N].
+            padding_mask: [B, N], True = padding, anywhere; positions count real tokens only.
+            targets: [B, N] ids of the next tokens.
             past: from :meth:`no_past`, or after earlier tokens.
 
         Returns:
-            [B, N, V], or with ``targets`` their negative log-likelihoods [B, N]; and the new past where one was given.
+            [B, N, V], or with ``targets`` their negative log-likelihoods [B, N]; and the new past if one was given.
 
         Raises:
-            ValueError: tokens or a mask that do not fit, a row without a token, more tokens than learned positions.
+            ValueError: tokens or mask have a wrong shape, a sequence has no token, or there are more tokens than
+                learned positions.
         """
         embedding = self.decoder_embedding
         check_tokens("tokens", tokens, padding_mask, vocab_size=embedding.vocab_size, max_length=self.max_target_length)
@@ -186,17 +189,17 @@ class GPT2(TokenDecoder):
         return found if past is None else (found, past)
 
     def _read_after(self, past: DecodeState, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, DecodeState]:
-        """The last layer's outputs, and the new past."""
+        """Return the last layer's outputs and the new past."""
         padding = x.new_zeros(x.shape[:2], dtype=torch.bool) if padding_mask is None else padding_mask
         hidden = torch.cat([absent(past), padding], dim=1)
         x, inputs = self.layer_stack.read_after(self.run_layer, self.decoder_layers, inputs_of(past), x, hidden)
         return x, after(past, inputs, hidden)
 
     def no_past(self, batch_size: int, num_tokens: int) -> DecodeState:
-        """What the layers remember before the first token, of ``num_tokens`` at most.
+        """Return an empty recurrent memory for at most ``num_tokens`` tokens.
 
         Raises:
-            ValueError: layers that are reversible, whose inputs are not kept, or repeated.
+            ValueError: the layers are reversible, so that their inputs are not stored, or repeated.
         """
         if not self.layer_stack.remembers:
             raise UserError(
@@ -206,7 +209,7 @@ class GPT2(TokenDecoder):
         return no_past(batch_size, len(self.decoder_layers), num_tokens, self.decoder_embedding.tokens.weight.detach())
 
     def forget(self, past: DecodeState, rows: Tensor) -> DecodeState:
-        """The same with nothing for ``rows``, bool [B]."""
+        """Clear the memory of ``rows``, bool [B]."""
         return forget(past, rows)
 
     def finish(self, x: Tensor) -> Tensor:
@@ -216,5 +219,5 @@ class GPT2(TokenDecoder):
         return F.linear(x, self.decoder_embedding.tokens.weight)
 
     def init_state(self, batch_size: int) -> DecodingState:
-        """The state before the first token of ``batch_size`` rows."""
+        """Return the decoding state before the first token of ``batch_size`` sequences."""
         return self.start_decoding(batch_size)

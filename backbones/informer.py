@@ -1,4 +1,4 @@
-"""Informer (Zhou et al. 2021): distilling encoder, generative decoder. Used for LSTF; slots NS, CS, NC."""
+"""Informer (Zhou et al. 2021): distilling encoder, generative decoder, used for LSTF. Attention layers: NS, CS, NC."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ NUM_TIME_FEATURES = 4  # hour of day, day of week, day of month, day of year
 
 @register_backbone("informer", paper="Zhou et al. 2021")
 class Informer(Backbone):
-    """Forecasts a series from its past: encoder over the past, decoder over known values and blanks.
+    """Forecast a series: encoder over the past, decoder over known values and placeholders.
 
-    The defaults are the ETT network of CAB (Table 14; 11,330,055 parameters with 7 channels); ECL and Weather
-    use 3 encoder and 2 decoder layers.
+    The defaults are CAB's network for ETT (Table 14; 11,330,055 parameters with 7 channels); ECL and Weather use 3
+    encoder and 2 decoder layers.
 
     Args:
-        slots: fills the attention slots: encoder self (NS), decoder self (CS), decoder cross (NC).
-        channels: series read and predicted together.
-        embed_dim, num_heads, ffn_dim, encoder_layers, decoder_layers, dropout: as usual.
-        normalization: ``none`` as published; ``window`` removes each window's own mean and deviation from the
-            input and puts them back on the output (reversible instance normalisation without parameters,
-            Kim et al. 2022), without which the level of a drifting series cannot be followed; ``seasonal``
-            forecasts, besides, only what repeating the last season leaves, and starts from that repetition.
-        season: steps of the season that ``seasonal`` repeats.
-        checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
+        make_attention: builds the attention layers: encoder self (NS), decoder self (CS), decoder cross (NC).
+        channels: number of series read and predicted jointly.
+        embed_dim, num_heads, ffn_dim, encoder_layers, decoder_layers, dropout: sizes and dropout of the stacks.
+        normalization: ``none`` as published; ``window`` subtracts each window's mean and divides by its standard
+            deviation, and reverts this on the output (reversible instance normalization without parameters, Kim et al.
+            2022), without which the level of a drifting series cannot be followed; ``seasonal`` additionally forecasts
+            the residual from a repetition of the last season.
+        season: period in steps of ``seasonal``.
+        checkpoint_activations: recompute layers in the backward pass instead of storing their activations.
     """
 
     def __init__(
@@ -83,19 +83,19 @@ class Informer(Backbone):
             nn.init.zeros_(self.projection.bias)
 
     def forward(self, past: Tensor, past_time: Tensor, known: Tensor, decoder_time: Tensor) -> Tensor:
-        """The forecast.
+        """Return the forecast.
 
         Args:
             past: [B, N, C] observed values.
             past_time: [B, N, 4] calendar features in [-0.5, 0.5].
             known: [B, K, C] the last known values, where the decoder starts.
-            decoder_time: [B, K + T, 4] calendar features of the known and of the T steps to forecast.
+            decoder_time: [B, K + T, 4] calendar features of the known steps and of the T steps to forecast.
 
         Returns:
             [B, T, C].
 
         Raises:
-            ValueError: shapes that do not fit.
+            ValueError: inconsistent shapes.
         """
         self._check(past, past_time, known, decoder_time)
         if self.normalization != "none":
@@ -139,7 +139,7 @@ class Informer(Backbone):
             )
 
     def encode(self, past: Tensor, past_time: Tensor) -> Tensor:
-        """[B, N, D] to [B, N / 2^(layers - 1), D]: every layer but the last halves the length."""
+        """Encode [B, N, D] as [B, N / 2^(layers - 1), D]: every layer but the last halves the length."""
         x = self.encoder_embedding(past, past_time)
         for index, layer in enumerate(self.encoder):
             x = self.run_layer(layer, x)
@@ -148,7 +148,7 @@ class Informer(Backbone):
         return self.encoder_norm(x)
 
     def decode(self, known: Tensor, decoder_time: Tensor, memory: Tensor) -> Tensor:
-        """[B, K + T, D] of the known values and the blanks after them."""
+        """Decode the known values and the placeholders after them, [B, K + T, D]."""
         x = self.decoder_embedding(known, decoder_time)
         for layer in self.decoder:
             x = self.run_layer(layer, x, None, memory)
@@ -156,7 +156,7 @@ class Informer(Backbone):
 
 
 class SeriesEmbedding(nn.Module):
-    """Value (circular convolution), position (fixed sinusoid) and calendar features, summed."""
+    """Sum of value (circular convolution), position (sinusoidal) and calendar embeddings."""
 
     def __init__(self, channels: int, embed_dim: int, dropout: float) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class SeriesEmbedding(nn.Module):
 
 
 def sinusoids(length: int, embed_dim: int, device: torch.device) -> Tensor:
-    """[length, embed_dim] positions, sine and cosine interleaved (Vaswani et al. 2017, section 3.5)."""
+    """Return sinusoidal positions [length, embed_dim], sine and cosine interleaved (Vaswani et al. 2017, 3.5)."""
     position = torch.arange(length, device=device, dtype=torch.float32).unsqueeze(1)
     frequency = torch.exp(
         torch.arange(0, embed_dim, 2, device=device, dtype=torch.float32) * (-math.log(10000.0) / embed_dim)
@@ -182,7 +182,7 @@ def sinusoids(length: int, embed_dim: int, device: torch.device) -> Tensor:
 
 
 class Distilling(nn.Module):
-    """Halve the length: circular convolution, batch normalisation, ELU, max pooling (Informer, Eq. 5)."""
+    """Halve the length: circular convolution, batch normalization, ELU, max pooling (Informer, Eq. 5)."""
 
     def __init__(self, embed_dim: int) -> None:
         super().__init__()

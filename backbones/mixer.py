@@ -1,6 +1,6 @@
-"""The small network of synthetic probes: attentions, one after the other, and little else. Used for probe; all slots.
+"""Small network for synthetic probes: attention layers and little else. Used for probe; all patterns.
 
-MAD (Poli et al. 2024) has a SwiGLU after every mixer, MQAR (Arora et al. 2024) nothing but mixers.
+MAD (Poli et al. 2024) has a SwiGLU after every mixer; MQAR (Arora et al. 2024) has mixers only.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from cab.backbone import AttentionFactory
 
 @register_backbone("mixer", paper="Poli et al. 2024")
 class Mixer(Backbone):
-    """Logits at each place of a sequence of symbols.
+    """Predict a symbol at each position of a sequence.
 
-    Every slot is of the pattern under test, so nothing else carries a symbol from one place to another (but for the
-    convolution, where it is asked for). In the cross patterns the queries are the sequence and the keys a source, whose
-    places are embedded and pass SwiGLUs of their own between the layers, but never see each other.
+    All attention layers have the tested pattern, and nothing else moves information between positions (except the
+    optional convolution). In the cross patterns the queries are the sequence and the keys a source, whose positions are
+    embedded and pass through SwiGLUs of their own between the layers without interacting.
 
-    The defaults are MAD's network: two layers of mixer and SwiGLU, layer norm before each and after the last, weights
-    of tables from N(0, 0.02^2), maps and biases as torch has them. MQAR's has ``ffn_dim=0, num_heads=1, tied=true,
+    The defaults are MAD's network: two layers of mixer and SwiGLU, pre-norm with a final layer norm, tables drawn from
+    N(0, 0.02^2), PyTorch's default initialization for linear layers. MQAR's has ``ffn_dim=0, num_heads=1, tied=true,
     positions="learned", embedding_dropout=0.1``.
 
     Args:
-        slots: fills the attention slots, one a layer, of the pattern that it tests.
-        vocab_size: symbols; number 0 means that there is none.
-        embed_dim, num_heads, num_layers: as usual.
-        ffn_dim: inner width of the SwiGLU; 0: mixers only.
+        make_attention: builds the attention layers, one per layer, in the tested pattern.
+        vocab_size: number of symbols; 0 is the empty symbol.
+        embed_dim, num_heads, num_layers: sizes of the stack.
+        ffn_dim: inner width of the SwiGLU; 0 for mixers only.
         positions: ``none``, ``learned`` or ``sinusoidal``.
         max_length: number of learned positions.
-        convolution: kernel of a causal depthwise convolution in front of the first mixer, of what is read and of the
-            source; 0: none. Both protocols have been run with one, and with it two neighbours are joined without any
+        convolution: kernel size of a causal depthwise convolution before the first mixer, on the sequence and on the
+            source; 0 for none. Both protocols have been used with one; it joins neighboring positions without
             attention.
-        tied: one table for input and output.
-        init_std: of the tables.
-        embedding_dropout: of the embedded symbols.
-        attention_dropout: of attention weights.
-        unpacked: symbols that :meth:`unpack` reads from one place; 0: it is not called.
+        tied: share the input and output tables.
+        init_std: standard deviation of the tables.
+        embedding_dropout: applied to the embedded symbols.
+        attention_dropout: applied to attention weights.
+        unpacked: number of symbols that :meth:`unpack` reads from one position; 0 if it is not used.
     """
 
     all_layers_use_tested_pattern = True
@@ -96,23 +96,23 @@ class Mixer(Backbone):
 
     @property
     def pattern(self) -> Pattern:
-        """Of every slot."""
+        """Return the pattern of all attention layers."""
         return self._pattern
 
     def forward(self, symbols: Tensor, source: Tensor | None = None) -> Tensor:
-        """Logits [B, N, V] at each place.
+        """Return the logits [B, N, V] at each position.
 
         Args:
-            symbols: [B, N, S] ids; the vectors of the S symbols of a place are added.
+            symbols: [B, N, S] ids; the vectors of the S symbols of a position are summed.
             source: [B, M, S] ids, in the cross patterns.
 
         Raises:
-            ValueError: a source in a self pattern or none in a cross pattern, or more places than learned positions.
+            ValueError: a source in a self pattern or none in a cross pattern, or more positions than learned ones.
         """
         return self.output(self.final_norm(self._mixed(symbols, source)))
 
     def unpack(self, symbols: Tensor, source: Tensor | None = None) -> Tensor:
-        """Logits [B, n, V] of n symbols, all of them read from the vector of the last place."""
+        """Return the logits [B, n, V] of n symbols, all read from the vector of the last position."""
         if self.unpacking is None:
             raise UserError("build the network with backbone.unpacked, the number of symbols in one place")
         return self.output(self.final_norm(self.unpacking(self._mixed(symbols, source)[:, -1])))
@@ -150,7 +150,7 @@ def _positions(kind: str, max_length: int, embed_dim: int, std: float) -> Learne
 
 
 class MixerLayer(nn.Module):
-    """An attention, then a SwiGLU where there is one, each a residual branch behind a layer norm."""
+    """Attention and an optional SwiGLU, both pre-norm residual branches."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class MixerLayer(nn.Module):
             )
 
     def forward(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """[B, N, D] to [B, N, D], and ``memory`` [B, M, D] of the cross patterns as the next layer reads it."""
+        """Map [B, N, D] to [B, N, D]; also return ``memory`` [B, M, D] for the next layer in the cross patterns."""
         if memory is None:
             return self.feed_forward(x + self.attention(self.attention_norm(x))), None
         read = self.source_norm(memory)
@@ -202,7 +202,7 @@ class Branch(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """W3 (silu(W1 x) * W2 x), maps without biases (Shazeer 2020)."""
+    """W3 (silu(W1 x) * W2 x), linear layers without biases (Shazeer 2020)."""
 
     def __init__(self, embed_dim: int, ffn_dim: int) -> None:
         super().__init__()
@@ -215,7 +215,7 @@ class SwiGLU(nn.Module):
 
 
 class ShortConvolution(nn.Module):
-    """Each feature by itself over the last ``kernel`` places."""
+    """Depthwise convolution over the last ``kernel`` positions."""
 
     def __init__(self, embed_dim: int, kernel: int) -> None:
         super().__init__()
@@ -223,12 +223,12 @@ class ShortConvolution(nn.Module):
         self.kernel = kernel
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, N, D] to [B, N, D]."""
+        """Map [B, N, D] to [B, N, D]."""
         return self.maps(F.pad(x.transpose(1, 2), (self.kernel - 1, 0))).transpose(1, 2)
 
 
 class Unpacking(nn.Module):
-    """MAD's decoder of compression: one vector and the number of a place say what stood there."""
+    """MAD's decoder for compression: predict each symbol from one vector and a position index."""
 
     def __init__(self, embed_dim: int, count: int) -> None:
         super().__init__()
@@ -244,6 +244,6 @@ class Unpacking(nn.Module):
         )
 
     def forward(self, packed: Tensor) -> Tensor:
-        """[B, D] to [B, count, D]."""
+        """Map [B, D] to [B, count, D]."""
         places = torch.arange(self.count, device=packed.device).unsqueeze(0)
         return self.maps(packed.unsqueeze(1) + self.positions(places))

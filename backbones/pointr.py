@@ -1,4 +1,4 @@
-"""PoinTr (Yu et al. 2021): the missing part of a point cloud from its proxies; slots NS and NC."""
+"""PoinTr (Yu et al. 2021): completes a point cloud from its proxies. Attention layers: NS and NC."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from cab.backbone import AttentionFactory
 
 
 class PoinTrOutput(NamedTuple):
-    """``coarse``: the predicted centres [B, Q, 3] and as many input points, one of them again where there are fewer.
-    ``fine``: all predicted points [B, Q * points_per_query, 3] and all input points.
+    """Predicted points.
+
+    Attributes:
+        coarse: the predicted centers [B, Q, 3] and as many input points, with repetition if there are fewer.
+        fine: all predicted points [B, Q * points_per_query, 3] and all input points.
     """
 
     coarse: Tensor
@@ -27,23 +30,23 @@ class PoinTrOutput(NamedTuple):
 
 @register_backbone("pointr", paper="Yu et al. 2021")
 class PoinTr(Backbone):
-    """A complete point cloud from a partial one.
+    """Complete a partial point cloud.
 
-    The defaults are CAB's network: 52,830,054 parameters with vanilla attention, whose maps have no biases there.
-    Its count implies width 384, 6 + 8 layers and 3,584 queries where Table 14 prints other numbers, and Table 1's
-    1,536 proxies. All blocks own a branch over nearest neighbours; the first of each stack uses it.
+    The defaults are CAB's network: 52,830,054 parameters with vanilla attention without biases. The parameter count
+    implies width 384, 6 + 8 layers and 3,584 queries where Table 14 prints other numbers, and Table 1's 1,536 proxies.
+    All blocks own a nearest-neighbor branch; only the first of each stack uses it.
 
     Args:
-        slots: fills the attention slots: encoder self and decoder self (NS), decoder cross (NC).
-        embed_dim, num_heads, encoder_layers, decoder_layers: as usual.
-        mlp_ratio: width of the feed-forward map, as a multiple.
-        first_samples, num_proxies: points kept by the two samplings of the front end.
-        num_queries: points predicted first; each is unfolded into ``points_per_query``, a square number.
-        num_neighbours, num_proxy_neighbours: of the blocks, and of the front end.
-        num_global: width of the vector that stands for the whole shape.
-        init_std: of the truncated normal that the weights of blocks and centres are drawn from, the attentions' too,
-            with biases of zero, as published; null leaves all weights to their modules, which suits narrow networks.
-        checkpoint_activations: recompute blocks in the backward pass instead of keeping their activations.
+        make_attention: builds the attention layers: encoder self and decoder self (NS), decoder cross (NC).
+        embed_dim, num_heads, encoder_layers, decoder_layers: sizes of the stacks.
+        mlp_ratio: width of the feed-forward layer as a multiple of ``embed_dim``.
+        first_samples, num_proxies: points retained by the two samplings of the front end.
+        num_queries: predicted centers; each is unfolded into ``points_per_query`` points, a square number.
+        num_neighbours, num_proxy_neighbours: neighbors in the blocks and in the front end.
+        num_global: width of the global shape vector.
+        init_std: standard deviation of the truncated normal initialization of blocks and centers, attentions included,
+            with zero biases, as published; null uses each module's own initialization, which suits narrow networks.
+        checkpoint_activations: recompute blocks in the backward pass instead of storing their activations.
     """
 
     def __init__(
@@ -98,13 +101,15 @@ class PoinTr(Backbone):
             self._initialise(init_std)
 
     def _initialise(self, std: float) -> None:
-        """The public network's rule for its transformer: maps of points by Xavier, all other ones narrow and without
-        bias. What unfolds the queries keeps torch's first weights.
+        """Initialize the transformer as in the public network.
+
+        Point-wise layers are Xavier uniform, all others truncated normal with zero biases; layers that unfold the
+        queries retain PyTorch's default.
         """
         of_points: list[nn.Module] = [self.proxies.input, self.position, self.input, self.shape, self.query]
         for part in of_points:
             for module in part.modules():
-                if isinstance(module, nn.Linear):  # a convolution of width 1 there
+                if isinstance(module, nn.Linear):  # a convolution of width 1 in the public code
                     nn.init.xavier_normal_(module.weight)
         for part in self.encoder, self.coarse, self.decoder:
             for module in part.modules():
@@ -119,8 +124,7 @@ class PoinTr(Backbone):
         """Complete ``partial`` [B, P, 3].
 
         Raises:
-            ValueError: shapes that do not fit, fewer points than the first sampling keeps, points that are no
-                numbers.
+            ValueError: a wrong shape, fewer points than the first sampling retains, or NaN or infinite points.
         """
         self._check(partial)
         order = farthest_points(partial, max(self.first_samples, self.num_queries))
@@ -142,7 +146,7 @@ class PoinTr(Backbone):
         return PoinTrOutput(torch.cat([coarse, kept], dim=1), torch.cat([fine, partial], dim=1))
 
     def _unfold(self, q: Tensor, coarse: Tensor) -> Tensor:
-        """Each query [B, Q, D] becomes a patch of points around its centre: [B, Q * points_per_query, 3]."""
+        """Unfold each query [B, Q, D] to a patch of points around its center: [B, Q * points_per_query, 3]."""
         shape = self.fine_shape(q).amax(dim=1, keepdim=True).expand(-1, self.num_queries, -1)
         x = self.reduce(torch.cat([shape, q, coarse], dim=-1))
         return (self.fold(x) + coarse.unsqueeze(2)).flatten(1, 2)
@@ -156,11 +160,11 @@ class PoinTr(Backbone):
                 "points, or build the backbone with fewer samples"
             )
         if partial.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(partial.isfinite().all()):
-            raise UserError(f"partial {list(partial.shape)} has points that are no numbers")
+            raise UserError(f"partial {list(partial.shape)} has NaN or infinite points: remove them")
 
 
 class Pointwise(nn.Module):
-    """Two maps of each point, with batch norm and leaky ReLU between them."""
+    """Two linear layers per point, with batch norm and leaky ReLU between them."""
 
     def __init__(self, channels_in: int, hidden: int, channels: int) -> None:
         super().__init__()
@@ -174,7 +178,7 @@ class Pointwise(nn.Module):
 
 
 class Neighbourhood(nn.Module):
-    """Joins what attention found with the nearest neighbours' features (Yu et al., section 3.3, Fig. 3)."""
+    """Combine the attention output with nearest-neighbor features (Yu et al., section 3.3, Fig. 3)."""
 
     def __init__(self, embed_dim: int) -> None:
         super().__init__()
@@ -182,7 +186,7 @@ class Neighbourhood(nn.Module):
         self.merge = nn.Linear(2 * embed_dim, embed_dim)
 
     def forward(self, attended: Tensor, x: Tensor, neighbours: Tensor | None, centre: Tensor) -> Tensor:
-        """``attended`` itself where there are no ``neighbours`` [B, M, k] of ``centre`` among ``x``."""
+        """Return ``attended`` unchanged if there are no ``neighbours`` [B, M, k] of ``centre`` in ``x``."""
         if neighbours is None:
             return attended
         edges = F.leaky_relu(self.edges(edge_features(x, neighbours, centre)), 0.2).amax(dim=2)
@@ -190,7 +194,7 @@ class Neighbourhood(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Self attention (NS) with a neighbourhood, and feed-forward; layer norm before each branch."""
+    """Self attention (NS) with a neighborhood branch, and feed-forward layer; pre-norm."""
 
     def __init__(
         self,
@@ -217,7 +221,7 @@ class EncoderBlock(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """Self attention (NS), cross attention (NC), both with a neighbourhood, and feed-forward."""
+    """Self attention (NS) and cross attention (NC), both with a neighborhood branch, and feed-forward layer."""
 
     def __init__(
         self,
@@ -252,7 +256,7 @@ class DecoderBlock(nn.Module):
 
 
 class Folding(nn.Module):
-    """A grid folded twice into a patch of points (Yang et al. 2018): [B, Q, D] to [B, Q, side^2, 3]."""
+    """Fold a grid twice into a patch of points (Yang et al. 2018): [B, Q, D] to [B, Q, side^2, 3]."""
 
     grid: Tensor
 
@@ -273,7 +277,7 @@ class Folding(nn.Module):
 
 
 class FoldingMaps(nn.Module):
-    """Three maps with batch norm and ReLU between them, down to coordinates."""
+    """Three linear layers with batch norm and ReLU between them; the output is coordinates."""
 
     def __init__(self, channels_in: int, hidden: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Weights of public releases, by the names and shapes that they were published with, into our backbones.
+"""Import of released weights, with their published names and shapes, into the backbones.
 
-The attentions in the slots receive the released projections. What the release does not have, as the landmarks of an
-attention that was not in it, keeps its values, and is named in the answer.
+The attention layers receive the released projections. Parameters without a counterpart in the release, such as an
+attention's landmarks, are left unchanged, and their names are returned.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ HUGGINGFACE_GPT2 = (
     (r"h\.(\d+)\.mlp\.c_fc\.", r"decoder_layers.\1.feed_forward.expand."),
     (r"h\.(\d+)\.mlp\.c_proj\.", r"decoder_layers.\1.feed_forward.reduce."),
     (r"ln_f\.", "final_norm."),
-    (r"h\.\d+\.attn\.(?:masked_)?bias", ""),  # the causal mask, which old releases stored
-    (r"lm_head\.weight", ""),  # the embedding table again
+    (r"h\.\d+\.attn\.(?:masked_)?bias", ""),  # the causal mask stored by old releases
+    (r"lm_head\.weight", ""),  # a copy of the embedding table
 )
 
 FAIRSEQ_LAYER = (
@@ -39,7 +39,7 @@ FAIRSEQ_LAYER = (
     (r"(layers\.\d+)\.final_layer_norm\.", r"\1.feed_forward_residual.norm."),
 )
 FAIRSEQ_OFFSET = 2
-"""Rows of fairseq's tables of learned positions before the first position."""
+"""Unused rows at the start of fairseq's learned position tables."""
 
 FAIRSEQ_GPT2 = (
     (r"embed_tokens\.weight", "decoder_embedding.tokens.weight"),
@@ -80,28 +80,28 @@ HUGGINGFACE_ROBERTA = (
 
 
 def load_huggingface_gpt2(backbone: GPT2, weights: Mapping[str, Tensor]) -> list[str]:
-    """Give ``backbone`` the weights of a GPT-2 in the layout of Hugging Face's ``GPT2LMHeadModel``.
+    """Load a GPT-2 in the layout of Hugging Face's ``GPT2LMHeadModel`` into ``backbone``.
 
-    Same logits for a backbone built with ``positions="learned", scale_embedding=False, activation="gelu_tanh"`` and
-    the release's sizes, with ``vanilla`` in its slots.
+    Logits agree if the backbone was built with ``positions="learned", scale_embedding=False, activation="gelu_tanh"``,
+    the release's sizes, and ``vanilla`` attention.
 
     Returns:
-        Names of the parameters that the release does not have: those an attention adds.
+        Names of the parameters that are not in the release.
 
     Raises:
-        ValueError: a name or shape that does not fit the backbone, or a weight that is missing.
+        ValueError: an unknown name, a wrong shape, or a missing weight.
     """
     renamed = rename(weights, HUGGINGFACE_GPT2, prefix=r"(?:transformer\.)?")
     maps = re.compile(r"self_attention\.\w+\.weight|feed_forward\.\w+\.weight")
-    # Its maps are stored as [inputs, outputs].
+    # Linear weights are stored as [inputs, outputs].
     return _load(backbone, {name: w.t() if maps.search(name) else w for name, w in renamed.items()})
 
 
 def load_fairseq_gpt2(backbone: GPT2, weights: Mapping[str, Tensor]) -> list[str]:
-    """Give ``backbone`` the weights of a fairseq language model (``transformer_lm_gpt`` with a shared table).
+    """Load a fairseq language model (``transformer_lm_gpt`` with tied embeddings) into ``backbone``.
 
     ``weights`` is the entry ``model`` of a checkpoint. The backbone needs the release's sizes; fairseq's scaled
-    embeddings and sinusoidal positions are its defaults.
+    embeddings and sinusoidal positions are the defaults.
 
     Returns, Raises: as :func:`load_huggingface_gpt2`.
     """
@@ -113,10 +113,9 @@ def load_fairseq_gpt2(backbone: GPT2, weights: Mapping[str, Tensor]) -> list[str
 
 
 def load_fairseq_roberta(backbone: RoBERTa, weights: Mapping[str, Tensor]) -> list[str]:
-    """Give ``backbone`` the weights of a RoBERTa in fairseq's layout, old (``in_proj_weight``) or new.
+    """Load a RoBERTa in fairseq's layout, old (``in_proj_weight``) or new, into ``backbone``.
 
-    ``weights`` is the entry ``model`` of a checkpoint. RoBERTa-base has a ``max_length`` of 512: its table's 514 rows
-    are two more, as ours.
+    ``weights`` is the entry ``model`` of a checkpoint. RoBERTa-base has ``max_length`` 512; its table has 514 rows.
 
     Returns, Raises: as :func:`load_huggingface_gpt2`.
     """
@@ -125,9 +124,9 @@ def load_fairseq_roberta(backbone: RoBERTa, weights: Mapping[str, Tensor]) -> li
 
 
 def load_huggingface_roberta(backbone: RoBERTa, weights: Mapping[str, Tensor]) -> list[str]:
-    """Give ``backbone`` the weights of a RoBERTa in the layout of Hugging Face's ``RobertaForMaskedLM``.
+    """Load a RoBERTa in the layout of Hugging Face's ``RobertaForMaskedLM`` into ``backbone``.
 
-    Its one token type is added to every position.
+    The single token type embedding is added to every position.
 
     Returns, Raises: as :func:`load_huggingface_gpt2`.
     """
@@ -142,7 +141,7 @@ def load_huggingface_roberta(backbone: RoBERTa, weights: Mapping[str, Tensor]) -
 
 
 def rename(weights: Mapping[str, Tensor], rules: Iterable[tuple[str, str]], *, prefix: str = "") -> dict[str, Tensor]:
-    """The weights under other names; a rule without a new name drops what it matches."""
+    """Rename weights by regular expressions; an empty new name drops the match."""
     renamed = {}
     compiled = [(re.compile(f"{prefix}(?:{old})"), new) for old, new in rules]
     for name, weight in weights.items():
@@ -175,7 +174,7 @@ def _load(backbone: Backbone, weights: Mapping[str, Tensor]) -> list[str]:
 
 
 def _split_projections(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Query, key and value maps in one matrix [3 D, D], or bias [3 D], as three."""
+    """Split the joint query, key and value projection [3 D, D], or bias [3 D], into three."""
     split = {}
     for name, weight in weights.items():
         if ".qkv." in name:

@@ -1,7 +1,4 @@
-"""RoBERTa-base (Liu et al. 2019) as fairseq builds it: a masked language model. Used for MLM; slots NS.
-
-:class:`RoBERTaEncoder` is what it shares with the classifier that is fine-tuned from it.
-"""
+"""RoBERTa-base (Liu et al. 2019) as in fairseq: a masked language model, used for MLM. Attention layers: NS."""
 
 from __future__ import annotations
 
@@ -22,9 +19,9 @@ BERT_STD = 0.02
 
 
 class RoBERTaEncoder(Backbone):
-    """Vectors of the tokens of a row, each of which sees all of them: tables and layers, without a head.
+    """Embeddings and bidirectional layers without a head, shared by :class:`RoBERTa` and the classifier.
 
-    The options are :class:`RoBERTa`'s.
+    The arguments are those of :class:`RoBERTa`.
     """
 
     def __init__(
@@ -78,9 +75,9 @@ class RoBERTaEncoder(Backbone):
         self.layers = stack(self.layer_stack.count(num_layers), layer)
 
     def encode(self, tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """Vectors [B, N, D] of tokens [B, N]; without a decoder after funnel blocks, [B, P, D] of pooled ones.
+        """Encode tokens [B, N] as [B, N, D]; after funnel blocks without a decoder, as pooled vectors [B, P, D].
 
-        :meth:`RoBERTa.forward` says what is refused.
+        See :meth:`RoBERTa.forward` for the errors.
         """
         embedding = self.embedding
         check_tokens(
@@ -96,32 +93,32 @@ class RoBERTaEncoder(Backbone):
 
 @register_backbone("roberta", paper="Liu et al. 2019")
 class RoBERTa(RoBERTaEncoder):
-    """Logits of the token at each place, from the tokens on both sides.
+    """Predict the token at each position from both sides.
 
     The defaults are CAB's network (Table 14, 124,535,177 parameters): the LM dictionary and ``<mask>``, 2,048
-    positions. Layer norm after the embedding and after each branch; an output map of its own before the shared
-    table. Weights start as BERT's.
+    positions. It has a layer norm after the embedding and post-norm layers, and a linear layer before the tied output
+    table. The initialization is BERT's.
 
     The released RoBERTa-base (:func:`backbones.pretrained.load_fairseq_roberta`) has ``vocab_size=50265,
     max_length=512``.
 
     Args:
-        slots: fills the attention slots, one a layer: NS, or NC in a layer that pools.
-        vocab_size: tokens of the dictionary, the mask included.
-        max_length: number of learned positions. The table has two rows more, as in fairseq.
-        embed_dim, num_heads, ffn_dim, num_layers: as usual.
-        dropout: of embeddings and branches.
-        attention_dropout: of attention weights.
-        activation: of the feed-forward maps, as in GPT-2.
-        norm: ``layer``, or ``simplerms`` as in TransNormer's network: the layers' norms without weights.
-        feed_forward: ``plain``, or ``glu`` with a third map, whose activation is the gate's.
-        init_std: the weights of tables and of all linear maps, the attentions' too, are drawn from N(0, 0.02^2), as in
-            fairseq, and biases are zero. That suits its width: a network of width 64 does not learn to look anything
-            up from it. A number is used in place of 0.02, outside the attentions alone; 1/8 suits width 64.
-        funnel_blocks: the layers of each block, as [4,4,4] of 12, between which the sequence is halved
-            (:mod:`backbones.layers.funnel`); not given, it never is.
-        funnel_decoder_layers: of funnel blocks, how many layers come after them, at full length again.
-        checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
+        make_attention: builds the attention layers, one per layer: NS, or NC in a pooling layer.
+        vocab_size: size of the dictionary, including the mask.
+        max_length: number of learned positions. The table has two more rows, as in fairseq.
+        embed_dim, num_heads, ffn_dim, num_layers: sizes of the stack.
+        dropout: applied to embeddings and branch outputs.
+        attention_dropout: applied to attention weights.
+        activation: of the feed-forward layers, as in GPT-2.
+        norm: ``layer``, or ``simplerms`` as in TransNormer: the layers' norms without weights.
+        feed_forward: ``plain``, or ``glu``, gated with a third linear layer.
+        init_std: by default, tables and all linear layers, attentions included, are drawn from N(0, 0.02^2), as in
+            fairseq, with zero biases. This is too small for narrow networks: at width 64 they do not learn retrieval. A
+            number replaces 0.02, outside the attentions only; 1/8 suits width 64.
+        funnel_blocks: layers per block, such as [4,4,4] of 12, between which the sequence is halved
+            (:mod:`backbones.layers.funnel`); by default it is not.
+        funnel_decoder_layers: number of full-length layers after the funnel blocks.
+        checkpoint_activations: recompute layers in the backward pass instead of storing their activations.
     """
 
     gives_losses = True
@@ -176,20 +173,21 @@ class RoBERTa(RoBERTaEncoder):
         selected: Tensor | None = None,
         targets: Tensor | None = None,
     ) -> Tensor:
-        """Logits of the token at each place, or at ``selected`` places only, which saves most of their memory; or how
-        unlikely ``targets`` are, for which they never are in memory.
+        """Return the token logits, or the losses of ``targets`` without materializing all logits.
 
         Args:
             tokens: [B, N] ids.
-            padding_mask: [B, N], True = padding, wherever it stands; positions count real tokens only.
-            selected: [K] places, as numbers in the flattened tokens: ``mask.flatten().nonzero().squeeze(1)``.
-            targets: ids of the tokens that stand there, [B, N] or [K].
+            padding_mask: [B, N], True = padding, anywhere; positions count real tokens only.
+            selected: [K] indices into the flattened tokens, ``mask.flatten().nonzero().squeeze(1)``; only these logits
+                are computed, which saves memory.
+            targets: [B, N] or [K] ids of the tokens to predict.
 
         Returns:
             [B, N, V], or [K, V] with ``selected``; with ``targets`` their negative log-likelihoods.
 
         Raises:
-            ValueError: tokens or a mask that do not fit, a row without a token, more tokens than positions.
+            ValueError: tokens or mask have a wrong shape, a sequence has no token, or there are more tokens than
+                positions.
         """
         x = self.encode(tokens, padding_mask)
         if selected is not None:
@@ -200,7 +198,7 @@ class RoBERTa(RoBERTaEncoder):
 
 
 def initialise_as_bert(network: nn.Module, std: float | None) -> None:
-    """Tables and linear maps from N(0, 0.02^2), biases zero; with ``std`` from N(0, std^2) outside the attentions."""
+    """Draw tables and linear weights from N(0, 0.02^2), or outside the attentions from N(0, std^2); zero the biases."""
     attentions = [] if std is None else [module for module in network.modules() if isinstance(module, Attention)]
     left_alone = {module for attention in attentions for module in attention.modules()}
     for module in network.modules():

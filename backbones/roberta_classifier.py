@@ -1,4 +1,4 @@
-"""RoBERTa-base with a head that says of which class a row is, as fairseq fine-tunes it. Used for GLUE; slots NS."""
+"""RoBERTa-base with a classification head, as fairseq fine-tunes it, used for GLUE. Attention layers: NS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cab.backbone import AttentionFactory
 
 
 class ClassifierHead(nn.Module):
-    """Dropout, a map, tanh, dropout, a map to the classes: fairseq's ``RobertaClassificationHead``."""
+    """Dropout, linear, tanh, dropout, linear: fairseq's ``RobertaClassificationHead``."""
 
     def __init__(self, embed_dim: int, num_classes: int, dropout: float) -> None:
         super().__init__()
@@ -22,23 +22,23 @@ class ClassifierHead(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Vectors [B, D] to logits [B, C]."""
+        """Map vectors [B, D] to logits [B, C]."""
         return self.out(self.dropout(torch.tanh(self.dense(self.dropout(x)))))
 
 
 @register_backbone("roberta_classifier", paper="Liu et al. 2019")
 class RoBERTaClassifier(RoBERTaEncoder):
-    """Logits of the classes of a row of tokens, from the vector of its first token.
+    """Classify a token sequence from the vector of its first token.
 
-    Tables and layers are those of :class:`backbones.roberta.RoBERTa`, whose weights :meth:`take_pretrained` takes; the
-    map back to tokens is not there.
+    Embeddings and layers are those of :class:`backbones.roberta.RoBERTa`, from which :meth:`take_pretrained` copies
+    them; there is no language model head.
 
     Args:
-        slots, vocab_size, max_length, embed_dim, num_heads, ffn_dim, num_layers, dropout, attention_dropout,
-            activation, norm, feed_forward, init_std, checkpoint_activations: as of ``roberta``.
-        funnel_blocks: as of ``roberta``; without a decoder, which is for vectors of all tokens (Dai et al. 2020).
-        num_classes: how many logits; 1 for a number.
-        head_dropout: in the head, 0 as fairseq's pooler.
+        make_attention, vocab_size, max_length, embed_dim, num_heads, ffn_dim, num_layers, dropout, attention_dropout,
+        activation, norm, feed_forward, init_std, checkpoint_activations: as for ``roberta``.
+        funnel_blocks: as for ``roberta``; without a decoder, since only the first vector is read (Dai et al. 2020).
+        num_classes: number of logits; 1 for regression.
+        head_dropout: dropout in the head, 0 as in fairseq's pooler.
     """
 
     def __init__(
@@ -83,23 +83,23 @@ class RoBERTaClassifier(RoBERTaEncoder):
         initialise_as_bert(self, init_std)
 
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Logits [B, C] of rows of tokens [B, N], padded at their ends.
+        """Return the logits [B, C] of right-padded token sequences [B, N].
 
         Raises:
-            ValueError: as of ``roberta``.
+            ValueError: as for ``roberta``.
         """
         return self.classifier(self.encode(tokens, padding_mask)[:, 0])
 
     def take_pretrained(self, weights: Mapping[str, Tensor]) -> None:
-        """Take tables and layers from the state dict of a ``roberta``; the head stays as it was drawn.
+        """Load embeddings and layers from the state dict of a ``roberta``; the head is left unchanged.
 
         Raises:
-            ValueError: one is missing there, or of another size.
+            ValueError: a weight is missing or has a wrong shape.
         """
         shared = {name: own for name, own in self.state_dict().items() if not name.startswith("classifier.")}
         for name, own in shared.items():
             found = weights[name].shape if name in weights else None
             if found != own.shape:
-                told = "not there" if found is None else f"of {list(found)}"
-                raise UserError(f"{name} is {told}, and this network needs {list(own.shape)}")
+                problem = "missing" if found is None else f"of {list(found)}"
+                raise UserError(f"{name} is {problem}, but this network needs {list(own.shape)}")
         self.load_state_dict({name: weights[name] for name in shared}, strict=False)

@@ -1,4 +1,4 @@
-"""SR3 (Saharia et al. 2021): the U-Net that removes noise from an image beside its low-resolution form; slots NS."""
+"""SR3 (Saharia et al. 2021): a U-Net that denoises an image given its low-resolution version. Attention layers: NS."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from cab.backbone import AttentionFactory
 
 @register_backbone("sr3", paper="Saharia et al. 2021")
 class SR3(Backbone):
-    """The noise in an image, given its low-resolution form and the noise level.
+    """Predict the noise in an image, given its low-resolution version and the noise level.
 
-    The defaults are CAB's network, the public implementation at 16 to 128 pixels with attention at four
-    resolutions: 99,550,467 parameters. (Vanilla was run without attention at 128, though its printed count has it.)
+    The defaults are CAB's network, the public implementation for 16 to 128 pixels with attention at four resolutions:
+    99,550,467 parameters. (The published vanilla run had no attention at 128, although its parameter count includes
+    it.)
 
     Args:
-        slots: fills the attention slots (NS), one head over the pixels as tokens.
-        image_size: pixels of a side.
+        make_attention: builds the attention layers (NS), one head over the pixels as tokens.
+        image_size: image side in pixels.
         base_channels: channels at full resolution.
-        channel_multipliers: channels at each resolution, as multiples; each is half the one before.
+        channel_multipliers: channels per resolution, as multiples; each resolution is half the previous one.
         attention_resolutions: sides in pixels at which attention follows every residual block. The middle of the
-            network has one whatever they are.
-        num_blocks: residual blocks of a resolution on the way down; one more on the way up.
-        dropout: inside residual blocks.
-        norm_groups: of group norms; divides every number of channels.
-        checkpoint_activations: recompute blocks in the backward pass instead of keeping their activations.
+            network always has attention.
+        num_blocks: residual blocks per resolution on the way down; one more on the way up.
+        dropout: applied inside residual blocks.
+        norm_groups: groups of the group norms; must divide every number of channels.
+        checkpoint_activations: recompute blocks in the backward pass instead of storing their activations.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class SR3(Backbone):
         self._initialise()
 
     def _initialise(self) -> None:
-        """Orthogonal weights and zero biases, those of the attentions too, as in the public implementation."""
+        """Set orthogonal weights and zero biases, attentions included, as in the public implementation."""
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
                 if not module.weight.is_meta:
@@ -104,17 +105,17 @@ class SR3(Backbone):
                     nn.init.zeros_(module.bias)
 
     def forward(self, image: Tensor, noise_level: Tensor) -> Tensor:
-        """The noise.
+        """Return the noise.
 
         Args:
-            image: [B, 6, H, W], the upsampled low-resolution image and the noisy one, in [-1, 1] and noise.
-            noise_level: [B], sqrt(alpha-bar): 1 is an image without noise.
+            image: [B, 6, H, W], the upsampled low-resolution image in [-1, 1] and the noisy image.
+            noise_level: [B], sqrt(alpha-bar); 1 means no noise.
 
         Returns:
             [B, 3, H, W].
 
         Raises:
-            ValueError: shapes that do not fit.
+            ValueError: inconsistent shapes.
         """
         size = self.image_size
         if image.dim() != 4 or tuple(image.shape[1:]) != (6, size, size) or len(image) < 1:
@@ -140,7 +141,7 @@ class SR3(Backbone):
 
 
 class NoiseLevel(nn.Module):
-    """Sines and cosines of sqrt(alpha-bar), and two maps with Swish between them: [B] to [B, D]."""
+    """Sines and cosines of sqrt(alpha-bar), then linear, Swish, linear: [B] to [B, D]."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -170,7 +171,7 @@ class Activated(nn.Module):
 
 
 class Block(nn.Module):
-    """A residual block that knows the noise level, and attention over its pixels where there is a slot."""
+    """Residual block conditioned on the noise level, with optional attention over its pixels."""
 
     def __init__(
         self,
@@ -201,7 +202,7 @@ class Block(nn.Module):
 
 
 class Upsample(nn.Module):
-    """Twice the side: nearest neighbour, then a convolution."""
+    """Upsample by 2: nearest neighbor, then a convolution."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Transformer (Vaswani et al. 2017) as ParaGen builds it for Sum: encoder and decoder; slots NS, CS, CC."""
+"""Transformer (Vaswani et al. 2017) as in ParaGen: encoder and decoder, used for Sum. Attention layers: NS, CS, CC."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from cab.backbone import AttentionFactory
 
 @register_backbone("transformer", paper="Vaswani et al. 2017")
 class Transformer(TokenDecoder):
-    """Logits of the next target token from the source and the target tokens up to this one.
+    """Predict the next target token from the source and the target tokens so far.
 
-    The defaults are CAB's network (Table 14): layer norm after each branch and none at the end, GELU, learned
-    positions, embeddings times sqrt(embed_dim), and three tables of their own for source, target and output. It has
-    123,704,832 parameters, the count that the printed 123.70 M rounds to; the released configuration also has layer
-    norms after the two embeddings (``embed_layer_norm``), 2,048 parameters more. Attention dropout is not set in
-    that configuration, so the run had none; Table 4 prints 0.1.
+    The defaults are CAB's network (Table 14): post-norm without final norms, GELU, learned positions, embeddings times
+    sqrt(embed_dim), and separate tables for source, target and output. It has 123,704,832 parameters, which rounds to
+    the printed 123.70 M; the released configuration also has layer norms after the two embeddings
+    (``embed_layer_norm``), 2,048 parameters more. That configuration does not set attention dropout, so the published
+    run had none; Table 4 prints 0.1.
 
-    All tables are drawn from N(0, 1 / embed_dim), the feed-forward maps Xavier uniform; attentions initialise
-    themselves.
+    All tables are drawn from N(0, 1 / embed_dim), feed-forward layers are Xavier uniform, and attentions use their own
+    initialization.
 
     Args:
-        slots: fills the attention slots: encoder self (NS), decoder self (CS), decoder cross (CC).
-        vocab_size: tokens of the dictionary.
+        make_attention: builds the attention layers: encoder self (NS), decoder self (CS), decoder cross (CC).
+        vocab_size: size of the dictionary.
         max_source_length, max_target_length: numbers of learned positions.
-        embed_dim, num_heads, ffn_dim, encoder_layers, decoder_layers: as usual.
-        dropout: of embeddings and branches.
-        attention_dropout: of attention weights.
+        embed_dim, num_heads, ffn_dim, encoder_layers, decoder_layers: sizes of the stacks.
+        dropout: applied to embeddings and branch outputs.
+        attention_dropout: applied to attention weights.
         embed_layer_norm: layer norms after the embeddings.
         share_embeddings: one table for source, target and output.
-        checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
+        checkpoint_activations: recompute layers in the backward pass instead of storing their activations.
     """
 
     def __init__(
@@ -100,19 +100,20 @@ class Transformer(TokenDecoder):
         source_padding_mask: Tensor | None = None,
         target_padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """Logits of the target token after each.
+        """Return the logits of the token after each target token.
 
         Args:
             source: [B, M] ids.
-            target: [B, N] ids, the first one the token that starts every target.
-            source_padding_mask, target_padding_mask: [B, M] and [B, N], True = padding, wherever it stands;
-                positions count real tokens only.
+            target: [B, N] ids, beginning with the token that starts every target.
+            source_padding_mask, target_padding_mask: [B, M] and [B, N], True = padding, anywhere; positions count real
+            tokens only.
 
         Returns:
             [B, N, V].
 
         Raises:
-            ValueError: tokens or masks that do not fit, a row without a token, more tokens than positions.
+            ValueError: tokens or masks have a wrong shape, a sequence has no token, or there are more tokens than
+                positions.
         """
         memory = self.encode(source, source_padding_mask)
         embedding = self.decoder_embedding
@@ -125,7 +126,7 @@ class Transformer(TokenDecoder):
         return self.predict(x)
 
     def encode(self, source: Tensor, source_padding_mask: Tensor | None = None) -> Tensor:
-        """What the decoder reads of the source: [B, M] ids to [B, M, D]."""
+        """Encode source ids [B, M] as the decoder's memory [B, M, D]."""
         embedding = self.encoder_embedding
         check_tokens(
             "source",
@@ -143,6 +144,6 @@ class Transformer(TokenDecoder):
         return F.linear(x, self.output.weight)
 
     def init_state(self, source: Tensor, source_padding_mask: Tensor | None = None) -> DecodingState:
-        """The state before the first target token: the source is encoded and projected here, once."""
+        """Return the state before the first target token; the source is encoded and projected here, once."""
         memory = self.encode(source, source_padding_mask)
         return self.start_decoding(len(source), memory, source_padding_mask)

@@ -1,4 +1,4 @@
-"""Transformer-TTS (Li et al. 2019) as fairseq builds it: mel frames from phonemes, step by step; slots NS, CS, CC."""
+"""Transformer-TTS (Li et al. 2019) as in fairseq: autoregressive mel frames from phonemes. Attention: NS, CS, CC."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from cab.backbone_protocols import SpokenSteps
 class TransformerTTS(Decoder):
     """Encoder over phonemes, decoder over groups of frames, postnet.
 
-    The defaults are CAB's network: 54,402,819 parameters. Its counts imply 4 heads (fairseq's default) where
-    Table 14 prints 8. Layer norm before each branch and at the end of both stacks, ReLU.
+    The defaults are CAB's network: 54,402,819 parameters. The parameter count implies 4 heads (fairseq's default) where
+    Table 14 prints 8. It is pre-norm with a final norm in both stacks, and ReLU.
 
     Args:
-        slots: fills the attention slots: encoder self (NS), decoder self (CS), decoder cross (CC).
-        num_tokens: size of the phoneme set; 80 is what the published counts imply.
-        num_mels, frames_per_step: bins of a frame, and frames that the decoder makes in one step.
-        embed_dim, num_heads, ffn_dim, encoder_layers, decoder_layers: as usual.
-        dropout: of embeddings, branches and inside the feed-forward maps.
-        attention_dropout: of attention weights.
+        make_attention: builds the attention layers: encoder self (NS), decoder self (CS), decoder cross (CC).
+        num_tokens: size of the phoneme set; the published parameter count implies 80.
+        num_mels, frames_per_step: mel bins per frame, and frames per decoder step.
+        embed_dim, num_heads, ffn_dim, encoder_layers, decoder_layers: sizes of the stacks.
+        dropout: applied to embeddings, branch outputs and inside the feed-forward layers.
+        attention_dropout: applied to attention weights.
         prenet_dim: width of the decoder's prenet.
-        prenet_dropout: of the prenet, on in evaluation as well.
-        postnet_dim, postnet_kernel_size: width of the postnet, and decoder steps that each of its convolutions reads.
-        encoder_convs: convolutions before the encoder.
-        scale_embedding: multiply embedded phonemes by sqrt(embed_dim), to the size of the sinusoids; where there
-            are ``encoder_convs``, their batch norms do so.
-        checkpoint_activations: recompute layers in the backward pass instead of keeping their activations.
+        prenet_dropout: dropout of the prenet, active in evaluation as well.
+        postnet_dim, postnet_kernel_size: width of the postnet, and kernel size in decoder steps.
+        encoder_convs: number of convolutions before the encoder.
+        scale_embedding: multiply embedded phonemes by sqrt(embed_dim); with ``encoder_convs``, their batch norms set
+            the scale.
+        checkpoint_activations: recompute layers in the backward pass instead of storing their activations.
     """
 
     def __init__(
@@ -107,16 +107,16 @@ class TransformerTTS(Decoder):
         frames: Tensor,
         frame_padding: Tensor | None = None,
     ) -> SpokenSteps:
-        """Predicts each group of frames from the tokens and the groups before it.
+        """Predict each group of frames from the tokens and the preceding groups.
 
         Args:
             tokens: [B, T] ids.
             padding_mask: [B, T], True = padding.
-            frames: [B, S, r * bins] the true groups of frames; the decoder sees them one step later.
+            frames: [B, S, r * bins] target groups of frames; the decoder sees them shifted by one step.
             frame_padding: [B, S], True = padding, on either side.
 
         Raises:
-            ValueError: tokens, frames or masks that do not fit, a row without a token or a frame.
+            ValueError: tokens, frames or masks have a wrong shape, or a sequence has no token or no frame.
         """
         memory = self.encode(tokens, padding_mask)
         self._check_frames(len(tokens), frames, frame_padding)
@@ -140,7 +140,7 @@ class TransformerTTS(Decoder):
         check_padding("frame_padding", frame_padding, frames)
 
     def encode(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """What the decoder reads of the phonemes: [B, T] ids to [B, T, D]."""
+        """Encode phoneme ids [B, T] as the decoder's memory [B, T, D]."""
         check_tokens("tokens", tokens, padding_mask, vocab_size=self.num_tokens, max_length=None)
         x = self.embedding_scale * self.embedding(tokens)
         for conv in self.encoder_convs:
@@ -152,12 +152,12 @@ class TransformerTTS(Decoder):
         return self.encoder_norm(x)
 
     def init_state(self, tokens: Tensor, padding_mask: Tensor | None = None) -> DecodingState:
-        """The state before the first step: the phonemes are encoded and projected here, once."""
+        """Return the state before the first step; the phonemes are encoded and projected here, once."""
         memory = self.encode(tokens, padding_mask)
         return self.start_layers(len(tokens), memory, memory, padding_mask)
 
     def step(self, frames: Tensor, state: DecodingState) -> tuple[Tensor, Tensor, DecodingState]:
-        """The next group of frames [B, r * bins] and its stop logit [B], from the group before it, zeros at first."""
+        """Return the next group of frames [B, r * bins] and its stop logit [B], given the previous group."""
         expected = (len(state.lengths), self.num_mels * self.frames_per_step)
         if frames.shape != expected:
             raise UserError(f"step reads one group of frames a row, {list(expected)}, got {list(frames.shape)}")
@@ -176,19 +176,19 @@ class TransformerTTS(Decoder):
         threshold: float = 0.5,
         beginning: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Frames of the phonemes; a row ends with the first step whose stop probability exceeds ``threshold``.
+        """Generate frames; a sequence ends with the first step whose stop probability exceeds ``threshold``.
 
         Args:
             tokens, padding_mask: as in :meth:`encode`.
-            max_steps: most groups of frames, those of the beginning among them.
-            threshold: stop probability that ends a row.
-            beginning: [B, S0, r * bins] groups of frames that are heard as said, before the first of its own.
+            max_steps: maximum number of groups of frames, including the prompt.
+            threshold: stop probability that ends a sequence.
+            beginning: [B, S0, r * bins] prompt: groups of frames that precede the generated ones.
 
         Returns:
-            Frames [B, S * r, bins], zeros after a row's end, and the number of frames of each row [B].
+            Frames [B, S * r, bins], zero after the end, and the number of frames per sequence [B].
 
         Raises:
-            ValueError: tokens, a mask or a beginning that do not fit, no step, a threshold that is no probability.
+            ValueError: tokens, mask or prompt have a wrong shape, no steps, or a threshold outside [0, 1].
         """
         if max_steps < 1 or not 0.0 <= threshold <= 1.0:
             raise UserError(
@@ -200,7 +200,7 @@ class TransformerTTS(Decoder):
         output = previous.new_zeros(batch_size, max_steps, width)
         given = 0 if beginning is None else self._check_beginning(batch_size, beginning, max_steps)
         num_steps = torch.full((batch_size,), max_steps, device=tokens.device)
-        rows = torch.arange(batch_size, device=tokens.device)  # those that have not ended; the others are let go
+        rows = torch.arange(batch_size, device=tokens.device)  # unfinished sequences; finished ones are dropped
         for step in range(max_steps):
             previous, stop, state = self.step(previous, state)
             if beginning is not None and step < given:
@@ -227,10 +227,9 @@ class TransformerTTS(Decoder):
 
 
 class Prenet(nn.Module):
-    """Two maps with ReLU and a dropout that is always on, and a third to the decoder's width.
+    """Linear and ReLU twice with dropout that is always active, then a linear layer to the decoder's width.
 
-    The dropout, 0.5 as published, is what makes an autoregressive decoder listen to the text (Shen et al. 2018, section
-    2.2).
+    The dropout, 0.5 as published, makes the autoregressive decoder attend to the text (Shen et al. 2018, section 2.2).
     """
 
     def __init__(self, width: int, hidden: int, embed_dim: int, dropout: float) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "Attention": "cab.attention",
+    "AttentionFactory": "cab.backbone",
     "Backbone": "cab.backbone",
     "Batches": "cab.task",
     "LayerPosition": "cab.attention",
@@ -34,7 +35,6 @@ _EXPORTS = {
     "PaddingMasks": "cab.padding",
     "ParamGroupOverride": "cab.training",
     "Pattern": "cab.patterns",
-    "AttentionFactory": "cab.backbone",
     "DecodeState": "cab.attention",
     "Task": "cab.task",
     "UnsupportedError": "cab.errors",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NotRequired, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +24,7 @@ DecodeState = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class LayerPosition:
-    """Position of an attention among the attention layers of its kind in a network: number ``index`` of
-    ``num_layers``.
-    """
+    """Position of an attention among the layers of its kind: number ``index`` of ``num_layers``."""
 
     index: int
     num_layers: int
@@ -42,6 +40,15 @@ class SoftmaxLimit:
 
     options: tuple[Mapping[str, Any], ...]
     tolerance: float = 1e-5
+
+
+class CommonArguments(TypedDict):
+    """The constructor arguments that all attentions share, for ``**common: Unpack[CommonArguments]``."""
+
+    pattern: Pattern | str
+    embed_dim: int
+    num_heads: int
+    dropout: NotRequired[float]
 
 
 class Attention(TrainableModule):

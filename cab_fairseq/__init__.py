@@ -11,7 +11,7 @@ import torch
 
 from cab_fairseq import models, schedule
 
-# fairseq keeps a RoBERTa's arguments in its checkpoints as a Namespace, and reads them with torch's safe loader.
+# fairseq stores a RoBERTa's arguments in its checkpoints as a Namespace, and reads them with torch's safe loader.
 torch.serialization.add_safe_globals([argparse.Namespace])
 
 __all__ = ["models", "schedule"]

@@ -1,9 +1,9 @@
-"""Weights to a checkpoint that every fairseq program opens.
+"""Write weights to a checkpoint that every fairseq program can load.
 
     .venv-fairseq/bin/python -m cab_fairseq.checkpoint WEIGHTS OUT DATA --user-dir cab_fairseq --arch cab_gpt2 ...
 
-WEIGHTS is a state dict in fairseq's names (:mod:`backbones.fairseq_weights`), saved by torch; what follows OUT is what
-`fairseq-train` would be given.
+WEIGHTS is a state dict with fairseq's names (:mod:`backbones.fairseq_weights`), saved by torch; the arguments after OUT
+are those of `fairseq-train`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairseq.trainer import Trainer
 
 
 def write_checkpoint(weights: Path, out: Path, arguments: Sequence[str]) -> None:
-    """Build the network that the arguments describe, give it the weights, and save it before its first step."""
+    """Build the network that the arguments describe, load the weights, and save it before its first step."""
     parsed = options.parse_args_and_arch(options.get_training_parser(), input_args=list(arguments))
     config = convert_namespace_to_omegaconf(parsed)
     task = tasks.setup_task(config.task)
@@ -31,7 +31,9 @@ def write_checkpoint(weights: Path, out: Path, arguments: Sequence[str]) -> None
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="cab_fairseq.checkpoint", description="weights to a fairseq checkpoint")
+    parser = argparse.ArgumentParser(
+        prog="cab_fairseq.checkpoint", description="convert weights to a fairseq checkpoint"
+    )
     parser.add_argument("weights", type=Path)
     parser.add_argument("out", type=Path)
     known, rest = parser.parse_known_args()

@@ -1,7 +1,7 @@
-"""fairseq's own language model and RoBERTa with an attention of ours in every layer.
+"""fairseq's language model and RoBERTa with one of CAB's attentions in every layer.
 
-``--arch cab_gpt2`` and ``--arch cab_roberta_base`` are the networks of CAB's LM and MLM; every other argument of
-``transformer_lm_gpt`` and ``roberta_base`` works as it does there.
+``--arch cab_gpt2`` and ``--arch cab_roberta_base`` are the networks of CAB's LM and MLM; all other arguments of
+``transformer_lm_gpt`` and ``roberta_base`` are supported.
 """
 
 # No `from __future__ import annotations`: fairseq reads the types of the configuration's fields.
@@ -29,19 +29,21 @@ from cab.training import recompute
 from cab_fairseq.slots import FairseqAttention
 from cab_fairseq.training import keep_training_contract
 
-ATTENTION_HELP = "one of CAB's attentions, your own included; `cab list attentions` names them"
+ATTENTION_HELP = "one of CAB's attentions, or your own; `cab list attentions` lists them"
 OPTIONS_HELP = "options of the attention, separated by spaces: 'window_size=16 extent=per_side'"
 
 
 @dataclass
 class LanguageModelConfig(TransformerLanguageModelConfig):
+    """Configuration of :class:`LanguageModel`: fairseq's fields and the attention."""
+
     attention: str = field(default="vanilla", metadata={"help": ATTENTION_HELP})
     attention_options: str = field(default="", metadata={"help": OPTIONS_HELP})
 
 
 @register_model("cab_lm", dataclass=LanguageModelConfig)
 class LanguageModel(TransformerLanguageModel):
-    """fairseq's causal language model; slots CS."""
+    """Causal language model of fairseq. Attention layers: CS."""
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> "LanguageModel":
@@ -53,14 +55,18 @@ class LanguageModel(TransformerLanguageModel):
 
 @register_model("cab_mlm")
 class MaskedLanguageModel(RobertaModel):
-    """fairseq's RoBERTa; slots NS."""
+    """RoBERTa of fairseq. Attention layers: NS."""
 
     @staticmethod
     def add_args(parser: argparse.ArgumentParser) -> None:
         RobertaModel.add_args(parser)
         parser.add_argument("--attention", default="vanilla", metavar="NAME", help=ATTENTION_HELP)
         parser.add_argument("--attention-options", default="", metavar="OPTIONS", help=OPTIONS_HELP)
-        parser.add_argument("--checkpoint-activations", action="store_true", help="form activations anew: less memory")
+        parser.add_argument(
+            "--checkpoint-activations",
+            action="store_true",
+            help="recompute activations in the backward pass to save memory",
+        )
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> "MaskedLanguageModel":
@@ -71,14 +77,14 @@ class MaskedLanguageModel(RobertaModel):
 
 
 def fill_slots(layers: Iterable[Any], pattern: Pattern, args: Any) -> None:
-    """Put the attention that ``args`` names in the place of fairseq's, layer by layer.
+    """Replace fairseq's attention in each layer with the one that ``args`` names.
 
     Raises:
-        ValueError: an attention, pattern or option that there is not.
+        ValueError: an unknown attention, pattern or option.
     """
     layers, options = list(layers), parse_options(args.attention_options)
     if safe_getattr(args, "offload_activations", False):
-        raise UserError("CAB's attentions have no --offload-activations; use --checkpoint-activations")
+        raise UserError("CAB's attentions do not support --offload-activations; use --checkpoint-activations")
     for index, layer in enumerate(layers):
         attention = build_attention(
             args.attention,
@@ -92,7 +98,7 @@ def fill_slots(layers: Iterable[Any], pattern: Pattern, args: Any) -> None:
         layer.self_attn = FairseqAttention(attention)
         if safe_getattr(
             args, "checkpoint_activations", False
-        ):  # fairseq's own would gather losses and statistics twice
+        ):  # fairseq's wrapper would collect losses and statistics twice
             layer.forward = functools.partial(_recomputed, unwrap_checkpoint(layer).forward)
 
 
@@ -101,7 +107,7 @@ def _recomputed(forward: Callable[..., Any], *arguments: Any, **more: Any) -> An
 
 
 def parse_options(text: str) -> dict[str, Any]:
-    """``"num_landmarks=64 causal=true"`` as a mapping, values as in YAML."""
+    """Parse ``"num_landmarks=64 causal=true"`` as a mapping with YAML values."""
     words = text.split()
     for word in words:
         if "=" not in word:
@@ -113,7 +119,7 @@ def parse_options(text: str) -> dict[str, Any]:
 
 @register_model_architecture("cab_lm", "cab_gpt2")
 def cab_gpt2(args: Any) -> None:
-    """GPT-2 of 12 layers of width 768, input and output table shared (CAB, Table 14)."""
+    """Set the defaults of GPT-2: 12 layers of width 768, tied embeddings (CAB, Table 14)."""
     args.share_decoder_input_output_embed = True
     args.dropout = safe_getattr(args, "dropout", 0.0)
     transformer_lm_gpt(args)
@@ -121,4 +127,5 @@ def cab_gpt2(args: Any) -> None:
 
 @register_model_architecture("cab_mlm", "cab_roberta_base")
 def cab_roberta_base(args: Any) -> None:
+    """Set the defaults of RoBERTa-base (CAB, Table 14)."""
     roberta_base_architecture(args)

@@ -1,4 +1,4 @@
-"""An attention of ours where fairseq expects its ``MultiheadAttention``."""
+"""Adapter from CAB's attentions to fairseq's ``MultiheadAttention``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cab import Attention
 from cab.attention import DecodeState, reorder_state
 
 BUFFER = "attn_state"
-"""fairseq's name for what an attention remembers of the tokens it has read."""
+"""fairseq's name for the decoding state of an attention."""
 
 
 class FairseqAttention(FairseqIncrementalState, nn.Module):
-    """Self attention in fairseq's layout: time first, masks of the keys, decoding through an incremental state.
+    """Self attention in fairseq's layout: time first, key masks, decoding with an incremental state.
 
-    Its weights have the names that fairseq's own attention gives them (``self_attn.q_proj.weight``), so a checkpoint
-    of one opens in the other where the parameters are the same, as ``vanilla``'s are.
+    Parameters have the names of fairseq's own attention (``self_attn.q_proj.weight``), so checkpoints are
+    interchangeable if the parameters agree, as for ``vanilla``.
     """
 
     get_incremental_state: Callable[..., DecodeState | None]
@@ -43,18 +43,18 @@ class FairseqAttention(FairseqIncrementalState, nn.Module):
         need_weights: bool = False,  # noqa: ARG002
         attn_mask: Tensor | None = None,
     ) -> tuple[Tensor, None]:
-        """[N, B, D] to [N, B, D] and no weights.
+        """Map [N, B, D] to [N, B, D], without attention weights.
 
-        With an ``incremental_state``, ``query`` is what comes after the tokens that the state has seen.
-        ``attn_mask`` is fairseq's causal mask: a causal attention hides the future by itself.
+        With an ``incremental_state``, ``query`` contains the tokens after those in the state. ``attn_mask`` is
+        fairseq's causal mask, which a causal attention applies itself.
 
         Raises:
-            ValueError: keys that are not the queries, or a mask that a noncausal attention cannot keep.
+            ValueError: keys differ from the queries, or a noncausal attention receives a mask.
         """
         if key is not query or value is not query:
-            raise ValueError("CAB's attentions fill self attention slots: --cross-self-attention is not supported")
+            raise ValueError("CAB's attentions support self attention only: remove --cross-self-attention")
         if attn_mask is not None and not self.attention.pattern.is_causal:
-            raise ValueError(f"pattern {self.attention.pattern} has no attention mask")
+            raise ValueError(f"an attention with pattern {self.attention.pattern} does not support an attention mask")
         x = query.transpose(0, 1)
         mask = None if key_padding_mask is None else key_padding_mask.bool()
         if incremental_state is None:
@@ -69,7 +69,7 @@ class FairseqAttention(FairseqIncrementalState, nn.Module):
         return output.transpose(0, 1), None
 
     def reorder_incremental_state(self, incremental_state: dict[str, DecodeState], new_order: Tensor) -> None:
-        """Keep the rows ``new_order``: called by fairseq's beam search."""
+        """Select the rows ``new_order``; called by fairseq's beam search."""
         state = self._get_input_buffer(incremental_state)
         if state is not None:
             self._set_input_buffer(incremental_state, reorder_state(state, new_order))

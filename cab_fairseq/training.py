@@ -1,7 +1,7 @@
-"""What :mod:`cab.training` asks of a training loop, in fairseq's: auxiliary losses, buffers that learn, own rates.
+"""The contract of :mod:`cab.training` in fairseq: auxiliary losses, buffer updates, parameter groups.
 
-A network of ours puts it into the task that builds it, so it needs no argument of `fairseq-train`, and works with every
-criterion and every optimiser that has one group of parameters.
+CAB's networks install it in the task that builds them. It needs no argument of `fairseq-train` and works with every
+criterion and every optimizer with a single parameter group.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from cab.training import after_optimizer_step, auxiliary_loss, parameter_groups
 
 
 def keep_training_contract(task: Any) -> None:
-    """Let the forward passes and the updates that fairseq makes through ``task`` be whole steps of training."""
+    """Extend the forward passes and updates that fairseq makes through ``task`` to complete training steps."""
     task.train_step = functools.partial(_train_step, task)
     task.optimizer_step = functools.partial(_optimizer_step, task)
 
 
 def _train_step(task: Any, sample: Any, model: nn.Module, criterion: nn.Module, *rest: Any, **more: Any) -> Any:
-    """Forward and backward, with ``loss + auxiliary loss``: fairseq divides sums by ``sample_size``, in the end."""
+    """Run forward and backward with ``loss + auxiliary loss``; fairseq later divides sums by ``sample_size``."""
 
     def add_auxiliary_loss(_criterion: nn.Module, _inputs: Any, output: Any) -> Any:
         loss, sample_size, logged = output
@@ -35,7 +35,7 @@ def _train_step(task: Any, sample: Any, model: nn.Module, criterion: nn.Module, 
         metrics.log_scalar("auxiliary_loss", auxiliary.detach())
         return loss + auxiliary * sample_size, sample_size, logged
 
-    auxiliary_loss(model)  # of a pass that ran out of memory: fairseq leaves its batch out
+    auxiliary_loss(model)  # from a pass that ran out of memory, whose batch fairseq skips
     with criterion.register_forward_hook(add_auxiliary_loss):
         return type(task).train_step(task, sample, model, criterion, *rest, **more)
 
@@ -48,7 +48,7 @@ def _optimizer_step(task: Any, optimizer: Any, model: nn.Module, update_num: int
 
 @contextlib.contextmanager
 def _own_rates(optimizer: Any, model: nn.Module) -> Iterator[None]:
-    """Parameters in groups by their rules, for one update: the schedule and the checkpoints know a single group."""
+    """Split parameters into groups for one update; the schedule and the checkpoints see a single group."""
     config, inner = optimizer.optimizer_config, optimizer.optimizer
     own = parameter_groups(model, learning_rate=config["lr"], weight_decay=config.get("weight_decay", 0.0))
     if len(own) == 1:
@@ -57,8 +57,9 @@ def _own_rates(optimizer: Any, model: nn.Module) -> Iterator[None]:
     whole = inner.param_groups
     if len(whole) > 1 or {*whole[0]["params"]} != {x for group in own for x in group["params"] if x.requires_grad}:
         raise UserError(
-            "an attention with learning rates of its own needs an optimiser of the network's own parameters in one "
-            "group: no --optimizer composite, and --amp or --memory-efficient-fp16 instead of --fp16"
+            "an attention with its own learning rates needs an optimizer of the network's parameters "
+            "in one group: no --optimizer composite, and --amp or --memory-efficient-fp16 instead "
+            "of --fp16"
         )
     [group] = whole
     inner.param_groups = [
@@ -73,6 +74,6 @@ def _own_rates(optimizer: Any, model: nn.Module) -> Iterator[None]:
     try:
         yield
         counted = {name: value for name, value in inner.param_groups[0].items() if name not in own[0]}
-        group.update(counted)  # fused optimisers count their steps there
+        group.update(counted)  # fused optimizers store their step counts there
     finally:
         inner.param_groups = whole

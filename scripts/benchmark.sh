@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The whole benchmark, or one pattern of it, into results/own-PRESET. Finished cells are skipped.
+# Run the whole benchmark, or one pattern, with results in results/own-PRESET. Finished cells are skipped.
 #   scripts/benchmark.sh paper CS --dry-run                             # what it would run, and its GPU hours
 #   scripts/benchmark.sh paper CS cluster=slurm cluster.partition=gpu   # the cells as arrays of Slurm jobs
-#   scripts/benchmark.sh mini all dataset=synthetic cluster=local       # a worker a GPU of this machine
-# What follows the pattern is given to `cab run`: task=lm, attention=vanilla,abc, seed=1,2,3, --retry failed, ...
+#   scripts/benchmark.sh mini all dataset=synthetic cluster=local       # one worker per GPU of this machine
+# Arguments after the pattern are passed to `cab run`: task=lm, attention=vanilla,abc, seed=1,2,3, --retry failed, ...
 set -euo pipefail
 usage="usage: scripts/benchmark.sh paper|mini|smoke NS|CS|NC|CC|all [KEY=VALUE ...]"
 preset=${1:?$usage}

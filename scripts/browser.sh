@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Chromium and its driver, for the tests of the leaderboard's page: installed where apt-get is there and may be used.
-# Where not, nothing happens: the tests that need them are left out and named.
+# Install Chromium and its driver, for the tests of the leaderboard page, if apt-get is available and permitted.
+# Otherwise do nothing: the tests that need them are skipped and listed.
 set -euo pipefail
 command -v chromium >/dev/null && command -v chromedriver >/dev/null && exit 0
 root=
@@ -11,5 +11,5 @@ fi
 command -v apt-get >/dev/null || exit 0
 echo "installing chromium and chromium-driver for the tests of the leaderboard's page ..." >&2
 if ! log=$($root apt-get update -qq 2>&1 && $root apt-get install -y -qq chromium chromium-driver 2>&1); then
-    echo "that failed: ${log##*$'\n'}" >&2
+    echo "installation failed: ${log##*$'\n'}" >&2
 fi

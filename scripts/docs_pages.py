@@ -46,6 +46,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for other, its_page in PAGES.items():
             text = text.replace(f"]({other})", f"]({its_page})")
         files.append(File.generated(config, page, content=text))
+    for row in rows_of("list", "attentions", "--csv"):
+        name = row["attention"]
+        text = output("show", name, "--markdown")
+        files.append(File.generated(config, f"reference/attentions/{name}.md", content=text))
     notebook = Path(config.docs_dir) / NOTEBOOK
     if notebook.exists():
         files.append(File.generated(config, str(NOTEBOOK.with_suffix(".md")), content=notebook_page(notebook)))
@@ -95,7 +99,7 @@ def _escaped(text: str) -> str:
 
 
 def commands() -> str:
-    """Every command and subcommand with its help text."""
+    """Return every command and subcommand with its help text."""
     parts = []
     for name in re.findall(r"^  ([a-z-]+)  ", output("--help"), re.MULTILINE):
         own = output(name, "--help")
@@ -112,7 +116,7 @@ def _block(text: str) -> str:
 
 
 def options(*words: str) -> dict[str, list[tuple[str, str, str]]]:
-    """Name, default and description of every option in `cab run WORDS --help`, by section ("" for the first ones)."""
+    """Return name, default and description of each option in `cab run WORDS --help`, by section ("" for the first)."""
     found: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
     section = ""
     for line in output("run", *words, "--help").splitlines():
@@ -128,23 +132,23 @@ def _option_table(found: Iterable[tuple[str, str, str]]) -> str:
 
 
 def run_options() -> str:
-    """The keys of a run outside of the groups."""
+    """Return the keys of a run outside groups."""
     return _option_table(option for option in options()[""] if not option[0].startswith("trainer."))
 
 
 def trainer_options() -> str:
-    """The keys of the training loop."""
+    """Return the keys of the training loop."""
     return _option_table(option for option in options()[""] if option[0].startswith("trainer."))
 
 
 def cluster_options() -> str:
-    """The keys of each launcher."""
+    """Return the keys of each launcher."""
     parts = [f"### {section}\n\n{_option_table(found)}" for section, found in options().items() if section]
     return "\n\n".join(parts)
 
 
 def group_options(group: str) -> str:
-    """The options of every task or backbone."""
+    """Return the options of every task or backbone."""
     names = list(dict.fromkeys(row[group] for row in rows_of("list", f"{group}s", "--csv")))
     found = options(f"{group}={','.join(names)}")
     parts = []
@@ -155,7 +159,7 @@ def group_options(group: str) -> str:
 
 
 def attentions() -> str:
-    """One row per registered attention."""
+    """Return one row per registered attention."""
     rows = rows_of("list", "attentions", "--csv")
     found = options(f"attention={','.join(row['attention'] for row in rows)}")
     lines = []
@@ -163,25 +167,26 @@ def attentions() -> str:
         own = found.get(f"attention={row['attention']}", [])
         shown = "<br>".join(f"`{name.partition('.')[2]}={value}`" for name, value, _ in own)
         state = row["state"].replace(",", " ")
-        lines.append((f"`{row['attention']}`", row["patterns"], row["complexity"], state, row["paper"], shown))
+        name = f"[`{row['attention']}`](attentions/{row['attention']}.md)"
+        lines.append((name, row["patterns"], row["complexity"], state, row["paper"], shown))
     return table(("Name", "Patterns", "Time", "Decoding state", "Source", "Options and defaults"), lines)
 
 
 def backbones() -> str:
-    """One row per registered backbone."""
+    """Return one row per registered backbone."""
     rows = rows_of("list", "backbones", "--csv")
     return table(("Backbone", "Patterns", "Source"), ((f"`{r['backbone']}`", r["patterns"], r["paper"]) for r in rows))
 
 
 def tasks() -> str:
-    """One row per task and backbone."""
+    """Return one row per task and backbone."""
     rows = rows_of("list", "tasks", "--csv")
     lines = ((f"`{r['task']}`", f"`{r['backbone']}`", r["patterns"], r["datasets"], r["paper"]) for r in rows)
     return table(("Task", "Backbone", "Patterns", "Data sets", "Source"), lines)
 
 
 def checks() -> str:
-    """The checks of `cab verify`, one table per group."""
+    """Return the checks of `cab verify`, one table per group."""
     groups: dict[str, list[tuple[str, str]]] = {}
     name = ""
     for line in output("verify", "--list-checks").splitlines():
@@ -195,11 +200,11 @@ def checks() -> str:
 
 
 SIGNS = {"verified": "yes", "built": "(yes)", "unsound as published": "repaired", "": "-"}
-"""How a verdict on a claim is shown in the table; the others are shown as they are."""
+"""How a verdict on a claim is shown in the table; other verdicts are shown unchanged."""
 
 
 def taxonomy() -> str:
-    """The paper's Table 13 compared with what is verified, and the remarks on it."""
+    """Return the paper's Table 13 compared with the verification results, with remarks."""
     models: dict[str, list[dict[str, str]]] = {}
     for row in rows_of(*TAXONOMY):
         models.setdefault(row["model"], []).append(row)
@@ -224,7 +229,7 @@ def _sign(verdict: str) -> str:
 
 
 def api(*names: str) -> str:
-    """mkdocstrings directives for names that `cab` exports, wherever they are defined."""
+    """Return mkdocstrings directives for names that `cab` exports, wherever they are defined."""
     parts = []
     for name in names:
         module = cab._EXPORTS[name]
@@ -264,6 +269,6 @@ def notebook_page(path: Path) -> str:
 
 
 def _plain(result: nbformat.NotebookNode) -> str:
-    """Return the text form of an output that is not a picture."""
+    """Return the text form of an output that is not an image."""
     data = result.get("data", {})
     return "" if "image/png" in data else data.get("text/plain", "") + "\n"

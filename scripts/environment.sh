@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# The environment of `make setup`, in .venv: built where it is missing or older than what it is made of, else nothing.
-# PYTHON chooses the interpreter. pip's own settings (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS) hold: where they offer a
-# CPU build of torch beside a CUDA build, pip prefers it.
+# Build the environment of `make setup` in .venv if it is missing or outdated.
+# PYTHON chooses the interpreter. pip's settings (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS) apply: if they offer a CPU
+# build of torch in addition to a CUDA build, pip prefers it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python="${PYTHON:-python3}"
 version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || version=none
 case $version in
-    none) echo "no Python called $python: name one, as in: make setup PYTHON=python3.11" >&2; exit 1 ;;
-    2.* | 3.? | 3.10) echo "$python is Python $version, 3.11 or newer is needed: make setup PYTHON=python3.11" >&2; exit 1 ;;
+    none) echo "$python not found; choose an interpreter: make setup PYTHON=python3.11" >&2; exit 1 ;;
+    2.* | 3.? | 3.10) echo "$python is Python $version; 3.11 or newer is required: make setup PYTHON=python3.11" >&2; exit 1 ;;
 esac
 
-# All that the environment is made of: another interpreter or another pin builds it again.
+# Everything that determines the environment: a different interpreter or pin rebuilds it.
 wanted=$({ "$python" -VV; cat pyproject.toml constraints.txt "$0"; } | sha256sum | cut -c1-16)
 [ "$(cat .venv/ready 2>/dev/null)" = "$wanted" ] && exit 0
 
 case $version in
     3.11 | 3.12 | 3.13) ;;
-    *) echo "Python $version is not tested, 3.11 to 3.13 are" >&2 ;;
+    *) echo "Python $version is not tested (tested: 3.11 to 3.13)" >&2 ;;
 esac
 say() { echo "[$SECONDS s] $*" >&2; }
 install() { .venv/bin/python -m pip install -qq --disable-pip-version-check --no-compile -c constraints.txt "$@"; }

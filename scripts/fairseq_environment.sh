@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The environment of engine=fairseq, in .venv-fairseq: fairseq and its packages are built once for each set of pins,
-# in the cache, and any number of checkouts lie over them, each with its own code and plug-ins.
+# Build the environment of engine=fairseq in .venv-fairseq. fairseq and its packages are built once per set of pins, in
+# the cache, and shared by all checkouts, each with its own code and plug-ins.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python="${PYTHON:-python3}"
@@ -11,7 +11,7 @@ mkdir -p "$packages" 2>/dev/null || packages="${TMPDIR:-/tmp}/cab-$(id -u)/fairs
 mkdir -p "$packages"
 exec 9>"$packages.lock" && flock 9
 if [ ! -e "$packages/complete" ]; then
-    echo "building fairseq in $packages: minutes, once" >&2
+    echo "building fairseq in $packages (once; takes minutes)" >&2
     "$python" -m venv --clear "$packages"
     install() { "$packages/bin/pip" install -qq --disable-pip-version-check -c constraints-fairseq.txt "$@"; }
     install torch setuptools wheel

@@ -1,4 +1,4 @@
-"""Random calls of all attentions against their readable forms; status 1 when one differs.
+"""Compare random calls of all attentions with their reference implementations; exit status 1 if one differs.
 
 python scripts/fuzz.py [CALLS] [--seed SEED] [--only NUMBER]
 """
@@ -18,7 +18,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("calls", nargs="?", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, help="repeat the call of this number")
+    parser.add_argument("--only", type=int, help="repeat the call with this number")
     args = parser.parse_args()
     torch.set_num_threads(1)
     counts: Counter[str] = Counter()
@@ -36,10 +36,10 @@ def main() -> int:
         worst[key] = max(worst.get(key, 0.0), finding.error / finding.limit if finding.error else 0.0)
         if not finding.passed:
             counts["failed"] += 1
-            print(f"{finding.where} differ by {finding.error:.2g}, {finding.limit:.2g} allowed: {call}", flush=True)
+            print(f"{finding.where} differ by {finding.error:.2g} > {finding.limit:.2g}: {call}", flush=True)
     print(", ".join(f"{count} {name}" for name, count in counts.items()))
     for (attention, precision), share in sorted(worst.items()):
-        print(f"{attention:20} {precision:10} worst {share:9.2g} of what is allowed")
+        print(f"{attention:20} {precision:10} worst error / limit {share:9.2g}")
     return 1 if counts["failed"] else 0
 
 

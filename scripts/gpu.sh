@@ -2,7 +2,7 @@
 # Verify, time and train on a GPU in under ten minutes, on a machine that has Python 3.12 and a CUDA build of torch and
 # needs nothing else, not even a network: the missing packages (less than 60 MB) can be copied there.
 #   scripts/gpu.sh --download-wheels  on a machine with a network: download them into wheels/gpu
-#   scripts/gpu.sh [FOLDER]           on the machine with the GPU; tables and records go to FOLDER (build/gpu)
+#   scripts/gpu.sh [FOLDER]           on the machine with the GPU; tables and results are written to FOLDER (build/gpu)
 #   scripts/gpu.sh --cpu [FOLDER]     the same commands, shortened, on a CPU
 # PYTHON selects the interpreter that has torch.
 set -euo pipefail
@@ -41,11 +41,11 @@ sys.exit(0 if sys.argv[1] == "cpu" or torch.cuda.is_available() else 4)' "$devic
 case $status in
     0) ;;
     4)
-        echo "torch sees no CUDA GPU here, so there is nothing to run; $0 --cpu tries the same code, shortened"
+        echo "torch finds no CUDA GPU; to run a shortened version on the CPU: $0 --cpu"
         exit 0
         ;;
     *)
-        echo "$python has no torch: name one that has, as in PYTHON=/path/to/python3 $0"
+        echo "torch is not installed for $python; choose an interpreter: PYTHON=/path/to/python3 $0"
         exit 1
         ;;
 esac
@@ -55,7 +55,7 @@ if ! "$python" -c 'import hydra, matplotlib, pandas, tqdm; from importlib.metada
     rm -rf "$site"
     offline() { "$python" -m pip install -qq --disable-pip-version-check --no-index --no-deps --target "$site" "$@"; }
     if ! ls "$wheels"/*.whl >/dev/null 2>&1; then
-        echo "packages are missing here and $wheels is empty: run scripts/gpu.sh --download-wheels where there is a network"
+        echo "packages are missing and $wheels is empty; on a machine with a network run: scripts/gpu.sh --download-wheels"
         exit 1
     fi
     offline "$wheels"/*.whl
@@ -64,7 +64,7 @@ fi
 
 out="${1:-build/gpu}"
 mkdir -p "$out"
-cab() { timeout "$1" "$python" -m cab.cli.main "${@:2}" || echo "ended with status $?: cab ${*:2}" | tee -a "$out/log.txt" >&2; }
+cab() { timeout "$1" "$python" -m cab.cli.main "${@:2}" || echo "exit status $?: cab ${*:2}" | tee -a "$out/log.txt" >&2; }
 tokens=(1024 4096 16384)
 types=(float32 bfloat16)
 names=()
@@ -79,4 +79,4 @@ for dtype in "${types[@]}"; do
         --lengths "${tokens[@]}" --batch-size 1 --no-verify --out "$out/efficiency-$dtype.csv" >"$out/efficiency-$dtype.txt"
 done
 cab 180 run -m task=lm,lstf dataset=synthetic attention=vanilla,linear pattern=CS preset=smoke seed=1 results_dir="$out/records"
-echo "tables and records are in $out" >&2
+echo "tables and results are in $out" >&2

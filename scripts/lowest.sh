@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A selection of the tests on the lowest versions that pyproject.toml declares, in .venv-lowest (`make test-lowest`).
+# Run a selection of the tests with the lowest versions that pyproject.toml declares, in .venv-lowest (`make test-lowest`).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python="${PYTHON:-python3}"

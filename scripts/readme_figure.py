@@ -37,7 +37,8 @@ def table(results: Path = ROOT / "results" / "mini", costs: Path = COSTS) -> pd.
     """Return one row per attention: MSE, its standard deviation over seeds, retained gain in %, and relative times."""
     runs = load_results(results).query("task == 'lstf' and pattern == 'CS' and metric == 'mse'")
     rows = runs.groupby("attention").value.agg(["mean", "std"])
-    softmax, without = rows.loc["vanilla", "mean"], rows.loc["none", "mean"]
+    means = rows["mean"].to_dict()
+    softmax, without = means["vanilla"], means["none"]
     rows["retained"] = 100 * (without - rows["mean"]) / (without - softmax)
     times = pd.read_csv(costs).query("run == @RUN and phase == 'forward' and kind == 'attention'")
     relative = times.pivot_table(index="attention", columns="length", values="relative_to_softmax")

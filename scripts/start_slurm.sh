@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A real Slurm on this one machine, for tests: munge, slurmctld and slurmd in FOLDER, two partitions.
-# `high` preempts `low` by requeueing; memory is limited by cgroups where they can be written.
+# Start a real Slurm on this machine, for tests: munge, slurmctld and slurmd in FOLDER, two partitions.
+# `high` preempts `low` by requeueing; memory is limited by cgroups if they are writable.
 # Needs root and Debian. Usage: scripts/start_slurm.sh FOLDER; then `export SLURM_CONF=FOLDER/slurm.conf`.
 # scripts/stop_slurm.sh FOLDER ends it.
 set -euo pipefail
@@ -12,7 +12,7 @@ if ! command -v slurmctld >/dev/null || ! command -v munged >/dev/null; then
 fi
 "$here/stop_slurm.sh" "$folder"
 
-# munge: a key of its own, so that no service of the machine is touched
+# munge: a separate key, so that system services are not affected
 mkdir -p "$folder"/{state,spool,munge}
 chmod 755 "$folder" && chmod 700 "$folder/munge"
 head -c 1024 /dev/urandom >"$folder/munge/key" && chmod 400 "$folder/munge/key"

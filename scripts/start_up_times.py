@@ -1,4 +1,4 @@
-"""What a command takes to start, beside `import torch`: interleaved runs in fresh processes, and their medians.
+"""Measure start-up times relative to `import torch`: interleaved runs in new processes, and their medians.
 
 python scripts/start_up_times.py [RUNS]
 """
@@ -26,7 +26,7 @@ main(sys.argv[1:])
 
 
 def programs(folder: str) -> dict[str, list[str]]:
-    """What is measured, by name; each ends by itself."""
+    """Return the measured programs by name; each exits by itself."""
     cab = ["-m", "cab.cli.main"]
     cell = CELL.split()
     mistyped = [word.replace("attention=abc", "attention=abd") for word in cell]

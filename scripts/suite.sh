@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The trained records of the suite: every cell, the attentions below, seeds 1 to 3; finished ones go to results/mini.
-#   nice scripts/suite.sh &                          # hours; cut it at any time, and start it again to go on
+# Train the reference results of the suite: every cell, the attentions below, seeds 1 to 3; finished results are copied
+# to results/mini.
+#   nice scripts/suite.sh &                          # takes hours; to resume after an interruption, repeat the command
 #   CELLS="lm:gpt2:CS sum:transformer:CC" SEEDS=1 scripts/suite.sh cluster=local cluster.workers=4
-# Runs and their logs stay in results/suite. Arguments are given to `cab run`.
+# Runs and their logs stay in results/suite. Arguments are passed to `cab run`.
 set -euo pipefail
 cab=${CAB:-cab}
 results=${RESULTS:-results/suite}
@@ -15,7 +16,7 @@ unset CAB_DATA  # generated data need none, and a record names the folder
 
 keep_finished() {
     mkdir -p "$records"
-    grep -ls '"status": "finished"' "$results"/*.json | xargs -r cp -t "$records"
+    { grep -ls '"status": "finished"' "$results"/*.json || true; } | xargs -r cp -t "$records"
 }
 trap keep_finished EXIT
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Run a command beside a Slurm of its own (scripts/start_slurm.sh), or without one where that needs rights or packages
-# that are not here. Usage: scripts/with_slurm.sh COMMAND...
+# Run a command with a temporary Slurm (scripts/start_slurm.sh), or without one if permissions or packages are
+# missing. Usage: scripts/with_slurm.sh COMMAND...
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 if [ -z "${SLURM_CONF:-}" ] && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then

@@ -1,1 +1,1 @@
-"""The tasks, one package each: data, training loss, metrics and evaluation protocol."""
+"""Tasks, one package each: data, training loss, metrics and evaluation protocol."""

@@ -1,4 +1,4 @@
-"""Byte-level byte-pair encoding for the text tasks: trained on the training part, or given by the user."""
+"""Byte-level byte-pair encoding for the text tasks, trained on the training part or given by the user."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def trained_bpe(
     special_tokens: Sequence[str],
     key: Mapping[str, Any],
 ) -> Tokenizer:
-    """A tokenizer of ``vocab_size`` entries trained on ``texts``, from the cache where it was trained before.
+    """Return a tokenizer with ``vocab_size`` entries trained on ``texts``, from the cache if available.
 
     Every string can be encoded (all 256 bytes are in the vocabulary) and decodes to itself.
 
     Args:
-        texts: gives the training texts, one at a time; only called when there is training to do.
-        vocab_size: entries in all, special tokens included.
-        special_tokens: get the ids 0, 1, ... in this order.
-        key: what identifies the texts, as checksums of their files.
+        texts: returns the training texts one at a time; only called to train.
+        vocab_size: number of entries, including special tokens.
+        special_tokens: receive the ids 0, 1, ... in this order.
+        key: identifies the texts, for example by the checksums of their files.
 
     Raises:
-        ValueError: fewer entries than bytes and special tokens.
+        ValueError: ``vocab_size`` is smaller than the number of bytes and special tokens.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -57,10 +57,10 @@ def trained_bpe(
 
 
 def read_bpe(source: str | Path) -> Tokenizer:
-    """A tokenizer from tokenizer.json, a folder with it, or a folder with GPT-2's vocab.json and merges.txt.
+    """Read a tokenizer from tokenizer.json, a folder with it, or a folder with GPT-2's vocab.json and merges.txt.
 
     Raises:
-        ValueError: there is none, or it cannot be read.
+        ValueError: there is no such file, or it cannot be read.
     """
     from tokenizers import ByteLevelBPETokenizer, Tokenizer
 

@@ -1,4 +1,4 @@
-"""Data sets on the Hugging Face hub, streamed."""
+"""Streaming of data sets from the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from cab import UserError
 
 
 def stream(name: str, splits: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The rows of each split, by part, and what identifies their content.
+    """Return the rows of each part, and an identifier of their content.
 
     Args:
-        name: of the data set, as ``deepmind/pg19``; a data set of files, not of a script.
-        splits: the hub's split of each of our parts.
+        name: name of the data set, such as ``deepmind/pg19``; it must consist of files, not of a script.
+        splits: the Hub's split for each part.
 
     Raises:
-        ValueError: it cannot be reached, does not exist, or is of a kind that is not read any more.
+        ValueError: the data set cannot be reached, does not exist, or has an unsupported format.
     """
     from datasets import load_dataset
 
     try:
         parts = {part: load_dataset(name, split=split, streaming=True) for part, split in splits.items()}
-    except Exception as error:  # the library raises many kinds, of which most are the network's
+    except Exception as error:  # the library raises many kinds of exceptions, mostly network errors
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"cannot read data set '{name}' from the hub: {reason}") from None
     sums = {part: repr(rows.info.download_checksums) for part, rows in parts.items()}

@@ -1,4 +1,4 @@
-"""Words as tokens, for texts that were published split into words by spaces."""
+"""Word-level tokens, for texts published as space-separated words."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 WORDS = "words"
-"""What ``task.tokenizer`` says for it."""
+"""Value of ``task.tokenizer`` that selects word-level tokens."""
 UNKNOWN_WORD = "<unk>"
 
 
 def words_of(texts: Callable[[], Iterator[str]], *, key: Mapping[str, Any]) -> Tokenizer:
-    """A tokenizer with an entry for every word of ``texts``, most frequent first; others are ``<unk>``.
+    """Return a tokenizer with an entry for every word of ``texts``, most frequent first; others are ``<unk>``.
 
-    From the cache where it was made before; ``key`` identifies the texts.
+    It is cached; ``key`` identifies the texts.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from tests.cab.cli.command import ROOT, cab
 from tests.untimed import UNTIMED_OPTION
 
-DATA = Path(os.environ.get("CAB_DATA") or os.devnull).absolute()
 PROGRAMS = {
     "cab": [],
     "torchrun": [sys.executable, "-m", "torch.distributed.run"],

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.buckets import Reach, bucket_attention, meetings, places_in_buckets
-from attentions.kernels.precision import no_weight
-from attentions.kernels.token_cache import no_tokens, with_tokens
+from attentions.kernels.common.precision import neg_inf
+from attentions.kernels.common.token_cache import no_tokens, with_tokens
+from attentions.kernels.windows.buckets import Reach, bucket_attention, meetings, places_in_buckets
 from cab import Attention
 from cab.attention import DecodeState, PaddingMasks
 
@@ -67,13 +67,13 @@ class BucketedAttention(Attention):
         buckets = self.assign(query[None], **{name: x[None] for name, x in draws.items()})[:, 0]
         same = buckets.unsqueeze(-1) == buckets.unsqueeze(-2)  # [R, H, n, n]
         earlier = same.cumsum(dim=-1).diagonal(dim1=-2, dim2=-1)  # how many of the bucket, up to the token
-        seen = (same & self.reach.sees(earlier.unsqueeze(-1) - earlier.unsqueeze(-2))).any(dim=0)
+        seen = (same & self.reach.is_visible(earlier.unsqueeze(-1) - earlier.unsqueeze(-2))).any(dim=0)
         itself = torch.eye(len(seen[0]), dtype=torch.bool, device=seen.device)
         return self.weigh(query @ key.mT * self.scale, seen, itself) @ value
 
     def weigh(self, logits: Tensor, seen: Tensor, itself: Tensor) -> Tensor:
         """Softmax over what is seen; where that is nothing, the token itself."""
-        weights = logits.masked_fill(~seen, no_weight(logits.dtype)).softmax(dim=-1)
+        weights = logits.masked_fill(~seen, neg_inf(logits.dtype)).softmax(dim=-1)
         return torch.where(seen.any(dim=-1, keepdim=True), weights, itself.to(weights.dtype))
 
     # --- decoding ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What kernel attentions share: phi(q) (phi(k)^T v) / phi(q) phi(k)^T 1, whole or block by block.
+"""Base class of kernel attentions: phi(q) (phi(k)^T v) / phi(q) phi(k)^T 1, whole or block by block.
 
 Shapes: B batch, H heads, N targets, M keys, E width of a head, r features. In the causal form values carry a column
 of ones, so that one product gives numerator and denominator.
@@ -12,17 +12,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attentions.kernels.linear_sums import FeatureMap, Mapped, MeanOfQueries, SumOfKeys, away_from_zero
-from attentions.kernels.precision import wide
-from attentions.kernels.recurrence import recurrence
-from attentions.kernels.spans import over_spans
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.common.spans import over_chunks
+from attentions.kernels.features.linear_sums import FeatureMap, MeanOfQueries, SumOfKeys, away_from_zero
+from attentions.kernels.recurrences.recurrence import recurrence
 from cab import Attention, Pattern
 from cab.attention import DecodeState, PaddingMasks
 from cab.padding import lengths
 
 
-class Where(NamedTuple):
-    """Where in their sequences the tokens stand.
+class PositionInfo(NamedTuple):
+    """Positions of the tokens in their sequences.
 
     start: [B] real tokens before the first one, None for none.
     length: [B] the longer of a row's two real lengths, None where it is not known yet (causal patterns).
@@ -36,7 +36,7 @@ class LinearizedAttention(Attention):
     """Attention with weights phi(q) . phi(k) / sum, in time linear in the length.
 
     A subclass gives the features; padded keys have none. Sums are formed in float32 at least, whatever the
-    precision of the inputs. Rows with no visible key, and queries with no weight at all, give zero. There are
+    precision of the inputs. Rows with no visible key, and queries whose weights are all zero, give zero. There are
     no weights to drop, so ``dropout`` is not used (as released). The state of decoding is of constant size: running
     sums (CS), or the sums over the source, formed once (CC), and how many tokens were read.
     """
@@ -47,21 +47,27 @@ class LinearizedAttention(Attention):
 
     feature_map: FeatureMap
 
-    def factors(self, _x: Tensor, _where: Where) -> Tensor | None:
-        """What features of tokens [B, H, N, E] take from their positions: [B or 1, 1, N, ...] or None."""
+    def factors(self, _x: Tensor, _where: PositionInfo) -> Tensor | None:
+        """Return the position factors of the features of tokens [B, H, N, E]: [B or 1, 1, N, ...] or None."""
         return None
 
-    def features(self, x: Tensor, where: Where) -> Tensor:
+    def features(self, x: Tensor, where: PositionInfo) -> Tensor:
         """phi(x), [B, H, N, E] to [B, H, N, r]."""
-        return Mapped.apply(self.feature_map, x, self.factors(x, where))
+        # Contiguous, since the compiler mistakes the strides of an elementwise gradient of two layouts.
+        return self.feature_map.forward(x.contiguous(), self.factors(x, where))
 
-    def written(
-        self, key: Tensor, padding: Tensor | None, where: Where, _state: DecodeState, _extras: Mapping[str, Tensor]
+    def write_state(
+        self,
+        key: Tensor,
+        padding: Tensor | None,
+        where: PositionInfo,
+        _state: DecodeState,
+        _extras: Mapping[str, Tensor],
     ) -> tuple[Tensor, Tensor | None, DecodeState]:
-        """Of keys up to the query: phi(k), log decays [B, H, M] of the sums or None, and what the state has besides."""
-        return hide(self.features(key, where), padding), None, {}
+        """Of keys up to the query: phi(k), log decays [B, H, M] of the sums or None, and additional state."""
+        return mask_fill(self.features(key, where), padding), None, {}
 
-    def normalised(self, weights: Tensor) -> Tensor:
+    def normalize(self, weights: Tensor) -> Tensor:
         """Of pairs [H, n, m], those that a target sees, divided by their sum: for readable forms."""
         if self.pattern is Pattern.CS:
             weights = weights.tril()
@@ -70,22 +76,22 @@ class LinearizedAttention(Attention):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **extras: Tensor) -> Tensor:
         if self.pattern is Pattern.CS:
             return self.decode(query, key, value, {}, padding, **extras)[0]
-        where = Where()
+        where = PositionInfo()
         if not self.pattern.is_causal:
-            where = Where(length=torch.maximum(lengths(query, padding.query), lengths(key, padding.key)))
+            where = PositionInfo(length=torch.maximum(lengths(query, padding.query), lengths(key, padding.key)))
         with torch.autocast(query.device.type, enabled=False):
-            return self.read(wide(query), self.summarise(wide(key), wide(value), padding.key, where), where).to(
-                query.dtype
-            )
+            return self.read(
+                upcast(query), self.reduce_source(upcast(key), upcast(value), padding.key, where), where
+            ).to(query.dtype)
 
     # --- all keys: NS, NC, CC ----------------------------------------------------------------------------
 
-    def summarise(self, key: Tensor, value: Tensor, padding: Tensor | None, where: Where) -> DecodeState:
-        """What queries read: ``sums`` [B, H, r, E], phi(k)^T v, and ``mass`` [B, H, r], phi(k)^T 1."""
+    def reduce_source(self, key: Tensor, value: Tensor, padding: Tensor | None, where: PositionInfo) -> DecodeState:
+        """Sum over the source: ``sums`` [B, H, r, E], phi(k)^T v, and ``mass`` [B, H, r], phi(k)^T 1."""
         sums, mass = SumOfKeys.apply(self.feature_map, key, value, self.factors(key, where), padding)
         return {"sums": sums, "mass": mass}
 
-    def read(self, query: Tensor, summary: DecodeState, where: Where) -> Tensor:
+    def read(self, query: Tensor, summary: DecodeState, where: PositionInfo) -> Tensor:
         """Attention of each query over the summarised keys."""
         factors, smallest = self.factors(query, where), self.smallest_denominator
         return MeanOfQueries.apply(self.feature_map, query, factors, summary["sums"], summary["mass"], smallest)
@@ -97,8 +103,8 @@ class LinearizedAttention(Attention):
     ) -> tuple[Tensor, DecodeState]:
         """Output [B, H, N, E] and the new state, from the state that the tokens before left: {} for none."""
         with torch.autocast(query.device.type, enabled=False):
-            extras = {name: wide(x) for name, x in extras.items()}
-            output, state = over_spans(self.span, [wide(x) for x in (query, key, value)], padding.key, state, extras)
+            extras = {name: upcast(x) for name, x in extras.items()}
+            output, state = over_chunks(self.span, [upcast(x) for x in (query, key, value)], padding.key, state, extras)
             return output.to(query.dtype), state
 
     def span(
@@ -110,10 +116,10 @@ class LinearizedAttention(Attention):
         state: DecodeState,
         extras: Mapping[str, Tensor],
     ) -> tuple[Tensor, DecodeState]:
-        """The same for a number of tokens whose features are in memory at once."""
-        where = Where(start=state.get("length"))
+        """Decode a chunk of tokens, whose features are in memory at once."""
+        where = PositionInfo(start=state.get("length"))
         queries = self.features(query, where)
-        keys, log_decay, new = self.written(key, padding, where, state, extras)
+        keys, log_decay, new = self.write_state(key, padding, where, state, extras)
         values = torch.cat([value, torch.ones_like(value[..., :1])], dim=-1)
         sums = state.get("sums")
         if sums is None:
@@ -127,7 +133,7 @@ class LinearizedAttention(Attention):
     # --- decoding ----------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """That of one token that is padding."""
+        """Decode one token, which may be padding."""
         widths = (linear.out_features // self.num_heads for linear in (self.q_proj, self.k_proj, self.v_proj))
         query, key, value = (like.new_zeros(batch_size, self.num_heads, 1, width) for width in widths)
         hidden = torch.ones(batch_size, 1, dtype=torch.bool, device=like.device)
@@ -136,15 +142,15 @@ class LinearizedAttention(Attention):
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         with torch.autocast(key.device.type, enabled=False):
-            summary = self.summarise(wide(key), wide(value), padding.key, Where())
+            summary = self.reduce_source(upcast(key), upcast(value), padding.key, PositionInfo())
         return {**summary, "length": torch.zeros(len(key), dtype=torch.long, device=key.device)}
 
     def decode_cross(self, query: Tensor, state: DecodeState, padding: PaddingMasks) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
-            output = self.read(wide(query), state, Where(start=state["length"])).to(query.dtype)
+            output = self.read(upcast(query), state, PositionInfo(start=state["length"])).to(query.dtype)
         return output, {**state, "length": state["length"] + lengths(query, padding.query)}
 
 
-def hide(x: Tensor, padding: Tensor | None, fill: float = 0.0) -> Tensor:
+def mask_fill(x: Tensor, padding: Tensor | None, fill: float = 0.0) -> Tensor:
     """``x`` [B, H, M, r] with ``fill`` at the padding [B, M]."""
     return x if padding is None else x.masked_fill(padding[:, None, :, None], fill)

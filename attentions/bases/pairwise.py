@@ -1,34 +1,36 @@
-"""What attentions with a weight of their own for each pair of target and key share: all pairs, some targets at a time.
+"""Base class of attentions with one weight per pair of target and key, computed for a few targets at a time.
 
 Shapes: B batch, H heads, N targets, M keys, E width of a head.
 """
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
-from attentions.kernels.precision import wide
-from attentions.kernels.target_blocks import sums_by_targets, unseen
-from attentions.kernels.token_cache import no_tokens, unseen_tokens, with_tokens
+from attentions.kernels.common.precision import upcast
+from attentions.kernels.common.token_cache import masked_tokens, no_tokens, with_tokens
+from attentions.kernels.gathers.target_blocks import masked, sums_by_targets
 from cab import Attention, Pattern
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import CommonArguments, DecodeState, PaddingMasks
 from cab.padding import lengths
 
 
 class PairwiseAttention(Attention):
     """Sums of values weighted by a function of query and key, which a subclass writes (``weigh``).
 
-    Weights are formed in float32 at least, anew in the backward pass: what is kept is query, key and value. Decoding
-    keeps every key and value.
+    Weights are computed in float32 or wider and recomputed in the backward pass, so only query, key and value are
+    stored. Decoding caches every key and value.
     """
 
-    def __init__(self, *, pattern: Pattern | str, embed_dim: int, num_heads: int, dropout: float = 0.0) -> None:
-        super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
+    def __init__(self, **common: Unpack[CommonArguments]) -> None:
+        super().__init__(**common)
         self.requires_right_padding = self.pattern is Pattern.CS  # tokens are counted
 
-    def weigh(self, query: Tensor, key: Tensor, unseen: Tensor | None, count: Tensor) -> Tensor:
-        """Weights of keys [B, H, m, E] for targets [B, H, n, E]: [B, H, n, m], zero where ``unseen`` (bool).
+    def weigh(self, query: Tensor, key: Tensor, masked: Tensor | None, count: Tensor) -> Tensor:
+        """Weights of keys [B, H, m, E] for targets [B, H, n, E]: [B, H, n, m], zero where ``masked`` (bool).
 
         ``count`` [B or 1, 1, n or 1, 1] is how many keys each target sees.
         """
@@ -41,14 +43,14 @@ class PairwiseAttention(Attention):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         is_causal = self.pattern is Pattern.CS
         with torch.autocast(query.device.type, enabled=False):
-            q, k, v = wide(query), wide(key), wide(value)
+            q, k, v = upcast(query), upcast(key), upcast(value)
             if is_causal:
                 count = torch.arange(1, q.shape[2] + 1, device=q.device)[None, None, :, None]
             else:
                 count = lengths(k, padding.key)[:, None, None, None]
 
             def some(targets: slice, num_keys: int) -> Tensor:
-                mask = unseen(targets, num_keys, padding.key, is_causal=is_causal, like=q)
+                mask = masked(targets, num_keys, padding.key, is_causal=is_causal, like=q)
                 seen = count[:, :, targets] if is_causal else count
                 return self.weigh(q[:, :, targets], k[:, :, :num_keys], mask, seen)
 
@@ -70,7 +72,7 @@ class PairwiseAttention(Attention):
         count = (state["length"].unsqueeze(1) + position)[:, None, :, None]
         new = with_tokens(state, padding.key, key=key, value=value)
         new["length"] = state["length"] + lengths(key, padding.key)
-        return self.read(query, new, unseen_tokens(new, query.shape[2]), count), new
+        return self.read(query, new, masked_tokens(new, query.shape[2]), count), new
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         """Keys and values of the source, and how many there are."""
@@ -82,9 +84,9 @@ class PairwiseAttention(Attention):
         mask = None if hidden is None else hidden[:, None, None]
         return self.read(query, state, mask, state["length"][:, None, None, None]), state
 
-    def read(self, query: Tensor, state: DecodeState, unseen: Tensor | None, count: Tensor) -> Tensor:
-        """Outputs [B, H, T, E] of a few targets."""
+    def read(self, query: Tensor, state: DecodeState, masked: Tensor | None, count: Tensor) -> Tensor:
+        """Compute the outputs [B, H, T, E] of a chunk of targets."""
         with torch.autocast(query.device.type, enabled=False):
-            weights = self.weigh(wide(query), wide(state["key"]), unseen, count)
+            weights = self.weigh(upcast(query), upcast(state["key"]), masked, count)
             weights = torch.nn.functional.dropout(weights, self.weight_dropout)
-            return self.finish(weights @ wide(state["value"])).to(query.dtype)
+            return self.finish(weights @ upcast(state["value"])).to(query.dtype)

@@ -1,6 +1,6 @@
-"""What attentions share in which positions alone decide which keys a token sees.
+"""Base classes of sparse attention in which the visible keys depend only on positions.
 
-Shapes: B batch, H heads, N tokens, E width of a head, T new tokens, S keys that are kept.
+Shapes: B batch, H heads, N tokens, E width of a head, T new tokens, S cached keys.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.pieces import each_length
-from attentions.kernels.precision import no_weight
+from attentions.kernels.common.pieces import each_length
+from attentions.kernels.common.precision import neg_inf
 from cab import Attention, Pattern
 from cab.attention import DecodeState, PaddingMasks
 from cab.errors import UserError
@@ -21,44 +21,51 @@ from cab.padding import lengths
 Spread = Callable[..., Tensor]
 
 TOGETHER = 256
-"""Tokens that are read at once in decoding."""
+"""Number of tokens per chunk in decoding."""
 
 
 class SparseDecoding(Attention):
-    """Decoding that keeps keys and values that a later token may see (``needs``): all, until a subclass knows better.
+    """Decode with a cache of the keys and values that a later token may see.
 
-    One that says how many there can be (``most_kept``) has a state of constant size.
+    ``required_keys`` selects them; the default is all keys. A subclass that sets ``most_kept``, the maximum number of
+    cached keys, has a state of constant size.
     """
 
     requires_right_padding = True
     most_kept: int | None = None
 
-    def sees(self, query: Tensor, key: Tensor, length: int) -> Tensor:
-        """Whether positions ``query`` see positions ``key`` in a row of ``length`` tokens (0 in CS: not known).
+    def is_visible(self, query: Tensor, key: Tensor, length: int) -> Tensor:
+        """Return whether tokens at positions ``query`` may attend to positions ``key``, bool [..., N, N].
 
-        The two have shapes [..., N, 1] and [..., 1, N]; the result may have a dimension of heads before these.
+        Args:
+            query: positions [..., N, 1].
+            key: positions [..., 1, N].
+            length: number of tokens in the sequence; may be 0 (unknown) in CS.
         """
         raise NotImplementedError
 
-    def needs(self, key: Tensor, length: Tensor) -> Tensor:
-        """Whether a token at position ``length`` or later may see position ``key``."""
+    def required_keys(self, key: Tensor, length: Tensor) -> Tensor:
+        """Return whether a token at position ``length`` or later may see position ``key``."""
         return key < length
 
     def kept_width(self) -> int | None:
-        """Of a state of constant size, how many keys it has room for."""
+        """Return the cache size of a state of constant size, in keys."""
         return self.most_kept
 
     def pair_logits(self, query: Tensor, key: Tensor, _distance: Tensor, _farthest: int | None = None) -> Tensor:
-        """[..., N, E] and [..., M, E], so far apart [..., N, M] (from 0 to ``farthest``, if given), to [..., N, M]."""
+        """Return the logits [..., N, M] of queries [..., N, E] and keys [..., M, E] at ``distance`` [..., N, M].
+
+        Distances are between 0 and ``farthest`` if it is given.
+        """
         return query @ key.mT * self.scale
 
     def seen_weights(self, logits: Tensor, seen: Tensor) -> Tensor:
-        """Softmax over what is seen; none where that is nothing."""
-        weights = logits.masked_fill(~seen, no_weight(logits.dtype)).softmax(dim=-1)
+        """Return the softmax over visible keys, zero for targets that see no key."""
+        weights = logits.masked_fill(~seen, neg_inf(logits.dtype)).softmax(dim=-1)
         return weights.masked_fill(~seen.any(dim=-1, keepdim=True), 0.0)
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Keys, values and positions (-1: none) of what is kept, and tokens read."""
+        """Return empty caches of keys, values and positions (-1: empty entry), and the number of tokens read."""
         empty = like.new_zeros(batch_size, self.num_heads, self.kept_width() or 0, self.head_dim)
         position = torch.full((batch_size, empty.shape[2]), -1, device=like.device)
         read = torch.zeros(batch_size, dtype=torch.long, device=like.device)
@@ -67,7 +74,7 @@ class SparseDecoding(Attention):
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, **more: Tensor
     ) -> tuple[Tensor, DecodeState]:
-        """In pieces, each from the state that those before it leave."""
+        """Decode the tokens in chunks, each from the state after the previous chunk."""
         outputs = []
         for begin in range(0, max(query.shape[2], 1), TOGETHER):
             piece = slice(begin, begin + TOGETHER)
@@ -87,21 +94,21 @@ class SparseDecoding(Attention):
         position = torch.cat([state["position"], asked.where(new < count[:, None], -1)], dim=1)
         key = torch.cat([state["key"].to(key.dtype), key], dim=2)
         value = torch.cat([state["value"].to(value.dtype), value], dim=2)
-        kept = (position >= 0) & self.needs(position, (length + count)[:, None])
+        kept = (position >= 0) & self.required_keys(position, (length + count)[:, None])
         output = self.read(query, key, value, asked, position)
         width = state["position"].shape[1] if self.has_constant_size_state else None
         return output, self.keep(key, value, position, kept, width) | {"length": length + count}
 
     def read(self, query: Tensor, key: Tensor, value: Tensor, asked: Tensor, position: Tensor) -> Tensor:
-        """Queries [B, H, T, E] at ``asked`` [B, T], keys at ``position`` [B, S], which is -1 where there is none."""
+        """Attend from queries [B, H, T, E] at positions ``asked`` [B, T] to keys at ``position`` [B, S] (-1: empty)."""
         at = position[:, None, None]
-        seen = self.sees(asked[:, None, :, None], at, 0) & (at >= 0)
+        seen = self.is_visible(asked[:, None, :, None], at, 0) & (at >= 0)
         distance = (asked[:, None, :, None] - at).where(seen, 0)
         weights = self.seen_weights(self.pair_logits(query, key, distance, self.most_kept), seen)
         return F.dropout(weights, self.dropout, self.training) @ value
 
     def keep(self, key: Tensor, value: Tensor, position: Tensor, kept: Tensor, width: int | None) -> DecodeState:
-        """The marked keys, at the right end in their order; None: as many places as it takes."""
+        """Return a cache of the keys marked in ``kept``, right-aligned, with ``width`` entries (None: as needed)."""
         width = int(kept.sum(dim=1).max()) if width is None else width
         order = kept.to(torch.uint8).argsort(dim=1, stable=True)[:, position.shape[1] - width :]
         index = order[:, None, :, None].expand(-1, self.num_heads, -1, self.head_dim)
@@ -113,34 +120,35 @@ class SparseDecoding(Attention):
 
 
 class SparseAttention(SparseDecoding):
-    """softmax(q_i k_j / sqrt(E)) v_j over the set of keys j that token i sees.
+    """Compute softmax(q_i k_j / sqrt(E)) v_j over the set of keys j visible to token i.
 
-    A subclass says which these are (``sees``), and computes the same fast (``spread``), on rows without padding: in CS
-    padding stands on the right, where no real token looks; in NS rows of one length are computed together.
+    A subclass defines the set in ``is_visible`` and a fast implementation in ``attend_unpadded``, for sequences without
+    padding. In CS, padding is on the right, where no real token attends; in NS, sequences of equal length are computed
+    together.
     """
 
-    def spread(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """The fast form, of [B, H, N, E] to the same."""
+    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Return the output [B, H, N, E] for sequences without padding, using the fast implementation."""
         raise NotImplementedError
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         mask = None if self.pattern is Pattern.CS else padding.key
-        return each_length(self.spread, (query, key, value), mask)
+        return each_length(self.attend_unpadded, (query, key, value), mask)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         position = torch.arange(query.shape[1], device=query.device)
-        seen = self.sees(position[:, None], position[None], len(position))
+        seen = self.is_visible(position[:, None], position[None], len(position))
         logits = self.pair_logits(query, key, position[:, None] - position)
         return self.seen_weights(logits, seen) @ value
 
 
 def first_heads(num_heads: int, like: Tensor) -> Tensor:
-    """Which heads are in the first half, [H, 1, 1]; the middle one is."""
+    """Return which heads are in the first half (with the middle one), bool [H, 1, 1]."""
     return (torch.arange(num_heads, device=like.device) < (num_heads + 1) // 2).view(-1, 1, 1)
 
 
 def by_halves(first: Spread, second: Spread, heads: Sequence[Tensor]) -> Tensor:
-    """One function of the first half of the heads [B, H, N, E], another of the rest, if there are any."""
+    """Apply ``first`` to the first half of the heads [B, H, N, E] and ``second`` to the others, if any."""
     half = (heads[0].shape[1] + 1) // 2
     output = first(*(x[:, :half] for x in heads))
     if half == heads[0].shape[1]:
@@ -149,13 +157,13 @@ def by_halves(first: Spread, second: Spread, heads: Sequence[Tensor]) -> Tensor:
 
 
 def check_spread(spread: str) -> None:
-    """UserError for a way to spread key sets that is none."""
+    """Raise UserError unless ``spread`` is ``heads`` or ``merged``."""
     if spread not in ("heads", "merged"):
         raise UserError(f"spread must be 'heads' or 'merged', got '{spread}'")
 
 
 def check_stride(name: str, stride: int, pattern: Pattern) -> None:
-    """UserError for a stride below 1, but for 0 in NS."""
+    """Raise UserError for a stride below 1; NS also accepts 0."""
     if stride < 0 or (stride == 0 and pattern is not Pattern.NS):
         what = "at least 0 (0: the square root of the length)" if pattern is Pattern.NS else "at least 1 in CS"
         raise UserError(f"{name} must be {what}, got {stride}")

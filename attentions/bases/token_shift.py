@@ -1,4 +1,4 @@
-"""What RWKV's recurrent methods share: inputs that are mixtures of a token and the one before it.
+"""Base class of the RWKV attentions: recurrences whose inputs mix every token with the previous one.
 
 Shapes: B batch, N tokens, D width.
 """
@@ -6,41 +6,55 @@ Shapes: B batch, N tokens, D width.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attentions.bases.recurrent import Recurrent
-from attentions.kernels.blocks import tokens_at_once
-from attentions.kernels.spans import formed_anew
+from attentions.kernels.common.blocks import tokens_at_once
+from attentions.kernels.common.checkpointing import recompute
 from cab import PaddingMasks
 from cab.attention import DecodeState
 from cab.padding import lengths
 
 
 class TokenShift(Recurrent):
-    """A recurrence whose q, k, v and extras are made of each token and the one before it, which the state keeps.
+    """A recurrence whose q, k, v and gates are computed from every token and the previous one.
 
-    A subclass says in ``mixed`` what is formed of the two, and in ``inputs`` what becomes of it.
+    The decoding state also contains the last token. A subclass computes mixtures of the two tokens in ``mixed`` and the
+    heads in ``inputs``.
     """
 
+    norm_weight: nn.Parameter
+
+    def initialize_projections(self, key_gain: float) -> None:
+        """Initialize as RWKV-LM: orthogonal with gain 1 for r and v, ``key_gain`` for k, and zero for ``out_proj``.
+
+        RWKV-LM's ``generate_init_weight`` draws these weights, which replace those of the layer's constructor.
+        """
+        for linear, gain in ((self.q_proj, 1.0), (self.k_proj, key_gain), (self.v_proj, 1.0)):
+            nn.init.orthogonal_(linear.weight, gain=gain)
+        nn.init.zeros_(self.out_proj.weight)
+
     def inputs(self, x: Tensor, before: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Tensor]]:
-        """q, k, v [B, H, N, E], and extras [B, N, ...], of tokens [B, N, D] and those before them."""
+        """Compute q, k, v [B, H, N, E] and extras [B, N, ...] from tokens [B, N, D] and the previous tokens."""
         raise NotImplementedError
 
     def mixed(self, x: Tensor, before: Tensor) -> tuple[Tensor, ...]:
-        """What ``inputs`` needs, [B, N, ...] each; nothing else that is formed here is kept."""
+        """Compute the tensors [B, N, ...] that ``inputs`` needs; other intermediate results are recomputed."""
         raise NotImplementedError
 
     def mixed_by_spans(self, x: Tensor, before: Tensor) -> tuple[Tensor, ...]:
-        """``mixed``, some tokens at a time."""
+        """Run ``mixed`` on one span of tokens at a time."""
         size = tokens_at_once(len(x) * self.num_heads, x.device)
         spans = zip(x.split(size, dim=1), before.split(size, dim=1), strict=True)
-        parts = zip(*(formed_anew(self.mixed, *span) for span in spans), strict=True)
+        parts = zip(*(recompute(self.mixed, *span) for span in spans), strict=True)
         return tuple(torch.cat(part, dim=1) for part in parts)
 
     def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: PaddingMasks) -> Tensor:
+        """Compute the outputs [B, N, D] of all tokens."""
         return self.decode_inputs(query, padding.query, self.init_decode_state(len(query), query))[0]
 
     def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
+        """Compute the outputs of these tokens and the state after them."""
         seen = torch.cat([state["token"].to(tokens.dtype), tokens], dim=1)
         (query, key, value), extras = self.inputs(tokens, seen[:, :-1])
         output, after = self.decode(query, key, value, state, PaddingMasks(mask, mask), **extras)
@@ -48,4 +62,5 @@ class TokenShift(Recurrent):
         return self.out_proj(self.merge_heads(output)), {**after, "token": seen.gather(1, last)}
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
+        """Return the initial state, in which the previous token is zero."""
         return {**super().init_decode_state(batch_size, like), "token": like.new_zeros(batch_size, 1, self.embed_dim)}

@@ -1,1 +1,1 @@
-"""Layers that several backbones share."""
+"""Layers shared by several backbones."""

@@ -1,4 +1,4 @@
-"""The base classes of backbones that decode step by step, and the state they decode with."""
+"""Base classes of step-by-step decoders, and their decoding state."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from cab.attention import DecodeState, reorder_state
 
 @dataclass(frozen=True)
 class DecodingState:
-    """What a decoder has read.
+    """Decoding state of a backbone.
 
     Attributes:
-        layers: for each layer, the state of its ``self`` slot and of its ``cross`` slot where it has one.
-        lengths: [B], real tokens of each row.
-        num_read: tokens read, padding included.
+        layers: per layer, the state of its ``self`` attention and, if it has one, of its ``cross`` attention.
+        lengths: [B] number of real tokens per sequence.
+        num_read: number of tokens read, including padding.
     """
 
     layers: tuple[Mapping[str, DecodeState], ...]
@@ -30,12 +30,12 @@ class DecodingState:
     num_read: int
 
     def select(self, index: Tensor, *, shared: DecodingState | None = None) -> DecodingState:
-        """The state of rows ``index`` [B']: any row may be dropped or repeated.
+        """Select the sequences ``index`` [B'], which may drop or repeat any of them.
 
         Args:
-            shared: a state whose rows are the same before and after the selection, as those of one sentence's
-                beams are before the first token. Tensors that decoding has left as they were in it, the projected
-                source above all, are not copied.
+            shared: a state whose entries are identical before and after the selection, such as the beams of one
+                sequence before the first token. Tensors that decoding has not changed since, in particular the
+                projected source, are not copied.
         """
         layers = tuple(
             {
@@ -55,7 +55,7 @@ def _select(state: DecodeState, index: Tensor, shared: DecodeState | None) -> De
 
 
 class Decoder(Backbone):
-    """A backbone with a stack of ``decoder_layers`` that read one step, or several, onto a state."""
+    """A backbone with a stack of ``decoder_layers`` that decodes step by step."""
 
     decoder_layers: nn.ModuleList
 
@@ -66,9 +66,9 @@ class Decoder(Backbone):
     def start_layers(
         self, batch_size: int, like: Tensor, memory: Tensor | None = None, memory_padding_mask: Tensor | None = None
     ) -> DecodingState:
-        """The state before the first step; what the cross attentions make of ``memory`` is made here, once.
+        """Return the state before the first step; the cross attentions encode ``memory`` here, once.
 
-        ``like`` has the device and type of the vectors that the layers read.
+        ``like`` has the device and dtype of the layers' inputs.
         """
         layers = self.layer_stack.sequence(self.decoder_layers)
         states = tuple(layer.init_state(batch_size, like, memory, memory_padding_mask) for layer in layers)
@@ -77,29 +77,28 @@ class Decoder(Backbone):
     def read_layers(
         self, x: Tensor, state: DecodingState, padding_mask: Tensor | None = None, positions: Positions | None = None
     ) -> tuple[Tensor, DecodingState]:
-        """The last layer's outputs of the next steps [B, T, D], and the state after them."""
+        """Return the last layer's outputs for the next steps [B, T, D], and the new state."""
         x, layers = self.layer_stack.read(self.decoder_layers, state.layers, x, padding_mask, positions)
         read = x.shape[1] if padding_mask is None else (~padding_mask).sum(dim=1)
         return x, DecodingState(layers, state.lengths + read, state.num_read + x.shape[1])
 
 
 class TokenDecoder(Decoder):
-    """A backbone whose decoder reads tokens, with a ``decoder_embedding`` beside the layers.
+    """A decoder of tokens with a ``decoder_embedding``.
 
-    :meth:`prefill` and :meth:`step` give the logits of the token that comes next, the same as the training
-    forward pass on the same tokens.
+    :meth:`prefill` and :meth:`step` return the logits of the next token, equal to those of the training forward pass.
     """
 
     decoder_embedding: TokenEmbedding
 
     def predict(self, x: Tensor) -> Tensor:
-        """Logits [..., V] of the last layer's outputs [..., D]."""
+        """Return the logits [..., V] for the last layer's outputs [..., D]."""
         raise NotImplementedError
 
     def start_decoding(
         self, batch_size: int, memory: Tensor | None = None, memory_padding_mask: Tensor | None = None
     ) -> DecodingState:
-        """The state before the first token; what the cross attentions make of ``memory`` is made here, once."""
+        """Return the state before the first token; the cross attentions encode ``memory`` here, once."""
         if batch_size < 1:
             raise UserError(f"batch_size must be at least 1, got {batch_size}")
         like = self.decoder_embedding.tokens.weight if memory is None else memory
@@ -113,13 +112,13 @@ class TokenDecoder(Decoder):
         Args:
             tokens: [B, T].
             state: from :meth:`init_state`, or after earlier tokens.
-            padding_mask: [B, T], True = padding, on either side; every row needs a token.
+            padding_mask: [B, T], True = padding, on either side; every sequence needs a token.
 
         Returns:
-            Logits [B, V] of the token after each row's last, and the state.
+            Logits [B, V] of the token after each sequence's last, and the new state.
 
         Raises:
-            ValueError: tokens that do not fit, or more of them than there are learned positions.
+            ValueError: tokens have a wrong shape, or there are more of them than learned positions.
         """
         check_tokens("tokens", tokens, padding_mask, vocab_size=self.decoder_embedding.vocab_size, max_length=None)
         self._check_room(tokens, state)
@@ -131,7 +130,7 @@ class TokenDecoder(Decoder):
         return self.predict(x[torch.arange(len(x), device=x.device), last]), state
 
     def step(self, tokens: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """Read one token a row, [B]: logits [B, V] of the next one, and the state."""
+        """Read one token per sequence, [B]; return the logits [B, V] of the next one and the new state."""
         if tokens.dim() != 1 or tokens.shape != state.lengths.shape:
             raise UserError(
                 f"step reads one token for each of the state's {len(state.lengths)} rows, got {tuple(tokens.shape)}"
@@ -149,7 +148,7 @@ class TokenDecoder(Decoder):
         return self.finish(x), state
 
     def finish(self, x: Tensor) -> Tensor:
-        """What follows the last layer."""
+        """Apply the modules after the last layer."""
         return x
 
     def _check_room(self, tokens: Tensor, state: DecodingState) -> None:
@@ -162,5 +161,5 @@ class TokenDecoder(Decoder):
 
     @property
     def max_target_length(self) -> int | None:
-        """Tokens that the decoder has positions for; None where any number works."""
+        """Return the number of positions of the decoder; None if unlimited."""
         return self.decoder_embedding.positions.max_length

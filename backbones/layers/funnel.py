@@ -1,8 +1,8 @@
-"""Layers in blocks between which the sequence is halved, and a way back to all tokens (Dai et al. 2020, Funnel).
+"""Funnel-Transformer: blocks of layers that halve the sequence, and a decoder back to full length (Dai et al. 2020).
 
-Tokens are pooled in pairs; the first one stays alone, for it stands for the whole row where a row is classified. So N
-tokens become 1 + ceil((N - 1) / 2), of which the last is a single one where there is no pair: no token is left out.
-Rows are handed over with their padding at the right end, and what is pooled are their tokens alone.
+Tokens are pooled in pairs. The first token, which represents the sequence in classification, is not pooled. N tokens
+become 1 + ceil((N - 1) / 2); an unpaired last token is retained. Sequences must be padded on the right; only real
+tokens are pooled.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from cab import UserError
 from cab.padding import clean_rows, restore_rows
 
 STRIDE = 2
-"""Tokens of a pair."""
+"""Tokens per pooled vector."""
 
 
 class PoolingLayer(TransformerLayer):
-    """The first layer of a block after the first: the means of pairs ask, and read the tokens themselves.
+    """First layer of a block after the first: pooled queries attend to the unpooled tokens.
 
-    ``pool query only`` (section 2.2): h <- norm(h' + attention(h', h, h)) with h' the pooled h. Targets and keys are of
-    different lengths, so that its slot, ``self_attention``, is of pattern NC.
+    ``pool query only`` (section 2.2): h <- norm(h' + attention(h', h, h)), where h' is the pooled h. Queries and keys
+    differ in length, so ``self_attention`` has pattern NC.
     """
 
     def forward(
@@ -37,7 +37,7 @@ class PoolingLayer(TransformerLayer):
         memory_padding_mask: Tensor | None = None,  # noqa: ARG002
         past: Tensor | None = None,  # noqa: ARG002
     ) -> Tensor:
-        """[B, N, D] to [B, P, D], P = 1 + ceil((N - 1) / 2); there is no ``memory`` and no ``past``."""
+        """Map [B, N, D] to [B, P, D], P = 1 + ceil((N - 1) / 2); ``memory`` and ``past`` are not supported."""
         pooled, read = pool(x, padding_mask), self.self_residual.enter(x)
         y = self.self_attention(
             self.self_residual.enter(pooled),
@@ -51,14 +51,14 @@ class PoolingLayer(TransformerLayer):
 
 
 class FunnelStack(LayerStack):
-    """Blocks of layers, each of which after the first halves the sequence; then, where there is one, the decoder.
+    """Blocks of layers, each after the first halving the sequence, and an optional decoder.
 
-    The decoder's layers are the last ones, at full length: they read what the first block says of a token plus what the
-    last one says of the tokens that it was pooled with (section 2.3).
+    The decoder consists of the last layers, at full length. It reads the sum of the first block's output at each token
+    and the last block's output at the pooled vector of the token (section 2.3).
 
     Args:
-        blocks: layers of each.
-        decoder_layers: how many; None leaves the sequence as short as the last block has it.
+        blocks: number of layers per block.
+        decoder_layers: number of decoder layers; None leaves the sequence at the last block's length.
     """
 
     remembers = False
@@ -78,7 +78,7 @@ class FunnelStack(LayerStack):
         padding_mask: Tensor | None,
         positions: Positions | None = None,  # noqa: ARG002
     ) -> Tensor:
-        """[B, N, D] to [B, N, D]; without a decoder to [B, P, D], tokens first, of P pooled ones."""
+        """Map [B, N, D] to [B, N, D], or without a decoder to P pooled vectors [B, P, D]."""
         x, padding_mask, order = clean_rows(x, padding_mask, compacts=True)
         remaining, hidden = iter(layers), padding_mask
         for layer in islice(remaining, self.blocks[0]):
@@ -97,10 +97,10 @@ class FunnelStack(LayerStack):
 
 
 def check_blocks(blocks: Sequence[int] | None, num_layers: int, max_length: int) -> tuple[int, ...]:
-    """The layers of each block, one block where none are named.
+    """Return the number of layers per block; a single block if ``blocks`` is None.
 
     Raises:
-        ValueError: blocks that are not the layers, or that pool more tokens into one than a row has.
+        ValueError: the blocks do not sum to ``num_layers``, or pool more tokens than a sequence has.
     """
     if blocks is None:
         return (num_layers,)
@@ -113,14 +113,14 @@ def check_blocks(blocks: Sequence[int] | None, num_layers: int, max_length: int)
     pooled = STRIDE ** (len(blocks) - 1)
     if pooled >= max_length:
         raise UserError(
-            f"{named} pools {pooled} tokens into one beside the first, and rows have {max_length} at most: "
-            "name fewer blocks, or make rows longer"
+            f"{named} pools {pooled} tokens into one, but sequences have at most {max_length} with the first: "
+            "use fewer blocks, or raise max_length"
         )
     return tuple(blocks)
 
 
 def pooling_layers(blocks: Sequence[int]) -> tuple[int, ...]:
-    """The numbers of the layers that pool, the first of each block after the first.
+    """Return the indices of the pooling layers, the first of each block after the first.
 
     >>> pooling_layers((4, 4, 4))
     (4, 8)
@@ -129,7 +129,7 @@ def pooling_layers(blocks: Sequence[int]) -> tuple[int, ...]:
 
 
 def pool(x: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """The first token and the means of the pairs after it, [B, N, D] to [B, P, D]; zero where all are padding."""
+    """Return the first token and the means of the pairs after it, [B, N, D] to [B, P, D]; zero if both are padding."""
     real = x.new_ones(x.shape[:2], dtype=torch.bool) if padding_mask is None else ~padding_mask
     real = _pairs(real[:, 1:, None], False)
     tokens = _pairs(x[:, 1:], 0.0).where(real, 0.0)
@@ -137,7 +137,7 @@ def pool(x: Tensor, padding_mask: Tensor | None) -> Tensor:
 
 
 def pool_padding(padding_mask: Tensor | None) -> Tensor | None:
-    """[B, N] to [B, P]: padding are the pairs that have no token."""
+    """Pool a mask [B, N] to [B, P]; a pair is padding if both tokens are."""
     if padding_mask is None:
         return None
     rest = _pairs(padding_mask[:, 1:, None], True).all(dim=2).squeeze(2)
@@ -145,11 +145,11 @@ def pool_padding(padding_mask: Tensor | None) -> Tensor | None:
 
 
 def repeat(x: Tensor, times: int, length: int) -> Tensor:
-    """The first vector once, each other one for the ``times`` tokens that it stands for: [B, P, D] to [B, N, D]."""
+    """Upsample [B, P, D] to [B, N, D]: the first vector once, the others ``times`` times."""
     return torch.cat([x[:, :1], x[:, 1:].repeat_interleave(times, dim=1)], dim=1)[:, :length]
 
 
 def _pairs(x: Tensor, filling: float) -> Tensor:
-    """[B, N, D] to [B, ceil(N / 2), 2, D]."""
+    """Split [B, N, D] into pairs [B, ceil(N / 2), 2, D]."""
     count = -(-x.shape[1] // STRIDE)
     return F.pad(x, (0, 0, 0, STRIDE * count - x.shape[1]), value=filling).unflatten(1, (count, STRIDE))

@@ -1,4 +1,4 @@
-"""The gate of GTrXL, in place of the sum of a stream and a branch (Parisotto et al. 2020)."""
+"""The gate of GTrXL, which replaces the residual sum (Parisotto et al. 2020)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 
 class GRUGate(nn.Module):
-    """How much of a branch's output enters the stream, each feature by itself.
+    """Gate a branch's output into the residual stream, per feature.
 
-    With stream x and branch y, W and U being D x D maps without bias and b a vector that is learnt:
+    For stream x and branch y, D x D matrices W and U without bias, and a learned vector b:
 
         r = sigmoid(W_r y + U_r x)
         z = sigmoid(W_z y + U_z x - b)
@@ -17,7 +17,7 @@ class GRUGate(nn.Module):
         (1 - z) * x + z * h
 
     Args:
-        bias: of what b starts with; the larger it is, the nearer a layer starts to the identity.
+        bias: initial value of b; the larger, the closer a layer starts to the identity.
     """
 
     def __init__(self, embed_dim: int, bias: float) -> None:
@@ -34,7 +34,7 @@ class GRUGate(nn.Module):
                 nn.init.xavier_uniform_(square)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """Stream and branch [..., D] to the new stream [..., D]."""
+        """Combine stream and branch [..., D] into the new stream [..., D]."""
         branch_r, branch_z, branch_h = self.from_branch(y).chunk(3, dim=-1)
         stream_r, stream_z = self.from_stream(x).chunk(2, dim=-1)
         r, z = torch.sigmoid(branch_r + stream_r), torch.sigmoid(branch_z + stream_z - self.bias)

@@ -1,4 +1,4 @@
-"""Norms of a token's vector, by their names."""
+"""Normalization layers, by name."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
     "layer": nn.LayerNorm,
     "simplerms": partial(nn.RMSNorm, eps=1e-16, elementwise_affine=False),
 }
-"""``simplerms`` (Qin et al. 2022) is x / rms(x), without weights. They add 1e-8 to the root."""
+"""``simplerms`` (Qin et al. 2022) is x / rms(x), without weights; it adds 1e-8 to the root."""
 
 
 def make_norm(kind: str, width: int) -> nn.Module:
-    """The norm called ``kind``; UserError for one that is none."""
+    """Return the norm called ``kind``; raise UserError for an unknown name."""
     if kind not in NORMS:
         raise UserError(f"unknown norm '{kind}': choose one of {', '.join(NORMS)}")
     return NORMS[kind](width)

@@ -1,6 +1,6 @@
-"""What a network remembers of the blocks before: the inputs of its layers (Dai et al. 2019, section 3.2).
+"""Recurrent memory: the inputs of a network's layers at earlier blocks (Dai et al. 2019, section 3.2).
 
-Shapes: B rows, L layers, P tokens that are remembered at most, N tokens of a block, D width.
+Shapes: B sequences, L layers, P = memory length, N tokens per block, D width.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from torch import Tensor
 from cab.attention import DecodeState
 
 INPUTS, COUNT = "inputs", "count"
-"""[B, L, P, D], the last tokens at the right end; [B], how many of them there are."""
+"""[B, L, P, D], right-aligned; [B], number of valid tokens."""
 
 
 def no_past(batch_size: int, num_layers: int, num_tokens: int, like: Tensor) -> DecodeState:
-    """Nothing; ``like`` [..., D] has the device and type of the layers' inputs."""
+    """Return an empty memory; ``like`` [..., D] has the device and dtype of the layers' inputs."""
     inputs = like.new_zeros(batch_size, num_layers, num_tokens, like.shape[-1])
     return {INPUTS: inputs, COUNT: torch.zeros(batch_size, dtype=torch.long, device=like.device)}
 
 
 def forget(past: DecodeState, rows: Tensor) -> DecodeState:
-    """Nothing for ``rows``, bool [B]."""
+    """Clear the memory of ``rows``, bool [B]."""
     return {**past, COUNT: past[COUNT].masked_fill(rows, 0)}
 
 
 def absent(past: DecodeState) -> Tensor:
-    """Which of the P tokens are none, bool [B, P]."""
+    """Return the mask of empty entries, bool [B, P]."""
     number = torch.arange(past[INPUTS].shape[2], 0, -1, device=past[COUNT].device)
     return number > past[COUNT].unsqueeze(1)
 
 
 def inputs_of(past: DecodeState) -> tuple[Tensor, ...]:
-    """For each layer [B, P, D], zero where there is no token."""
+    """Return the memory [B, P, D] of each layer, zero at empty entries."""
     return past[INPUTS].masked_fill(absent(past)[:, None, :, None], 0.0).unbind(dim=1)
 
 
 def after(past: DecodeState, inputs: Sequence[Tensor], hidden: Tensor) -> DecodeState:
-    """The last P tokens of ``past`` and of a block's ``inputs`` [B, N, D], without gradient.
+    """Append a block's ``inputs`` [B, N, D] to ``past`` and retain the last P tokens, without gradient.
 
-    ``hidden``: bool [B, P + N], what is no token in either.
+    ``hidden``: bool [B, P + N], True for empty entries and padding.
     """
     num_tokens = past[INPUTS].shape[2]
     order = (~hidden).to(torch.uint8).argsort(dim=1, stable=True)[:, hidden.shape[1] - num_tokens :]

@@ -1,4 +1,4 @@
-"""Point clouds: farthest point sampling, nearest neighbours, edge features, the DGCNN front end of PoinTr."""
+"""Point clouds: farthest point sampling, nearest neighbors, edge features, the DGCNN front end of PoinTr."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 NEAR_ORIGIN = 1e-3
-"""Squared distance at which pointnet2_ops leaves points out."""
+"""Squared distance from the origin at or below which pointnet2_ops ignores points."""
 
 
 @torch.no_grad()
 def farthest_points(points: Tensor, count: int) -> Tensor:
-    """Indices [B, count]: the first point, then always the one farthest from those chosen (Qi et al. 2017).
+    """Return the indices [B, count] of farthest point sampling, starting at the first point (Qi et al. 2017).
 
-    As in PoinTr's library, points within sqrt(1e-3) of the origin are never chosen but as the first, so that the zeros
-    of a cloud that was filled up are left out; and when none is left, the first of the others comes again.
+    As in PoinTr's library, points within sqrt(1e-3) of the origin are never chosen except as the first, so that zero
+    padding is ignored. When no candidate remains, the first of the other points is repeated.
 
     Args:
         points: [B, N, 3].
@@ -35,24 +35,24 @@ def farthest_points(points: Tensor, count: int) -> Tensor:
 
 @torch.no_grad()
 def nearest_points(queries: Tensor, points: Tensor, count: int) -> Tensor:
-    """Indices [B, M, count] into ``points`` [B, N, 3] of those nearest to each query [B, M, 3], nearest first."""
+    """Return indices [B, M, count] into ``points`` [B, N, 3] of the nearest to each query [B, M, 3]."""
     count = min(count, points.shape[1])
     return torch.cdist(queries.float(), points.float()).topk(count, dim=-1, largest=False).indices
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
-    """Rows of ``x`` [B, N, C] by ``index`` [B, ...]: [B, ..., C]."""
+    """Gather ``x`` [B, N, C] at ``index`` [B, ...]: [B, ..., C]."""
     flat = index.flatten(1).unsqueeze(-1).expand(-1, -1, x.shape[-1])
     return x.gather(1, flat).unflatten(1, index.shape[1:])
 
 
 def edge_features(x: Tensor, neighbours: Tensor, centre: Tensor) -> Tensor:
-    """(neighbour - centre, centre) of each neighbour (Wang et al. 2019, Eq. 8): [B, M, k, 2C].
+    """Return (neighbor - center, center) for each neighbor (Wang et al. 2019, Eq. 8): [B, M, k, 2C].
 
     Args:
-        x: [B, N, C] of the points.
+        x: [B, N, C] features of the points.
         neighbours: [B, M, k] indices into them.
-        centre: [B, M, C] of the queries.
+        centre: [B, M, C] features of the queries.
     """
     near = take(x, neighbours)
     centre = centre.unsqueeze(2).expand_as(near)
@@ -60,7 +60,7 @@ def edge_features(x: Tensor, neighbours: Tensor, centre: Tensor) -> Tensor:
 
 
 class EdgeConv(nn.Module):
-    """A map of edge features with group norm and leaky ReLU, and the largest over the neighbours."""
+    """Edge convolution: linear layer, group norm and leaky ReLU on edge features, maximum over neighbors."""
 
     def __init__(self, channels_in: int, channels: int) -> None:
         super().__init__()
@@ -74,11 +74,11 @@ class EdgeConv(nn.Module):
 
 
 class PointProxies(nn.Module):
-    """A few points with features of their surroundings (Yu et al. 2021, section 3.1): [B, P, 3] to proxies.
+    """Reduce a point cloud [B, P, 3] to point proxies with local features (Yu et al. 2021, section 3.1).
 
     Args:
-        num_kept: points that the second sampling keeps of those of the first.
-        num_neighbours: of each edge convolution.
+        num_kept: number of points after the second sampling.
+        num_neighbours: neighbors per edge convolution.
     """
 
     channels = 128
@@ -91,12 +91,12 @@ class PointProxies(nn.Module):
         self.convs = nn.ModuleList(EdgeConv(a, b) for a, b in ((8, 32), (32, 64), (64, 64), (64, 128)))
 
     def forward(self, points: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Positions [B, n, 3] and features [B, n, 128] of the proxies.
+        """Return positions [B, n, 3] and features [B, n, 128] of the proxies.
 
         Args:
             points: [B, P, 3].
-            chosen: their first sampling, by :func:`farthest_points`: [B, m], m at least n. The second one, of what
-                the first chose, would choose its first n in their order, so it is not run.
+            chosen: [B, m] indices from :func:`farthest_points`, m >= n. A second sampling among these would choose the
+                first n in order, so it is not run.
         """
         x = self.input(points)
         x = self.convs[0](x, nearest_points(points, points, self.num_neighbours), x)

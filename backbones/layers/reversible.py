@@ -1,12 +1,12 @@
-"""Reversible layers (Gomez et al. 2017; Kitaev et al. 2020, Reformer): memory that hardly grows with depth.
+"""Reversible layers (Gomez et al. 2017; Kitaev et al. 2020, Reformer): memory barely grows with depth.
 
-Two streams, at first both the input, take turns: y_1 = x_1 + attention(x_2), then y_2 = x_2 + feed_forward(y_1). Over a
-whole stack that is one sequence of values in which each branch adds to the value before its input,
+Two streams, both initialized with the input, alternate: y_1 = x_1 + attention(x_2), then y_2 = x_2 + feed_forward(y_1).
+Over the whole stack this is one sequence,
 
     a_{k+2} = a_k + branch_k(a_{k+1}),    a_0 = a_1 = x,
 
-so that a_k = a_{k+2} - branch_k(a_{k+1}). The backward pass repeats each branch for its activations, under the random
-numbers of the first time, and that finds again, from the last two values on, every value that came before.
+which can be inverted: a_k = a_{k+2} - branch_k(a_{k+1}). The backward pass recomputes each branch under the same random
+state and reconstructs all earlier values from the last two.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Branch = Callable[[Tensor], Tensor]
 
 
 class ReversibleLayer(TransformerLayer):
-    """Self attention and feed-forward map, of which each call runs one, with its norm in front and its dropout."""
+    """Self attention and feed-forward layer; each call runs one of them, with pre-norm and dropout."""
 
     def forward(
         self,
@@ -39,7 +39,7 @@ class ReversibleLayer(TransformerLayer):
         *,
         branch: str = "attention",
     ) -> Tensor:
-        """What ``branch`` adds, [B, N, D], from the stream that it reads; there is no ``memory`` and no ``past``."""
+        """Return the output of ``branch`` [B, N, D] for its input stream; ``memory`` and ``past`` are not supported."""
         if branch == "attention":
             y = self.self_attention(self.self_residual.enter(x), query_padding_mask=padding_mask)
             return self.self_residual.dropout(y)
@@ -48,16 +48,16 @@ class ReversibleLayer(TransformerLayer):
     def read(
         self, x: Tensor, states: Mapping[str, DecodeState], padding_mask: Tensor | None = None
     ) -> tuple[Tensor, dict[str, DecodeState]]:
-        """:meth:`forward` of the attention for the next tokens [B, T, D], and the state after them."""
+        """Apply the attention to the next tokens [B, T, D]; return the output and the new state."""
         y, after = read_attention(self.self_attention, self.self_residual.enter(x), states["self"], padding_mask)
         return self.self_residual.dropout(y), {"self": after}
 
 
 class ReversibleStack(LayerStack):
-    """Layers of two streams; the mean of the two comes out.
+    """Layers of two streams; the output is the mean of both.
 
-    In the backward pass only the last two values are there, and the activations of one branch at a time. The gradients
-    are those of :func:`couple`, up to what rounding adds when values are found again.
+    The backward pass holds only the last two values and the activations of one branch. Gradients equal those of
+    :func:`couple`, up to rounding in the reconstruction.
     """
 
     layer_class = ReversibleLayer
@@ -99,7 +99,7 @@ class ReversibleStack(LayerStack):
 
 
 def couple(branches: Sequence[Branch], x: Tensor) -> Tensor:
-    """The mean of the last two values, all of whose activations autograd keeps."""
+    """Return the mean of the last two values; autograd stores all activations."""
     before, now = x, x
     for branch in branches:
         before, now = now, before + branch(now)
@@ -107,11 +107,11 @@ def couple(branches: Sequence[Branch], x: Tensor) -> Tensor:
 
 
 def couple_reversibly(branches: Sequence[Branch], x: Tensor) -> Tensor:
-    """:func:`couple`, whose values and activations are found again in the backward pass."""
+    """Compute :func:`couple`, reconstructing values and activations in the backward pass."""
     found: dict[int, Tensor] = {}
     before, now = x, x
-    device = x.new_empty(0)  # whose random numbers and autocast are repeated
-    with set_checkpoint_early_stop(False):  # a branch that is repeated has to say what it adds
+    device = x.new_empty(0)  # selects the device whose random state and autocast are restored
+    with set_checkpoint_early_stop(False):  # a recomputed branch has to return its output
         for number, branch in enumerate(branches):
             before, now = now, before + recompute(_Coupling(branch, number, len(branches), now, found), device)
     found[len(branches)], found[len(branches) + 1] = before.detach(), now.detach()
@@ -119,9 +119,9 @@ def couple_reversibly(branches: Sequence[Branch], x: Tensor) -> Tensor:
 
 
 class _Coupling:
-    """A branch that is called with its input a_{k+1} once, and when it is repeated finds its input, and then a_k.
+    """A branch that computes a_{k+1} forward and, on recomputation, reconstructs its input and then a_k.
 
-    ``found`` holds the last two values as long as the graph, of the others those that the next branch needs.
+    ``found`` holds the last two values while the graph is alive, and those that the next branch needs.
     """
 
     def __init__(self, branch: Branch, number: int, count: int, given: Tensor, found: dict[int, Tensor]) -> None:

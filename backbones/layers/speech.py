@@ -1,4 +1,4 @@
-"""Layers of speech synthesis: convolutions that do not read padding, scaled positions, the postnet."""
+"""Layers for speech synthesis: padding-aware convolutions, scaled positions, the postnet."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"linear": lambda x: x, "re
 
 
 def hide(x: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """``x`` [B, N, C] with zeros at the padding, so that a convolution reads what it reads beyond the end."""
+    """Set ``x`` [B, N, C] to zero at padding, so that convolutions see the same values as beyond the end."""
     return x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
 
 
 class SameConv(nn.Conv1d):
-    """A convolution along N of [B, N, C] that keeps the length; padding must be hidden. Xavier uniform."""
+    """Length-preserving convolution along N of [B, N, C], Xavier uniform; zero the padding first."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, *, gain: Gain = "linear") -> None:
         if kernel_size % 2 == 0:
@@ -36,7 +36,7 @@ class SameConv(nn.Conv1d):
 
 
 class ConvNorm(nn.Module):
-    """Convolution, batch norm, activation, dropout; the statistics of a batch are those of its real positions."""
+    """Convolution, batch norm, activation, dropout; batch statistics exclude padding."""
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: int, *, activation: Gain, dropout: float
@@ -48,7 +48,7 @@ class ConvNorm(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """[B, N, C] to [B, N, C']."""
+        """Map [B, N, C] to [B, N, C']."""
         x = self.conv(hide(x, padding_mask))
         if padding_mask is None or not self.training:
             x = self.norm(x.transpose(1, 2)).transpose(1, 2)
@@ -59,7 +59,7 @@ class ConvNorm(nn.Module):
 
 
 class Postnet(nn.Module):
-    """What five convolutions add to the frames of a decoder (Shen et al. 2018, section 2.2)."""
+    """Five convolutions that predict a residual for the decoder's frames (Shen et al. 2018, section 2.2)."""
 
     def __init__(self, width: int, *, hidden: int = 512, kernel_size: int = 5, dropout: float = 0.5) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Postnet(nn.Module):
 
 
 class ScaledPositions(nn.Module):
-    """x + alpha * sinusoid of the position, alpha learnt (Li et al. 2019, section 3.2)."""
+    """x + alpha * sinusoidal position, with learned alpha (Li et al. 2019, section 3.2)."""
 
     def __init__(self, embed_dim: int) -> None:
         super().__init__()

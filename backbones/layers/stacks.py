@@ -1,4 +1,4 @@
-"""How the layers of a stack follow one another, by what a backbone's options say."""
+"""Selection of the layer stack from a backbone's options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHOICES = {
 
 @dataclass(frozen=True, kw_only=True)
 class StackOptions:
-    """Options that backbones have in common, whose docstrings say what each is."""
+    """Options shared by the backbones, whose docstrings describe them."""
 
     residual: str
     reversible: bool
@@ -30,10 +30,10 @@ class StackOptions:
     checkpoint_activations: bool
 
     def make(self, num_layers: int, embed_dim: int, *, learned: bool) -> LayerStack:
-        """What runs the layers; ``learned`` vectors of the steps' numbers, or sinusoidal ones, as positions are.
+        """Return the layer stack; step embeddings are ``learned`` or sinusoidal, like the positions.
 
         Raises:
-            ValueError: an option that does not exist, or some that do not go together.
+            ValueError: an unknown or incompatible option.
         """
         self._check()
         if self.reversible:
@@ -54,12 +54,12 @@ class StackOptions:
         if not self.ponder_weight >= 0:
             raise UserError(f"ponder_weight must be 0 or more, got {self.ponder_weight}")
         if self.halting == "act" and self.weight_sharing == "stacked":
-            raise UserError("halting=act is of one layer that is repeated: set weight_sharing=universal")
+            raise UserError("halting=act needs one repeated layer: set weight_sharing=universal")
         if not self.reversible:
             return
         if self.checkpoint_activations:
-            raise UserError("reversible=true recomputes activations already: leave out checkpoint_activations=true")
+            raise UserError("reversible=true recomputes activations already: remove checkpoint_activations=true")
         if self.residual != "plain":
-            raise UserError("reversible=true takes sums apart again, and a gate is none: set residual=plain")
+            raise UserError("reversible=true cannot invert a gate: set residual=plain")
         if self.weight_sharing != "stacked":
-            raise UserError("reversible=true is of layers with weights of their own: set weight_sharing=stacked")
+            raise UserError("reversible=true needs separate weights per layer: set weight_sharing=stacked")

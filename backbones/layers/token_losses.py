@@ -1,4 +1,4 @@
-"""Cross-entropy over a large vocabulary whose logits are never all in memory, forward or backward."""
+"""Cross-entropy over a large vocabulary without materializing all logits, forward or backward."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 AT_ONCE = 2**25
-"""Logits in memory at once, some three times: 128 MiB each in float32."""
+"""Logits in memory at once, in up to three copies: 128 MiB each in float32."""
 
 
 def token_losses(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
-    """-log softmax(W x + b)[target] of each vector, in float32 at least.
+    """Return -log softmax(W x + b)[target] for each vector, at least in float32.
 
-    Some vectors at a time; the backward pass forms their logits again. Under autocast the products are in its type,
-    and the gradients of W and b are summed in theirs.
+    Vectors are processed in chunks whose logits are recomputed in the backward pass. Under autocast, products use the
+    autocast dtype, and the gradients of W and b accumulate in their own dtype.
 
     Args:
         x: [..., D].

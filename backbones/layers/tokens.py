@@ -1,4 +1,4 @@
-"""Tokens to vectors: embeddings, position numbers and their encodings, and the checks of what comes in."""
+"""Token and position embeddings, and input checks."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from cab import UserError
 
 
 class TokenEmbedding(nn.Module):
-    """scale * embedding + position, then a norm where there is one, then dropout.
+    """scale * embedding + position, followed by an optional norm and dropout.
 
     The table is drawn from N(0, 1 / embed_dim), as in fairseq.
 
     Args:
-        positions: encodes position numbers: :class:`SinusoidalPositions`, :class:`LearnedPositions`,
-            :class:`NoPositions`.
-        scale: factor of the embedding; fairseq and Vaswani et al. have sqrt(embed_dim).
-        norm: which norm follows; none when not given.
+        positions: position encoding: :class:`SinusoidalPositions`, :class:`LearnedPositions` or :class:`NoPositions`.
+        scale: factor of the embedding; sqrt(embed_dim) in fairseq and Vaswani et al.
+        norm: kind of norm, or None.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class TokenEmbedding(nn.Module):
         return self.tokens.num_embeddings
 
     def forward(self, tokens: Tensor, index: Tensor) -> Tensor:
-        """Tokens [B, N] at position numbers ``index`` [1 or B, N] to [B, N, D]."""
+        """Embed tokens [B, N] at positions ``index`` [1 or B, N] as [B, N, D]."""
         x = self.tokens(tokens) * self.scale
         return self.dropout(self.norm(x + self.positions(index).to(x.dtype)))
 
@@ -54,8 +53,8 @@ class TokenEmbedding(nn.Module):
 class SinusoidalPositions(nn.Module):
     """Sines in one half of the width, cosines in the other, of the position times 10,000^(-k / (D/2 - 1)).
 
-    The form of tensor2tensor and fairseq (Vaswani et al. 2017 interleave the two and divide by D/2). Numbers
-    start at ``offset``, 2 in fairseq. Any length works, and there are no parameters.
+    This is the form of tensor2tensor and fairseq (Vaswani et al. 2017 interleave both and divide by D/2). Positions
+    start at ``offset``, 2 in fairseq. Any length works; there are no parameters.
     """
 
     max_length: int | None = None
@@ -75,7 +74,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class NoPositions(nn.Module):
-    """Zero: for attentions that know distances themselves."""
+    """Zero, for attentions with relative positions."""
 
     max_length: int | None = None
 
@@ -84,10 +83,10 @@ class NoPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """One vector for each of ``max_length`` positions.
+    """One vector per position.
 
     Args:
-        offset: rows of the table before the first position; fairseq's RoBERTa has 2, which are never used.
+        offset: unused rows of the table before the first position; 2 in fairseq's RoBERTa.
     """
 
     def __init__(self, max_length: int, embed_dim: int, *, offset: int = 0) -> None:
@@ -104,9 +103,9 @@ class LearnedPositions(nn.Module):
 
 
 def number_positions(tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """Position numbers of ``tokens`` [B, N] from 0 on, counting real tokens only: [1, N], or [B, N] with a mask.
+    """Return the position numbers of ``tokens`` [B, N], counting real tokens from 0: [1, N], or [B, N] with a mask.
 
-    So a row has the same numbers wherever its padding stands. Those at the padding mean nothing.
+    The numbers do not depend on where the padding is; those at padding are arbitrary.
     """
     if padding_mask is None:
         return torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
@@ -116,10 +115,9 @@ def number_positions(tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
 def check_tokens(
     name: str, tokens: Tensor, padding_mask: Tensor | None, *, vocab_size: int, max_length: int | None
 ) -> None:
-    """UserError for tokens that a backbone cannot read.
+    """Raise UserError for tokens that a backbone cannot read.
 
-    What stands in them is looked at outside of torch.compile only, and the range of ids only on the CPU: on a GPU
-    a look is a wait.
+    Values are checked outside torch.compile only, and the range of ids on the CPU only: on a GPU it would synchronize.
     """
     if tokens.dim() != 2 or 0 in tokens.shape:
         raise UserError(
@@ -142,7 +140,7 @@ def check_tokens(
 
 
 def check_padding(name: str, padding_mask: Tensor | None, sequence: Tensor) -> None:
-    """UserError for a mask that does not fit ``sequence`` [B, N, ...] or hides the whole of a row."""
+    """Raise UserError if a mask does not match ``sequence`` [B, N, ...] or masks a whole sequence."""
     if padding_mask is None:
         return
     if padding_mask.dtype is not torch.bool or padding_mask.shape != sequence.shape[:2]:

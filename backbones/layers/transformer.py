@@ -1,4 +1,4 @@
-"""The Transformer layer: attention slots and a feed-forward map, each a residual branch; and stacks of layers."""
+"""Transformer layers: attention and feed-forward layers as residual branches; and stacks of layers."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ FEED_FORWARDS = ("plain", "glu")
 RESIDUALS = ("plain", "gtrxl")
 
 States = Sequence[Mapping[str, DecodeState]]
-"""For each layer of a stack, the states of its slots."""
+"""Per layer of a stack, the states of its attention layers."""
 Positions = Callable[[], Tensor]
-"""Gives the vectors of the tokens' positions, [1 or B, N, D]."""
+"""Returns the position vectors of the tokens, [1 or B, N, D]."""
 
 
 def stack(count: int, layer: Callable[..., nn.Module]) -> nn.ModuleList:
-    """``count`` layers, each told its depth."""
+    """Build ``count`` layers, each with its layer position."""
     return nn.ModuleList(layer(layer_position=LayerPosition(index, count)) for index in range(count))
 
 
 class Residual(nn.Module):
-    """Where a branch's norm stands: before it (``pre``), or after its sum with the input (``post``).
+    """Residual connection with the norm before the branch (``pre``) or after the sum (``post``).
 
     ``y = branch(residual.enter(x)); x = residual.leave(x, y)``
 
-    ``kind`` gtrxl has a gate in place of the sum, and a ReLU after the branch (Parisotto et al. 2020: the norm in front
-    leaves linear maps of two branches behind each other); ``gate_bias`` is what its bias starts with.
+    ``kind`` gtrxl replaces the sum by a gate after a ReLU on the branch (Parisotto et al. 2020: with pre-norm, two
+    linear layers would follow each other); ``gate_bias`` is the initial gate bias.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Residual(nn.Module):
         if kind not in RESIDUALS:
             raise UserError(f"unknown residual '{kind}': choose one of {', '.join(RESIDUALS)}")
         if kind == "gtrxl" and norm != "pre":
-            raise UserError("residual=gtrxl has its norm before each branch: build the layer with norm=pre")
+            raise UserError("residual=gtrxl needs its norm before each branch: build the layer with norm=pre")
         self.is_pre = norm == "pre"
         self.gate = GRUGate(embed_dim, gate_bias) if kind == "gtrxl" else None
         self.norm = make_norm(norm_kind, embed_dim)
@@ -79,10 +79,10 @@ class Residual(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two maps, position by position, with an activation and its dropout between them.
+    """Two position-wise linear layers with an activation and dropout between them.
 
-    ``kind`` glu has a third map: W_3 (activation(W_1 x) * W_2 x)  (Shazeer 2020). Xavier uniform with biases of zero,
-    or as torch's linear maps start (``is_xavier=False``).
+    ``kind`` glu has a third: W_3 (activation(W_1 x) * W_2 x) (Shazeer 2020). Initialized Xavier uniform with zero
+    biases, or with PyTorch's default (``is_xavier=False``).
     """
 
     def __init__(
@@ -116,20 +116,20 @@ class FeedForward(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """Self attention, cross attention where ``cross`` names its pattern, feed-forward.
+    """Self attention, cross attention if ``cross`` is given, and feed-forward layer.
 
     Args:
-        slots: fills the attention slots.
-        pattern: NS or CS, of the self attention.
-        cross: NC or CC, of the cross attention; none when not given.
+        make_attention: builds the attention layers.
+        pattern: NS or CS, for the self attention.
+        cross: NC or CC, for the cross attention; None for no cross attention.
         norm: ``pre`` or ``post``.
-        norm_kind, feed_forward: which norm (:mod:`backbones.layers.norms`) and feed-forward map.
-        residual, gate_bias: how a branch joins the stream, :class:`Residual`.
-        dropout: of each branch's output.
-        attention_dropout: of the attention weights.
-        activation_dropout: inside the feed-forward map.
-        is_xavier: of the feed-forward map.
-        depth: the place of the layer in its stack.
+        norm_kind, feed_forward: kind of norm (:mod:`backbones.layers.norms`) and of feed-forward layer.
+        residual, gate_bias: kind of residual connection, see :class:`Residual`.
+        dropout: applied to each branch's output.
+        attention_dropout: applied to attention weights.
+        activation_dropout: applied inside the feed-forward layer.
+        is_xavier: initialization of the feed-forward layer.
+        layer_position: index of the layer in its stack.
     """
 
     def __init__(
@@ -188,10 +188,10 @@ class TransformerLayer(nn.Module):
         memory_padding_mask: Tensor | None = None,
         past: Tensor | None = None,
     ) -> Tensor:
-        """[B, N, D] to [B, N, D]; ``memory`` [B, M, D] is what the cross attention reads.
+        """Map [B, N, D] to [B, N, D]; the cross attention reads ``memory`` [B, M, D].
 
-        ``past`` [B, P, D] are inputs of the layer before these, which the self attention reads too; ``padding_mask``
-        is then of both, [B, P + N].
+        ``past`` [B, P, D] are stored inputs of the layer, which the self attention also reads; ``padding_mask`` then
+        covers both, [B, P + N].
         """
         read = self.self_residual.enter(x if past is None else torch.cat([past, x], dim=1))
         y = self.self_attention(read, query_padding_mask=padding_mask)
@@ -214,7 +214,7 @@ class TransformerLayer(nn.Module):
         memory: Tensor | None = None,
         memory_padding_mask: Tensor | None = None,
     ) -> dict[str, DecodeState]:
-        """The states of the slots before the first token; ``like`` has the device and type of the tokens' vectors."""
+        """Return the attention states before the first token; ``like`` has the device and dtype of the inputs."""
         states = {"self": self.self_attention.init_state(batch_size, device=like.device, dtype=like.dtype)}
         if self.cross_attention is not None:
             states["cross"] = self.cross_attention.init_state(
@@ -230,7 +230,7 @@ class TransformerLayer(nn.Module):
     def read(
         self, x: Tensor, states: Mapping[str, DecodeState], padding_mask: Tensor | None = None
     ) -> tuple[Tensor, dict[str, DecodeState]]:
-        """:meth:`forward` of the next tokens [B, T, D], and the states after them."""
+        """Apply the layer to the next tokens [B, T, D]; return the outputs and the new states."""
         y, after = read_attention(self.self_attention, self.self_residual.enter(x), states["self"], padding_mask)
         x = self.self_residual.leave(x, y)
         new = {"self": after}
@@ -244,27 +244,27 @@ class TransformerLayer(nn.Module):
 def read_attention(
     attention: Attention, x: Tensor, state: DecodeState, padding_mask: Tensor | None
 ) -> tuple[Tensor, DecodeState]:
-    """The outputs of self or cross attention for the next tokens [B, T, D], and the state after them."""
+    """Apply self or cross attention to the next tokens [B, T, D]; return the outputs and the new state."""
     read = attention.step if x.shape[1] == 1 else attention.prefill
     return read(x, state, query_padding_mask=padding_mask)
 
 
 class LayerStack(nn.Module):
-    """One layer after the other.
+    """Layers applied one after the other.
 
-    It does not own the layers, so that their weights are called the same however they follow one another.
+    The stack does not own the layers, so parameter names do not depend on the kind of stack.
     """
 
     layer_class: ClassVar[type[TransformerLayer]] = TransformerLayer
     remembers: ClassVar[bool] = True
-    """Whether it has :meth:`read_after`."""
+    """Whether :meth:`read_after` is supported."""
 
     def count(self, num_layers: int) -> int:
-        """Layers that have weights of their own, where a backbone is ``num_layers`` deep."""
+        """Return the number of layers with separate weights for a depth of ``num_layers``."""
         return num_layers
 
     def sequence(self, layers: nn.ModuleList) -> list[TransformerLayer]:
-        """The layers in the order in which they are run; each time has a state of its own."""
+        """Return the layers in execution order; each execution has its own state."""
         return transformer_layers(layers)
 
     def forward(
@@ -275,7 +275,7 @@ class LayerStack(nn.Module):
         padding_mask: Tensor | None,
         positions: Positions | None = None,  # noqa: ARG002
     ) -> Tensor:
-        """The outputs [B, N, D] for ``x`` [B, N, D]; ``run_layer`` is :meth:`cab.Backbone.run_layer`."""
+        """Map ``x`` [B, N, D] to outputs [B, N, D]; ``run_layer`` is :meth:`cab.Backbone.run_layer`."""
         for layer in layers:
             x = run_layer(layer, x, padding_mask)
         return x
@@ -288,9 +288,9 @@ class LayerStack(nn.Module):
         x: Tensor,
         padding_mask: Tensor,
     ) -> tuple[Tensor, list[Tensor]]:
-        """:meth:`forward` after the ``past`` [B, P, D] of each layer, and the inputs of each.
+        """Apply the layers after the ``past`` [B, P, D] of each; return the output and each layer's input.
 
-        ``padding_mask`` is of both, [B, P + N].
+        ``padding_mask`` covers both, [B, P + N].
         """
         inputs = []
         for layer, before in zip(layers, past, strict=True):
@@ -306,7 +306,7 @@ class LayerStack(nn.Module):
         padding_mask: Tensor | None,
         positions: Positions | None = None,  # noqa: ARG002
     ) -> tuple[Tensor, tuple[Mapping[str, DecodeState], ...]]:
-        """:meth:`forward` of the next tokens [B, T, D], and the states after them."""
+        """Apply the layers to the next tokens [B, T, D]; return the outputs and the new states."""
         after = []
         for layer, state in zip(transformer_layers(layers), states, strict=True):
             x, state = layer.read(x, state, padding_mask)
@@ -315,4 +315,5 @@ class LayerStack(nn.Module):
 
 
 def transformer_layers(layers: nn.ModuleList) -> list[TransformerLayer]:
+    """Return the layers as a typed list."""
     return cast(list[TransformerLayer], list(layers))

@@ -1,12 +1,12 @@
-"""One layer for all steps (Universal Transformer, Dehghani et al. 2019): a fixed number, or what each token asks for.
+"""Universal Transformer (Dehghani et al. 2019): one layer applied repeatedly, a fixed or a per-token number of steps.
 
-Adaptive computation time (Graves 2016) lets every token halt by itself. With s_n the state of a token after step n and
-p_n = sigmoid(w s_n + b), it halts at the first step N at which p_1 + ... + p_N >= 1 - 0.01, or at the last one, and
+With adaptive computation time (Graves 2016) every token halts separately. With s_n the state of a token after step n
+and p_n = sigmoid(w s_n + b), it halts at the first step N with p_1 + ... + p_N >= 1 - 0.01, or at the last one, and
 
     R = 1 - (p_1 + ... + p_{N-1}),    output = p_1 s_1 + ... + p_{N-1} s_{N-1} + R s_N.
 
-What this costs is N + R, the ponder cost, whose gradient is that of R. From then on the state is copied, and read by
-tokens that still run. Whether a token halts depends on its own state alone, so a causal network stays causal.
+The ponder cost is N + R; its gradient is that of R. After halting, the state is copied and remains visible to running
+tokens. Halting depends on a token's own state only, so a causal network stays causal.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from cab.training import TrainableModule
 
 EPSILON = 0.01
 HALTING_BIAS = 1.0
-"""What b starts with, in tensor2tensor's Universal Transformer."""
+"""Initial b, as in tensor2tensor's Universal Transformer."""
 
 
 class UniversalStack(LayerStack):
-    """The first of the layers, ``steps`` times.
+    """Apply the first layer ``steps`` times.
 
     Args:
-        numbers: vectors of the steps' numbers, which are added to the state before each step, and with them, but before
-            the first step, whose input has them already, those of the positions; none when not given.
+        numbers: step embeddings, added to the state before each step together with the positions (at the first step,
+            whose input already contains the positions, alone); None for no step embedding.
     """
 
     remembers = False
@@ -81,13 +81,13 @@ class UniversalStack(LayerStack):
         padding_mask: Tensor | None,  # noqa: ARG002
         positions: Positions | None,
     ) -> Tensor:
-        """The state after all steps of ``x`` [B, N, D]; ``step`` is the layer at a step's number."""
+        """Return the state of ``x`` [B, N, D] after all steps; ``step`` applies the layer at a step index."""
         for number in range(self.steps):
             x = step(number, self.numbered(x, number, positions))
         return x
 
     def numbered(self, x: Tensor, number: int, positions: Positions | None) -> Tensor:
-        """The state with the coordinates of its places before a step."""
+        """Add position and step embeddings to the state before a step."""
         if self.numbers is None:
             return x
         coordinates = self.numbers(torch.tensor([number], device=x.device))
@@ -97,12 +97,12 @@ class UniversalStack(LayerStack):
 
 
 class HaltingStack(UniversalStack):
-    """As many steps as each token asks for, ``steps`` at most.
+    """Apply the layer until each token halts, at most ``steps`` times.
 
-    All steps are computed for all tokens, since later ones may need them: what adapts is what comes out.
+    All steps are computed for all tokens, since running tokens may read halted ones; only the output adapts.
 
     Args:
-        ponder_weight: of the ponder cost in the loss.
+        ponder_weight: weight of the ponder cost in the loss.
     """
 
     def __init__(
@@ -141,12 +141,12 @@ class HaltingStack(UniversalStack):
 
 
 class Ponder(TrainableModule):
-    """Adds the ponder cost to the training loss; hooks on it see the steps that each token took."""
+    """Add the ponder cost to the training loss; forward hooks observe the number of steps per token."""
 
     def __init__(self, weight: float) -> None:
         super().__init__()
         self.weight = weight
 
     def forward(self, count: Tensor, remainder: Tensor, padding_mask: Tensor | None) -> None:
-        """Steps and remainders of the tokens, [B, N] each."""
+        """Record steps and remainders of the tokens, [B, N] each."""
         self.add_loss(self.weight * (count + remainder), PaddingMasks(query=padding_mask))

@@ -1,1 +1,1 @@
-"""What a network's attentions do: where their weight lies, and how large the gradients of their scores are."""
+"""Analyses of a network's attentions: distribution of their weights, and gradients of their scores."""

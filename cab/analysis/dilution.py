@@ -1,6 +1,6 @@
-"""Attention dilution (Qin et al. 2022, section 3.2): how much of a token's attention falls on how many neighbours.
+"""Attention dilution (Qin et al. 2022, Section 3.2): share of attention on the nearest tokens.
 
-Shapes: H heads, n tokens, D width, E width of a head.
+Shapes: H heads, n tokens, D embedding dimension, E head dimension.
 """
 
 from __future__ import annotations
@@ -16,58 +16,62 @@ from cab.errors import UserError
 from cab.padding import PaddingMasks
 
 POINTS = 100
-"""Of a curve, evenly spaced shares of neighbours."""
+"""Number of points per curve, at evenly spaced shares of neighbors."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Of one layer: the share of attention that falls on the nearest 1%, 2%, ..., 100% of the tokens seen."""
+    """The share of attention of one layer on the nearest 1%, 2%, ..., 100% of the visible tokens."""
 
     path: str
     mass: Tensor
 
     @property
     def area(self) -> float:
-        """Below the curve: 1 is all attention on the token itself, a half about uniform attention."""
+        """Area under the curve: 1 if each token attends to itself only, about 0.5 for uniform attention."""
         return self.mass.mean().item()
 
 
 def dilution(subject: Subject, *, rows: int = 4) -> list[Curve]:
-    """The curve of each slot under test, mean over the heads and tokens of some rows of training data.
+    """Return the curve of each attention layer under test, averaged over heads and tokens of training examples.
+
+    Args:
+        subject: the network.
+        rows: number of training examples.
 
     Raises:
-        ValueError: in a cross pattern, where a target has no neighbours among the keys.
+        ValueError: the pattern is a cross pattern, in which targets have no neighbors among the keys.
     """
-    pattern = subject.cell.pattern
+    pattern = subject.cell.config.pattern
     if pattern.is_cross:
-        raise UserError(f"dilution is about the neighbours of a token; pattern {pattern} has none: choose NS or CS")
+        raise UserError(f"dilution is not defined for cross pattern {pattern}; use NS or CS")
     generator = torch.Generator().manual_seed(0)
     curves = []
-    for (path, slot), inputs in zip(subject.attention_layers(), layer_inputs(subject, rows), strict=True):
-        masses = [mass_of_neighbours(effective_weights(slot, x, generator), pattern.is_causal) for x in inputs]
+    for (path, layer), inputs in zip(subject.attention_layers(), layer_inputs(subject, rows), strict=True):
+        masses = [mass_of_neighbors(effective_weights(layer, x, generator), pattern.is_causal) for x in inputs]
         curves.append(Curve(path, torch.stack(masses).mean(dim=0)))
     return curves
 
 
 def uniform_area(length: int, is_causal: bool) -> float:
-    """The area of a layer that weighs all tokens it sees alike: a half, and something for short rows."""
-    return mass_of_neighbours(torch.ones(1, length, length), is_causal).mean().item()
+    """Return the area of uniform attention: about 0.5, and more for short sequences."""
+    return mass_of_neighbors(torch.ones(1, length, length), is_causal).mean().item()
 
 
 def layer_inputs(subject: Subject, rows: int) -> list[list[Tensor]]:
-    """What enters each slot under test, row by row [n, D] without padding, while the task's loss is formed."""
+    """Return the inputs [n, D] of each attention layer under test, without padding, while computing the task's loss."""
     seen: list[list[Tensor]] = []
     hooks = []
-    for _, slot in subject.attention_layers():
+    for _, layer in subject.attention_layers():
         kept: list[Tensor] = []
         seen.append(kept)
 
-        def keep(_slot: object, args: tuple[Tensor, ...], kwargs: dict[str, Tensor | None], kept=kept) -> None:  # type: ignore[no-untyped-def]
+        def keep(_layer: object, args: tuple[Tensor, ...], kwargs: dict[str, Tensor | None], kept=kept) -> None:  # type: ignore[no-untyped-def]
             mask = kwargs.get("query_padding_mask")
             found = [x if mask is None else x[~mask[row]] for row, x in enumerate(args[0])]
             kept.extend(x.detach() for x in found if len(x))
 
-        hooks.append(slot.register_forward_pre_hook(keep, with_kwargs=True))
+        hooks.append(layer.register_forward_pre_hook(keep, with_kwargs=True))
     subject.network.eval()
     try:
         with torch.no_grad():
@@ -78,19 +82,19 @@ def layer_inputs(subject: Subject, rows: int) -> list[list[Tensor]]:
     return [kept[:rows] for kept in seen]
 
 
-def effective_weights(slot: Attention, x: Tensor, generator: torch.Generator) -> Tensor:
-    """[H, n, n]: how output i follows value j, of one row [n, D], up to a factor of each head and target.
+def effective_weights(layer: Attention, x: Tensor, generator: torch.Generator) -> Tensor:
+    """Return the dependence [H, n, n] of output i on value j for one row [n, D], up to a factor per head and target.
 
-    With u of random signs, u^T (do_i / dv_j) u: where outputs are weighted means of values these are the weights,
-    E times; where a norm follows, the weights before it, times one number a row. A method that is no function of
-    heads has, as one head, the norms of u^T (do_i / dx_j).
+    Computes u^T (do_i / dv_j) u with random signs u. For outputs that are weighted means of values, these are the
+    weights times E; if a norm follows, they are scaled by one factor per row. For a method without heads, returns the
+    norms of u^T (do_i / dx_j) as one head.
     """
-    inner = with_heads(slot)
+    inner = with_heads(layer)
     row = x[None]
     if inner is None:
         x = x.clone().requires_grad_()
-        draws = {name: y[0] for name, y in slot.sample_noise(row, row, PaddingMasks()).items()}
-        output = slot.compute_row(x, x, x, draws)
+        draws = {name: y[0] for name, y in layer.sample_noise(row, row, PaddingMasks()).items()}
+        output = layer.compute_row(x, x, x, draws)
         signs = _signs(output[0], generator)
         return torch.stack([_gradient(y @ signs, x).norm(dim=-1) for y in output])[None]
     with torch.no_grad():
@@ -113,17 +117,17 @@ def _signs(like: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _gradient(y: Tensor, x: Tensor) -> Tensor:
-    if not y.requires_grad:  # of a target that sees nothing
+    if not y.requires_grad:  # a target without visible keys
         return torch.zeros_like(x)
     (gradient,) = torch.autograd.grad(y, x, retain_graph=True, materialize_grads=True)
     return gradient
 
 
-def mass_of_neighbours(weights: Tensor, is_causal: bool) -> Tensor:
-    """The share of |weights| [H, n, n] on the nearest r of the tokens that each sees, r = 1%, ..., 100%: [POINTS].
+def mass_of_neighbors(weights: Tensor, is_causal: bool) -> Tensor:
+    """Return the share of abs(weights) [H, n, n] on the nearest r of the visible tokens, r = 1%, ..., 100%: [POINTS].
 
-    Neighbours are taken alternately left and right, the token itself first, as many as there are on each side, and
-    rounded up to whole tokens; of signed weights the absolute values count. A row without weights does not.
+    Neighbors are counted alternately on the left and right, starting with the token itself, and rounded up to whole
+    tokens. Rows without weights are ignored.
     """
     length = weights.shape[-1]
     position = torch.arange(length)

@@ -13,6 +13,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,10 +22,11 @@ from torch.overrides import TorchFunctionMode
 
 from cab.analysis.subject import Subject, with_heads
 from cab.attention import Attention
+from cab.config.run_config import Choice
 from cab.errors import UserError
 from cab.runner.cell import DEFAULT_ENGINE, Cell
 from cab.runner.engine import Run, StepObserver, find_engine
-from cab.runner.failures import Diverged
+from cab.runner.failures import DivergedError
 from cab.runner.processes import Processes
 
 QUANTILES = {"median": 0.5, "q90": 0.9, "q99": 0.99, "largest": 1.0}
@@ -80,22 +82,22 @@ def score_gradients(subject: Subject, *, rows: int = 4) -> list[dict[str, float 
 
 @contextlib.contextmanager
 def recorded(subject: Subject) -> Iterator[list[Layer]]:
-    """Run the attention layers in their reference forms and record what these compute."""
+    """Run the attention layers in their reference form and record what these compute."""
     layers, undo = [], []
-    for path, slot in subject.attention_layers():
+    for path, attention in subject.attention_layers():
         layer = Layer(path)
         layers.append(layer)
-        inner = with_heads(slot)
+        inner = with_heads(attention)
         if inner is None:
             continue
-        slot.use_reference = True
+        attention.use_reference = True
         inner.reference = _watched(inner.reference, layer)
-        undo.append((slot, inner))
+        undo.append((attention, inner))
     try:
         yield layers
     finally:
-        for slot, inner in undo:
-            slot.use_reference = False
+        for attention, inner in undo:
+            attention.use_reference = False
             del inner.reference
 
 
@@ -144,32 +146,33 @@ def norms_over_training(subject: Subject, steps: int) -> list[dict[str, float]]:
     Raises:
         ValueError: the cell has another engine, fewer steps, or its loss diverges.
     """
-    if subject.cell.engine != DEFAULT_ENGINE:
-        raise UserError(f"--steps observes engine={DEFAULT_ENGINE} only, got engine={subject.cell.engine}")
+    if subject.cell.config.engine != DEFAULT_ENGINE:
+        raise UserError(f"--steps observes engine={DEFAULT_ENGINE} only, got engine={subject.cell.config.engine}")
     table: list[dict[str, float]] = []
 
     def note(step: int, loss: Tensor) -> None:
-        norms = {path: _norm(slot) for path, slot in subject.attention_layers()}
+        norms = {path: _norm(layer) for path, layer in subject.attention_layers()}
         table.append({"step": step, "loss": loss.item(), "all": _norm(subject.network), **norms})
 
     with tempfile.TemporaryDirectory() as folder:
         run = _observed_run(subject.cell, StepObserver(steps, note), folder)
         run.folder.mkdir()
         try:
-            with run.cell.trainer.matmul_precision():
+            with run.cell.config.trainer.matmul_precision():
                 run.engine.train(run, subject.network)
-        except Diverged as error:
+        except DivergedError as error:
             raise UserError(str(error)) from error
     return table
 
 
 def _observed_run(cell: Cell, observer: StepObserver, folder: str) -> Run:
     """Return a run of the cell that keeps its last weights and writes nothing outside ``folder``."""
-    logger = {**cell.config["logger"], "name": "csv"}
-    config = {**cell.config, "results_dir": folder, "profile": False, "logger": logger}
-    trainer = dataclasses.replace(cell.trainer, checkpoint_selection="last", validate_every=None, patience=None)
-    cell = dataclasses.replace(cell, config=config, trainer=trainer)
-    return Run(cell, "", find_engine(cell.engine), torch.device("cpu"), Processes(), observer=observer)
+    trainer = dataclasses.replace(cell.config.trainer, checkpoint_selection="last", validate_every=None, patience=None)
+    config = dataclasses.replace(
+        cell.config, results_dir=Path(folder), profile=False, logger=Choice("csv", {}), trainer=trainer
+    )
+    cell = dataclasses.replace(cell, config=config)
+    return Run(cell, "", find_engine(cell.config.engine), torch.device("cpu"), Processes(), observer=observer)
 
 
 def _norm(module: nn.Module | Attention) -> float:

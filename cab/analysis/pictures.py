@@ -1,4 +1,4 @@
-"""Pictures of the analyses."""
+"""Figures of the analyses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cab.analysis.gradients import QUANTILES
 
 
 def draw_dilution(curves: Sequence[Curve], title: str, path: Path) -> None:
-    """The share of attention against the share of neighbours, a line a layer."""
+    """Plot the share of attention by share of neighbors, one line per layer."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4.5), layout="constrained")
@@ -19,7 +19,7 @@ def draw_dilution(curves: Sequence[Curve], title: str, path: Path) -> None:
         share = [(i + 1) / len(curve.mass) for i in range(len(curve.mass))]
         axis.plot(share, curve.mass.tolist(), label=f"layer {number}: area {curve.area:.3f}")
     axis.plot([0, 1], [0, 1], color="0.7", linestyle="--", label="uniform")
-    axis.set_xlabel("share of the tokens seen, nearest first")
+    axis.set_xlabel("share of visible tokens, nearest first")
     axis.set_ylabel("share of attention")
     axis.set_title(title, fontsize="medium")
     axis.legend(frameon=False)
@@ -29,7 +29,7 @@ def draw_dilution(curves: Sequence[Curve], title: str, path: Path) -> None:
 def draw_gradients(
     layers: Sequence[Mapping[str, float | str]], norms: Sequence[Mapping[str, float]], title: str, path: Path
 ) -> None:
-    """Quantiles of |dL/ds| by layer, and the norm of the gradient over the steps where some were made."""
+    """Plot quantiles of abs(dL/ds) by layer and, if recorded, the gradient norm over training steps."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10 if norms else 5.5, 4.5), layout="constrained")
@@ -47,7 +47,7 @@ def draw_gradients(
             axes[1].plot([row["step"] for row in norms], [row[name] for row in norms], label=name)
         axes[1].set_yscale("log")
         axes[1].set_xlabel("step")
-        axes[1].set_ylabel("norm of the gradient")
+        axes[1].set_ylabel("gradient norm")
         axes[1].legend(frameon=False, fontsize="small")
     figure.suptitle(title, fontsize="medium")
     figure.savefig(path, dpi=110)

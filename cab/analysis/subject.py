@@ -38,12 +38,12 @@ class Subject:
 
     def attention_layers(self) -> list[tuple[str, Attention]]:
         """Return path and module of every attention layer under test."""
-        slots = []
+        layers = []
         for path, pattern in self.network.attention_layers():
-            slot = self.network.get_submodule(path)
-            if pattern is self.cell.pattern and isinstance(slot, Attention):
-                slots.append((path, slot))
-        return slots
+            layer = self.network.get_submodule(path)
+            if pattern is self.cell.config.pattern and isinstance(layer, Attention):
+                layers.append((path, layer))
+        return layers
 
 
 def subject_of(what: Sequence[str], data_root: str | None = None) -> Subject:
@@ -57,14 +57,16 @@ def subject_of(what: Sequence[str], data_root: str | None = None) -> Subject:
         record = Record.read(path)
         weights = weights_path(path.parent, record.hash)
         if not weights.exists():
-            raise UserError(f"no weights at {weights}: repeat the run, or pass overrides to analyze a fresh network")
+            raise UserError(
+                f"no weights at {weights}; repeat the run, or pass overrides to analyze an untrained network"
+            )
         config = dict(record.config)
     else:
         weights, config = None, composed(what)
     if data_root is not None:
         config["data_root"] = data_root
     cell = Cell.from_config(config)
-    cell.task.setup(cell.data_root)
+    cell.task.setup(cell.config.data_root)
     if weights is None:
         network = make_initial_backbone(cell)
     else:
@@ -72,11 +74,11 @@ def subject_of(what: Sequence[str], data_root: str | None = None) -> Subject:
         network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
     subject = Subject(cell, network, weights is not None)
     if not subject.attention_layers():
-        raise UserError(f"{cell.title} has no attention layer with pattern {cell.pattern}")
+        raise UserError(f"{cell.title} has no attention layer with pattern {cell.config.pattern}")
     return subject
 
 
-def with_heads(slot: Attention) -> Attention | None:
+def with_heads(attention: Attention) -> Attention | None:
     """Return the attention, or the inner one it delegates to, that has a reference form on heads, or None."""
-    inner = (module for module in slot.modules() if isinstance(module, Attention))
+    inner = (module for module in attention.modules() if isinstance(module, Attention))
     return next((module for module in inner if module.reference is not None), None)

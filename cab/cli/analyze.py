@@ -1,4 +1,4 @@
-"""`cab analyze`: distribution of attention weights and of score gradients in a network."""
+"""`cab analyze`: distribution of attention over neighbors, and gradients of attention scores."""
 
 from __future__ import annotations
 
@@ -18,45 +18,43 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "gradients: quantiles of the gradient of the attention scores per layer, with their theoretical bounds, and "
-        "the gradient norm over training steps. dilution: per layer, the fraction of attention on a fraction of the "
-        "nearest tokens, and the area under this curve."
+        "gradients: distribution of dL/ds per layer with its bounds, and gradient norms over training steps. "
+        "dilution: share of attention on the nearest tokens per layer, and the area under this curve."
     )
-    parser.add_argument("what", choices=("gradients", "dilution"))
+    parser.add_argument("analysis", choices=("gradients", "dilution"))
     parser.add_argument(
         "subject",
         nargs="+",
         metavar="RECORD.json | KEY=VALUE",
-        help="record of a run, to analyze its weights; or arguments of cab run for a new network, such as task=lm "
+        help="record file with trained weights next to it, or overrides of `cab run` for an untrained network: task=lm "
         "dataset=synthetic attention=linear pattern=CS preset=mini",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="output folder for CSV files and plots")
-    parser.add_argument(
-        "--rows", type=int, default=4, metavar="N", help="number of training examples to read (default: 4)"
-    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="output folder for the CSV files and the figure")
+    parser.add_argument("--rows", type=int, default=4, metavar="N", help="number of training examples (default: 4)")
     parser.add_argument(
         "--steps",
         type=int,
         default=0,
         metavar="N",
-        help="gradients: number of training steps to measure the gradient norm (default: 0)",
+        help="gradients: number of training steps for which gradient norms are recorded (default: 0)",
     )
-    parser.add_argument("--data-root", metavar="FOLDER", help="folder of the data sets (default: that of the record)")
+    parser.add_argument("--data-root", metavar="FOLDER", help="data folder (default: that of the record)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command and return its exit status."""
     if args.rows < 1 or args.steps < 0:
         raise UserError(f"--rows must be at least 1 and --steps at least 0, got {args.rows} and {args.steps}")
-    if args.steps and args.what == "dilution":
-        raise UserError("--steps applies to gradients only; to analyze dilution after training, name a record")
+    if args.steps and args.analysis == "dilution":
+        raise UserError(
+            "--steps applies to gradients only; to analyze the dilution of a trained network, pass its record"
+        )
     if args.out is not None:
         check_writable(args.out, "--out")
     from cab.analysis.subject import subject_of
 
     subject = subject_of(args.subject, args.data_root)
     print(subject.title)
-    analyze = _gradients if args.what == "gradients" else _dilution
+    analyze = _gradients if args.analysis == "gradients" else _dilution
     analyze(subject, args)
     return 0
 
@@ -89,9 +87,9 @@ def _gradients(subject: Subject, args: argparse.Namespace) -> None:
     print(text_table(["layer", *columns], texts, align="l" + "r" * len(columns)))
     if norms:
         names = [name for name in norms[0] if name not in ("step", "loss")]
-        deviations = [[name, f"{relative_deviation([row[name] for row in norms]):.3f}"] for name in names]
-        print(f"\ngradient norm over {len(norms)} steps, relative standard deviation:")
-        print(text_table(["parameters", "relative SD"], deviations, align="lr"))
+        variations = [[name, f"{relative_deviation([row[name] for row in norms]):.3f}"] for name in names]
+        print(f"\ngradient norm over {len(norms)} steps:")
+        print(text_table(["parameters", "SD / mean"], variations, align="lr"))
     if args.out is None:
         return
     _write(args.out / "gradients.csv", layers)
@@ -101,7 +99,7 @@ def _gradients(subject: Subject, args: argparse.Namespace) -> None:
 
 
 def _write(path: Path, rows: Sequence[Mapping[str, float | str]]) -> None:
-    """Write a CSV file with the columns of all rows."""
+    """Write a CSV file with the union of the rows' columns."""
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = list(dict.fromkeys(column for row in rows for column in row))
     with path.open("w", newline="", encoding="utf-8") as file:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cab.config.folders import CONFIGS
+from cab.files.config_folders import CONFIGS
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 
@@ -29,7 +29,7 @@ _cab_complete() {
 complete -o default -F _cab_complete cab
 """
 ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
-WITH_ATTENTIONS = ("verify", "efficiency")
+WITH_ATTENTIONS = ("show", "verify", "efficiency")
 VALUES = {
     "preset": ["paper", "mini", "smoke"],
     "logger": ["csv", "tensorboard", "wandb"],

@@ -1,4 +1,4 @@
-"""`cab correlation`: correlation of scores between patterns, tasks, presets or probes."""
+"""`cab correlation`: rank agreement of attentions between patterns, tasks, sets of results, or probes and tasks."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EPILOG = """\
-By default: Pearson correlation of the compositional indices of the attentions that two patterns (or two tasks) share,
-and of each pattern with published Long Range Arena accuracies (Figure 3a). Each has a p-value and a 95% confidence
-interval (Fisher's z). With fewer than three attentions no correlation is reported; with fewer than five the note says
-`too few`.
+Pearson correlation of compositional indices between patterns, between tasks, and between patterns and published
+accuracies on Long Range Arena (Figure 3a), over shared attentions; with the two-sided p-value of no correlation and a
+95% confidence interval by Fisher's z. The correlation requires three shared attentions; below five it is marked
+inconclusive.
 
-Two folders with different presets: Spearman correlation of the indices between the presets, for each pattern and task,
-and the attention whose ranks differ most.
-
-With --probes: Spearman correlation of the accuracy in each probe with the index of each task of the same pattern.
+With two folders of results from different presets: Spearman's correlation of the indices per pattern and task, and the
+attention with the largest difference in rank. With --probes: Spearman's correlation of the accuracy in each probe with
+the index of each task of the same pattern.
 
 examples:
   cab correlation results/paper --normalization official
@@ -39,13 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add_results_arguments(parser)
     parser.add_argument("--probes", type=Path, metavar="CSV", help="probes.csv written by `cab leaderboard`")
-    parser.add_argument(
-        "--csv", action="store_true", help="print CSV: kind,pattern,a,b,pearson,shared,p_value,low,high,note"
-    )
+    parser.add_argument("--csv", action="store_true", help="CSV: kind,pattern,a,b,pearson,shared,p_value,low,high,note")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command and return its exit status."""
     import pandas as pd
 
     from cab.scoring import benchmark_correlation, pattern_correlation, score, task_correlation
@@ -68,33 +64,33 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _probe_correlation(args: argparse.Namespace, results: pd.DataFrame) -> int:
-    """Correlate probes with tasks."""
+    """Print the rank agreement of probes and tasks."""
     from cab.scoring import probe_agreement, read_probes, score
 
     scores = score(results, normalization=args.normalization)
     table = probe_agreement(read_probes(args.probes), scores.table)
-    _print_agreement(table, args, nothing="the probes and tasks have fewer than three attentions in common")
+    _print_agreement(table, args, reason="probes and tasks share fewer than three attentions in every pattern")
     print_notes(scores.notes)
     return 0
 
 
 def _compare(args: argparse.Namespace, parts: Sequence[pd.DataFrame]) -> int:
-    """Correlate the ranks of attentions in two sets of results."""
+    """Print the rank agreement of two sets of results."""
     from cab.scoring import rank_agreement, score
 
     scores = [score(part, normalization=args.normalization) for part in parts]
     table = rank_agreement(scores[0].table, scores[1].table)
-    _print_agreement(table, args, nothing="the two sets of results have no attention, pattern and task in common")
+    _print_agreement(table, args, reason="the two sets of results share no attention in a pattern and task")
     for each in scores:
         print_notes(each.notes)
     return 0
 
 
-def _print_agreement(table: pd.DataFrame, args: argparse.Namespace, *, nothing: str) -> None:
+def _print_agreement(table: pd.DataFrame, args: argparse.Namespace, *, reason: str) -> None:
     if args.csv:
         sanitize_table(table).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
     elif table.empty:
-        print(f"nothing to compare: {nothing}")
+        print(f"nothing to compare: {reason}")
     else:
         print(_agreement_text(table))
 
@@ -105,7 +101,7 @@ def _agreement_text(table: pd.DataFrame) -> str:
     for row in table.to_dict("records"):
         numbers = [number(row["spearman"], 2), _interval(row), number(row["p_value"]), str(row["shared"])]
         rows.append([*(row[name] for name in keys), *numbers, row["disagree"], row["note"]])
-    header = [*keys, "spearman", "95% interval", "p", "attentions", "largest rank difference", "note"]
+    header = [*keys, "spearman", "95% interval", "p", "shared", "largest rank difference", "note"]
     return text_table(header, rows, align="l" * len(keys) + "rrrrll")
 
 
@@ -118,6 +114,5 @@ def _text(table: pd.DataFrame) -> str:
     for row in table.to_dict("records"):
         pair = f"{row['a']} - {row['b']}"
         numbers = [number(row["pearson"], 2), _interval(row), number(row["p_value"]), str(row["shared"])]
-        rows.append([row["pattern"] or "patterns", pair, *numbers, row["note"]])
-    header = ["kind", "pair", "pearson", "95% interval", "p", "attentions", "note"]
-    return text_table(header, rows, align="llrrrrl")
+        rows.append([row["pattern"] or "all", pair, *numbers, row["note"]])
+    return text_table(["pattern", "pair", "pearson", "95% interval", "p", "shared", "note"], rows, align="llrrrrl")

@@ -1,4 +1,4 @@
-"""`cab crossover`: sequence length from which an attention is cheaper than softmax attention."""
+"""`cab crossover`: the sequence length above which an attention is cheaper than softmax attention."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EPILOG = """\
-The crossover length is the paper's efficiency length. COSTS is a file written by `cab efficiency --out`, or a CSV file
-with the columns attention,length,time_ms,memory_mib. An optional column `complexity` (n, n log n, n^2, ...) specifies
-how the cost grows (default: n).
+Computes the efficiency length of the paper (Appendix N). COSTS is the output of `cab efficiency --out`, or a CSV file
+with the columns attention,length,time_ms,memory_mib. The optional column `complexity` (n, n log n, n^2, ...) selects
+the cost model; the default is n.
 
-Protocol default: fit a non-negative sum of the terms of each complexity to the costs (least squares of relative
-errors), with a bootstrap confidence interval. The result is the length from which the attention remains cheaper, or
-`never` or `always`.
-Protocol paper: appendix N as it was computed: the larger intersection of a parabola and a line, where the line for time
-excludes the shortest length, and R2 is truncated to three digits.
+Protocol default fits sums of the terms of each complexity with non-negative coefficients, by least squares of relative
+errors, with a bootstrap confidence interval. The length is that above which the attention stays cheaper; it can be
+`never` or `always`. Protocol paper follows Appendix N: a parabola for the baseline and a line for the attention (for
+time without the shortest length), the larger intersection, and R2 truncated to three digits.
 
 examples:
   cab crossover costs.csv --baseline eager
@@ -33,21 +32,18 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("costs", type=Path, metavar="COSTS", help="CSV of time and memory against length")
-    parser.add_argument("--protocol", default="default", metavar="P", help="default (see below) or paper")
+    parser.add_argument("costs", type=Path, metavar="COSTS", help="CSV file of time and memory by length")
+    parser.add_argument("--protocol", default="default", metavar="P", help="default or paper")
     parser.add_argument(
         "--baseline",
         metavar="NAME",
-        help="attention to compare with: vanilla (fused) or eager (stores the attention weights, as in the paper); "
-        "default: both in tables if both were measured, vanilla in CSV",
+        help="attention to compare with: vanilla is fused, eager materializes the weights as in the paper "
+        "(default: both if measured; with --csv vanilla)",
     )
-    parser.add_argument(
-        "--csv", action="store_true", help="print CSV: attention,pattern,phase,resource,length,r2,low,high"
-    )
+    parser.add_argument("--csv", action="store_true", help="CSV: attention,pattern,phase,resource,length,r2,low,high")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command and return its exit status."""
     from cab.scoring import efficiency_length, load_costs
     from cab.scoring.efficiency_length import COLUMNS
 
@@ -63,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     parts = []
     for baseline in baselines or ["vanilla"]:
         table = efficiency_length(costs, protocol=args.protocol, baseline=baseline)
-        parts.append(f"length from which each attention is cheaper than {baseline}\n{_text(table)}")
+        parts.append(f"length above which each attention is cheaper than {baseline}\n{_text(table)}")
     print("\n\n".join(parts))
     return 0
 

@@ -1,4 +1,4 @@
-"""`cab efficiency`: time and memory of attentions as a function of the sequence length."""
+"""`cab efficiency`: time and memory of attentions by sequence length."""
 
 from __future__ import annotations
 
@@ -20,36 +20,31 @@ PHASES = ("forward", "forward+backward", "decode", "decode-graph")
 REPEATS = {"cpu": 5, "cuda": 20}
 
 EPILOG = """\
-Protocol default: measure after warm-up, with synchronization. In each round every module runs once, in random order;
-the results are the median and the 10th and 90th percentile over the rounds. `relative_to_softmax` is the median of the
-ratios to vanilla in the same round; on a busy machine, compare these ratios instead of the times.
+Protocol default: after warm-up, every module runs once per round in random order. The table shows the median over
+rounds; the CSV adds the 10th and 90th percentile. On CUDA, time is measured by device events with a cold L2 cache;
+clocks, temperature and throttling are recorded, and a GPU used by other processes is rejected. Column
+`relative_to_softmax` is the median ratio to vanilla in the same round; on a busy machine, compare ratios instead of
+milliseconds. Memory is the peak of torch's allocator during a call, above inputs and weights.
 
-Time: on CUDA, device time between two events, with a flushed L2 cache. Clocks, temperature and throttling reasons are
-recorded, and a GPU that another process uses is rejected.
-Memory: peak memory of tensors during a call, without inputs and weights. On CUDA it is the peak of the allocator, reset
-for each length; on a CPU, the sum of the events of torch's allocator, without the workspace of BLAS and FFT libraries.
+Phases: forward (evaluation mode, no gradients); forward+backward (training mode, dropout 0); decode (seconds per token
+after a prefix of the given length, mean of 64 tokens, and size of the state); decode-graph (the same with one CUDA
+graph per token, for constant-size states). Low precision uses autocast.
 
-Phases: forward is evaluation without gradients; forward+backward is training with dropout 0; decode is the time per
-token (mean of 64 tokens) after a prefix of the given length, and the size of the state. decode-graph is decode with one
-CUDA graph per token, for states of constant size: it excludes kernel launches from Python, and includes the copies of
-the state. Low precision uses autocast, which casts the weights once per 64 tokens in decode, and once per graph.
+Roofline: operations are counted in a forward pass (three times as many with backward, without recomputation). The lower
+bound of the memory traffic is the size of inputs, outputs, weights and state. The rates of a large matrix product and
+of a copy are measured in every round; `roof_share` is the smallest time that they permit, relative to the measured
+time. Columns: flops, product_flops, least_bytes, moved_bytes, roof, roof_share, matmul_rate, bandwidth.
 
-Roofline: operations are counted as executed in the forward pass (times three with backward, without recomputation):
-complete tiles of a window, no future tokens in fused causal attention. The minimal traffic is inputs, outputs, weights
-and state, each once. The throughput of a large matrix product and of a copy is measured in every round. The share is
-the minimal time according to these, divided by the measured time. Columns: flops, product_flops, least_bytes,
-moved_bytes, roof, roof_share, matmul_rate, bandwidth.
-
-Protocol paper: as released with CAB. Forward in training mode with dropout 0.3; wall time without synchronization and
-warm-up; mean of the middle half of 100 calls; memory peak over all lengths so far, including weights.
+Protocol paper: as released with CAB. Forward in training mode with dropout 0.3, wall clock without synchronization and
+warm-up, mean of the middle half of 100 calls, peak memory over all lengths so far, including weights.
 
 Protocol lra: Table 2 of Long Range Arena. Steps per second and memory of the two-layer byte classifier of task lra with
-batch size 32 at lengths 1K to 4K, and the attention options of that task. forward+backward is a training step with the
-AdamW update; forward is inference. Measured as in protocol default, with dropout 0.
+batch size 32 and lengths 1K to 4K. forward+backward is a training step with AdamW, forward is inference. Timed as in
+protocol default, with dropout 0.
 
-vanilla (fused) and eager (the paper's baseline) are always measured. In pattern NS, names without options get the
-options of the paper's appendix G (window 16, 16 landmarks, ...); in other patterns, their defaults. An attention that
-fails `cab verify` is not timed. Out of memory and unsupported lengths are reported in the column status.
+vanilla (fused) and eager (the paper's baseline) are always included. In pattern NS, attentions use the options of the
+paper's Appendix G (window 16, 16 landmarks, ...), in other patterns their defaults. An attention that fails
+`cab verify` is not timed. Out of memory and unsupported lengths are reported as a status in the table.
 
 examples:
   cab efficiency local:window_size=128 s4d --pattern NS CS --phase forward+backward --lengths 4096 8192
@@ -66,50 +61,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "attentions",
         nargs="*",
         metavar="NAME | FILE.py:Class",
-        help="attentions, optionally with options such as local:window_size=128 (default: all); "
-        "put them before options with several values",
+        help="attentions with optional options, for example local:window_size=128 (default: all); "
+        "place them before options that accept several values",
     )
-    parser.add_argument("--pattern", nargs="+", default=["NS"], metavar="P", help="NS, CS, NC, CC (default: NS)")
+    parser.add_argument("--pattern", nargs="+", default=["NS"], metavar="P", help="NS CS NC CC (default: NS)")
+    parser.add_argument("--phase", nargs="+", choices=PHASES, help="default: forward (protocol lra: forward+backward)")
     parser.add_argument(
-        "--phase", nargs="+", choices=PHASES, help="phases (default: forward; protocol lra: forward+backward)"
+        "--lengths", nargs="+", type=int, metavar="N", help="default: 256 to 8192 (protocol lra: 1K to 4K)"
     )
+    parser.add_argument("--batch-size", type=int, help="default: 4 (protocol lra: 32)")
+    parser.add_argument("--embed-dim", type=int, help="default: 512 (protocol lra: 64)")
+    parser.add_argument("--num-heads", type=int, help="default: 8 (protocol lra: 2)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda if available")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     parser.add_argument(
-        "--lengths",
-        nargs="+",
-        type=int,
-        metavar="N",
-        help="sequence lengths in tokens (default: 256 to 8192; protocol lra: 1K to 4K)",
+        "--repeats", type=int, help="number of rounds (default: 5 on a CPU, 20 on CUDA; protocol paper: 100 calls)"
     )
-    parser.add_argument("--batch-size", type=int, help="batch size (default: 4; protocol lra: 32)")
-    parser.add_argument("--embed-dim", type=int, help="embedding dimension (default: 512; protocol lra: 64)")
-    parser.add_argument("--num-heads", type=int, help="number of heads (default: 8; protocol lra: 2)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="device (default: cuda if available)")
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="precision (default: float32)"
-    )
-    parser.add_argument(
-        "--repeats", type=int, help="number of rounds (default: 5 on a CPU, 20 on CUDA; protocol paper: 100)"
-    )
-    parser.add_argument(
-        "--protocol", choices=("default", "paper", "lra"), default="default", help="how to measure (see below)"
-    )
-    parser.add_argument(
-        "--third-party", action="store_true", help="also time installed third-party implementations of the methods"
-    )
+    parser.add_argument("--protocol", choices=("default", "paper", "lra"), default="default")
+    parser.add_argument("--third-party", action="store_true", help="include installed third-party implementations")
     parser.add_argument("--no-verify", action="store_true", help="skip the checks of `cab verify`")
-    parser.add_argument("--shared-gpu", action="store_true", help="allow a GPU that other processes use")
+    parser.add_argument("--shared-gpu", action="store_true", help="permit a GPU used by other processes")
     parser.add_argument(
         "--out", type=Path, metavar="CSV", help="write each cost to this file as soon as it is measured"
     )
     parser.add_argument("--csv", action="store_true", help="print CSV instead of tables")
-    parser.add_argument("--plot", type=Path, metavar="DIR", help="write figures (PNG) to this folder")
+    parser.add_argument("--plot", type=Path, metavar="DIR", help="write figures to this folder (PNG)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command and return its exit status."""
     if args.out:
         if args.out.is_dir():
-            raise UserError(f"--out: {args.out} is a folder; name a file")
+            raise UserError(f"--out must be a file, got the folder {args.out}")
         check_writable(args.out.parent, "--out")
     if args.plot:
         check_writable(args.plot, "--plot")
@@ -164,10 +146,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def verification(device: str, report: Callable[[str], None]) -> Callable[[AttentionSubject, Pattern], str]:
-    """Return a function that verifies an attention in a pattern and returns the reason if it fails.
+    """Return a function that runs the conformance suite, except for growth, and returns the reason of a failure.
 
-    All checks run except for the growth of time, which this command measures. They run on ``device``, or on a CPU if
-    the attention does not support float32 on the device. Recorded verifications on a CPU are not repeated.
+    Attentions that do not support float32 on ``device`` are verified on the CPU. Known results for the CPU are reused.
     """
     from cab.records.verified import code_of, is_verified
     from cab.registry.registries import ATTENTIONS
@@ -190,5 +171,4 @@ def verification(device: str, report: Callable[[str], None]) -> Callable[[Attent
 
 
 def progress(line: str) -> None:
-    """Print a line to stderr."""
     print(line, file=sys.stderr, flush=True)

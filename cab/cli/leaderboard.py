@@ -1,4 +1,4 @@
-"""`cab leaderboard`: tables, an HTML page and figures of results."""
+"""`cab leaderboard`: table, page and figures from results."""
 
 from __future__ import annotations
 
@@ -20,28 +20,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("page", "markdown"),
         default="page",
-        help="page (default): write index.html and leaderboard.csv to the output folder; markdown: print tables",
+        help="page (default): index.html and leaderboard.csv in the --out folder; markdown: tables on stdout",
     )
-    parser.add_argument(
-        "--costs", type=Path, metavar="CSV", help="costs written by `cab efficiency`, to add their curves"
-    )
+    parser.add_argument("--costs", type=Path, metavar="CSV", help="output of `cab efficiency`; adds cost curves")
     parser.add_argument(
         "--with-reference",
         action="store_true",
-        help="include the bundled reference results (results/mini) for comparison; also works without own results",
+        help="include the bundled reference results (results/mini); without own results, show only these",
     )
     parser.add_argument("--figures", action="store_true", help="also write the paper's figures as PNG and PDF")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command and return its exit status."""
     from cab.reports.leaderboard import score_boards, write_csv
     from cab.scoring import load_costs
     from cab.scoring.selection import rows_in_index
 
     if args.figures or args.format == "page":
         check_writable(args.out, "--out")
-    is_alone = args.with_reference and args.results == [DEFAULT_DIR] and not DEFAULT_DIR.exists()
+    is_alone = (
+        args.with_reference and args.results == [DEFAULT_DIR] and not DEFAULT_DIR.exists()
+    )  # there are no results yet
     if is_alone:
         args.results = [MINI_DIR]
     results, skipped = given_results(args)

@@ -6,14 +6,14 @@ import argparse
 
 from cab.cli.text_table import print_rows
 from cab.patterns import Pattern
-from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, AttentionEntry
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         choices=("attentions", "backbones", "tasks", "cells"),
-        help="for attentions, the column state is the size of the decoding state of one head of width 64 in float32",
+        help="for attentions, state is the size of the decode state per layer, with 8 heads of width 64 in float32",
     )
     parser.add_argument("--csv", action="store_true", help="print comma-separated values instead of a table")
 
@@ -26,6 +26,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _attentions() -> list[list[str]]:
     import torch
+
+    from cab.registry.build import decoding_state
 
     torch.set_num_threads(1)  # the sizes are tiny: waking threads would cost more than the work
     return [["attention", "patterns", "complexity", "state", "paper", "origin"]] + [
@@ -57,20 +59,3 @@ def _cells() -> list[list[str]]:
 
 def _names(patterns: tuple[Pattern, ...]) -> str:
     return " ".join(str(pattern) for pattern in patterns)
-
-
-def decoding_state(entry: AttentionEntry) -> str:
-    """Measure the decode state for one sequence and one head of width 64 in float32, in the first causal pattern.
-
-    Returns:
-        ``N B`` if it does not grow with the length, ``N B/token`` if it does; empty without a causal pattern.
-    """
-    from cab.registry.build import build_attention
-
-    pattern = next((p for p in entry.patterns if p.is_causal), None)
-    if pattern is None:
-        return ""
-    attention = build_attention(entry.name, pattern=pattern, embed_dim=64, num_heads=1).eval()
-    before, after = attention.state_bytes(512), attention.state_bytes(1024)
-    growth = (after - before) / 512
-    return f"{growth:,.0f} B/token" if growth else f"{after:,} B"

@@ -24,6 +24,7 @@ COMMANDS = {
     "reproduce": "rerun the configuration of a result and compare the scores",
     "status": "show the status of every run in a results folder",
     "list": "list registered attentions, backbones, tasks and runnable cells",
+    "show": "print the card of an attention: source, defaults against published, verification, cost, scores",
     "data": "list, download and verify the published data sets",
     "params": "compare parameter counts of the paper preset with the published ones",
     "verify": "check an attention: causality, decoding, padding, numerics, growth of time and memory",

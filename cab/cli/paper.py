@@ -1,4 +1,4 @@
-"""`cab paper`: compare the tables of the paper with recomputed values and with this implementation."""
+"""`cab paper`: the published tables, recomputed and compared with this implementation."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EPILOG = """\
-Recomputed are the indices per task (Table 6), their averages (Table 3) and the means and standard deviations (Tables
-7-10) from the raw metrics of Table 3, the efficiency lengths (Table 11) from the published costs, and the benefit of
-attention (Table 12). A printed number agrees (indices and R2 within 0.0015), is explained by rounding (it is within the
-range that the printed digits allow), or contradicts.
+Recomputes, from the raw metrics of Table 3: indices of tasks (Table 6) and averages (Table 3), means and standard
+deviations (Tables 7-10), and the benefit of attention (Table 12); and efficiency lengths (Table 11) from the published
+costs. A number agrees (indices and R2 within 0.0015), is explained by rounding (within the range that the printed
+digits allow), or contradicts.
 
 examples:
   cab paper audit
@@ -37,7 +37,7 @@ OF_INDICES = ("6", "3", "12")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="audit|taxonomy|table3")
+    verbs = parser.add_subparsers(dest="verb", required=True)
     audit = verbs.add_parser(
         "audit",
         help="recompute the published tables from the published raw metrics",
@@ -48,21 +48,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--normalization",
         default="official",
         metavar="N",
-        help="constants for the indices: official (default), paper or results; the summary counts all three",
+        help="normalization of the indices: official (default), paper or results; the summary includes all three",
     )
     audit.add_argument(
-        "--csv", action="store_true", help="print CSV: table,pattern,task,attention,printed,recomputed,low,high,verdict"
+        "--csv", action="store_true", help="CSV: table,pattern,task,attention,printed,recomputed,low,high,verdict"
     )
     for verb, text in (
-        ("taxonomy", "compare the patterns and complexities claimed in Table 13 with the verified ones"),
-        ("table3", "list the cells of Table 3 with the configuration of preset=paper and the known differences"),
+        ("taxonomy", "the complexity claims of Table 13, and the verdict of `cab verify` on each"),
+        ("table3", "the cells of Table 3, their configuration under preset=paper, and known differences"),
     ):
         table = verbs.add_parser(verb, help=text, description=text)
         table.add_argument("--csv", action="store_true", help="print comma-separated values instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the subcommand and return its exit status."""
     if args.verb == "audit":
         return _audit(args)
     print_rows(_taxonomy() if args.verb == "taxonomy" else _table3(), as_csv=args.csv)

@@ -1,4 +1,4 @@
-"""`cab params`: parameter counts of preset paper compared with the published ones."""
+"""`cab params`: parameter counts of preset paper, compared with the published counts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from cab.records.results import PAPER_DIR
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--csv", action="store_true", help="print CSV: pattern,backbone,attention,params")
+    parser.add_argument("--csv", action="store_true", help="CSV: pattern,backbone,attention,params")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command and return its exit status."""
     from cab.paper.parameters import count_parameters
 
     published = _published()
@@ -27,16 +26,16 @@ def run(args: argparse.Namespace) -> int:
     print(f"{'pattern':<8} {'backbone':<18} {'attention':<14} {'params':>12}  {'published':>9}")
     for (pattern, backbone, attention), count in counts.items():
         printed = published[pattern, backbone, attention]
-        agrees = "" if f"{count / 1e6:.2f}" == f"{printed:.2f}" else "  differs when rounded"
+        agrees = "" if f"{count / 1e6:.2f}" == f"{printed:.2f}" else "  differs"
         print(f"{pattern:<8} {backbone:<18} {attention:<14} {count:>12,}  {printed:>7.2f} M{agrees}")
     left = len(published) - len(counts)
     if left:
-        print(f"{left} published counts are for backbones or attentions that are not registered", file=sys.stderr)
+        print(f"{left} published counts omitted: backbone or attention not registered", file=sys.stderr)
     return 0
 
 
 def _published() -> dict[tuple[str, str, str], float]:
-    """Return published counts in millions by (pattern, backbone, attention): Tables 16-19; TransNormer, Tables 4, 5."""
+    """Return the published parameters in millions per (pattern, backbone, attention) (CAB and TransNormer)."""
     counts = {}
     for name in ("parameters.csv", "parameters_transnormer.csv"):
         with (PAPER_DIR / name).open(newline="") as file:

@@ -10,8 +10,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cab.config.folders import CONFIGS
-from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Entry, Registry
+from cab.files.config_folders import CONFIGS
+from cab.registry.entries import Entry
+from cab.registry.options import argument_texts
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
 
 TEXT = """\
 usage: cab run task=TASK dataset=DATASET attention=ATTENTION pattern=PATTERN [KEY=VALUE ...]
@@ -96,25 +98,10 @@ def _of_file(path: Path, prefix: str) -> Iterator[Option]:
 
 
 def _of_class(entry: Entry[type], prefix: str) -> Iterator[Option]:
-    texts = _arguments(inspect.getdoc(entry.cls) or "")
+    texts = argument_texts(inspect.getdoc(entry.cls) or "")
     for name, default in entry.options.items():
         value = default if isinstance(default, str) else json.dumps(default, default=str)
         yield f"{prefix}{name}", value, texts.get(name, "")
-
-
-def _arguments(docstring: str) -> dict[str, str]:
-    """Return the description of each argument in the section ``Args:`` of a docstring."""
-    section = re.search(r"^Args:\n((?:    .*\n?|\n)+)", f"{docstring}\n", flags=re.MULTILINE)
-    found: dict[str, str] = {}
-    names: list[str] = []
-    for line in section[1].splitlines() if section else []:
-        begun = re.match(r"    (\w+(?:, \w+)*): (.*)", line)
-        if begun:
-            names = begun[1].split(", ")
-            found |= dict.fromkeys(names, begun[2])
-        else:
-            found |= {name: f"{found[name]} {line.strip()}" for name in names}
-    return {name: text.replace("``", "") for name, text in found.items()}
 
 
 def _table(options: Iterator[Option]) -> str:

@@ -1,4 +1,4 @@
-"""`cab score`: compositional index of results."""
+"""`cab score`: the compositional index of results."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from cab.scoring import Scores
 
 EPILOG = """\
-The index of a task is the mean of its metrics, normalized such that higher is better; the task `all` is the mean over
-tasks. An attention with a missing metric has no index. low and high are the bounds of a 95% confidence interval over
-seeds; they are empty for a single seed.
+The index of a task is the mean of its metrics, each normalized and with the sign changed if lower is better; task `all`
+is the mean over tasks. An attention without a value for any metric has no index. low and high bound a 95% confidence
+interval over seeds; they are empty for a single seed.
 
-In the table, `>` means that an attention is significantly (95%) better than the next one, and `~` that it is not. A
-dagger marks code that had not passed `cab verify` in the pattern (CSV column `verified`: yes, no, unknown).
+In the table, `>` marks a significant difference (95%) to the next attention, `~` one that is not significant, and a
+dagger an attention whose code has not passed `cab verify` in the pattern (column `verified` of the CSV: yes, no,
+unknown).
 
 examples:
   cab score
@@ -40,16 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--show",
         choices=("index", "pairwise", "ablation"),
         default="index",
-        help="index (default): index per attention; pairwise: whether the difference of each pair of attentions is "
-        "significant; ablation: best efficient attention, softmax attention and no attention (Table 12)",
+        help="index (default); pairwise: difference of every two attentions and its significance over seeds; "
+        "ablation: best efficient attention, softmax attention and no attention",
     )
-    parser.add_argument(
-        "--csv", action="store_true", help="print CSV: pattern,task,attention,index,low,high,seeds,verified"
-    )
+    parser.add_argument("--csv", action="store_true", help="CSV: pattern,task,attention,index,low,high,seeds,verified")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command and return its exit status."""
     from cab.records.verification_status import legend, verdicts
     from cab.scoring import benefit_of_attention, order_table, score
     from cab.scoring.index import COLUMNS
@@ -79,7 +77,7 @@ def _averaged_data_sets(scores: Scores) -> list[str]:
 
 
 def _members(places: dict[str, list[str]]) -> str:
-    """Return the metrics and data sets that the index of a task averages, grouped by metrics."""
+    """Return the metrics that a task averages, grouped by place."""
     groups: dict[str, list[str]] = {}
     for place, metrics in places.items():
         groups.setdefault(", ".join(metrics), []).append(place)
@@ -92,11 +90,12 @@ def _plain_text(table: pd.DataFrame) -> str:
         for row in table.itertuples(index=False, name=None)
     ]
     align = "".join("r" if kind.kind == "f" else "l" for kind in table.dtypes)
-    return text_table(list(table.columns), rows, align=align)
+    header = ["significant" if column == "resolved" else column for column in table.columns]
+    return text_table(header, rows, align=align)
 
 
 def _index_text(scores: Scores) -> str:
-    """Return one table per pattern, best attention first, followed by what the index of each task averages."""
+    """Return one table per pattern, best attention first, each followed by the metrics of its tasks."""
     return "\n\n".join(_pattern_text(scores, str(pattern)) for pattern in scores.table["pattern"].unique())
 
 
@@ -125,7 +124,7 @@ def _pattern_text(scores: Scores, pattern: str) -> str:
 
 
 def _seeds(rows: dict[tuple[Any, Any], dict[Any, Any]], tasks: list[Any], name: str) -> str:
-    """Return the smallest number of seeds of the indices in a row."""
+    """Return the smallest number of seeds of any index in the row."""
     return str(min((int(rows[(task, name)]["seeds"]) for task in tasks if rows[(task, name)]["seeds"]), default=0))
 
 
@@ -135,7 +134,7 @@ def _cell(row: dict[Any, Any]) -> str:
 
 
 def _sign(scores: Scores, pattern: str, task: str, better: str, worse: str) -> str:
-    """Return ``>`` if the difference of two attentions is significant, ``~`` if not, and nothing if unknown."""
+    """Return ``>`` for a significant difference, ``~`` for one that is not, or nothing if it is unknown."""
     from cab.scoring import compare
 
     return {"yes": ">", "no": "~", "unknown": ""}[compare(scores, pattern, task, better, worse).resolved]

@@ -10,21 +10,30 @@ from pathlib import Path
 from cab.cli.text_table import text_table
 from cab.records.results import MINI_DIR
 
+CSV_COLUMNS = ["cell", "attentions", "none", "way", "resolved", "seeds", "local", "measures attention"]
+
 EPILOG = """\
-A cell measures attention if the network without attention is at least 10 pooled standard deviations and a fifth of
-the range between the trivial baseline and the best score worse than vanilla, at least 50% of the attention pairs differ
-significantly, and the standard deviation between seeds is at most a tenth of that between attentions. In a cell that
-requires long memory, `local` must be significantly worse than vanilla.
+A cell measures attention if removing attention costs at least 10 pooled standard deviations and a fifth of the range
+from the trivial baseline to the best score. In addition, at least 50% of the attention pairs must differ significantly,
+and the standard deviation over seeds must be at most a tenth of that across attentions. In a cell that requires long
+memory, `local` must be at least 5 pooled standard deviations worse than vanilla.
 
 examples:
   cab suite validate
   cab suite validate results/local --csv
+
+columns of the table:
+  effect size        vanilla over no attention, in pooled standard deviations
+  gap lost           share of the range from trivial baseline to best attention that is lost without attention
+  significant pairs  share of attention pairs that differ significantly (95%)
+  seed SD ratio      standard deviation over seeds relative to that across attentions
+  lead over local    vanilla over local, in pooled standard deviations
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    commands = parser.add_subparsers(dest="what", required=True)
+    commands = parser.add_subparsers(dest="verb", required=True)
     check = commands.add_parser(
         "validate",
         description="check from results whether each cell of the suite measures attention",
@@ -53,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the subcommand and return the exit status."""
-    return _report(args.results) if args.what == "report" else _check(args)
+    return _report(args.results) if args.verb == "report" else _check(args)
 
 
 def _report(results: Path) -> int:
@@ -69,7 +78,7 @@ def _report(results: Path) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Return 1 if a cell does not measure attention or the suite as a whole lacks something."""
+    """Return 1 if a cell does not measure attention or the suite as a whole lacks a property."""
     from cab.suite.cells import read_scores
     from cab.suite.check import check_cell, check_suite
 
@@ -78,21 +87,23 @@ def _check(args: argparse.Namespace) -> int:
         [
             verdict.cell,
             str(verdict.attentions),
-            _number(verdict.deviations, "{:.1f}"),
-            _number(verdict.way, "{:.0%}"),
-            _number(verdict.resolved, "{:.0%}"),
-            _number(verdict.seed_spread, "{:.2f}"),
-            _number(verdict.behind.get("local"), "{:.1f}"),
+            _number(verdict.effect_size, "{:.1f}"),
+            _number(verdict.gap_fraction, "{:.0%}"),
+            _number(verdict.significant_pairs, "{:.0%}"),
+            _number(verdict.seed_sd_ratio, "{:.2f}"),
+            _number(verdict.leads.get("local"), "{:.1f}"),
             "; ".join(verdict.failures) or "yes",
         ]
         for verdict in verdicts
     ]
-    header = ["cell", "attentions", "none", "way", "resolved", "seeds", "local", "measures attention"]
+    header = [
+        *("cell", "attentions", "effect size", "gap lost", "significant pairs"),
+        *("seed SD ratio", "lead over local", "measures attention"),
+    ]
     if args.csv:
-        csv.writer(sys.stdout, lineterminator="\n").writerows([header, *rows])
+        csv.writer(sys.stdout, lineterminator="\n").writerows([CSV_COLUMNS, *rows])
     else:
-        titles = ["cell", "attentions", "none (SD)", "none (range)", "significant pairs", "seed SD", "local (SD)"]
-        print(text_table([*titles, "measures attention"], rows, align="lrrrrrrl"))
+        print(text_table(header, rows, align="lrrrrrrl"))
     passed = sum(not verdict.failures for verdict in verdicts)
     lacking = check_suite(verdicts)
     if not args.csv:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from cab.files.sanitize import sanitize_csv_cell, sanitize_text
@@ -25,6 +26,23 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, align: s
         width = max(map(len, cells))
         texts.append([cell.ljust(width) if side == "l" else cell.rjust(width) for cell in cells])
     return "\n".join("  ".join(line).rstrip() for line in zip(*texts, strict=True))
+
+
+def wrapped_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int) -> str:
+    """Format left-aligned columns within ``width`` characters, by wrapping the widest ones."""
+    table = [[sanitize_text(cell) for cell in row] for row in ([header, *rows] if header else rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 8:
+        widths[widths.index(max(widths))] -= 1
+    lines = []
+    for row in table:
+        cells = [
+            textwrap.wrap(cell, size, break_on_hyphens=False) or [""] for cell, size in zip(row, widths, strict=True)
+        ]
+        for place in range(max(map(len, cells))):
+            words = (cell[place] if place < len(cell) else "" for cell in cells)
+            lines.append("  ".join(word.ljust(size) for word, size in zip(words, widths, strict=True)).rstrip())
+    return "\n".join(lines)
 
 
 def print_rows(rows: Sequence[Sequence[str]], *, as_csv: bool) -> None:

@@ -13,16 +13,16 @@ from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from cab.config.folders import config_folders
-from cab.config.run_options import KEYS, TRAINER_KEYS
+from cab.config.cluster_config import CLUSTERS
+from cab.config.run_config import KEYS, TRAINER_KEYS
 from cab.config.sources import REGISTRIES, register_sources
 from cab.errors import UnsupportedError, UserError, first_line, unknown_name
+from cab.files.config_folders import config_folders
 from cab.patterns import LONG_NAMES, Pattern
 from cab.registry.options import check_names
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, is_file
 
 PRESETS = ("paper", "mini", "smoke")
-CLUSTERS = ("none", "local", "slurm")
 
 
 def register_configs() -> None:
@@ -34,12 +34,12 @@ def register_configs() -> None:
 
 @functools.cache
 def read_table(name: str) -> tuple[dict[str, str], ...]:
-    """A table of configs/paper, row by row, then the rows that other packages add; :func:`config_folders`."""
+    """Read a table of configs/paper, followed by the rows that other packages add (:func:`config_folders`)."""
     return read_rows(f"paper/{name}.csv")
 
 
 def read_rows(path: str) -> tuple[dict[str, str], ...]:
-    """The rows of a CSV file of every folder of configurations that has it."""
+    """Read the rows of a CSV file from every folder of configurations that has it."""
     rows: list[dict[str, str]] = []
     for folder in config_folders():
         if (folder / path).exists():
@@ -58,7 +58,7 @@ def paper_value(table: str, column: str, *where: str) -> Any:
 
 
 def paper_row(table: str, *where: str) -> dict[str, str]:
-    """The row of such a value."""
+    """Return the row that contains such a value."""
     wanted = dict(zip(where[::2], where[1::2], strict=True))
     for row in read_table(table):
         if all(row[key] in (value, "") for key, value in wanted.items()):
@@ -73,7 +73,7 @@ def _table5_value(attention: str, option: str, *, _root_: DictConfig) -> Any:
 
 
 def tuned_options(task: str, backbone: str, pattern: str, attention: str, *, preset: str = "paper") -> dict[str, Any]:
-    """An attention's options for a cell: Table 5 where it says something, else the constructor's defaults.
+    """Return the options of an attention in a cell: Table 5 if it has a row, else the constructor's defaults.
 
     In preset mini, whose sequences are short, configs/suite/options.csv has the last word: windows, landmarks,
     features and states of about the published share.
@@ -88,7 +88,7 @@ def tuned_options(task: str, backbone: str, pattern: str, attention: str, *, pre
 def tuning_rows(
     task: str, backbone: str, pattern: str, attention: str, *, preset: str
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """The rows that say something of an attention's options in a cell, and their file; the last has the last word."""
+    """Yield the rows that set options of an attention in a cell, with their file; later rows override earlier ones."""
     task = TASKS.get(task).options_from_task if task in TASKS else task
     for row in reversed(read_table("table5")):  # the first row, ours, has the last word
         applies = (row["task"], row["pattern"], row["attention"]) == (task, pattern, attention)
@@ -173,7 +173,7 @@ def _check_names(kind: str, names: list[str] | None, known: Iterable[str], *, ne
 
 
 def _check_options(chosen: Mapping[str, list[str]], parsed: list[Override]) -> None:
-    """An option like ``attention.num_landmarks`` must exist in one of the attentions that are named."""
+    """Raise UserError unless an option like ``attention.num_landmarks`` exists in one of the named attentions."""
     for override in parsed:
         group, _, option = override.key_or_group.partition(".")
         if option and group in REGISTRIES:
@@ -191,7 +191,7 @@ def _choices(override: Override) -> list[str]:
 
 
 def resolve(config: DictConfig) -> dict[str, Any]:
-    """The configuration as plain values, every interpolation replaced; UserError when something is missing."""
+    """Resolve every interpolation and return plain values; raise UserError if a value is missing."""
     container = OmegaConf.to_container(config, resolve=True)
     missing = list(_missing(container))
     if missing:
@@ -202,7 +202,7 @@ def resolve(config: DictConfig) -> dict[str, Any]:
 
 
 def _missing(value: Any, name: str = "") -> Iterator[str]:
-    """The keys that were left for the command line to fill."""
+    """Yield the keys without a value."""
     if value == "???":
         yield name
     for key, inner in value.items() if isinstance(value, Mapping) else ():

@@ -36,7 +36,7 @@ class ConfigComposer:
         self._places: dict[tuple[str, ...], Place | None] = {}
 
     def compose(self, overrides: Sequence[str]) -> dict[str, Any]:
-        """The configuration of a cell, as :func:`cab.config.compose.resolve` gives it."""
+        """Compose the configuration of a run, as :func:`cab.config.compose.resolve` returns it."""
         names = [override for override in overrides if override.startswith(f"{GROUP}=")]
         place = tuple(override for override in overrides if override not in names)
         has_options = any(override.startswith(f"{GROUP}.") for override in place)
@@ -54,7 +54,7 @@ class ConfigComposer:
         return cell | {GROUP: {"name": name, **tuned_options(*where, name, preset=cell["preset"])}}
 
     def _place(self, place: tuple[str, ...]) -> Place | None:
-        """The place of these overrides; None where something beside its name decides on an attention's options."""
+        """Compose these overrides once; None if anything but its name decides on an attention's options."""
         if place not in self._places:
             config = compose("run", overrides=[*place, f"{GROUP}={SOME}"])
             is_usual = OmegaConf.to_container(config[GROUP]) == usual_options(GROUP, SOME)

@@ -12,7 +12,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-from cab.config.folders import config_folders
+from cab.files.config_folders import config_folders
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
 
 REGISTRIES: Mapping[str, Registry[Any]] = {"attention": ATTENTIONS, "backbone": BACKBONES, "task": TASKS}
@@ -49,7 +49,7 @@ class RegistrySource(ConfigSource):
 
 
 def usual_options(group: str, name: str) -> dict[str, Any]:
-    """What a name of a group stands for: itself and its options, an attention's as they are looked up for a cell."""
+    """Return the configuration of a name in a group: the name and its default options, resolved per cell."""
     options = REGISTRIES[group].get(name).options if group in REGISTRIES else {}
     if group == "attention":
         options = {option: f"${{table5:{name},{option}}}" for option in options}

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from cab.config.folders import config_folders
 from cab.errors import UserError, unknown_name
+from cab.files.config_folders import config_folders
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Time and memory of attentions against length: honest by default, the paper's own protocol on request."""
+"""Efficiency benchmark: time and memory of attentions by sequence length, under the default or the paper's protocol."""
 
 from __future__ import annotations
 

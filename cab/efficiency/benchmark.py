@@ -1,4 +1,4 @@
-"""What to measure, in which order, and what is refused."""
+"""The measurement plan: subjects, order and rejected combinations."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from cab.errors import UserError, unknown_name
 from cab.patterns import Pattern
 
 NOISY = 1.5
-"""90th percentile of the baseline's times relative to the 10th, above which a line says so."""
+"""Ratio of the baseline's 90th to 10th percentile above which a warning is reported."""
 
 Refusal = Callable[[AttentionSubject, Pattern], str]
-"""Why an attention must not be timed in a pattern; empty when it may."""
+"""Returns the reason why an attention must not be timed in a pattern, or an empty string."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that one `cab efficiency` measures.
+    """The measurements of one `cab efficiency` call.
 
     Raises:
-        ValueError: an unknown phase or protocol, a length below 1, nothing to measure, or CUDA graphs elsewhere.
+            ValueError: an unknown phase or protocol, a length below 1, nothing to measure, or CUDA graphs without CUDA.
     """
 
     attentions: Sequence[AttentionSubject]
@@ -52,38 +52,40 @@ class Plan:
             if phase not in PHASES:
                 raise unknown_name("phase", phase, PHASES)
         if self.protocol not in ("default", "paper", "lra"):
-            raise UserError(f"protocol must be own, paper or lra, got '{self.protocol}'")
+            raise UserError(f"protocol must be default, paper or lra, got '{self.protocol}'")
         if not self.lengths or min(self.lengths) < 1:
             raise UserError(f"lengths must be at least 1, got {list(self.lengths)}")
         if self.protocol == "paper" and set(self.phases) != {PAPER_PHASE}:
-            raise UserError(f"the paper's protocol measures phase {PAPER_PHASE} only, got {' '.join(self.phases)}")
+            raise UserError(f"protocol paper supports only phase {PAPER_PHASE}, got {' '.join(self.phases)}")
         if self.protocol == "lra" and (set(self.patterns) != {NETWORK_PATTERN} or {*self.phases} - {*NETWORK_PHASES}):
             raise UserError(
-                f"protocol lra measures {NETWORK_PATTERN} in the phases {' and '.join(NETWORK_PHASES)} only"
+                f"protocol lra supports only pattern {NETWORK_PATTERN} and the phases {' and '.join(NETWORK_PHASES)}"
             )
         if not any(is_defined(phase, pattern) for phase in self.phases for pattern in self.patterns):
             raise UserError(
-                f"phase {' '.join(self.phases)} is not defined for {' '.join(map(str, self.patterns))}: "
-                "only CS and CC decode"
+                f"phase {' '.join(self.phases)} is not defined for {' '.join(map(str, self.patterns))}; "
+                "decoding requires pattern CS or CC"
             )
         if "decode-graph" in self.phases and self.setting.device != "cuda":
-            raise UserError(f"phase decode-graph repeats a CUDA graph, and the device is {self.setting.device}")
+            raise UserError(f"phase decode-graph requires --device cuda, got {self.setting.device}")
 
 
 def silent(line: str) -> None:
-    """Tells nobody."""
+    """Ignore the message."""
 
 
 def never(subject: AttentionSubject, pattern: Pattern) -> str:  # noqa: ARG001
+    """Accept every attention."""
     return ""
 
 
 def measure(plan: Plan, *, refuse: Refusal = never, report: Callable[[str], None] = silent) -> Iterator[Cost]:
-    """Costs in the order in which they are found.
+    """Yield the costs of a plan in the order of measurement.
 
     Args:
-        refuse: asked once for each attention and pattern; its reason becomes the detail of status ``unverified``.
-        report: told what is being done, a line at a time.
+            plan: the measurements.
+            refuse: called once per attention and pattern; a reason becomes the detail of status ``unverified``.
+            report: called with progress messages.
     """
     facts = constants(plan)
     limit = within_free_memory if plan.setting.device == "cpu" else contextlib.nullcontext
@@ -91,12 +93,12 @@ def measure(plan: Plan, *, refuse: Refusal = never, report: Callable[[str], None
         attentions = [subject for subject in plan.attentions if pattern in subject.patterns]
         refused = {subject.label: reason for subject in attentions if (reason := refuse(subject, pattern))}
         for label, reason in refused.items():
-            report(f"{label} {pattern} is not timed: {reason}")
+            report(f"{label} {pattern} skipped: {reason}")
         allowed = [subject for subject in attentions if subject.label not in refused]
         peers = [peer for peer in plan.peers if pattern in peer.patterns]
         for phase in plan.phases:
             if not is_defined(phase, pattern):
-                report(f"{pattern} has no phase {phase}: only CS and CC decode")
+                report(f"{pattern} skipped in phase {phase}: decoding requires CS or CC")
                 continue
             for label, reason in refused.items():
                 for length in plan.lengths:
@@ -112,7 +114,7 @@ def _measure(
 ) -> Iterator[Cost]:
     if plan.protocol == "paper":
         for subject in subjects:
-            report(f"{pattern} {phase}, paper's protocol: {subject.label}")
+            report(f"{pattern} {phase}, protocol paper: {subject.label}")
             yield from measure_as_paper(subject, pattern, plan.lengths, plan.setting)
         return
     if plan.protocol == "lra":
@@ -130,7 +132,7 @@ def _measure(
         rates = machine.rates()
         clocks = clock_facts() if plan.setting.device == "cuda" else {}
         if clocks.get("throttled"):
-            report(f"  the GPU is slowed down: {clocks['throttled']}; {clocks['clock']} of {clocks['clock_most']} MHz")
+            report(f"  GPU throttled ({clocks['throttled']}): {clocks['clock']} of {clocks['clock_most']} MHz")
         yield from (dataclasses.replace(cost, **under_roof(cost, rates), **clocks) for cost in costs)
 
 
@@ -146,17 +148,17 @@ def _measure_networks(
 
 
 def report_noise(costs: Sequence[Cost], report: Callable[[str], None]) -> None:
-    """Say so when the baseline's own times differ so much that small ratios mean nothing."""
+    """Report baseline times that vary too much for small ratios to be meaningful."""
     for cost in costs:
         if cost.attention == BASELINES[0] and cost.p10 and cost.p90 and cost.p90 > NOISY * cost.p10:
             report(
-                f"  noisy: {cost.attention} took {cost.p10 * 1e3:.3g} to {cost.p90 * 1e3:.3g} ms (10th to 90th "
+                f"  noisy: {cost.attention} takes {cost.p10 * 1e3:.3g} to {cost.p90 * 1e3:.3g} ms (10th to 90th "
                 "percentile); use a quieter machine, fewer threads or more --repeats"
             )
 
 
 def constants(plan: Plan) -> dict[str, Any]:
-    """What is the same in every row."""
+    """Return the columns with the same value in every row."""
     from cab.runner.provenance import hardware
 
     machine = hardware(torch.device(plan.setting.device))

@@ -1,4 +1,4 @@
-"""One measured cost, and the CSV that is made of them."""
+"""A measured cost, and its CSV format."""
 
 from __future__ import annotations
 
@@ -11,38 +11,33 @@ from typing import TextIO
 from cab.files.sanitize import sanitize_csv_cell
 
 DECODING = ("decode", "decode-graph")
-"""Phases of tokens one by one."""
+"""Phases that decode token by token."""
 
 
 @dataclass(frozen=True)
 class Cost:
     """Time and memory of one attention, pattern, phase and length.
 
-    Args:
-        seconds: of one call; where it decodes, of one token. None where nothing was measured, see ``status``.
-        bytes: most bytes that tensors held at once during a call, above inputs and weights; of decoding,
-            bytes of the state.
-        p10, p90: percentiles of the seconds over rounds.
-        status: ``ok``, ``oom`` (out of memory), ``unsupported`` (the attention refuses this length or
-            precision), ``failed`` (it raised), ``unverified`` (it fails `cab verify` and is not timed).
-        complexity: the declared growth of an attention, as in :func:`cab.register_attention`.
-        kind: ``attention``, ``third_party`` (somebody else's implementation) or ``projections`` (the four linear
-            maps alone).
-        relative_to_softmax: median over rounds of the seconds relative to ``vanilla`` in the same round.
-        relative_to_softmax_without_projections: the same for the attention part, the seconds less those of the
-            projections.
-        best_third_party, speedup_vs_third_party, speedup_vs_third_party_without_projections, bytes_ratio: the fastest
-            peer, how many times faster than it the whole module and the attention part are (medians over rounds), and
-            the bytes relative to its.
-        flops, product_flops: floating-point operations that the algorithm takes (of a token where it decodes), and
-            those of them in matrix products; None where an operator is not counted (:mod:`cab.efficiency.operations`).
-        least_bytes, moved_bytes: inputs, outputs, weights and state, each once; and what the operators of the forward
-            pass read and wrote.
-        roof, roof_share: which roof is nearer, ``compute`` or ``memory``, and the share of it that is reached.
-        matmul_rate, bandwidth: the machine's own, in operations and bytes a second (:mod:`cab.efficiency.roof`).
-        clock, clock_most, temperature, throttled: of a GPU, right after the rounds of this length: MHz, the most that
-            it can have, degrees, and why it is slower than it could be (:mod:`cab.efficiency.gpu_state`).
-        kernels: the package whose kernels an attention took in place of its own, which are timed without a roof.
+    Args: seconds: time per call, or per token when decoding; None if not measured, see ``status``. bytes: peak memory
+        of tensors during a call, above inputs and weights; when decoding, size of the state. p10, p90: 10th and 90th
+        percentile of the seconds over rounds. status: ``ok``, ``oom`` (out of memory), ``unsupported`` (the attention
+        rejects the length or precision), ``failed`` (it raised an exception), ``unverified`` (it fails `cab verify` and
+        is not timed). complexity: the declared complexity of an attention, as in :func:`cab.register_attention`. kind:
+        ``attention``, ``third_party`` (third-party implementation) or ``projections`` (the four linear maps).
+        relative_to_softmax: median over rounds of the seconds relative to ``vanilla``.
+        relative_to_softmax_without_projections: the same ratio after subtracting the time of the projections.
+        best_third_party: the fastest third-party implementation. speedup_vs_third_party,
+        speedup_vs_third_party_without_projections: its time relative to that of the module, and of the attention part
+        (medians over rounds). bytes_ratio: bytes relative to those of the third-party implementation. flops,
+        product_flops: floating-point operations of the algorithm (per token when decoding), and those in matrix
+        products; None if an operator is not counted (:mod:`cab.efficiency.operations`). least_bytes, moved_bytes:
+        inputs, outputs, weights and state, each counted once; and bytes read and written by the operators of the
+        forward pass. roof, roof_share: limiting roofline (``compute`` or ``memory``) and the share of it that is
+        reached. matmul_rate, bandwidth: measured rates of the machine in FLOP/s and bytes/s
+        (:mod:`cab.efficiency.roofline`). clock, clock_most, temperature, throttled: GPU state after the rounds of the
+        length: current and maximum clock in MHz, temperature in degrees Celsius, reasons for throttling
+        (:mod:`cab.efficiency.gpu_state`). kernels: the package whose kernels replaced those of the attention; such
+        costs have no roofline.
     """
 
     attention: str
@@ -89,11 +84,11 @@ class Cost:
 
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(Cost))
-"""Columns of the CSV; the first six are what `cab crossover` reads."""
+"""Columns of the CSV; `cab crossover` reads the first six."""
 
 
 def write_costs(costs: Iterable[Cost], file: TextIO) -> Iterator[Cost]:
-    """Write the header and a row for each cost as soon as it is there, and pass it on."""
+    """Write the header and each cost as soon as it is available, and yield the cost."""
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
     for cost in costs:

@@ -1,4 +1,4 @@
-"""What a call that fails means for the table, and a limit that makes a CPU out of memory fail in time."""
+"""Status of failed calls, and a memory limit that turns out-of-memory on a CPU into an exception."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from cab.errors import UserError
 from cab.runner.failures import is_out_of_memory
 
 RESERVE = 0.1
-"""Part of the free memory that is left to everybody else."""
+"""Share of the free memory reserved for other processes."""
 
 
 def status_of(error: BaseException) -> tuple[str, str]:
-    """The status of a cost, and one line of detail."""
+    """Return the status of a cost and a one-line detail."""
     line = (str(error).strip().splitlines() or [""])[0]
     if is_out_of_memory(error):
         return "oom", ""
@@ -25,9 +25,9 @@ def status_of(error: BaseException) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def within_free_memory() -> Iterator[None]:
-    """Limits the process to the memory that is free now, so that asking for more raises and does not kill.
+    """Limit the process to the free memory, so that excessive allocations raise instead of killing the process.
 
-    Linux only; elsewhere nothing is limited.
+    Linux only; no limit on other systems.
     """
     free = free_bytes()
     if free is None:
@@ -47,7 +47,7 @@ def within_free_memory() -> Iterator[None]:
 
 
 def free_bytes() -> int | None:
-    """Free memory of the machine, or of the control group (a container, a batch job) where that is less."""
+    """Return the free memory of the machine or of the control group (container, batch job), whichever is less."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What else a GPU does and how fast it runs, as `nvidia-smi` tells it: whether a time measured there means anything."""
+"""GPU load and clocks from `nvidia-smi`, which determine whether measured times are meaningful."""
 
 from __future__ import annotations
 
@@ -18,16 +18,25 @@ REASONS = {
     0x40: "hardware thermal limit",
     0x80: "power brake",
 }
-"""Bits of the driver's reasons for lower clocks that make a measurement slower than the GPU is."""
+"""Bits of the driver's throttling reasons that invalidate a measurement."""
 
 FIELDS = ("clocks.sm", "clocks.max.sm", "clocks.mem", "temperature.gpu", "power.draw")
 ACTIVE = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-"""What drivers call the reasons, newer and older ones."""
+"""Names of the throttling reasons in newer and older drivers."""
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """MHz of the multiprocessors (now, and at most) and of the memory; degrees; watts; why they are lower."""
+    """GPU state.
+
+    Attributes:
+        sm: current clock of the multiprocessors, MHz.
+        sm_most: maximum clock of the multiprocessors, MHz.
+        memory: memory clock, MHz.
+        temperature: degrees Celsius.
+        power: watts.
+        reasons: bits of throttling reasons.
+    """
 
     sm: int
     sm_most: int
@@ -38,12 +47,12 @@ class Clocks:
 
     @property
     def throttled(self) -> str:
-        """The reasons in words, empty for none."""
+        """Throttling reasons as text, empty if there are none."""
         return ", ".join(words for bit, words in REASONS.items() if self.reasons & bit)
 
 
 def query(*arguments: str) -> list[list[str]]:
-    """The rows that nvidia-smi answers with; none where it is missing or does not know what is asked."""
+    """Return the rows that nvidia-smi prints; empty if it is missing or does not support the query."""
     command = ["nvidia-smi", *arguments, "--format=csv,noheader,nounits"]
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
@@ -53,13 +62,13 @@ def query(*arguments: str) -> list[list[str]]:
 
 
 def this_gpu() -> list[str]:
-    """The option that asks about the first GPU that torch may use; it does not start CUDA."""
+    """Return the option that selects the first GPU available to torch, without initializing CUDA."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
     return ["-i", visible or "0"]
 
 
 def read_clocks() -> Clocks | None:
-    """None where the driver does not tell."""
+    """Return the GPU state, or None if the driver does not report it."""
     for active in ACTIVE:
         rows = query(f"--query-gpu={','.join((*FIELDS, active))}", *this_gpu())
         if rows and len(rows[0]) == len(FIELDS) + 1:
@@ -70,7 +79,7 @@ def read_clocks() -> Clocks | None:
 
 
 def clock_facts() -> dict[str, Any]:
-    """The columns of a cost that say how fast the GPU ran just now."""
+    """Return the columns of a cost that describe the GPU state."""
     clocks = read_clocks()
     if clocks is None:
         return {}
@@ -79,16 +88,19 @@ def clock_facts() -> dict[str, Any]:
 
 
 def refuse_when_shared() -> None:
-    """UserError that names the processes that use the GPU; asked before this one does.
+    """Reject a GPU that other processes use; called before this process uses it.
 
-    Processes are not told apart by number: in a container the driver's numbers are others than ours.
+    Process IDs are not compared, because in a container they differ from those of the driver.
+
+    Raises:
+        UserError: names the processes.
     """
     rows = query("--query-compute-apps=pid,process_name,used_memory", *this_gpu())
     if rows:
         found = ", ".join(f"{name} ({pid}, {memory} MiB)" for pid, name, memory in rows)
         raise UserError(
-            f"the GPU is not free, so no time measured there would mean anything: {found}; wait for them, choose "
-            "another with CUDA_VISIBLE_DEVICES, or measure all the same with --shared-gpu"
+            f"other processes use the GPU, which invalidates timings: {found}; wait until they finish, choose another "
+            "GPU with CUDA_VISIBLE_DEVICES, or pass --shared-gpu"
         )
 
 

@@ -1,4 +1,4 @@
-"""Decoding without Python between the kernels: a token is one CUDA graph, which repeats itself on the same memory."""
+"""Decoding with CUDA graphs: one graph per token, replayed on static memory, without Python overhead."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from torch import Tensor
 from cab.attention import Attention, DecodeState
 
 WARM_UP = 3
-"""Calls before a capture, as torch.cuda.graph asks for them: libraries are loaded in the first."""
+"""Warm-up calls before a capture, as torch.cuda.graph requires: libraries are initialized in the first."""
 
 
 class CudaGraphStep:
-    """``step`` of a state of constant size, from tensors that stay where they are back into them.
+    """A decoding step with a constant-size state that reads and writes static tensors.
 
-    They are written in the order of the new state: none of it may be a view of one that is written before.
+    The new state is written entry by entry; no entry may be a view of one that is written before it.
 
     Args:
-        module: its ``has_constant_size_state`` is set.
-        state: after a prefix.
-        token: [B, D], of the type of those to come.
+            module: attention with ``has_constant_size_state``.
+            state: state after a prefix.
+            token: [B, D], dtype of the tokens to be decoded.
 
     Attributes:
-        token, state: what the next call reads; it leaves the state after the token there.
-        output: [B, D], of the last call.
+            token, state: inputs of the next call, which replaces the state.
+            output: output [B, D] of the last call.
     """
 
     def __init__(self, module: Attention, state: DecodeState, token: Tensor) -> None:
@@ -41,7 +41,7 @@ class CudaGraphStep:
 
 
 def capture_graph(call: Callable[[], None]) -> Callable[[], None]:
-    """``call`` as a CUDA graph."""
+    """Capture ``call`` as a CUDA graph and return its replay function."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -1,9 +1,9 @@
-"""Long Range Arena's protocol of speed and memory: steps of a whole network that classifies bytes.
+"""Long Range Arena's efficiency protocol: training and inference steps of a byte-level classifier.
 
-Tay et al. 2021, Table 2, has steps a second and peak memory of training on Text, at 1K to 4K tokens and one batch size,
-relative to the Transformer; Qin et al. 2022, Table 7, steps of training and of inference at 1K to 5K. Here the network
-is that of task lra, with the options that attentions have there. A step is forward, backward and AdamW's update;
-dropout is 0, since that of attention weights would take the fused kernels from some.
+Tay et al. 2021, Table 2, reports training steps per second and peak memory on Text relative to the Transformer, at 1K
+to 4K tokens with one batch size; Qin et al. 2022, Table 7, training and inference steps at 1K to 5K. The network is
+that of task lra, with its attention options. A step consists of forward, backward and AdamW update. Dropout is 0,
+because dropout of attention weights disables some fused kernels.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BYTES, CLASSES = 257, 2
 
 
 def classify(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:  # noqa: ARG001
-    """Inference: the logits of a batch."""
+    """Return the workload of inference: the logits of a batch."""
     tokens, _ = _batch(length, setting)
     module.eval()
 
@@ -45,7 +45,7 @@ def classify(module: nn.Module, pattern: Pattern, length: int, setting: Setting)
 
 
 def train(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:  # noqa: ARG001
-    """A step of training on a batch."""
+    """Return the workload of a training step on a batch."""
     tokens, labels = _batch(length, setting)
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4)
     module.train()
@@ -70,14 +70,14 @@ def train(module: nn.Module, pattern: Pattern, length: int, setting: Setting) ->
 
 
 def _batch(length: int, setting: Setting) -> tuple[Tensor, Tensor]:
-    """Bytes [B, N] and classes [B]."""
+    """Return random bytes [B, N] and classes [B]."""
     tokens = torch.randint(1, BYTES, (setting.batch_size, length), device=setting.device)
     return tokens, torch.randint(CLASSES, (setting.batch_size,), device=setting.device)
 
 
 @dataclass(frozen=True)
 class NetworkSubject:
-    """The network with an attention in its slots; ``longest`` is for how many tokens it has positions."""
+    """The network with an attention in its layers, for up to ``longest`` tokens."""
 
     attention: AttentionSubject
     longest: int

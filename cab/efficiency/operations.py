@@ -1,8 +1,8 @@
-"""Counts what a call computes and moves: floating-point operations and bytes of the operators that it executes.
+"""Counting of floating-point operations and memory traffic of the operators that a call executes.
 
-Matrix products are counted as torch's own counter does (two operations for each multiply and add), but fused causal
-attention without the pairs that it does not see. Beside them one operation for each element of a pointwise operator
-or a sum, five for a softmax, 5 n log2(n) for a Fourier transform of n points, n log2(n) for sorting.
+Matrix products are counted as in torch's FLOP counter (two operations per multiply-add), but fused causal attention
+without the masked pairs. Other operators: one operation per element of a pointwise operator or sum, five for a softmax,
+5 n log2(n) for a Fourier transform of n points, n log2(n) for sorting.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EACH_INPUT = {
     "var": 3,
     "var_mean": 3,
 }
-"""Operations for each element of the first tensor, of operators that torch does not call pointwise."""
+"""Operations per element of the first tensor, for operators that torch does not tag as pointwise."""
 
 # fmt: off
 CREATES = frozenset((
@@ -60,7 +60,7 @@ CREATES = frozenset((
     "ones_like", "rand", "randn", "randperm", "scalar_tensor", "zero_", "zeros", "zeros_like",
 ))
 # fmt: on
-"""Operators that write and read nothing."""
+"""Operators that only write."""
 
 # fmt: off
 COPIES = frozenset((
@@ -69,7 +69,7 @@ COPIES = frozenset((
     "tril_", "triu", "triu_",
 ))
 # fmt: on
-"""Operators that read and write and compute nothing."""
+"""Operators that only read and write."""
 
 # fmt: off
 NOTHING = frozenset((
@@ -77,20 +77,18 @@ NOTHING = frozenset((
     "new_empty", "promote_types",
 ))
 # fmt: on
-"""Operators that neither compute nor move."""
+"""Operators without computation and memory traffic."""
 
 
 @dataclass
 class Operations:
-    """What was executed.
+    """Operations of a call.
 
-    Args:
-        products: floating-point operations of matrix products.
-        others: those of everything else.
-        moved: bytes that the operators read and wrote, each its inputs and outputs: what goes through the memory
-            where nothing is fused and no cache helps.
-        unknown: operators that are not counted, by name.
-        foreign: packages whose kernels were called, which are not counted either.
+    products: floating-point operations in matrix products.
+    others: floating-point operations in other operators.
+    moved: bytes of the inputs and outputs of all operators: the memory traffic without fusion and caches.
+    unknown: names of operators that are not counted.
+    foreign: packages whose kernels were called; their operations are not counted.
     """
 
     products: int = 0
@@ -101,11 +99,12 @@ class Operations:
 
     @property
     def flops(self) -> int:
+        """Total number of floating-point operations."""
         return self.products + self.others
 
 
 def count_operations(call: Callable[[], object]) -> Operations:
-    """Calls once, without gradients, and counts."""
+    """Call once without gradients and count its operations."""
     counter = Counter()
     with torch.no_grad(), counter:
         call()
@@ -154,11 +153,11 @@ class Counter(TorchDispatchMode):
 
 
 IN_PLACE = {"addmm_": torch.ops.aten.addmm, "baddbmm_": torch.ops.aten.baddbmm}
-"""Products that torch's counter does not know, and what they count as."""
+"""In-place products that torch's counter lacks, and their counterparts."""
 
 
 def fused_attention(func: Any, args: Any, kwargs: Any) -> tuple[int, int]:
-    """Pairs of query and key that see each other over all rows and heads, and the operations of both products."""
+    """Return the number of unmasked pairs of query and key over rows and heads, and the operations of both products."""
     query, key, value = args[:3]
     given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
     n, m = query.shape[-2], key.shape[-2]
@@ -168,18 +167,18 @@ def fused_attention(func: Any, args: Any, kwargs: Any) -> tuple[int, int]:
 
 
 def sorting(x: Tensor, *_: Any) -> int:
-    """As if all were sorted along the last axis, for ``topk`` too."""
+    """Return the operations of a full sort along the last axis; also used for ``topk``."""
     return int(x.numel() * math.log2(max(2, x.shape[-1])))
 
 
 def fourier(x: Tensor, axes: Sequence[int], *_: Any) -> int:
-    """Of real points half as many as of complex ones."""
+    """Return the operations of a Fourier transform; real transforms take half of those of complex ones."""
     points = math.prod(x.shape[axis] for axis in axes)
     return int((5 if x.is_complex() else 2.5) * x.numel() * math.log2(max(2, points)))
 
 
 def triangular(matrix: Tensor, right: Tensor) -> int:
-    """One solution of a triangular system for each column."""
+    """Return the operations of solving a triangular system for each column."""
     return matrix.shape[-1] * right.numel()
 
 
@@ -193,17 +192,17 @@ SOLVERS: dict[str, Callable[..., int]] = {
     "sort": sorting,
     "topk": sorting,
 }
-"""Operations of operators whose cost is no multiple of their elements, from their positional arguments."""
+"""Operations of operators that are not proportional to their elements, from their positional arguments."""
 
 
 def is_view(func: Any) -> bool:
-    """Whether what it returns is its input, seen otherwise."""
+    """Return whether the operator returns a view of its input."""
     results = func._schema.returns
     return any(result.alias_info is not None and not result.alias_info.is_write for result in results)
 
 
 def tensors(tree: Any) -> Iterator[Tensor]:
-    """Those in nested lists, tuples and dicts."""
+    """Yield the tensors in nested lists, tuples and dicts."""
     if isinstance(tree, Tensor):
         yield tree
     elif isinstance(tree, dict):
@@ -215,6 +214,6 @@ def tensors(tree: Any) -> Iterator[Tensor]:
 
 
 def stored_bytes(x: Tensor) -> int:
-    """Of the elements, those of an expanded axis once."""
+    """Return the size of the elements, counting expanded axes once."""
     sizes = zip(x.shape, x.stride(), strict=True)
     return x.element_size() * math.prod(size for size, stride in sizes if stride or not size)

@@ -1,4 +1,4 @@
-"""The honest protocol: warmed up, synchronised, interleaved, medians with percentiles, peak reset."""
+"""The default protocol: warm-up, synchronization, interleaved rounds, medians with percentiles, peak reset."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from cab.patterns import Pattern
 from cab.verification.memory import peak_bytes
 
 MIN_SECONDS = 0.02
-"""A round calls a subject so often that it takes at least this long."""
+"""Minimum duration of a subject's calls in a round."""
 
 MAX_CALLS = 100
 
 
 @dataclass
 class Case:
-    """One subject at one length: its call, what it takes, and why it is not measured."""
+    """One subject at one length: workload, samples, and status if it is not measured."""
 
     subject: Subject
     workload: Workload | None = None
@@ -47,6 +47,7 @@ class Case:
     detail: str = ""
 
     def fail(self, error: BaseException) -> None:
+        """Record the status of ``error`` and discard the measurements."""
         self.status, self.detail = status_of(error)
         self.workload, self.bytes, self.samples = None, None, []
 
@@ -61,10 +62,16 @@ def measure_length(
     machine: Machine | None = None,
     seed: int = 0,
 ) -> list[Cost]:
-    """Costs of all ``subjects`` at one length, measured together: every round calls each in a random order.
+    """Measure all ``subjects`` at one length in interleaved rounds, each in random order.
 
     Args:
-        machine: sampled in every round too.
+        subjects: attentions, projections and third-party implementations.
+        pattern: the pattern.
+        phase: the phase.
+        length: number of tokens.
+        setting: sizes, device and precision.
+        machine: sampled in every round, if given.
+        seed: seed of the order.
     """
     cases = [Case(subject) for subject in subjects]
     for case in cases:
@@ -80,19 +87,19 @@ def measure_length(
 
 
 def attempt(case: Case, action: Callable[[], object], setting: Setting) -> None:
-    """Do ``action``; what it raises becomes the status of ``case``."""
+    """Run ``action``; an exception becomes the status of ``case``."""
     try:
         action()
-    except Exception as error:  # one attention that fails must not end the table
+    except Exception as error:  # a failing attention must not abort the benchmark
         case.fail(error)
-    if case.workload is None:  # outside the handler, which holds the frames and their tensors
+    if case.workload is None:  # outside the handler, whose frames hold tensors
         gc.collect()
         if setting.device == "cuda":
             torch.cuda.empty_cache()
 
 
 def prepare(case: Case, pattern: Pattern, phase: str, length: int, setting: Setting) -> None:
-    """Build, call twice to warm up, measure the peak of one more call, and count what one more computes."""
+    """Build the module, warm up with two calls, and measure peak memory and operations in one more call each."""
     torch.manual_seed(0)
     module = case.subject.build(pattern, setting).to(setting.device)
     supported = getattr(module, "autocast_dtypes", tuple(DTYPES.values()))
@@ -105,18 +112,18 @@ def prepare(case: Case, pattern: Pattern, phase: str, length: int, setting: Sett
     case.calls = min(MAX_CALLS, max(1, math.ceil(MIN_SECONDS / max(once, 1e-9))))
     state = case.workload.state_bytes
     case.bytes = peak_bytes(case.workload.call, setting.device) if state is None else state
-    with contextlib.suppress(Exception):  # a kernel that cannot be looked into is timed without a roof
+    with contextlib.suppress(Exception):  # kernels that cannot be traced are timed without a roofline
         case.operations = count_operations(case.workload.counted)
 
 
 def sample(case: Case, setting: Setting) -> None:
-    """One round: seconds of a call, or where it decodes of a token."""
+    """Record the time of one round in seconds per call, or per token when decoding."""
     assert case.workload is not None
     case.samples.append(seconds(case.workload.call, case.calls, setting.device) / (case.calls * case.workload.tokens))
 
 
 def compare(cases: Sequence[Case], pattern: Pattern, phase: str, length: int) -> list[Cost]:
-    """The costs, each set against the baseline, the projections and the fastest peer of the same rounds."""
+    """Return the costs, relative to baseline, projections and the fastest third-party implementation."""
     measured = {case.subject.label: case for case in cases if case.workload is not None}
     baseline, projections = measured.get(BASELINES[0]), measured.get(PROJECTIONS)
     costs = []
@@ -157,7 +164,7 @@ def compare(cases: Sequence[Case], pattern: Pattern, phase: str, length: int) ->
 
 
 def work(workload: Workload, operations: Operations | None) -> dict[str, int]:
-    """What a call computes and must move, of a token where it decodes; nothing where some of it is not counted."""
+    """Return operations and memory traffic per call, or per token when decoding; empty if any are not counted."""
     if operations is None or operations.unknown or operations.foreign:
         return {}
     return {
@@ -169,27 +176,27 @@ def work(workload: Workload, operations: Operations | None) -> dict[str, int]:
 
 
 def fastest_peer(case: Case, measured: Mapping[str, Case]) -> Case | None:
-    """The peer of this attention with the smallest median."""
+    """Return the third-party implementation of this attention with the smallest median."""
     peers = [other for other in measured.values() if getattr(other.subject, "peer_of", "") == case.subject.label]
     return min(peers, key=lambda peer: float(np.median(peer.samples)), default=None)
 
 
 def part(case: Case, projections: Case) -> list[float]:
-    """Seconds of the attention part in each round: the whole less the projections of the same round."""
+    """Return the seconds of the attention part per round: total minus projections."""
     if not case.has_projections:
         return case.samples
     return [whole - maps for whole, maps in zip(case.samples, projections.samples, strict=True)]
 
 
 def ratio(above: Sequence[float] | None, below: Sequence[float] | None) -> float | None:
-    """Median over rounds of above / below; None where one is missing."""
+    """Return the median over rounds of above / below; None if one is missing."""
     if above is None or below is None:
         return None
     return float(np.median([a / b for a, b in zip(above, below, strict=True)]))
 
 
 def part_ratio(above: Case | None, below: Case | None, projections: Case | None) -> float | None:
-    """Attention part of ``above`` / that of ``below``, medians over rounds; None where one is lost in the noise."""
+    """Return the ratio of the attention parts, medians over rounds; None if one is not positive due to noise."""
     if above is None or below is None or projections is None:
         return None
     over, under = (float(np.median(part(case, projections))) for case in (above, below))

@@ -1,8 +1,8 @@
-"""The paper's protocol, as released: what it times on a GPU is mostly the launch of kernels.
+"""The paper's protocol, as released; on a GPU it mostly measures the launch of kernels.
 
-Wall clock without synchronisation, no warm-up, the mean of the calls between the 25th and the 75th percentile;
-training mode with dropout, the graph recorded, no backward pass; a new module for each length; one peak for all
-lengths so far, weights included. One attention after the other.
+Wall clock without synchronization and warm-up; mean of the calls between the 25th and 75th percentile; training mode
+with dropout and recorded graph, but no backward pass; a new module per length; peak memory over all lengths so far,
+including weights. Attentions are measured one after another.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PHASE = "forward"
 
 
 def measure_as_paper(subject: Subject, pattern: Pattern, lengths: Iterable[int], setting: Setting) -> Iterator[Cost]:
-    """Costs of one attention at increasing lengths."""
+    """Measure one attention at increasing lengths."""
     lengths = sorted(lengths)
     inputs = {length: make_inputs(pattern, length, setting) for length in lengths}
     peak = Peak(setting)
@@ -38,7 +38,7 @@ def measure_as_paper(subject: Subject, pattern: Pattern, lengths: Iterable[int],
         try:
             measured = subject.for_length(length) if isinstance(subject, AttentionSubject) else subject
             facts = measure_once(measured, pattern, inputs[length], setting, peak)
-        except Exception as error:  # one attention that fails must not end the table
+        except Exception as error:  # a failing attention must not abort the benchmark
             status, detail = status_of(error)
             facts = {"status": status, "detail": detail}
         gc.collect()
@@ -48,6 +48,7 @@ def measure_as_paper(subject: Subject, pattern: Pattern, lengths: Iterable[int],
 def measure_once(
     subject: Subject, pattern: Pattern, inputs: dict[str, Tensor], setting: Setting, peak: Peak
 ) -> dict[str, Any]:
+    """Return the columns of one attention at one length."""
     torch.manual_seed(0)
     module = subject.build(pattern, setting, dropout=appendix_g()["dropout"]).to(setting.device).train()
 
@@ -67,7 +68,7 @@ def measure_once(
 
 
 class Peak:
-    """Most active bytes since it was made, above what was active then."""
+    """Peak of active bytes since construction, above those active at construction."""
 
     def __init__(self, setting: Setting) -> None:
         self.device = setting.device
@@ -77,7 +78,7 @@ class Peak:
             self.before = torch.cuda.memory_stats()["active_bytes.all.current"]
 
     def read(self, call: Callable[[], object], weights: int) -> int:
-        """On a CPU, from one call more; the weights are added, since they came after the start."""
+        """Return the peak; on a CPU it is measured in one more call, plus the weights, which are allocated later."""
         if self.device == "cuda":
             return torch.cuda.memory_stats()["active_bytes.all.peak"] - self.before
         self.largest = max(self.largest, weights + peak_bytes(call))

@@ -1,10 +1,10 @@
-"""The roof: what this machine could do at best, and which share of it a method reaches (Williams et al. 2009).
+"""Roofline model: the machine's peak rates and the share of them that a method reaches (Williams et al. 2009).
 
-A call that computes F operations and must read and write at least B bytes takes no less than the larger of
-F / rate of matrix products and B / bandwidth. The rate is that of one large product, the bandwidth that of a copy
-which no cache holds, in the same precision and with the same threads; both are timed in every round beside the
-modules, so that what else the machine does slows them alike. A method far below its roof has operators slower than
-matrix products, or moves more than it must.
+A call with F operations that reads and writes at least B bytes takes at least the larger of F / (rate of matrix
+products) and B / bandwidth. The rate is that of one large matrix product, the bandwidth that of a copy larger than the
+caches, in the same precision and with the same number of threads. Both are timed in every round, so that other load
+slows them down equally. A method far below its roofline uses operators slower than matrix products or moves more data
+than needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CALLS = {"cpu": 1, "cuda": 5}
 
 
 class Machine:
-    """A matrix product and a copy, timed in rounds."""
+    """The machine's matrix product and copy, timed in rounds."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -32,7 +32,7 @@ class Machine:
         self.copies: list[float] = []
 
     def sample(self) -> None:
-        """One round of both, of random numbers (a GPU multiplies equal ones faster); their memory is given back."""
+        """Time one round of both, with random numbers (GPUs multiply equal numbers faster), and release the memory."""
         device, kind = self.setting.device, self.setting.torch_dtype
         size, calls = PRODUCT_SIZE[device], CALLS[device]
         left, right = (torch.randn(size, size, device=device, dtype=kind) for _ in range(2))
@@ -42,7 +42,7 @@ class Machine:
         self.copies.append(seconds(lambda: target.copy_(source), calls, device) / calls)
 
     def rates(self) -> dict[str, float]:
-        """Operations a second of the product, bytes a second that the copy reads and writes: medians of the rounds."""
+        """Return FLOP/s of the product and bytes/s read and written by the copy, medians over rounds."""
         size, device = PRODUCT_SIZE[self.setting.device], self.setting.device
         return {
             "matmul_rate": 2 * size**3 / float(np.median(self.products)),
@@ -51,7 +51,7 @@ class Machine:
 
 
 def under_roof(cost: Cost, rates: dict[str, float]) -> dict[str, Any]:
-    """The rates, and for a cost whose operations were counted which roof is nearer and the share of it."""
+    """Return the rates and, if operations were counted, the limiting resource and the share of it."""
     if cost.flops is None or cost.least_bytes is None or not cost.seconds:
         return dict(rates)
     least = {"compute": cost.flops / rates["matmul_rate"], "memory": cost.least_bytes / rates["bandwidth"]}

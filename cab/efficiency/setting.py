@@ -1,4 +1,4 @@
-"""The sizes, the device and the precision of a measurement; the paper's sizes are data."""
+"""Sizes, device and precision of a measurement."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @functools.cache
 def appendix_g() -> dict[str, Any]:
-    """The paper's sizes, lengths and options."""
+    """Return the paper's sizes, lengths and options (Appendix G)."""
     return yaml.safe_load((Path(__file__).parent / "appendix_g.yaml").read_text())
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is the same for every attention of one table.
+    """The settings shared by all attentions of one table.
 
     Args:
-        batch_size, embed_dim, num_heads: of the inputs [batch_size, length, embed_dim].
-        device: ``cpu`` or ``cuda``.
-        dtype: ``float32``, or the type of the inputs and of autocast.
-        repeats: rounds of the own protocol, calls of the paper's.
+            batch_size, embed_dim, num_heads: sizes of the inputs [batch_size, length, embed_dim].
+            device: ``cpu`` or ``cuda``.
+            dtype: ``float32``, or the dtype of inputs and autocast.
+            repeats: number of rounds (protocol default) or calls (protocol paper).
 
     Raises:
-        ValueError: for sizes below 1, heads that do not divide the width, a device or type that is not there.
+            ValueError: sizes below 1, embed_dim not divisible by num_heads, or an unavailable device or dtype.
     """
 
     batch_size: int = 4
@@ -51,7 +51,7 @@ class Setting:
         if self.device not in ("cpu", "cuda"):
             raise UserError(f"device must be cpu or cuda, got '{self.device}'")
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise UserError("device cuda: torch sees no GPU here; use --device cpu")
+            raise UserError("device cuda is not available to torch; use --device cpu")
         if self.dtype not in DTYPES:
             raise UserError(f"dtype must be one of {', '.join(DTYPES)}, got '{self.dtype}'")
 
@@ -60,5 +60,5 @@ class Setting:
         return DTYPES[self.dtype]
 
     def autocast(self) -> torch.autocast:
-        """The context in which modules are called: autocast, for a low precision."""
+        """Return the context in which modules are called: autocast for a low precision."""
         return torch.autocast(self.device, dtype=self.torch_dtype, enabled=self.torch_dtype is not torch.float32)

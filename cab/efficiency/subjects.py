@@ -1,4 +1,4 @@
-"""What can be measured: attentions by name and options, and the projections alone."""
+"""Subjects of a measurement: attentions with options, and the projections alone."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from cab.registry.build import check_attention, make_attention
 from cab.registry.registries import ATTENTIONS, is_file
 
 BASELINES = ("vanilla", "eager")
-"""Softmax attention, fused and written out: measured with every selection."""
+"""Softmax attention, fused and materialized; included in every measurement."""
 
 PROJECTIONS = "projections"
 
 
 class Subject(Protocol):
-    """Something with a label in the table that can be built and timed for some patterns."""
+    """An object with a label that can be built and timed in some patterns."""
 
     @property
     def label(self) -> str: ...
@@ -42,7 +42,7 @@ class Subject(Protocol):
 
 @dataclass(frozen=True)
 class AttentionSubject:
-    """An attention, called ``name`` or ``name:option=value:...``; the name is a registered one or ``FILE.py:Class``."""
+    """An attention, written as ``name`` or ``name:option=value:...`` with a registered name or ``FILE.py:Class``."""
 
     label: str
     name: str
@@ -51,7 +51,7 @@ class AttentionSubject:
 
     @classmethod
     def parse(cls, text: str) -> AttentionSubject:
-        """UserError for an unknown name or option."""
+        """Parse an attention; raises UserError for an unknown name or option."""
         name, *pairs = text.split(":")
         if is_file(name) and pairs:
             name, pairs = f"{name}:{pairs[0]}", pairs[1:]
@@ -59,7 +59,9 @@ class AttentionSubject:
         for pair in pairs:
             option, equals, value = pair.partition("=")
             if not equals:
-                raise UserError(f"'{text}': write options as name:option=value, as in local:window_size=128")
+                raise UserError(
+                    f"invalid option in '{text}'; write name:option=value, for example local:window_size=128"
+                )
             options[option] = yaml.safe_load(value)
         ATTENTIONS.get(name).check_options(options, "attention")
         return cls(text, name, options)
@@ -73,15 +75,16 @@ class AttentionSubject:
         return ATTENTIONS.get(self.name).patterns
 
     def all_options(self, pattern: Pattern) -> dict[str, Any]:
-        """The given options, over those of appendix G (which measures NS alone), over the class's defaults."""
+        """Return the given options, then those of Appendix G (pattern NS only), then the defaults of the class."""
         defaults = ATTENTIONS.get(self.name).options
         paper = appendix_g()["options"] if pattern is Pattern.NS else {}
         return defaults | {name: value for name, value in paper.items() if name in defaults} | dict(self.options)
 
     def for_length(self, length: int) -> AttentionSubject:
-        """What appendix G measures at ``length``: ProbSparse has Skyformer's factor, the features over ln(length).
+        """Return the subject that Appendix G measures at ``length``: ProbSparse with Skyformer's factor.
 
-        So it selects about as many queries as the others have features: 18 to 24, where factor 5 selects 30 to 50.
+        The factor is num_features / ln(length), so that the number of selected queries is close to the number of
+        features of other methods: 18 to 24 instead of the 30 to 50 of factor 5.
         """
         option = appendix_g()["features_over_log_length"].get(self.name)
         if option is None:
@@ -102,7 +105,7 @@ class AttentionSubject:
 
 @dataclass(frozen=True)
 class ProjectionsSubject:
-    """The query, key, value and output maps with nothing between them: what no attention that has them can beat."""
+    """The query, key, value and output maps alone: a lower bound for attentions that have them."""
 
     label: str = PROJECTIONS
     kind: str = "projections"
@@ -113,7 +116,7 @@ class ProjectionsSubject:
 
 
 class Projections(nn.Module):
-    """W_o (W_q query + W_k key + W_v value), lengths equal: every map does its work, forwards and backwards."""
+    """W_o (W_q query + W_k key + W_v value) for equal lengths, which uses every map in forward and backward."""
 
     q_proj: nn.Linear
     k_proj: nn.Linear
@@ -131,15 +134,15 @@ class Projections(nn.Module):
 
 
 def has_projections(module: nn.Module) -> bool:
-    """Whether the projections are a part of the module's time; S4D has no query, key and value."""
+    """Return whether the module has query, key and value projections; S4D does not."""
     return all(hasattr(module, name) for name in ("q_proj", "k_proj", "v_proj"))
 
 
 def select_attentions(texts: list[str], patterns: list[Pattern]) -> list[AttentionSubject]:
-    """The named attentions, or all that serve one of ``patterns``, after the baselines.
+    """Return the given attentions, or all that support one of ``patterns``, after the baselines.
 
     Raises:
-        ValueError: an unknown name or option, or a named attention that serves none of the patterns.
+        ValueError: an unknown name or option, or a given attention that supports none of the patterns.
     """
     everything = [entry.name for entry in ATTENTIONS.load() if entry.name != "none"]
     subjects = [AttentionSubject.parse(text) for text in dict.fromkeys([*BASELINES, *(texts or everything)])]

@@ -1,4 +1,4 @@
-"""Seconds of calls: device events on CUDA, with a cold cache before each call; wall clock on a CPU."""
+"""Timing of calls: device events with a cold cache on CUDA, wall clock on a CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def seconds(call: Callable[[], object], calls: int, device: str) -> float:
-    """Of ``calls`` calls in a row."""
+    """Return the total time of ``calls`` consecutive calls in seconds."""
     if device == "cuda":
         return cuda_seconds(call, calls)
     begin = time.perf_counter()
@@ -21,10 +21,10 @@ def seconds(call: Callable[[], object], calls: int, device: str) -> float:
 
 
 def cuda_seconds(call: Callable[[], object], calls: int) -> float:
-    """The device's own time between two events around each call, summed.
+    """Return the device time between two events around each call, summed, in seconds.
 
-    What is written over the second-level cache before each call is not in it; it also keeps the device busy while the
-    call is prepared, so that short kernels are not measured by how fast Python starts them.
+    The L2 cache is overwritten before each call, outside the measured interval. This also keeps the device busy while
+    the call is prepared, so that launch overhead does not dominate short kernels.
     """
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(calls)]
     torch.cuda.synchronize()
@@ -39,6 +39,6 @@ def cuda_seconds(call: Callable[[], object], calls: int) -> float:
 
 @functools.cache
 def second_level_cache() -> Tensor:
-    """Twice as large as the device's cache: who writes it has pushed out what was there."""
+    """Return a buffer twice as large as the L2 cache; writing it evicts the cache."""
     size = torch.cuda.get_device_properties().L2_cache_size
     return torch.empty(2 * size, dtype=torch.int8, device="cuda")

@@ -1,4 +1,4 @@
-"""The call that is timed, for each phase."""
+"""The timed call of each phase."""
 
 from __future__ import annotations
 
@@ -16,24 +16,30 @@ from cab.errors import UserError
 from cab.patterns import Pattern
 
 DECODED = 64
-"""Tokens that are decoded one after the other: caches that grow in steps pay for a whole one."""
+"""Number of decoded tokens, sufficient to include the growth of caches in blocks."""
 
 PROMPT = 512
-"""Tokens of the prefix that are read at once, so that reading it needs little memory."""
+"""Length of the pieces in which the prefix is read, which limits its memory."""
 
 
 BACKWARD = 3
-"""Operations of forward and backward in those of forward: each product has two of its size in its gradient. What an
-implementation computes again, to keep less, is no part of the algorithm."""
+"""Operations of forward and backward relative to forward: each product has two of its size in its gradient.
+
+Operations of recomputation are not part of the algorithm.
+"""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """``call`` does the work once; ``tokens`` that it decodes; ``state_bytes`` of decoding.
+    """A timed call.
 
     Args:
-        counted: a call whose operations are counted, ``passes`` times.
-        least_bytes: inputs, outputs, weights and state, each once (of a token).
+            call: performs the work once.
+            tokens: number of tokens it decodes.
+            state_bytes: size of the decoding state.
+            counted: call whose operations are counted.
+            passes: factor on the counted operations.
+            least_bytes: bytes of inputs, outputs, weights and state, each counted once (per token when decoding).
     """
 
     call: Callable[[], object]
@@ -45,17 +51,17 @@ class Workload:
 
 
 def held_bytes(tensors: Iterable[Tensor]) -> int:
-    """Of tensors, one that is given twice once."""
+    """Return the total size of distinct tensors in bytes."""
     return sum(x.numel() * x.element_size() for x in {id(x): x for x in tensors}.values())
 
 
 def least_bytes(module: nn.Module, inputs: dict[str, Tensor]) -> int:
-    """The inputs and weights read, an output as large as the query written."""
+    """Return the bytes of inputs, weights and output, which has the size of the query."""
     return held_bytes((*inputs.values(), *module.parameters())) + held_bytes([inputs["query"]])
 
 
 def make_inputs(pattern: Pattern, length: int, setting: Setting, *, requires_grad: bool = False) -> dict[str, Tensor]:
-    """Standard normal query [B, N, D], and in cross patterns a source of the same length as key and value."""
+    """Return a standard normal query [B, N, D], and in cross patterns a source of equal length as key and value."""
 
     def sequence() -> Tensor:
         x = torch.randn(setting.batch_size, length, setting.embed_dim, device=setting.device)
@@ -68,7 +74,7 @@ def make_inputs(pattern: Pattern, length: int, setting: Setting, *, requires_gra
 
 
 def forward(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:
-    """The output alone: evaluation mode, no gradients recorded."""
+    """Return the workload of the output in evaluation mode, without gradients."""
     inputs = make_inputs(pattern, length, setting)
     module.eval()
 
@@ -80,7 +86,7 @@ def forward(module: nn.Module, pattern: Pattern, length: int, setting: Setting) 
 
 
 def forward_backward(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:
-    """The output in training mode, and the gradients to inputs and parameters."""
+    """Return the workload of the output in training mode and the gradients of inputs and parameters."""
     inputs = make_inputs(pattern, length, setting, requires_grad=True)
     grad = torch.randn(setting.batch_size, length, setting.embed_dim, device=setting.device)
     module.train()
@@ -98,20 +104,20 @@ def forward_backward(module: nn.Module, pattern: Pattern, length: int, setting: 
             module(**inputs)
         module.train()
 
-    # the gradient of each tensor is as large as it is
+    # gradients have the sizes of their tensors
     return Workload(call, counted=counted, passes=BACKWARD, least_bytes=2 * least_bytes(module, inputs))
 
 
 def decode(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:
-    """``DECODED`` tokens one by one after a prefix of ``length``; in CC the source has that length too."""
+    """Return the workload of ``DECODED`` steps after a prefix of ``length``; in CC the source has that length too."""
     module, tokens, state = after_prefix(module, pattern, length, setting)
     return decoding(module, tokens, state, setting)
 
 
 def decode_graph(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:
-    """The same, a token being one CUDA graph."""
+    """Return the workload of :func:`decode` with one CUDA graph per token."""
     if not getattr(module, "has_constant_size_state", False):
-        raise UserError("keeps a state that grows: no CUDA graph repeats its step")
+        raise UserError("the decoding state grows, which CUDA graphs do not support")
     module, tokens, state = after_prefix(module, pattern, length, setting)
     step = CudaGraphStep(module, state, tokens[0])
 
@@ -136,9 +142,9 @@ def decode_graph(module: nn.Module, pattern: Pattern, length: int, setting: Sett
 def after_prefix(
     module: nn.Module, pattern: Pattern, length: int, setting: Setting
 ) -> tuple[Attention, Tensor, DecodeState]:
-    """The module, tokens [DECODED, B, D] that are to be decoded, and the state before them."""
+    """Return the module, the tokens [DECODED, B, D] to decode, and the state before them."""
     if not isinstance(module, Attention):
-        raise UserError("does not decode token by token")
+        raise UserError("does not support step-by-step decoding")
     inputs = make_inputs(pattern, length, setting)
     tokens = torch.randn(DECODED, setting.batch_size, setting.embed_dim, device=setting.device)
     module.eval()
@@ -153,7 +159,7 @@ def after_prefix(
 def decoding(
     module: Attention, tokens: Tensor, state: DecodeState, setting: Setting, call: Callable[[], object] | None = None
 ) -> Workload:
-    """What reads ``tokens`` after ``state``: ``call``, or one step after the other."""
+    """Return the workload of decoding ``tokens`` after ``state`` by ``call``, or by default by ``step``."""
 
     @torch.no_grad()
     def steps() -> None:
@@ -176,5 +182,5 @@ PHASES: dict[str, Callable[[nn.Module, Pattern, int, Setting], Workload]] = {
 
 
 def is_defined(phase: str, pattern: Pattern) -> bool:
-    """Only causal patterns decode."""
+    """Return whether the phase is defined for the pattern; only causal patterns decode."""
     return phase not in DECODING or pattern.is_causal

@@ -1,1 +1,1 @@
-"""The tables of the CAB paper, compared with measurements and recomputed from each other."""
+"""The tables of the CAB paper, recomputed from each other and compared with this implementation."""

@@ -1,4 +1,4 @@
-"""Does the paper agree with itself? Its tables recomputed from its own raw numbers, one by one."""
+"""Audit of the paper: recomputes its tables from its raw metrics and compares every printed number."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 COLUMNS = ["table", "pattern", "task", "attention", "printed", "recomputed", "low", "high", "verdict"]
 TOLERANCE = 0.0015
-"""Difference of an index or R2 that counts as agreement; constants must agree in their digits, lengths in full."""
+"""Absolute tolerance for indices and R2; constants must agree in all digits, lengths exactly."""
 
 _TABLE_OF_PATTERN = {"NS": "7", "CS": "8", "NC": "9", "CC": "10"}
 
 
 class Row(NamedTuple):
-    """A printed number, what comes out when it is recomputed, and what can come out within the printed digits."""
+    """A printed number, its recomputed value, and the range of values consistent with the printed digits."""
 
     table: str
     pattern: str
@@ -42,19 +42,21 @@ class Row(NamedTuple):
 
 
 def audit(*, normalization: str = "official") -> pd.DataFrame:
-    """Recompute Tables 3, 6-10, 11 and 12 from Table 3 and the published costs.
+    """Recompute Tables 3, 6-10, 11 and 12 from the raw metrics of Table 3 and the published costs.
 
-    Tables 6 (index of a task), 3 (``task=all``: the average) and 12 (index with the best efficient and with softmax
-    attention) are recomputed under ``normalization``; Tables 7-10 (mean and deviation of a metric) over the attentions
-    that appendix E names; Table 11 (efficiency length) where raw costs were published.
+    Tables 6 (index of a task), 3 (``task=all``: the average) and 12 (index of the best efficient attention and of
+    softmax attention) are recomputed under ``normalization``. Tables 7-10 (mean and standard deviation of a metric) are
+    recomputed over the attentions named in Appendix E, and Table 11 (efficiency length) from the published costs.
 
-    Returns:
-        Columns table, pattern, task, attention, printed, recomputed, low, high, verdict, note. ``low`` and ``high``
-        bound what can come out if every number that goes in was rounded to its printed digits, or cut after them: the
-        paper does both (one network has MSD 2.199 in Table 3a and 2.198 in 3b; deviation 0.2750 is 0.274 in Table 7).
-        ``verdict``: ``agrees`` (indices and R2 within 0.0015, constants in all
-        their digits), ``explained by rounding`` (a printed number within low and high), ``contradicts``, ``cannot be
-        recomputed``. Table ``script`` are constants of the official scoring script that Table 3 contradicts.
+    Args:
+        normalization: see :func:`cab.scoring.score_table`.
+
+    Returns: Columns table, pattern, task, attention, printed, recomputed, low, high, verdict, note. ``low`` and
+        ``high`` bound the recomputed value if every input was rounded or truncated to its printed digits. The paper
+        does both: one network has MSD 2.199 in Table 3a and 2.198 in 3b, and standard deviation 0.2750 is 0.274 in
+        Table 7. ``verdict`` is ``agrees`` (indices and R2 within 0.0015, constants in all digits), ``explained by
+        rounding`` (printed number between low and high), ``contradicts`` or ``cannot be recomputed``. Table ``script``
+        lists constants of the official scoring script that contradict Table 3.
     """
     import pandas as pd
 
@@ -67,7 +69,7 @@ Index = dict[tuple[str, str, str], tuple[float, Interval]]
 
 
 def _indices(normalization: str) -> Index:
-    """Index of each pattern, task and attention from Table 3, and what it can be."""
+    """Return the index of each pattern, task and attention recomputed from Table 3, and its possible range."""
     table = score_table(load_results(PAPER_DIR / "results.csv"), normalization=normalization).dropna(subset=["index"])
     exact = {tuple(key): ci for *key, ci in table[["pattern", "task", "attention", "index"]].itertuples(index=False)}
     scales, better = published.scales(normalization), published.directions()
@@ -92,7 +94,7 @@ def _row(
 
 
 def _index_rows(indices: Index, normalization: str) -> Iterator[Row]:
-    """Table 6, and the averages of Table 3."""
+    """Yield the rows of Table 6 and the averages of Table 3."""
     printed = published.rows("compositional_index.csv")
     scales = published.scales(normalization)
     raw = published.raw_metrics()
@@ -113,22 +115,22 @@ def _average_note(key: tuple[str, str, str], printed: list[dict[str, str]]) -> s
         for line in printed
         if (line["pattern"], line["attention"]) == (pattern, attention) and line["task"] != AVERAGE
     ]
-    return f"the mean of the indices that Table 6 prints is {np.mean(parts):.3f}"
+    return f"the mean of the indices printed in Table 6 is {np.mean(parts):.3f}"
 
 
 def _needed_note(row: Row, raw: dict[Term, dict[str, str]], scales: dict[Term, Scale]) -> str:
-    """For a task of one metric: which raw number the printed index needs."""
+    """Return, for a task with a single metric, the raw value that the printed index requires."""
     terms = [term for term in raw if (term.pattern, term.task) == (row.pattern, row.task)]
     if len(terms) != 1:
         return ""
     mean, std = (sum(bounds) / 2 for bounds in (scales[terms[0]].mean, scales[terms[0]].std))
     sign = 1 if published.directions()[terms[0]] else -1
     needed = mean + sign * float(row.printed) * std
-    return f"the printed index needs {terms[0].metric} {needed:.2f}, Table 3 prints {raw[terms[0]][row.attention]}"
+    return f"the printed index requires {terms[0].metric} {needed:.2f}; Table 3 has {raw[terms[0]][row.attention]}"
 
 
 def _constant_rows() -> Iterator[Row]:
-    """Tables 7-10, and what is known to be wrong in the official script."""
+    """Yield the rows of Tables 7-10, and the known errors of the official script."""
     raw = published.raw_metrics()
     for term, texts in published.printed_scales().items():
         for name, printed in texts.items():
@@ -136,13 +138,13 @@ def _constant_rows() -> Iterator[Row]:
             if row.verdict == CONTRADICTS:
                 others = [_constant_row(term, name, printed, raw[term], without=one) for one in population(raw[term])]
                 fitting = [other.attention for other in others if other.verdict != CONTRADICTS]
-                row = row._replace(note=f"agrees when {' or '.join(fitting)} is left out" if fitting else "")
+                row = row._replace(note=f"agrees when {' or '.join(fitting)} is excluded" if fitting else "")
             yield row._replace(attention="")
     for line in corrections().to_dict("records"):
         term, name, reason = Term(*(str(line[name]) for name in Term._fields)), str(line["column"]), str(line["reason"])
         found = _constant_row(term, name, str(line["published"]), raw[term]).recomputed
         key = (term.pattern, _place(term, name), "")
-        exact = Interval.around(found, SCRIPT_DIGITS)  # its constants are those of the printed numbers, in all digits
+        exact = Interval.around(found, SCRIPT_DIGITS)  # the script computes its constants from the printed numbers
         yield _row("script", key, str(line["published"]), found, exact, SCRIPT_DIGITS)._replace(note=reason)
 
 
@@ -162,7 +164,7 @@ def _place(term: Term, name: str) -> str:
 
 
 def _length_rows() -> Iterator[Row]:
-    """Table 11: efficiency length and R2, for the one method whose raw costs were published."""
+    """Yield the rows of Table 11 (efficiency length and R2); raw costs were published for a single method."""
     costs = published.rows("efficiency_cost.csv")
     measured = {row["attention"] for row in costs}
     for line in published.rows("efficiency_length.csv"):
@@ -183,7 +185,7 @@ def _length(
     ours, theirs = ([row for row in costs if row["attention"] == name] for name in (attention, "vanilla"))
     lengths = [np.array([float(row["length"]) for row in part]) for part in (ours, theirs)]
     values = np.array([float(row[column]) for row in (*ours, *theirs)])
-    reach = np.full(len(values), min(unit(row[column]) for row in costs) / 2)  # trailing zeros were not kept
+    reach = np.full(len(values), min(unit(row[column]) for row in costs) / 2)  # the file omits trailing zeros
 
     def answer(moved: np.ndarray) -> float:
         curves = (lengths[0], moved[: len(ours)]), (lengths[1], moved[len(ours) :])
@@ -193,7 +195,7 @@ def _length(
 
 
 def _benefit_rows(indices: Index) -> Iterator[Row]:
-    """Table 12: index with the best efficient attention, with softmax attention, and with none, in pattern NS."""
+    """Yield the rows of Table 12: indices of the best efficient attention, softmax attention and no attention in NS."""
     for line in published.rows("benefit_of_attention.csv"):
         own = {
             name: found for (pattern, task, name), found in indices.items() if (pattern, task) == ("NS", line["task"])

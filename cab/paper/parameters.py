@@ -1,4 +1,4 @@
-"""Parameter counts of networks as preset `paper` builds them, without giving them memory."""
+"""Parameter counts of the networks of preset `paper`, built without allocating memory."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from cab.registry.registries import ATTENTIONS, BACKBONES
 
 
 def count_parameters(cells: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, str], int]:
-    """Parameters of each (pattern, backbone, attention) of Tables 16-19 that is registered.
+    """Return the parameter count of each (pattern, backbone, attention) of Tables 16-19 that is registered.
 
-    Backbone keys are the tables': ``informer_ett`` is the backbone ``informer`` as one data set sizes it.
+    Backbone keys are those of the tables: ``informer_ett`` is the backbone ``informer`` in the size for one data set.
     """
     counts = {}
     for pattern, key, attention in cells:
@@ -32,7 +32,7 @@ def count_parameters(cells: Iterable[tuple[str, str, str]]) -> dict[tuple[str, s
 
 
 def _network(key: str) -> tuple[str, dict[str, Any], str]:
-    """The backbone, its options and the task that a key of the tables stands for (configs/paper/networks.csv)."""
+    """Return backbone, options and task of a key of the tables (configs/paper/networks.csv)."""
     rows = [row for row in read_table("networks") if row["key"] == key]
     options = {row["option"]: paper_value("networks", "value", "key", key, "option", row["option"]) for row in rows}
     options.pop("", None)

@@ -1,4 +1,4 @@
-"""The published tables with their printed digits: what the audit recomputes, and from what."""
+"""The published tables with their printed digits, as inputs of the audit."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cab.records.results import PAPER_DIR
 from cab.scoring.normalization import constants, population
 
 SCRIPT_DIGITS = 0.5e-5
-"""Half a unit in the last place of the official script's constants."""
+"""Half a unit in the last digit of the official script's constants."""
 
 
 class Term(NamedTuple):
-    """A metric of Table 3: a column."""
+    """A metric of Table 3, corresponding to a column."""
 
     pattern: str
     task: str
@@ -26,20 +26,20 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Scale:
-    """Mean and deviation of a metric, each with what it can have been."""
+    """Mean and standard deviation of a metric, each as the range of possible values."""
 
     mean: Interval
     std: Interval
 
 
 def rows(name: str) -> list[dict[str, str]]:
-    """The rows of a published table, as printed."""
+    """Read the rows of a published table, as printed."""
     with (PAPER_DIR / name).open(newline="") as file:
         return list(csv.DictReader(file))
 
 
 def raw_metrics() -> dict[Term, dict[str, str]]:
-    """Table 3: the printed numbers of each metric, by attention."""
+    """Return the printed values of each metric of Table 3, by attention."""
     table: dict[Term, dict[str, str]] = {}
     for row in rows("results.csv"):
         if row["value"]:
@@ -48,22 +48,22 @@ def raw_metrics() -> dict[Term, dict[str, str]]:
 
 
 def directions() -> dict[Term, bool]:
-    """Whether a higher number is better."""
+    """Return whether higher is better, for each metric."""
     return {_term(row): row["higher_is_better"] == "1" for row in rows("results.csv")}
 
 
 def printed_scales() -> dict[Term, dict[str, str]]:
-    """Tables 7-10: ``mean`` and ``std`` of each metric."""
+    """Return the printed ``mean`` and ``std`` of each metric (Tables 7-10)."""
     return {_term(row): {"mean": row["mean_table"], "std": row["std_table"]} for row in rows("normalization.csv")}
 
 
 def members(values: dict[str, str], *, without: str = "") -> list[str]:
-    """The printed numbers that mean and deviation are made of, by appendix E; perhaps ``without`` one attention."""
+    """Return the printed values over which mean and standard deviation are computed (Appendix E)."""
     return [values[name] for name in population(values) if name != without]
 
 
 def scales(normalization: str) -> dict[Term, Scale]:
-    """Mean and deviation under a normalisation, as wide as their digits leave open."""
+    """Return mean and standard deviation of each metric, as wide as their printed digits allow."""
     if normalization == "results":
         raw = raw_metrics().items()
         numbers = {term: [Interval.printed(text) for text in members(values)] for term, values in raw}

@@ -1,7 +1,7 @@
-"""Every cell of Table 3: what preset `paper` runs for it, what is known to differ, which way that may move its score.
+"""The cells of Table 3: configuration under preset `paper`, known differences, and their expected effect on the score.
 
-The differences are data in results/paper/differences.csv, where an empty key applies to all values.
-`docs/paper/discrepancies.md` explains each difference; what is equal is not listed.
+The differences are listed in results/paper/differences.csv, where an empty key applies to all values, and explained in
+`docs/paper/discrepancies.md`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,13 @@ DIRECTIONS = ("better", "worse", "either")
 
 
 class PublishedCell(NamedTuple):
-    """``options``: what the attention has beyond its constructor's defaults; ``direction``: where our score is expected
-    against the printed one, as far as the differences tell; a cell without a printed number is ``printed`` no.
+    """A cell of Table 3.
+
+    Attributes:
+        printed: ``yes`` if Table 3 has a number, otherwise ``no``.
+        options: the attention's options that differ from its constructor's defaults.
+        differs: known differences between the paper's setup and this implementation.
+        direction: expected effect of the differences on the score.
     """
 
     pattern: str
@@ -35,7 +40,7 @@ class PublishedCell(NamedTuple):
 
 
 def published_cells() -> Iterator[PublishedCell]:
-    """In the order of Table 3."""
+    """Yield the cells in the order of Table 3."""
     printed: dict[tuple[str, ...], bool] = {}
     for row in _rows("results.csv"):
         key = row["pattern"], row["task"].lower(), row["backbone"], row["dataset"], row["attention"]
@@ -60,7 +65,7 @@ def published_cells() -> Iterator[PublishedCell]:
 
 def _options(task: str, backbone: str, pattern: str, attention: str) -> str:
     if pattern not in ATTENTIONS.get(attention).patterns:
-        return "not claimed"
+        return "not supported"
     usual = ATTENTIONS.get(attention).options
     tuned = tuned_options(task, backbone, pattern, attention)
     return " ".join(f"{name}={value}" for name, value in tuned.items() if value != usual[name])

@@ -1,4 +1,4 @@
-"""Interval arithmetic on printed digits: what a table can have meant."""
+"""Interval arithmetic on printed digits: the range of values that a printed number can represent."""
 
 from __future__ import annotations
 
@@ -16,54 +16,57 @@ VERDICTS = (AGREES, EXPLAINED, CONTRADICTS, UNKNOWN)
 
 
 class Interval(NamedTuple):
-    """All numbers from ``low`` to ``high``."""
+    """The numbers from ``low`` to ``high``."""
 
     low: float
     high: float
 
     @classmethod
-    def around(cls, centre: float, reach: float) -> Interval:
-        return cls(centre - reach, centre + reach)
+    def around(cls, center: float, reach: float) -> Interval:
+        """Return the interval of half-width ``reach`` around ``center``."""
+        return cls(center - reach, center + reach)
 
     @classmethod
     def printed(cls, text: str) -> Interval:
-        """What can have been rounded to, or cut after, the digits in ``text``: the paper's tables do both."""
+        """Return the values that can be rounded or truncated to the digits of ``text``; the paper's tables do both."""
         value, step = float(text), unit(text)
         return cls(value - step / 2, value + step) if value >= 0 else cls(value - step, value + step / 2)
 
     @classmethod
     def mean(cls, intervals: Sequence[Interval]) -> Interval:
+        """Return the range of the mean of values in ``intervals``."""
         return cls(*(float(np.mean(bounds)) for bounds in zip(*intervals, strict=True)))
 
     def meets(self, other: Interval) -> bool:
+        """Return whether the intervals overlap."""
         return self.low <= other.high and other.low <= self.high
 
 
 def unit(text: str) -> float:
-    """One unit in the last printed place: 0.01 for ``3.40``."""
+    """Return one unit in the last printed digit: 0.01 for ``3.40``."""
     return 10.0 ** -len(text.partition(".")[2])
 
 
 def normalized(value: Interval, mean: Interval, std: Interval, *, higher_is_better: bool) -> Interval:
-    """(value - mean) / std, or (mean - value) / std where lower is better."""
+    """Return the range of (value - mean) / std, with the sign changed if lower is better."""
     above = (value.low - mean.high, value.high - mean.low)
     low, high = above if higher_is_better else (-above[1], -above[0])
     return Interval(low / (std.high if low >= 0 else std.low), high / (std.low if high >= 0 else std.high))
 
 
 def deviation_of(values: Sequence[Interval]) -> Interval:
-    """Bounds of the sample deviation (ddof 1).
+    """Return bounds of the sample standard deviation (ddof 1).
 
-    Errors of at most h in n numbers move it by at most their own sample deviation, h * sqrt(n / (n - 1)).
+    Errors of at most h in n values change it by at most their own sample standard deviation, h * sqrt(n / (n - 1)).
     """
-    centres = [(value.low + value.high) / 2 for value in values]
+    centers = [(value.low + value.high) / 2 for value in values]
     reach = max(value.high - value.low for value in values) / 2 * math.sqrt(len(values) / (len(values) - 1))
-    std = float(np.std(centres, ddof=1))
+    std = float(np.std(centers, ddof=1))
     return Interval(max(std - reach, 0.0), std + reach)
 
 
 def range_of(function: Callable[[np.ndarray], float], values: np.ndarray, reach: np.ndarray) -> Interval:
-    """Least and largest value of a smooth ``function`` for inputs within ``reach`` of ``values``, to first order."""
+    """Return the range of a smooth ``function`` for inputs within ``reach`` of ``values``, to first order."""
     steps = np.diag(reach)
     slope = np.array([function(values + step) - function(values - step) for step in steps])
     corner = np.sign(slope) * reach
@@ -71,11 +74,13 @@ def range_of(function: Callable[[np.ndarray], float], values: np.ndarray, reach:
 
 
 def verdict(printed: str, recomputed: float, possible: Interval, *, tolerance: float) -> str:
-    """How a printed number stands to the recomputed one.
+    """Compare a printed number with the recomputed one.
 
     Args:
-        possible: what can come out within the printed digits of everything that goes into it.
-        tolerance: difference that still counts as agreement.
+        printed: the printed number.
+        recomputed: the recomputed number.
+        possible: range of the recomputed number within the printed digits of its inputs.
+        tolerance: absolute difference that counts as agreement.
     """
     if abs(float(printed) - recomputed) <= tolerance:
         return AGREES

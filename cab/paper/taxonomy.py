@@ -1,7 +1,7 @@
-"""Table 13 of the paper, held against what is built and verified: for each model and pattern, claim and verdict.
+"""Table 13 of the paper compared with this implementation: claim and verdict for each model and pattern.
 
-The claims are those of results/paper/taxonomy.csv, as printed. configs/taxonomy.csv says what each model is called
-here, and why a claim does not hold; all else follows from the registry and results/verified.csv.
+The claims are those of results/paper/taxonomy.csv, as printed. configs/taxonomy.csv maps each model to an attention and
+explains claims that do not hold; everything else follows from the registry and results/verified.csv.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from cab.config.folders import CONFIGS
+from cab.files.config_folders import CONFIGS
 from cab.patterns import Pattern
 from cab.records.results import PAPER_DIR
 from cab.records.verified import COMMITTED, read_rows
 from cab.registry.registries import ATTENTIONS
 
 UNSOUND, UNDEFINED, LEFT_OUT = "unsound", "undefined", "left out"
-"""Verdicts on a pattern that no attention claims here, each with a reason."""
+"""Verdicts on a pattern that no attention supports, each with a reason."""
 REPAIRED = "unsound as published"
-"""Of one whose published form leaks, and that is built here in another."""
+"""Verdict on a published form that violates the pattern and is implemented in a corrected form."""
 NOTE = "note"
 
 
@@ -29,13 +29,13 @@ class Verdict:
     """One model in one pattern.
 
     Attributes:
-        attention: its registered name, empty where there is none.
-        claimed: ``yes`` or ``no``, Table 13.
-        verdict: ``verified`` (passed `cab verify`), ``built`` (not yet), ``unsound as published`` (verified in a sound
-            form), ``unsound``, ``undefined``, ``left out``, ``not built``; empty where nobody claims anything. What is
-            verified beyond the claim says so, ``verified, not claimed``.
-        complexity_claimed, complexity: Table 13's, and the registry's.
-        reason: why not, or what is to be known of it.
+        attention: its registered name, empty if it is not registered.
+        claimed: ``yes`` or ``no``, as in Table 13.
+        verdict: ``verified`` (passed `cab verify`), ``built`` (not verified), ``unsound as published`` (verified in a
+            corrected form), ``unsound``, ``undefined``, ``left out``, ``not built``; empty without a claim. A pattern
+            without a claim has the suffix ``, not claimed``.
+        complexity_claimed, complexity: complexity in Table 13 and in the registry.
+        reason: explanation of the verdict.
     """
 
     model: str
@@ -52,7 +52,7 @@ COLUMNS = tuple(field.name for field in fields(Verdict))
 
 
 def taxonomy() -> Iterator[Verdict]:
-    """Every model of Table 13 in every pattern, in the order of the table."""
+    """Yield every model of Table 13 in every pattern, in the order of the table."""
     names, reasons = _known()
     verified = {(row.attention, row.pattern) for row in read_rows(COMMITTED)}
     for row in read_table():
@@ -75,13 +75,13 @@ def taxonomy() -> Iterator[Verdict]:
 
 
 def read_table() -> list[dict[str, str]]:
-    """Table 13 as printed."""
+    """Read Table 13 as printed."""
     with (PAPER_DIR / "taxonomy.csv").open(newline="") as file:
         return list(csv.DictReader(file))
 
 
 def _known(path: Path = CONFIGS / "taxonomy.csv") -> tuple[dict[str, str], dict[tuple[str, str], tuple[str, str]]]:
-    """The name of each model here; verdict and reason of models in patterns."""
+    """Return the attention of each model, and verdict and reason of models in patterns."""
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     names = {row["model"]: row["attention"] for row in rows}
@@ -89,5 +89,5 @@ def _known(path: Path = CONFIGS / "taxonomy.csv") -> tuple[dict[str, str], dict[
 
 
 def rows() -> list[list[str]]:
-    """The table of `cab paper taxonomy`, header first."""
+    """Return the table of `cab paper taxonomy`, header first."""
     return [list(COLUMNS), *(list(astuple(verdict)) for verdict in taxonomy())]

@@ -20,7 +20,7 @@ from typing import Any
 
 from cab.errors import UserError, first_line
 from cab.metric import Metric
-from cab.records.schema import LATER, SCHEMA, check_content, check_hash, with_checksum
+from cab.records.schema import SCHEMA, check_content, check_hash, with_checksum
 
 CELL = ("task", "dataset", "config_variant", "backbone", "pattern", "attention", "preset", "seed")
 """Keys of a cell; ``config_variant`` distinguishes variants of a data set, such as univariate and multivariate."""
@@ -208,7 +208,7 @@ class Record(RunMetadata):
     @classmethod
     def _parsed(cls, content: Mapping[str, Any]) -> Record:
         """Parse JSON content; KeyError, TypeError or ValueError if it was not written by :meth:`write`."""
-        parts = {name: content[name] for name in _FIELDS if name in content or name not in LATER}
+        parts = {name: content[name] for name in _FIELDS}
         status = Status(parts["status"])
         check_content(content, CELL)
         metrics = tuple(Metric(**row) for row in parts["metrics"])

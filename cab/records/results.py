@@ -6,12 +6,12 @@ import csv
 import gc
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cab.config.folders import run_defaults
 from cab.errors import UserError
+from cab.files.config_folders import run_defaults
 from cab.records.record import CELL, Record, Status, record_path
 
 if TYPE_CHECKING:
@@ -106,16 +106,16 @@ def _rows(sources: Iterable[str | Path]) -> tuple[list[tuple[Any, ...]], list[st
     return rows, skipped
 
 
-def whole_records(folder: Path, skipped: list[str]) -> Iterator[tuple[Path, Record]]:
-    """Yield the records in ``folder`` by name; invalid ones are skipped with a warning, which ``skipped`` collects."""
+def whole_records(folder: Path, skipped: list[str]) -> list[tuple[Path, Record]]:
+    """Return the records in ``folder``, sorted by cell; log each broken one and add a line to ``skipped``."""
+    found = []
     for path in sorted(folder.glob("*.json")):
         try:
-            record = Record.read(path)
+            found.append((path, Record.read(path)))
         except UserError as error:
             skipped.append(f"skipped: {error}")
             log.warning("%s", skipped[-1])
-            continue
-        yield path, record
+    return sorted(found, key=lambda each: ([each[1].cell[name] for name in CELL], each[1].started))
 
 
 def _record_rows(path: Path, record: Record) -> list[tuple[Any, ...]]:

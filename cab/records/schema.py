@@ -15,8 +15,6 @@ from cab.patterns import Pattern
 
 SCHEMA = 4
 LARGEST_SEED = 2**31 - 1
-LATER = ("attention_code", "verified", "weights_reused_from")
-"""Fields that are missing in older records of this schema."""
 
 _DEEPEST = 20
 _TEXTS = ("hash", "engine", "command", "started", "ended", "status", "error")
@@ -48,9 +46,9 @@ def check_content(content: Mapping[str, Any], cell_names: Iterable[str]) -> None
     if content["step"] is not None:
         _check_count("step", content["step"])
     for name in ("attention_code", "weights_reused_from"):
-        if not isinstance(content.get(name, ""), str):
+        if not isinstance(content[name], str):
             raise TypeError(f"{name} is not text: {content[name]!r:.40}")
-    if not isinstance(content.get("verified"), bool | None):
+    if not isinstance(content["verified"], bool | None):
         raise TypeError(f"verified is not true, false or null: {content['verified']!r:.40}")
     for name in ("started", "ended"):
         datetime.datetime.fromisoformat(content[name])

@@ -22,7 +22,7 @@ from cab.files.cache import cache_root
 from cab.files.sanitize import sanitize_csv_cell
 from cab.patterns import pattern_rank
 from cab.records.code_hash import attention_hash, checks_hash
-from cab.registry.files import STANDALONE
+from cab.registry.registries import STANDALONE
 
 COMMITTED = Path(__file__).resolve().parents[2] / "results" / "verified.csv"
 

@@ -1,14 +1,15 @@
-"""Values of options against the annotations of the constructor that takes them: checked before anything is built."""
+"""Check options against the annotations of the constructor or configuration class that takes them."""
 
 from __future__ import annotations
 
 import inspect
 import math
 import numbers
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 from cab.errors import UserError, unknown_name
 
@@ -22,8 +23,21 @@ _KINDS: dict[Any, str] = {
 }
 
 
+class Limit(NamedTuple):
+    """A condition on a number, to annotate its type with, and the condition as text."""
+
+    text: str
+    holds: Callable[[Any], bool]
+
+
+Natural = Annotated[int, Limit("from 0", lambda value: value >= 0)]
+Positive = Annotated[int, Limit("from 1", lambda value: value >= 1)]
+NonNegativeFloat = Annotated[float, Limit("from 0", lambda value: value >= 0)]
+PositiveFloat = Annotated[float, Limit("above 0", lambda value: value > 0)]
+
+
 def annotations_of(constructor: Callable[..., Any]) -> dict[str, Any]:
-    """What its keyword arguments are annotated with; Any where the text names what only a type checker knows."""
+    """Return the annotations of its keyword arguments; Any for names that exist for type checkers only."""
     function = constructor.__init__ if isinstance(constructor, type) else constructor  # type: ignore[misc]
     scope = {**vars(typing), **getattr(function, "__globals__", {})}
     found = {}
@@ -38,6 +52,30 @@ def annotations_of(constructor: Callable[..., Any]) -> dict[str, Any]:
     return found
 
 
+def checked_options(
+    options: Mapping[str, Any], kinds: Mapping[str, Any], group: str = "", *, usual: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return all options of a group, with yes, no, on and off as truth values.
+
+    Args:
+        options: the values by name.
+        kinds: the annotation of each option.
+        group: prefix of the names in messages; see :func:`check_types`.
+        usual: the defaults.
+
+    Raises:
+        UserError: an option is unknown, missing, or not of its annotation.
+    """
+    prefix = f"{group}." if group else ""
+    check_names(options, kinds, group)
+    for name in kinds:
+        if name not in options:
+            raise UserError(f"{prefix}{name} has no value: options are set, not removed")
+    options = with_words(options, kinds)
+    check_types(options, kinds, usual or {}, group)
+    return options
+
+
 def with_words(options: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
     """``options`` with yes, no, on and off, which YAML leaves as text, as the truth values that they stand for."""
     return {name: _spoken(value) if kinds.get(name) is bool else value for name, value in options.items()}
@@ -48,11 +86,12 @@ def _spoken(value: Any) -> Any:
 
 
 def check_names(options: Iterable[str], known: Iterable[str], group: str) -> None:
-    """UserError for an option that does not exist, with the nearest that does."""
-    names = [f"{group}.{name}" for name in known]
+    """Raise UserError for an option that does not exist, with the nearest that does."""
+    prefix = f"{group}." if group else ""
+    names = [f"{prefix}{name}" for name in known]
     for option in options:
-        if f"{group}.{option}" not in names:
-            raise unknown_name("option", f"{group}.{option}", names)
+        if f"{prefix}{option}" not in names:
+            raise unknown_name("option", f"{prefix}{option}", names)
 
 
 def check_types(
@@ -80,14 +119,16 @@ def check_types(
 
 
 def described(kind: Any) -> str:
-    """A type in words.
+    """Describe a type in words.
 
     >>> described(int | None)
     'a whole number or null'
     """
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return f"{described(parts[0])} {parts[1].text}"
     if origin is typing.Literal:
-        return f"one of {', '.join(map(_written, parts))}"
+        return f"one of {', '.join(map(_written, parts))}" if len(parts) > 1 else _written(parts[0])
     if origin in (typing.Union, types.UnionType):
         return " or ".join(described(part) for part in parts)
     if _is_sequence(origin):
@@ -99,6 +140,8 @@ def described(kind: Any) -> str:
 
 def _fits(value: Any, kind: Any) -> bool:
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return _fits(value, parts[0]) and bool(parts[1].holds(value))
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, part) for part in parts)
     if origin is typing.Literal:
@@ -139,8 +182,9 @@ def _is_negative(value: Any, kind: Any) -> bool:
 
 
 def _nearest(value: Any, kind: Any, default: Any) -> str:
-    """A value that fits, as it is typed; empty when there is none to name."""
-    if kind is int and isinstance(value, float) and math.isfinite(value):
+    """Return the nearest valid value as text; empty if there is none."""
+    base = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
+    if base is int and isinstance(value, float) and math.isfinite(value) and _fits(max(0, round(value)), kind):
         return _written(max(0, round(value)))
     return _written(default) if default is not None and _fits(default, kind) else ""
 
@@ -149,3 +193,18 @@ def _written(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"[{','.join(map(_written, value))}]" if isinstance(value, (list, tuple)) else str(value)
+
+
+def argument_texts(docstring: str) -> dict[str, str]:
+    """Return the description of each argument in the section ``Args:`` of a docstring."""
+    section = re.search(r"^Args:\n((?:    .*\n?|\n)+)", f"{docstring}\n", flags=re.MULTILINE)
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in section[1].splitlines() if section else []:
+        begun = re.match(r"    (\w+(?:, \w+)*): (.*)", line)
+        if begun:
+            names = begun[1].split(", ")
+            found |= dict.fromkeys(names, begun[2])
+        else:
+            found |= {name: f"{found[name]} {line.strip()}" for name in names}
+    return {name: text.replace("``", "") for name, text in found.items()}

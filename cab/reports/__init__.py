@@ -1,1 +1,1 @@
-"""Leaderboards: the table, the page and the figures that are made from results."""
+"""Leaderboard reports: tables, the HTML page and figures made from results."""

@@ -1,4 +1,4 @@
-"""Tables behind the figures: every number that a figure shows can also be read, sorted and heard."""
+"""Tables with the values of the figures, for sorting and for screen readers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NEVER = 1e18
-"""What `never` is sorted by: after every length."""
+"""Sort key of `never`, larger than every length."""
 
 
 def curve_table(curve: pd.DataFrame, *, table_id: str, caption: str) -> Table:
-    """A metric against length: a row an attention, a column a length.
+    """Return a metric by length: one row per attention, one column per length.
 
     Args:
         curve: columns attention, length, value.
+        table_id: HTML identifier.
+        caption: caption of the table.
     """
     lengths = sorted(curve["length"].unique())
     wide = curve.pivot(index="attention", columns="length", values="value").sort_index()
@@ -30,27 +32,31 @@ def curve_table(curve: pd.DataFrame, *, table_id: str, caption: str) -> Table:
 
 
 def correlation_table(pairs: pd.DataFrame, *, table_id: str, caption: str) -> Table:
-    """Correlations, a row a pair: Pearson's r, its 95% confidence interval, and how many attentions it stands on.
+    """Return Pearson correlations with confidence interval and number of attentions, one row per pair.
 
     Args:
         pairs: columns a, b, pearson, shared, low, high.
+        table_id: HTML identifier.
+        caption: caption of the table.
     """
-    columns = [Column("pair"), Column("correlation"), Column("attentions", hint="how many both share")]
+    columns = [Column("pair"), Column("correlation"), Column("attentions", hint="number of shared attentions")]
     table = Table(table_id, caption, columns, [])
     for first, second, r, n, low, high in pairs[["a", "b", "pearson", "shared", "low", "high"]].itertuples(
         index=False, name=None
     ):
-        cell = _number(table, r, 2, "too few attentions in common, or no spread among them")
+        cell = _number(table, r, 2, "fewer than three shared attentions, or all with the same score")
         cell.detail = plain_interval(low, high, 2)
         table.rows.append(Row(f"{first} and {second}", [cell, Entry(str(n), n)], kind="other"))
     return table
 
 
 def benefit_table(benefit: pd.DataFrame, *, table_id: str, caption: str) -> Table:
-    """Index of each task with the best efficient attention, with softmax attention and with none.
+    """Return the index of the best efficient attention, of softmax attention and of no attention, per task.
 
     Args:
         benefit: columns task, efficient, vanilla, without.
+        table_id: HTML identifier.
+        caption: caption of the table.
     """
     labels = ["best efficient attention", "softmax attention", "no attention"]
     table = Table(
@@ -63,17 +69,19 @@ def benefit_table(benefit: pd.DataFrame, *, table_id: str, caption: str) -> Tabl
 
 
 def efficiency_table(lengths: pd.DataFrame, *, table_id: str, caption: str) -> Table:
-    """From which length on each attention is cheaper than softmax attention.
+    """Return the efficiency length of each attention relative to softmax attention.
 
     Args:
         lengths: columns attention, resource (time, memory), length, low, high, r2.
+        table_id: HTML identifier.
+        caption: caption of the table.
     """
     table = Table(table_id, caption, [Column("attention")], [])
     table.rows = [Row(name, []) for name in dict.fromkeys(lengths["attention"])]
     for resource in dict.fromkeys(lengths["resource"]):
         table.columns += [
-            Column(f"{resource}, length", "↓", "lower is better"),
-            Column("R²", hint="of the fitted line"),
+            Column(f"efficiency length ({resource})", "↓", "lower is better"),
+            Column("R²", hint="of the fitted curve"),
         ]
         own = lengths[lengths["resource"] == resource].set_index("attention")
         for row in table.rows:
@@ -91,7 +99,7 @@ def _length_cells(table: Table, found: pd.Series | None) -> list[Entry]:
     if found["length"] == 0:
         return [Entry("always", 0), r2]
     if not math.isfinite(found["length"]):
-        return [table.missing("no length: the curves could not be fitted"), r2]
+        return [table.missing("the curves could not be fitted"), r2]
     interval = plain_interval(found["low"], found["high"], 0)
     return [Entry(plain(found["length"], 0), found["length"], interval), r2]
 

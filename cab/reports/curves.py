@@ -1,4 +1,4 @@
-"""Metrics that a task reports at several sequence lengths, as perplexity: extrapolation (Figure 3c)."""
+"""Metrics that a task reports at several sequence lengths, such as perplexity: extrapolation (Figure 3c)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ if TYPE_CHECKING:
 
 
 def extrapolation_curves(measured: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
-    """Curves in the results of one pattern: ``{(place, metric): columns attention, length, value}``.
+    """Return the curves in the results of one pattern: ``{(place, metric): columns attention, length, value}``.
 
-    Args:
-        measured: rows of :func:`cab.reports.leaderboard.measurements`. The metric ``ppl_512`` at length 512 is a point
-            of the curve ``ppl``.
+    Args: measured: rows of :func:`cab.reports.leaderboard.measurements`; metric ``ppl_512`` at length 512 is a point of
+            curve ``ppl``.
     """
     points = measured.dropna(subset=["at_length", "value"])
     names = zip(points["metric"], points["at_length"], strict=True)

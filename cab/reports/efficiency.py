@@ -1,4 +1,4 @@
-"""Costs against length as curves, with the length at which each attention becomes cheaper than softmax attention."""
+"""Cost curves by length, with the length above which each attention is cheaper than softmax attention."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from cab.efficiency.cost import Cost
 
 UNITS = {"time": ("seconds", 1e3, "milliseconds"), "memory": ("bytes", 2.0**-20, "MiB")}
-"""Column of the costs, factor and unit that curves are drawn in."""
+"""Column of the costs, factor and unit for plotting."""
 
 
 class Curves(NamedTuple):
-    """One resource of one pattern and phase.
+    """The cost curves of one resource, pattern and phase.
 
-    ``curves`` has the columns attention, length, value; ``crossings`` are (attention, length, value), on the
-    attention's own curve, of the efficiency lengths inside the measured range.
+    Attributes: curves: columns attention, length, value. crossings: (attention, length, value) of the efficiency
+        lengths within the measured range, on the attention's curve.
     """
 
     pattern: str
@@ -32,10 +32,10 @@ class Curves(NamedTuple):
 
 
 def cost_curves(costs: pd.DataFrame, lengths: pd.DataFrame) -> Iterator[Curves]:
-    """The curves of all patterns and phases in ``costs``, time before memory.
+    """Yield the curves of all patterns and phases in ``costs``, time before memory.
 
     Args:
-        costs: columns attention, pattern, phase, length, seconds, bytes; what was not measured is NaN.
+        costs: columns attention, pattern, phase, length, seconds, bytes; NaN if not measured.
         lengths: columns attention, pattern, phase, resource, length.
     """
     for (pattern, phase), part in costs.groupby(["pattern", "phase"], sort=False):
@@ -53,7 +53,7 @@ def cost_curves(costs: pd.DataFrame, lengths: pd.DataFrame) -> Iterator[Curves]:
 
 
 def _value_at(curve: pd.DataFrame, length: float) -> float:
-    """``curve`` at ``length``, straight between measured points on logarithmic axes; NaN outside of them."""
+    """Interpolate ``curve`` at ``length`` linearly on logarithmic axes; NaN outside the measured range."""
     import numpy as np
 
     known = curve[curve["value"] > 0].sort_values("length")
@@ -76,7 +76,7 @@ def plot(costs: Iterable[Cost], folder: Path) -> list[Path]:
         pattern, phase = group[0].pattern, group[0].phase
         decodes = phase in DECODING
         resources = {
-            "time": ("ms a token" if decodes else "ms a call", lambda cost: cost.seconds * 1e3),
+            "time": ("ms per token" if decodes else "ms per call", lambda cost: cost.seconds * 1e3),
             "memory": ("MiB of state" if decodes else "MiB", lambda cost: cost.bytes / 2**20),
         }
         for resource, (ylabel, value) in resources.items():

@@ -1,7 +1,6 @@
-"""The pictures of the leaderboard and of the paper (Figures 2, 3 and 4), each a matplotlib figure from a table.
+"""Figures of the leaderboard and the paper (Figures 2, 3 and 4): each function draws a table with matplotlib.
 
-The same figures go into the page (as SVG in the page's colours) and into files for a paper. Colours are never the
-only difference between two attentions: a line has its own marker too.
+Attentions differ in color and marker, so that no figure relies on color alone.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ CSS_VARIABLES = {
     GRID: "var(--line)",
     POSITIVE: "var(--positive)",
     NEGATIVE: "var(--negative)",
-    **{colour: f"var(--series-{index})" for index, colour in enumerate(SERIES)},
+    **{color: f"var(--series-{index})" for index, color in enumerate(SERIES)},
 }
-"""The page's variable for each colour of the figures; page.css gives each a value for light and for dark."""
+"""CSS variable of the page for each color of the figures; page.css defines them for light and dark mode."""
 
 REFERENCE = "vanilla"
-"""Softmax attention: what the others are compared with."""
+"""Softmax attention, the baseline."""
 
 WIDTH = 3.75
 _LONGEST_LABEL = 22
@@ -51,14 +50,14 @@ _LONGEST_LABEL = 22
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Settings for making and for writing figures: a context, or a decorator."""
+    """Apply the style for drawing and writing figures, as a context manager or decorator."""
     with (
         warnings.catch_warnings(),
         matplotlib.rc_context(
             {
                 "font.size": 8.5,
                 "font.family": "sans-serif",
-                "text.parse_math": False,  # a name with a dollar sign is a name
+                "text.parse_math": False,  # names may contain dollar signs
                 "text.color": INK,
                 "axes.labelcolor": MUTED,
                 "axes.labelsize": 8,
@@ -79,30 +78,30 @@ def style() -> Iterator[None]:
                 "legend.frameon": False,
                 "legend.fontsize": 8,
                 "svg.fonttype": "none",
-                "svg.hashsalt": "cab",  # the same results give the same bytes
+                "svg.hashsalt": "cab",  # reproducible output
                 "pdf.fonttype": 42,
             }
         ),
     ):
-        # a page is drawn in the reader's fonts, which have more characters than the one that comes with matplotlib
+        # the page uses the reader's fonts, which have more glyphs than matplotlib's default font
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         yield
 
 
 class Mark(NamedTuple):
-    """What a mark in a figure shows: an attention, and the number in words."""
+    """The attention and the value, as text, that a graphical mark represents."""
 
     name: str
     text: str
 
 
 def mark(artist: Artist, name: str, text: str) -> None:
-    """Attach ``name`` and ``text`` to a drawn mark; they survive in the SVG as its identifier."""
+    """Attach ``name`` and ``text`` to a mark, encoded in its SVG identifier."""
     artist.set_gid(f"mark:{quote(name, safe='')}:{quote(text, safe='')}")
 
 
 def read_mark(identifier: str | None) -> Mark | None:
-    """The mark behind an SVG identifier, None for any other."""
+    """Decode the mark of an SVG identifier; None for other identifiers."""
     if not identifier or not identifier.startswith("mark:"):
         return None
     _, name, text = identifier.split(":")
@@ -110,18 +109,20 @@ def read_mark(identifier: str | None) -> Mark | None:
 
 
 def short(name: str) -> str:
-    """``name``, cut where it would push the picture off the page."""
+    """Return ``name``, truncated to fit the figure."""
     return name if len(name) <= _LONGEST_LABEL else name[: _LONGEST_LABEL - 1] + "…"
 
 
 class SeriesStyle(NamedTuple):
-    colour: str
+    """Color, marker and line style of an attention."""
+
+    color: str
     marker: str
     line: str
 
 
 def looks(attentions: Iterable[str]) -> dict[str, SeriesStyle]:
-    """A colour, a marker and a line for each attention, the same in every figure; softmax attention is in ink."""
+    """Return color, marker and line style of each attention, consistent across figures; the baseline is black."""
     others = sorted(set(attentions) - {REFERENCE})
     lines = ("-", "--", ":", "-.")
     look = {
@@ -134,9 +135,10 @@ def looks(attentions: Iterable[str]) -> dict[str, SeriesStyle]:
 
 
 def _axes(height: float, *, title: str, labels: Iterable[str] = (), bottom: float = 0.42) -> tuple[Figure, Axes]:
-    """Axes in a figure ``WIDTH`` inches wide, with room for ``labels`` on the left; margins in inches.
+    """Return axes in a figure ``WIDTH`` inches wide, with space for ``labels`` on the left; margins in inches.
 
-    Set by hand: fitting them to the drawn text would draw every figure twice, and the page's font is another one.
+    Margins follow from label lengths, because measuring the text draws every figure twice, and the page has other
+    fonts.
     """
     left = 0.12 + 0.066 * max(map(len, labels), default=0)
     figure = Figure(figsize=(WIDTH, height))
@@ -146,7 +148,7 @@ def _axes(height: float, *, title: str, labels: Iterable[str] = (), bottom: floa
 
 
 def _rows(axes: Axes, labels: list[str]) -> None:
-    """A label a row on the left, nothing else drawn there."""
+    """Show one label per row on the left, without ticks and grid."""
     axes.grid(visible=False, axis="y")
     axes.set_yticks(range(len(labels)), labels)
     axes.tick_params(axis="y", length=0)
@@ -155,10 +157,10 @@ def _rows(axes: Axes, labels: list[str]) -> None:
 
 @style()
 def index_figure(scores: pd.DataFrame, *, title: str) -> Figure:
-    """Compositional index of each attention with its confidence interval, best at the top.
+    """Draw the compositional index of each attention with its confidence interval, best first.
 
     Args:
-        scores: columns attention, ci, low, high; rows without an index are left out.
+            scores: columns attention, index, low, high; rows without an index are omitted.
     """
     shown = scores.dropna(subset=["index"]).sort_values(["index", "attention"], ascending=[True, False])
     labels = [short(name) for name in shown["attention"]]
@@ -167,13 +169,13 @@ def index_figure(scores: pd.DataFrame, *, title: str) -> Figure:
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.set_xlabel("compositional index, higher is better")
     for row, (name, ci, low, high) in enumerate(shown[["attention", "index", "low", "high"]].itertuples(index=False)):
-        colour = INK if name == REFERENCE else POSITIVE
+        color = INK if name == REFERENCE else POSITIVE
         words = f"{name}: {ci:.3f}"
         if math.isfinite(low) and math.isfinite(high):
             words += f", 95% confidence interval {low:.3f} to {high:.3f}"
-            (interval,) = axes.plot([low, high], [row, row], color=colour, linewidth=1.6, solid_capstyle="round")
+            (interval,) = axes.plot([low, high], [row, row], color=color, linewidth=1.6, solid_capstyle="round")
             mark(interval, name, words)
-        (dot,) = axes.plot([ci], [row], "o", color=colour, markersize=5)
+        (dot,) = axes.plot([ci], [row], "o", color=color, markersize=5)
         mark(dot, name, words)
         if name == REFERENCE:
             axes.axvline(ci, color=MUTED, linewidth=0.9, linestyle=(0, (3, 3)), zorder=0)
@@ -183,12 +185,11 @@ def index_figure(scores: pd.DataFrame, *, title: str) -> Figure:
 
 @style()
 def correlation_figure(pairs: pd.DataFrame, *, order: Sequence[str], title: str) -> Figure:
-    """Pearson correlation as a heat map: blue for positive, orange for negative, deeper for stronger.
+    """Draw Pearson correlations as a heat map: blue for positive, orange for negative values.
 
     Args:
-        pairs: columns a, b, pearson, shared (attentions that both have), either order of the two; NaN where it is
-            not defined, drawn as an en dash.
-        order: what the rows and columns are, in this order.
+        pairs: columns a, b, pearson, shared, in either order of a and b; NaN is drawn as an en dash.
+        order: names of the rows and columns.
     """
     labels = [short(name) for name in order]
     size = len(labels)
@@ -201,7 +202,7 @@ def correlation_figure(pairs: pd.DataFrame, *, order: Sequence[str], title: str)
     place = {name: rank for rank, name in enumerate(order)}
     for first, second, r, n in pairs[["a", "b", "pearson", "shared"]].itertuples(index=False, name=None):
         for row, column in {(place[first], place[second]), (place[second], place[first])}:
-            _heat_cell(axes, row, column, r, words=f"{labels[row]} with {labels[column]}, {n} attentions")
+            _heat_cell(axes, row, column, r, words=f"{labels[row]} with {labels[column]}, {n} shared attentions")
     for row in range(size):
         _heat_cell(axes, row, row, 1.0, words=f"{labels[row]} with itself")
     axes.set_xlim(-0.5, size - 0.5)
@@ -211,16 +212,16 @@ def correlation_figure(pairs: pd.DataFrame, *, order: Sequence[str], title: str)
 
 def _heat_cell(axes: Axes, row: int, column: int, value: float, *, words: str) -> None:
     known = math.isfinite(value)
-    colour = (POSITIVE if value >= 0 else NEGATIVE) if known else GRID
+    color = (POSITIVE if value >= 0 else NEGATIVE) if known else GRID
     strength = 0.08 + 0.42 * abs(value) if known else 0.25
-    cell = Rectangle((column - 0.48, row - 0.46), 0.96, 0.92, facecolor=colour, alpha=strength, linewidth=0)
-    mark(axes.add_patch(cell), "", f"{words}: {plain(value, 2)}" if known else f"{words}: not defined")
+    cell = Rectangle((column - 0.48, row - 0.46), 0.96, 0.92, facecolor=color, alpha=strength, linewidth=0)
+    mark(axes.add_patch(cell), "", f"{words}: {plain(value, 2)}" if known else f"{words}: undefined")
     axes.text(column, row, plain(value, 2) if known else MISSING, ha="center", va="center")
 
 
 @style()
 def benefit_figure(benefit: pd.DataFrame, *, title: str) -> Figure:
-    """Index of each task with the best efficient attention, with softmax attention and with none (Figure 3b).
+    """Draw the index of the best efficient attention, softmax attention and no attention, per task (Figure 3b).
 
     Args:
         benefit: columns task, efficient, vanilla, without.
@@ -235,10 +236,8 @@ def benefit_figure(benefit: pd.DataFrame, *, title: str) -> Figure:
     figure, axes = _axes(0.75 + 0.45 * len(benefit) + legend, title=title, labels=labels, bottom=0.45 + legend)
     _rows(axes, labels)
     axes.axvline(0, color=MUTED, linewidth=0.8)
-    for offset, (column, label, colour) in zip((-0.26, 0, 0.26), shown, strict=True):
-        bars = axes.barh(
-            [row + offset for row in range(len(benefit))], benefit[column], 0.24, color=colour, label=label
-        )
+    for offset, (column, label, color) in zip((-0.26, 0, 0.26), shown, strict=True):
+        bars = axes.barh([row + offset for row in range(len(benefit))], benefit[column], 0.24, color=color, label=label)
         for bar, task, value in zip(bars, benefit["task"], benefit[column], strict=True):
             mark(bar, "", f"{task}, {label}: {value:.3f}")
     axes.invert_yaxis()
@@ -257,11 +256,11 @@ def length_figure(
     log: bool = True,
     crossings: Sequence[tuple[str, float, float]] = (),
 ) -> Figure:
-    """A quantity against sequence length, a line an attention (Figures 2a, 2b, 3c).
+    """Draw a quantity by sequence length, one line per attention (Figures 2a, 2b, 3c).
 
     Args:
-        curves: columns attention, length, value; values that are NaN are gaps.
-        crossings: (attention, length, value) of each efficiency length, drawn as a ring on the curve.
+        curves: columns attention, length, value; NaN values are gaps.
+        crossings: (attention, length, value) of each efficiency length, drawn as a ring.
     """
     names = sorted(curves["attention"].unique(), key=lambda name: (name != REFERENCE, name))
     legend = _legend_height([short(name) for name in names])
@@ -273,7 +272,7 @@ def length_figure(
         (line,) = axes.plot(
             own["length"],
             own["value"],
-            color=look.colour,
+            color=look.color,
             marker=look.marker,
             linestyle=look.line,
             markersize=3.6,
@@ -284,8 +283,8 @@ def length_figure(
         mark(line, name, f"{name}: {_ends(ends)}")
     for name, length, value in crossings:
         (ring,) = axes.plot([length], [value], "o", markersize=9, markerfacecolor="none", markeredgewidth=1.4)
-        ring.set_markeredgecolor(looks[name].colour)
-        mark(ring, name, f"{name} is cheaper than softmax attention from length {length:,.0f} on")
+        ring.set_markeredgecolor(looks[name].color)
+        mark(ring, name, f"{name} is cheaper than softmax attention above length {length:,.0f}")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(LogLocator(base=2, numticks=8))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda length, _: f"{length:,.0f}"))
@@ -310,10 +309,10 @@ def _ends(curve: pd.DataFrame) -> str:
 
 @style()
 def efficiency_length_figure(lengths: pd.DataFrame, *, title: str) -> Figure:
-    """From which length on each attention is cheaper than softmax attention, time and memory (Figure 2c).
+    """Draw the efficiency lengths of each attention for time and memory (Figure 2c).
 
     Args:
-        lengths: columns attention, resource, length; NaN or infinite where there is no such length.
+        lengths: columns attention, resource, length; NaN or infinite without a length.
     """
     memory = lengths[lengths["resource"] == "memory"].sort_values("length", ascending=False, na_position="first")
     order = list(dict.fromkeys([*memory["attention"], *lengths["attention"]]))
@@ -321,12 +320,12 @@ def efficiency_length_figure(lengths: pd.DataFrame, *, title: str) -> Figure:
     legend = _legend_height(["time", "memory"])
     figure, axes = _axes(0.75 + 0.3 * len(order) + legend, title=title, labels=labels, bottom=0.45 + legend)
     _rows(axes, labels)
-    for offset, resource, colour in ((-0.19, "time", POSITIVE), (0.19, "memory", NEGATIVE)):
+    for offset, resource, color in ((-0.19, "time", POSITIVE), (0.19, "memory", NEGATIVE)):
         own = lengths[lengths["resource"] == resource].set_index("attention")["length"].reindex(order)
         own = own.where(own < math.inf)
-        bars = axes.barh([row + offset for row in range(len(order))], own.fillna(0), 0.34, color=colour, label=resource)
+        bars = axes.barh([row + offset for row in range(len(order))], own.fillna(0), 0.34, color=color, label=resource)
         for bar, (name, length) in zip(bars, own.items(), strict=True):
-            mark(bar, str(name), f"{name}, {resource}: " + (f"{length:,.0f}" if math.isfinite(length) else "no length"))
+            mark(bar, str(name), f"{name}, {resource}: " + (f"{length:,.0f}" if math.isfinite(length) else "none"))
     axes.set_xlabel("efficiency length, lower is better")
     _legend_below(figure, axes)
     return figure
@@ -337,7 +336,7 @@ def _legend_height(labels: Sequence[str]) -> float:
 
 
 def _legend_columns(labels: Iterable[str]) -> int:
-    """As many columns as fit the figure."""
+    """Return the number of legend columns that fit into the figure."""
     return max(int((WIDTH - 0.2) / (0.45 + 0.06 * max(map(len, labels), default=1))), 1)
 
 

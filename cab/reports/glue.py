@@ -1,6 +1,6 @@
-"""GLUE as Qin et al. 2022 print it, seven columns and their mean, and beside it what an honest choice of rate gives.
+"""GLUE in the form of Qin et al. 2022 (seven columns and their mean), with two ways of selecting among settings.
 
-GLUE is no part of the index, so no suite has it.
+GLUE is not included in the index, so no suite contains it.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ AVERAGED = {
     "mrpc": ("mrpc", "f1"),
     "cola": ("cola", "matthews"),
 }
-"""The published columns, MNLI twice: data set and metric."""
-BESIDE = {"rte": ("rte", "accuracy"), "stsb": ("stsb", "pearson"), "synthetic": ("synthetic", "accuracy")}
-COLUMNS = {**AVERAGED, **BESIDE}
+"""The published columns, MNLI twice, as data set and metric."""
+OTHERS = {"rte": ("rte", "accuracy"), "stsb": ("stsb", "pearson"), "synthetic": ("synthetic", "accuracy")}
+COLUMNS = {**AVERAGED, **OTHERS}
 CHOICES = ("dev", "held_out")
-"""Of several runs that differ in their settings (the rate, the steps) the one that counts is the best on the scored
-examples themselves, as published, or on those that were held out of training."""
+"""Selection of a run among several settings (learning rate, steps): the best on the scored development examples, as
+published, or on examples held out from training."""
 _PLACE = ["preset", "start", "attention"]
 
 
 def glue_table(results: pd.DataFrame) -> pd.DataFrame:
-    """A row an attention, start of its weights and way to choose among runs; scores are percents, means over seeds.
+    """Return one row per attention, initialization and way of selection; scores in percent, means over seeds.
 
-    Columns preset, start, attention, chosen_by, those of :data:`COLUMNS`, average (of the seven; NaN where one is
-    missing), seeds (the fewest of a column) and settings (the most that were chosen from).
+    Columns preset, start (initialization), attention, chosen_by, those of :data:`COLUMNS`, average (of the seven; NaN
+    if one is missing), seeds (smallest number of any column) and settings (largest number of settings to select from).
     """
     import pandas as pd
 
@@ -58,7 +58,7 @@ def glue_table(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def _chosen_scores(runs: pd.DataFrame, choice: str) -> dict[str, Any]:
-    """The columns of one row; empty where nothing was chosen that way."""
+    """Return the columns of one row; empty if no run can be selected."""
     found: dict[str, float] = {}
     seeds, settings = [], []
     for column, (dataset, metric) in COLUMNS.items():
@@ -92,18 +92,23 @@ def write_glue(table: pd.DataFrame, out: Path) -> Path:
 
 
 def glue_blocks(table: pd.DataFrame) -> Iterator[Block]:
-    """A block a preset: its attentions, each as published and as chosen on examples that are not scored."""
+    """Yield one block per preset with both ways of selection for each attention."""
     for number, (preset, own) in enumerate(table.groupby("preset", sort=False)):
         shown = [column for column in COLUMNS if own[column].notna().any()]
-        columns = [Column("attention"), Column("weights"), Column("chosen on")]
+        columns = [Column("attention"), Column("initialization"), Column("selected on")]
         columns += [Column(name, "↑", "higher is better") for name in (*shown, "average")]
-        table_of = Table(f"glue-{number}", f"GLUE, preset {preset}: percents, means over seeds", columns, [])
+        table_of = Table(f"glue-{number}", f"GLUE, preset {preset}: score in %, mean over seeds", columns, [])
         for row in own.to_dict("records"):
-            cells = [Entry(row["start"]), Entry({"dev": "dev, scored", "held_out": "held out"}[row["chosen_by"]])]
+            cells = [
+                Entry(row["start"]),
+                Entry({"dev": "development set", "held_out": "held-out examples"}[row["chosen_by"]]),
+            ]
             for name in (*shown, "average"):
-                reason = "not every column has a result" if name == "average" else "no result"
+                reason = "a column has no result" if name == "average" else "no result"
                 value = row[name]
                 cells.append(Entry(plain(value, 2), value) if math.isfinite(value) else table_of.missing(reason))
             table_of.rows.append(Row(row["attention"], cells))
-        text = "The average is of MNLI twice, QNLI, QQP, SST-2, MRPC and CoLA, as printed by Qin et al. 2022."
+        text = (
+            "The average covers MNLI (matched and mismatched), QNLI, QQP, SST-2, MRPC and CoLA, as in Qin et al. 2022."
+        )
         yield Block(f"Preset {preset}", text, [], [table_of])

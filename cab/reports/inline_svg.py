@@ -1,7 +1,7 @@
-"""Matplotlib figures as SVG inside a page: real text, the page's colours in light and dark, named marks.
+"""Conversion of matplotlib figures to inline SVG with real text, the page's colors and labeled marks.
 
-Nothing but the picture is left of matplotlib's output: its style sheet, metadata and identifiers go, colours of the
-palette become the page's CSS variables, and marks (:func:`cab.reports.figures.mark`) carry the attention they show.
+Removes matplotlib's style sheet, metadata and identifiers, replaces colors of the palette by CSS variables of the page,
+and labels marks (:func:`cab.reports.figures.mark`) with their attention.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ _SVG = "{http://www.w3.org/2000/svg}"
 _LINK = "{http://www.w3.org/1999/xlink}href"
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 _FONT = re.compile(r" ?font-family: [^;]*;?")
-_COLOUR = re.compile(r"#[0-9a-f]{6}")
+_COLOR = re.compile(r"#[0-9a-f]{6}")
 
 
 def inline_svg(figure: Figure, *, name: str, title: str) -> str:
-    """``figure`` as an ``<svg>`` element.
+    """Convert ``figure`` to an ``<svg>`` element.
 
     Args:
-        name: unique on the page; prefixes the identifiers inside.
-        title: what a screen reader says; the numbers themselves belong in a table beside the picture.
+        figure: the figure to convert.
+        name: prefix of the identifiers inside, unique on the page.
+        title: text for screen readers; the values are in a table next to the figure.
     """
     buffer = io.StringIO()
     with style():
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    # the text is matplotlib's own output, in which every name from a result is already escaped
+    # safe: matplotlib escapes the names from results in its output
     root = ET.fromstring(buffer.getvalue())
     for child in (root.find(f"{_SVG}metadata"), root.find(f"{_SVG}defs[{_SVG}style]")):
         if child is not None:
@@ -51,7 +52,7 @@ def inline_svg(figure: Figure, *, name: str, title: str) -> str:
 
 
 def _adapt(element: ET.Element, name: str) -> None:
-    """One element: identifiers made unique, colours made variables, a mark given its name and tooltip."""
+    """Adapt one element: unique identifiers, CSS variables as colors, name and tooltip of a mark."""
     identifier = element.attrib.pop("id", None)
     mark = read_mark(identifier)
     if mark:
@@ -73,5 +74,5 @@ def _adapt(element: ET.Element, name: str) -> None:
         if attribute in ("style", "fill", "stroke", "clip-path"):
             value = _REFERENCE.sub(rf"url(#{name}-\1)", value)
             value = _FONT.sub("", value)
-            value = _COLOUR.sub(lambda match: CSS_VARIABLES.get(match[0], match[0]), value)
+            value = _COLOR.sub(lambda match: CSS_VARIABLES.get(match[0], match[0]), value)
             element.set(attribute, value)

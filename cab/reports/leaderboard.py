@@ -1,4 +1,4 @@
-"""The leaderboard as a table: one row an attention and pattern, with index, raw metrics and cost."""
+"""The leaderboard table: one row per attention and pattern, with index, raw metrics and cost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COSTS = ["params", "train_seconds", "peak_memory_bytes"]
 
 
 def place_fields(results: pd.DataFrame) -> dict[str, dict[str, str]]:
-    """What raw metrics were measured on: ``task/dataset/variant/backbone`` and the four apart."""
+    """Return the fields of each place (``task/dataset/variant/backbone``) in the results."""
     rows = results[[*COMPARISON_KEY]].drop_duplicates().sort_values([*COMPARISON_KEY])
     return {
         "/".join(filter(None, row)): dict(zip(COMPARISON_KEY, row, strict=True)) for row in rows.itertuples(index=False)
@@ -32,17 +32,16 @@ def place_fields(results: pd.DataFrame) -> dict[str, dict[str, str]]:
 
 
 def with_place(results: pd.DataFrame) -> pd.DataFrame:
-    """``results`` with the column ``place``, see :func:`place_fields`."""
+    """Return ``results`` with the column ``place``, see :func:`place_fields`."""
     names = {tuple(fields.values()): place for place, fields in place_fields(results).items()}
     return results.assign(place=[names[row] for row in zip(*(results[name] for name in COMPARISON_KEY), strict=True)])
 
 
 def measurements(results: pd.DataFrame) -> pd.DataFrame:
-    """Mean and deviation over seeds of every metric and cost.
+    """Return mean and standard deviation over seeds of every metric and cost.
 
-    Columns pattern, attention, task, place, metric, at_length, value, deviation, seeds. One seed has no deviation
-    (NaN), and a seed without a number leaves the mean without one: there is no mean over missing values. What a run
-    without a score took is no cost of a training.
+    Columns pattern, attention, task, place, metric, at_length, value, deviation, seeds. The standard deviation is NaN
+    for a single seed; the mean is NaN if any seed has no value. Costs of runs without a score are ignored.
     """
     import pandas as pd
 
@@ -66,9 +65,14 @@ def measurements(results: pd.DataFrame) -> pd.DataFrame:
 
 @dataclasses.dataclass(frozen=True)
 class Board:
-    """A scored suite: what the table, the page and the figures are made from.
+    """A scored suite, from which table, page and figures are made.
 
-    ``scores`` is what :func:`cab.scoring.score_table` gives, and the others what the functions below give.
+    Attributes:
+        suite: the results.
+        scores: see :func:`cab.scoring.score_table`.
+        measured: see :func:`measurements`.
+        reasons: see :func:`missing_reasons`.
+        table: see :func:`leaderboard_table`.
     """
 
     suite: Suite
@@ -78,22 +82,22 @@ class Board:
     table: pd.DataFrame
 
     def tasks(self, pattern: str) -> list[str]:
+        """Return the tasks of a pattern."""
         names = self.scores.loc[self.scores["pattern"] == pattern, "task"].unique()
         return [name for name in names if name != AVERAGE]
 
     def benefit(self) -> pd.DataFrame:
-        """The rows of :func:`cab.scoring.benefit_of_attention` that Figure 3b shows: noncausal self attention, in the
-        tasks whose network was run without it too."""
+        """Return the benefit of attention in NS, for tasks with results without attention (Figure 3b)."""
         benefit = benefit_of_attention(self.scores)
         return benefit[(benefit["pattern"] == "NS") & benefit["without"].notna()]
 
     def rows(self, pattern: str) -> list[dict[str, Any]]:
-        """The rows of ``table`` of one pattern, best first."""
+        """Return the rows of ``table`` of one pattern, best attention first."""
         return self.table[self.table["pattern"] == pattern].to_dict("records")  # type: ignore[return-value]
 
 
 def score_suite(suite: Suite, *, normalization: str) -> Board:
-    """Score the results of a suite, on their own."""
+    """Score the results of a suite."""
     scores = score(suite.results, normalization=normalization)
     suite = dataclasses.replace(suite, results=scores.results)
     measured = measurements(suite.results)
@@ -102,12 +106,12 @@ def score_suite(suite: Suite, *, normalization: str) -> Board:
 
 
 def score_boards(results: pd.DataFrame, *, normalization: str) -> list[Board]:
-    """The scored suites of all ``results``; ValueError for results that cannot be scored."""
+    """Score the suites in ``results``; raises ValueError for results that cannot be scored."""
     return [score_suite(suite, normalization=normalization) for suite in split_suites(printable_results(results))]
 
 
 def write_csv(boards: Iterable[Board], out: Path) -> Path:
-    """Write ``leaderboard.csv`` into ``out``: the tables of all suites below each other."""
+    """Write ``leaderboard.csv`` with the tables of all suites into ``out``."""
     import pandas as pd
 
     out.mkdir(parents=True, exist_ok=True)
@@ -119,11 +123,11 @@ def write_csv(boards: Iterable[Board], out: Path) -> Path:
 def leaderboard_table(
     suite: Suite, scores: pd.DataFrame, measured: pd.DataFrame, reasons: dict[tuple[str, str], dict[str, str]]
 ) -> pd.DataFrame:
-    """The rows of ``leaderboard.csv`` of one suite, best index first within a pattern.
+    """Return the rows of ``leaderboard.csv`` of one suite, sorted by index within each pattern.
 
-    Columns: preset, data, pattern, attention; verified (yes, no, unknown); ci, low, high (average over tasks) and
-    ``TASK.ci|low|high``; why an index is missing; seeds, params, train_seconds (sums over the places),
-    peak_memory_bytes (the largest), revision; then ``PLACE.METRIC``, means over seeds, for every metric and cost.
+    Columns: preset, data, pattern, attention; verified (yes, no, unknown); index, low, high (average over tasks) and
+    ``TASK.index|low|high``; missing (reason for a missing index); seeds, params, train_seconds (sums over places),
+    peak_memory_bytes (maximum), revision; ``PLACE.METRIC`` (means over seeds) for every metric and cost.
     """
     import pandas as pd
 
@@ -148,7 +152,7 @@ def leaderboard_table(
 
 
 def _index_columns(scores: pd.DataFrame) -> pd.DataFrame:
-    """Columns ci, low, high of the average, then ``TASK.ci|low|high`` in the order of the tasks; rows as ROW."""
+    """Return index, low and high of the average, then ``TASK.index|low|high`` per task, with ROW as index."""
     wide = scores.pivot(index=ROW, columns="task", values=["index", "low", "high"])
     tasks = dict.fromkeys([AVERAGE, *scores["task"]])
     wide = wide.reindex(columns=[(bound, task) for task in tasks for bound in ("index", "low", "high")])
@@ -157,7 +161,7 @@ def _index_columns(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def _total_cost(measured: pd.DataFrame) -> pd.DataFrame:
-    """Cost over all places of a pattern; none for an attention that lacks one, whose total would flatter it."""
+    """Return the cost over all places of a pattern; NaN if the attention lacks any of them."""
     cost = measured[measured["metric"].isin(COSTS)]
     places = cost.groupby("pattern")["place"].nunique()
     total = cost.groupby([*ROW, "metric"])["value"].agg(["count", "sum", "max"]).reset_index()
@@ -167,11 +171,11 @@ def _total_cost(measured: pd.DataFrame) -> pd.DataFrame:
 
 
 def missing_reasons(scores: Scores) -> dict[tuple[str, str], dict[str, str]]:
-    """Why an attention has no index: ``{(pattern, attention): {task: reason}}``, task ``all`` for the average."""
+    """Return reasons for missing indices, ``{(pattern, attention): {task: reason}}``; task ``all`` is the average."""
     reasons: dict[tuple[str, str], dict[str, str]] = {}
     for (pattern, task, attention), gap in sorted(scores.gaps.items()):
-        reason = "the attentions with a result do not differ, or there is only one"
-        for words, numbers in (("not a number in", gap.broken), ("no result for", gap.lacking)):
+        reason = "fewer than two attentions with different results"
+        for words, numbers in (("NaN or inf in", gap.broken), ("no result for", gap.lacking)):
             if numbers:
                 names = sorted(f"{'/'.join(filter(None, [task, *place]))} {metric}" for *place, metric in numbers)
                 reason = f"{words} {listed(names)}"
@@ -180,5 +184,5 @@ def missing_reasons(scores: Scores) -> dict[tuple[str, str], dict[str, str]]:
     table = scores.table[(scores.table["task"] == AVERAGE) & scores.table["index"].isna()]
     for key in table[ROW].itertuples(index=False, name=None):
         found = reasons.setdefault(key, {})
-        found[AVERAGE] = f"no index in {', '.join(found)}" if found else "no task is scored"
+        found[AVERAGE] = f"no index in {', '.join(found)}" if found else "no task has an index"
     return reasons

@@ -1,4 +1,4 @@
-"""The two tables of a pattern: its compositional index, and the raw metrics that the index is made of."""
+"""The two tables of a pattern: compositional index and raw metrics."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cab.records.verification_status import UNVERIFIED_MARK, legend
+from cab.registry.registries import ATTENTIONS
+from cab.reports.card import card_id
 from cab.reports.leaderboard import COSTS, place_fields, with_place
 from cab.reports.records import baselines
 from cab.reports.tables import (
@@ -35,13 +37,13 @@ if TYPE_CHECKING:
 
 
 def index_table(board: Board, pattern: str) -> Table:
-    """Compositional index of one pattern: average, tasks, cost and seeds, best first."""
+    """Return the compositional index of one pattern: average, tasks, cost and seeds, best attention first."""
     tasks = board.tasks(pattern)
     shown = [AVERAGE, *tasks] if len(tasks) != 1 else tasks
     columns = [Column("average" if task == AVERAGE else task, "↑", "higher is better") for task in shown]
     columns[0].sort = "descending"
     columns += [Column(COST_LABELS[cost], "↓", "lower is better") for cost in COSTS]
-    columns += [Column("seeds", hint="the fewest of any cell"), Column("revision")]
+    columns += [Column("seeds", hint="smallest number of any cell"), Column("revision")]
     caption = f"{board.suite.heading}, pattern {pattern}: compositional index"
     table = Table(element_id(board.suite.key, pattern, "index"), caption, [Column("attention"), *columns], [])
     table.legend = legend(board.suite.results[board.suite.results["pattern"] == pattern])
@@ -50,7 +52,7 @@ def index_table(board: Board, pattern: str) -> Table:
         for cost in COSTS:
             known = math.isfinite(row[cost])
             cells.append(
-                Entry(cost_text(cost, row[cost]), row[cost]) if known else table.missing("not recorded in full")
+                Entry(cost_text(cost, row[cost]), row[cost]) if known else table.missing("not recorded for all runs")
             )
         revision = " ".join(name[:10] for name in row["revision"].split())
         cells += [Entry(str(row["seeds"]), row["seeds"]), Entry(revision or MISSING)]
@@ -61,7 +63,9 @@ def index_table(board: Board, pattern: str) -> Table:
 
 
 def _attention_row(row: dict[str, Any], cells: list[Entry]) -> Row:
-    return Row(row["attention"], cells, sign=UNVERIFIED_MARK if row["verified"] == "no" else "")
+    name = row["attention"]
+    href = f"#{card_id(name)}" if name in ATTENTIONS.names() else ""
+    return Row(name, cells, sign=UNVERIFIED_MARK if row["verified"] == "no" else "", href=href)
 
 
 def _index_cell(table: Table, board: Board, row: dict[str, Any], task: str) -> Entry:
@@ -77,7 +81,7 @@ def _index_cell(table: Table, board: Board, row: dict[str, Any], task: str) -> E
 
 
 def metrics_table(board: Board, pattern: str) -> Table:
-    """Raw metrics and cost of one pattern, a group of columns a place, trivial answers in fixed rows below."""
+    """Return the raw metrics and costs of one pattern, grouped by place, with trivial baselines in fixed rows."""
     results = board.suite.results[board.suite.results["pattern"] == pattern]
     measured = board.measured[board.measured["pattern"] == pattern]
     numbers = {
@@ -87,7 +91,7 @@ def metrics_table(board: Board, pattern: str) -> Table:
         ].itertuples(index=False, name=None)
     }
     trivial = baselines(results)
-    caption = f"{board.suite.heading}, pattern {pattern}: raw metrics, means over seeds ± their deviation"
+    caption = f"{board.suite.heading}, pattern {pattern}: raw metrics, mean over seeds ± standard deviation"
     table = Table(element_id(board.suite.key, pattern, "metrics"), caption, [Column("attention")], [])
     table.legend = legend(results)
     table.rows = [_attention_row(row, []) for row in board.rows(pattern)]
@@ -113,7 +117,7 @@ def metrics_table(board: Board, pattern: str) -> Table:
 
 
 class _Measured(NamedTuple):
-    """A column of raw numbers: a metric or a cost of one place; ``fields`` find its records."""
+    """A column of raw values: a metric or cost of one place; ``fields`` identify its records."""
 
     place: str
     metric: str
@@ -123,7 +127,7 @@ class _Measured(NamedTuple):
 
 
 def _measured_columns(results: pd.DataFrame, measured: pd.DataFrame) -> Iterator[_Measured]:
-    """Metrics of each place, then its cost; metrics at one length belong to the curves."""
+    """Yield the metrics of each place, then its costs; metrics at a single length are shown as curves."""
     metrics = with_place(results[results["at_length"].isna()]).drop_duplicates(["place", "metric"])
     known = measured[measured["metric"].isin(COSTS)].dropna(subset=["value"])
     costs = set(zip(known["place"], known["metric"], strict=True))
@@ -133,7 +137,7 @@ def _measured_columns(results: pd.DataFrame, measured: pd.DataFrame) -> Iterator
         here = metrics.loc[metrics["place"] == place, ["metric", "unit", "higher_is_better"]]
         for metric, unit, higher in here.itertuples(index=False, name=None):
             yield _Measured(place, metric, f"{metric} ({unit})" if unit else metric, bool(higher), fields)
-        for cost in COSTS if len(places) > 1 else ():  # the table of the index has the cost of a single place
+        for cost in COSTS if len(places) > 1 else ():  # the index table shows the cost of a single place
             if (place, cost) in costs:
                 yield _Measured(place, cost, COST_LABELS[cost], higher_is_better=False, fields=fields)
 
@@ -143,7 +147,7 @@ def _measured_cell(table: Table, metric: str, number: tuple[float, ...], decimal
         return table.missing("no result")
     value, deviation = number
     if not math.isfinite(value):
-        return table.missing("not a number in at least one run")
+        return table.missing("NaN or inf in at least one run")
     if metric in COSTS:
         return Entry(cost_text(metric, value), value, href=link)
     spread = f"± {plain(deviation, decimals)}" if math.isfinite(deviation) else ""

@@ -1,6 +1,6 @@
-"""Long Range Arena: accuracy of each attention in each data set, among the trivial answers to the same data.
+"""Long Range Arena: accuracy of each attention and of trivial baselines per data set.
 
-It is no part of the index, so no suite has it.
+LRA is not included in the index, so no suite contains it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _COLUMNS = [*_PLACE, "kind", "name", METRIC, "deviation", "seeds"]
 
 
 def arena_table(results: pd.DataFrame) -> pd.DataFrame:
-    """A row an attention or trivial answer, best first within preset, data set and variant; accuracy in percent.
+    """Return one row per attention or trivial baseline, sorted by accuracy within preset, data set and variant.
 
-    Columns preset, dataset, variant, kind (attention, trivial), name; accuracy, its deviation over seeds (NaN of one
-    seed, and of trivial answers), seeds.
+    Columns preset, dataset, config_variant, kind (attention, trivial), name; accuracy in [0, 1] as recorded, its
+    standard deviation over seeds (NaN for a single seed and for baselines), seeds.
     """
     import pandas as pd
 
@@ -57,7 +57,7 @@ def write_arena(table: pd.DataFrame, out: Path) -> Path:
 
 
 def arena_blocks(table: pd.DataFrame) -> Iterator[Block]:
-    """A block a preset and data set: attentions and trivial answers in one order."""
+    """Yield one block per preset and data set with attentions and trivial baselines."""
     for number, ((preset, dataset, config_variant), own) in enumerate(table.groupby(_PLACE, sort=False)):
         heading = f"{dataset}, preset {preset}" + (f", {config_variant}" if config_variant else "")
         columns = [Column("attention"), Column("kind"), Column("accuracy, %", "↑", "higher is better"), Column("seeds")]
@@ -65,9 +65,9 @@ def arena_blocks(table: pd.DataFrame) -> Iterator[Block]:
         for row in own.to_dict("records"):
             spread = f"± {plain(row['deviation'], 1)}" if math.isfinite(row["deviation"]) else ""
             is_trivial = row["kind"] == TRIVIAL
-            seeds = shown.missing("needs no training") if is_trivial else Entry(str(row["seeds"]), row["seeds"])
+            seeds = shown.missing("not trained") if is_trivial else Entry(str(row["seeds"]), row["seeds"])
             score = Entry(plain(row[METRIC], 1), row[METRIC], spread)
             shown.rows.append(
                 Row(row["name"].replace("_", " ") if is_trivial else row["name"], [Entry(row["kind"]), score, seeds])
             )
-        yield Block(heading, "What stands below a trivial answer has learnt less than that answer tells.", [], [shown])
+        yield Block(heading, "An attention that ranks below a trivial baseline did not learn the task.", [], [shown])

@@ -16,12 +16,12 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&!$])")
 
 
 def markdown(boards: Iterable[Board]) -> str:
-    """A heading a suite; for each pattern the table of the index and the table of raw metrics."""
+    """Return one heading per suite, with index table and raw metrics table per pattern."""
     return "\n\n".join(part for board in boards for part in _suite(board))
 
 
 def escape(text: str) -> str:
-    """``text`` as itself in Markdown, and inert."""
+    """Escape the special characters of Markdown."""
     return _SPECIAL.sub(r"\\\1", text)
 
 

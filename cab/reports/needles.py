@@ -1,4 +1,4 @@
-"""Needles: what an attention finds in a text, by depth and by length. Beside the index, so no suite has it."""
+"""Needles: retrieval accuracy of a language model by depth and length. Not included in the index."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ METRIC = re.compile(r"accuracy_(?P<length>\d+)_depth_(?P<depth>\d+)")
 _PLACE = ["preset", "dataset", "config_variant"]
 _CELL = [*_PLACE, "attention", "length", "depth"]
 PANELS = 3
-"""Attentions beside each other."""
+"""Number of attentions per row of the figure."""
 
 
 def needle_table(results: pd.DataFrame) -> pd.DataFrame:
-    """A row an attention, length and depth, over seeds, from the finished runs in ``results``.
+    """Return one row per attention, length and depth over the finished runs in ``results``.
 
-    Columns preset, dataset, variant, attention, length in tokens, depth (the middle of a part of the text, in percent
-    from its beginning); accuracy (NaN of a length that was not possible), its deviation (NaN of one seed), seeds.
+    Columns preset, dataset, config_variant, attention, length in tokens, depth (middle of a part of the text, in
+    percent from its start); accuracy (NaN for an unsupported length), its standard deviation (NaN for a single seed),
+    seeds.
     """
     runs = results[(results["task"] == TASK) & (results["status"] == Status.FINISHED)]
     found = runs["metric"].str.extract(METRIC)
@@ -56,7 +57,7 @@ def write_needles(table: pd.DataFrame, out: Path) -> Path:
 
 
 def grids(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The rows that were measured alike, with a heading."""
+    """Yield the rows with equal settings, with a heading."""
     for (preset, dataset, config_variant), own in table.groupby(_PLACE, sort=False):
         heading = f"Needles, {dataset}, preset {preset}" + (f": {config_variant}" if config_variant else "")
         yield heading, own
@@ -64,7 +65,7 @@ def grids(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 @figures.style()
 def grid_figure(own: pd.DataFrame) -> Figure:
-    """A panel an attention: accuracy by length, a column each, and depth, a row each."""
+    """Draw one panel per attention: accuracy by length (columns) and depth (rows)."""
     names = sorted(own["attention"].unique(), key=lambda name: (name != figures.REFERENCE, name))
     lengths, depths = sorted(own["length"].unique()), sorted(own["depth"].unique())
     rows = -(-len(names) // PANELS)
@@ -77,8 +78,8 @@ def grid_figure(own: pd.DataFrame) -> Figure:
                 value = float(found.get((length, depth), math.nan))
                 known = math.isfinite(value)
                 strength = 0.04 + 0.5 * value if known else 0.25
-                colour = figures.POSITIVE if known else figures.GRID
-                cell = Rectangle((column - 0.48, row - 0.46), 0.96, 0.92, facecolor=colour, alpha=strength, linewidth=0)
+                color = figures.POSITIVE if known else figures.GRID
+                cell = Rectangle((column - 0.48, row - 0.46), 0.96, 0.92, facecolor=color, alpha=strength, linewidth=0)
                 words = plain(value, 2) if known else "no result"
                 figures.mark(axes.add_patch(cell), name, f"{name}, {length} tokens, depth {depth}%: {words}")
                 axes.text(column, row, words if known else "", ha="center", va="center", fontsize=7)
@@ -98,10 +99,12 @@ def grid_figure(own: pd.DataFrame) -> Figure:
 
 
 def needle_blocks(table: pd.DataFrame) -> Iterator[Block]:
-    """A block for what was measured alike: a grid an attention, and the table behind them."""
+    """Yield one block per setting with a grid per attention and the table."""
     for number, (heading, own) in enumerate(grids(table)):
         svg = inline_svg(grid_figure(own), name=f"needle-{number}", title=heading)
-        text = "Learnt at the first length. Depth 0% is the beginning of the text, 100% is where the questions begin."
+        text = (
+            "Trained at the shortest length. Depth 0% is the start of the text, 100% the position before the questions."
+        )
         yield Block(heading, text, [Markup(svg)], [_grid_table(own, f"needle-{number}-table", heading)])
 
 
@@ -112,12 +115,12 @@ def _grid_table(own: pd.DataFrame, name: str, heading: str) -> Table:
         Column("length"),
         *(Column(f"{depth}%", "↑", "higher is better") for depth in depths),
     ]
-    table = Table(element_id(name), f"{heading}: share of answers that are right, by depth", columns, [])
+    table = Table(element_id(name), f"{heading}: accuracy by depth", columns, [])
     for (attention, _), found in own.groupby(["attention", "length"], sort=False):
         length = int(found["length"].iloc[0])
         accuracy = found.set_index("depth")["accuracy"].reindex(depths)
         cells = [
-            Entry(plain(value, 3), value) if math.isfinite(value) else table.missing("this length was not possible")
+            Entry(plain(value, 3), value) if math.isfinite(value) else table.missing("length not supported")
             for value in accuracy
         ]
         table.rows.append(Row(str(attention), [Entry(str(length), length), *cells]))

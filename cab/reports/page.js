@@ -98,9 +98,9 @@ function matches([cell, , , facts], words) {
 
 function shown([cell, metrics, href, facts]) {
   const part = (key) => strings[cell[keys.indexOf(key)]];
-  const where = ["task", "dataset", "variant", "backbone"].map(part).filter(Boolean).join("/");
+  const where = ["task", "dataset", "config_variant", "backbone"].map(part).filter(Boolean).join("/");
   const details = element("details", "");
-  const numbers = metrics.map(([name, value]) => `${strings[name]} ${value ?? "not a number"}`).join(", ");
+  const numbers = metrics.map(([name, value]) => `${strings[name]} ${value ?? "NaN or inf"}`).join(", ");
   const summary = element("summary", element("strong", part("attention")), ` ${part("pattern")}, ${where}`);
   summary.append(element("small", `preset ${part("preset")}, seed ${part("seed")}`));
   const link = element("a", decodeURIComponent(href.split("/").pop()));

@@ -1,7 +1,6 @@
-"""The leaderboard as one HTML file that needs no network: tables, figures and the facts of every record.
+"""The leaderboard as a single, self-contained HTML file: tables, figures and the facts of every record.
 
-Everything that comes from a result passes through Jinja's escaping or matplotlib's, and a content security policy
-forbids any script but the page's own.
+All text from results is escaped by Jinja or matplotlib, and a content security policy blocks foreign scripts.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ from markupsafe import Markup
 
 from cab.files.sanitize import sanitize_text
 from cab.records.verification_status import LEGEND
+from cab.registry.registries import ATTENTIONS
+from cab.reports.card import summary
 from cab.reports.glue import glue_blocks, glue_table
 from cab.reports.lra import arena_blocks, arena_table
 from cab.reports.needles import needle_blocks, needle_table
@@ -45,16 +46,17 @@ def write_page(
     """Write ``index.html`` into ``out``.
 
     Args:
-        boards: what to show, a section each.
-        normalization: as in :func:`cab.scoring.score_table`; named on the page.
-        probes: results of tasks that are no part of the index, as :func:`cab.load_results` gives them.
-        costs: costs against length, columns attention, pattern, phase, length, seconds, bytes.
-        skipped: messages about files that were left out.
+        boards: scored suites, one section each.
+        out: output folder.
+        normalization: as in :func:`cab.scoring.score_table`; stated on the page.
+        probes: results of tasks outside the index, as returned by :func:`cab.load_results`.
+        costs: costs by length, columns attention, pattern, phase, length, seconds, bytes.
+        skipped: messages about skipped files.
     """
     import pandas as pd
 
-    beside = [] if probes is None else [printable_results(probes)]
-    results = pd.concat([*(board.suite.results for board in boards), *beside])
+    unscored = [] if probes is None else [printable_results(probes)]
+    results = pd.concat([*(board.suite.results for board in boards), *unscored])
     script = _source("page.js")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     html = environment.from_string(_source("page.html")).render(
@@ -67,6 +69,7 @@ def write_page(
         arena=[] if probes is None else list(arena_blocks(arena_table(probes))),
         efficiency=[] if costs is None else list(efficiency_blocks(costs)),
         records=record_facts(results, out),
+        cards=[summary(name) for name in _registered(boards)],
         method=_method(normalization),
         skipped=[sanitize_text(line) for line in skipped],
         css=Markup(_source("page.css")),
@@ -77,6 +80,12 @@ def write_page(
     path = out / "index.html"
     path.write_text(html, encoding="utf-8")
     return path
+
+
+def _registered(boards: Sequence[Board]) -> list[str]:
+    """Return the registered attentions among the rows of the boards, in alphabetical order."""
+    names = {str(name) for board in boards for name in board.table["attention"]}
+    return sorted(names.intersection(ATTENTIONS.names()))
 
 
 def _source(name: str) -> str:
@@ -95,25 +104,24 @@ def _method(normalization: str) -> list[tuple[str, str]]:
     return [
         (
             "Compositional index",
-            "How far an attention is from the others, in standard deviations: each metric of a task is normalised and "
-            "turned so that higher is better, then averaged over the task; the average column is the mean over tasks. "
-            "0 is the average attention. An attention that lacks a task has no average: there is no mean over missing "
-            "numbers.",
+            "Normalized score in standard deviations. Each metric of a task is normalized, with the sign changed if "
+            "lower is better, then averaged over the task. The average column is the mean over tasks. 0 is the average "
+            "attention. An attention without a result in any task has no average.",
         ),
-        ("Normalisation", f"{normalization}: {NORMALIZATIONS[normalization]}."),
+        ("Normalization", f"{normalization}: {NORMALIZATIONS[normalization]}."),
         (
             "Intervals",
-            "95% confidence intervals of the index over seeds; none where there is one seed. ± on raw metrics is the "
+            "95% confidence intervals of the index over seeds; omitted for a single seed. ± on raw metrics is the "
             "standard deviation over seeds. The dashed line in a figure is softmax attention.",
         ),
         (
-            "Verified",
-            f"{LEGEND}: nothing shows that it sees neither the future nor padding, and its score may say so.",
+            "Unverified attentions",
+            f"{LEGEND}. Future tokens or padding may affect its score.",
         ),
         (
-            "What is compared",
-            "One preset, and either real or synthetic data; nothing is averaged over two of these. Bold is the best of "
-            "its column.",
+            "Comparability",
+            "Scores are compared within one preset, and for real and synthetic data separately. The best value of each "
+            "column is bold.",
         ),
-        ("\N{EN DASH}", "There is no number; the note below the table says why."),
+        ("\N{EN DASH}", "Missing value, explained in a note below the table."),
     ]

@@ -1,4 +1,4 @@
-"""The figures in the paper's order, one PNG and one PDF each."""
+"""The figures in the order of the paper, each as PNG and PDF."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 def write_figures(
     boards: Sequence[Board], out: Path, *, probes: pd.DataFrame | None = None, costs: pd.DataFrame | None = None
 ) -> Iterator[Path]:
-    """Write ``out``/figures/NAME.png and .pdf: cost (Figure 2), for every suite Figures 3a, 3b, 3c and 4, probes and
-    needles.
+    """Write figures to ``out``/figures/NAME.png and .pdf.
 
-    Figures whose data are missing (one pattern only, no ablation, no lengths) are left out.
+    Writes costs (Figure 2), Figures 3a, 3b, 3c and 4 for every suite, probes and needles. Figures without data (a
+    single pattern, no ablation, no lengths) are omitted.
     """
     folder = out / "figures"
     folder.mkdir(parents=True, exist_ok=True)

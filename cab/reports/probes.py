@@ -1,6 +1,6 @@
-"""What probes say: how accurate an attention is, and how that changes with the settings that make a question harder.
+"""Probes: accuracy of attentions by difficulty setting.
 
-Probes do not enter the index (`docs/reference/tasks/probe.md`), so they have a section of their own, with curves.
+Probes are not included in the index (`docs/reference/tasks/probe.md`) and have a section with curves of their own.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 TASK, METRIC = "probe", "accuracy"
 PROBE_PARAMS = {"pairs": "task", "distance": "task", "noise": "task", "embed_dim": "backbone"}
-"""Settings that curves are drawn against, and the group of the configuration that has each."""
-WORDS = {"pairs": "pairs", "distance": "distance, places", "noise": "share of noise", "embed_dim": "width"}
+"""Settings on the horizontal axis of curves, and their group of the configuration."""
+WORDS = {"pairs": "pairs", "distance": "distance, positions", "noise": "share of noise", "embed_dim": "width"}
 _PLACE = ["preset", "pattern", "dataset"]
 _CELL = [*_PLACE, "other", *PROBE_PARAMS, "attention"]
 
 
 class Curve(NamedTuple):
-    """Accuracy against ``knob``: ``points`` has the columns of :func:`probe_table`, with one value of all else."""
+    """Accuracy by the setting ``knob``: ``points`` has the columns of :func:`probe_table`, with all else equal."""
 
     knob: str
     title: str
@@ -45,17 +45,18 @@ class Curve(NamedTuple):
 
 
 def probe_table(results: pd.DataFrame) -> pd.DataFrame:
-    """A row a probe, setting and attention, over seeds, from the finished runs in ``results``.
+    """Return one row per probe, setting and attention over the finished runs in ``results``.
 
-    Columns preset, pattern, dataset, other (settings that are no knob, as JSON), the knobs, attention; accuracy, its
-    deviation (NaN of one seed), seeds; ``commonest``, the accuracy of the commonest answer.
+    Columns preset, pattern, dataset, other (remaining settings, as JSON), the settings of :data:`PROBE_PARAMS`,
+    attention; accuracy, its standard deviation (NaN for a single seed), seeds; ``commonest``, accuracy of the most
+    common answer.
     """
     import pandas as pd
 
     runs = results[(results["task"] == TASK) & (results["metric"] == METRIC) & results["record"].notna()]
     runs = runs[runs["status"] == Status.FINISHED]
-    told = [{"other": _other(record), **_knobs(record), "commonest": _commonest(record)} for record in runs["record"]]
-    settings = pd.DataFrame(told, index=runs.index, columns=["other", *PROBE_PARAMS, "commonest"])
+    facts = [{"other": _other(record), **_knobs(record), "commonest": _commonest(record)} for record in runs["record"]]
+    settings = pd.DataFrame(facts, index=runs.index, columns=["other", *PROBE_PARAMS, "commonest"])
     rows = pd.concat([runs[[*_PLACE, "attention", "seed", "value"]], settings], axis=1)
     rows = rows.assign(attention=rows["attention"].map(sanitize_text)).drop_duplicates([*_CELL, "seed"])
     table = rows.groupby(_CELL, dropna=False).agg(
@@ -72,7 +73,7 @@ def _knobs(record: Record) -> dict[str, float]:
 
 
 def _other(record: Record) -> str:
-    """What runs on one curve have in common."""
+    """Return the settings that the runs of one curve share, as JSON."""
     shared = {group: record.config.get(group, {}) for group in ("task", "backbone", "trainer")}
     kept = {group: {k: v for k, v in options.items() if k not in PROBE_PARAMS} for group, options in shared.items()}
     return json.dumps(kept, sort_keys=True)
@@ -84,7 +85,7 @@ def _commonest(record: Record) -> float:
 
 
 def write_probes(table: pd.DataFrame, out: Path) -> Path:
-    """Write ``probes.csv`` into ``out``: the table, but for what is no knob."""
+    """Write ``probes.csv`` into ``out``: the table without the remaining settings."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / "probes.csv"
     sanitize_table(table.drop(columns="other")).to_csv(path, index=False)
@@ -92,7 +93,7 @@ def write_probes(table: pd.DataFrame, out: Path) -> Path:
 
 
 def capacity_curves(table: pd.DataFrame) -> Iterator[Curve]:
-    """Every curve in :func:`probe_table`: at least one attention at two values of a knob, all else the same."""
+    """Yield the curves with an attention at two or more values of a setting, with all else equal."""
     for knob in PROBE_PARAMS:
         same = [column for column in _CELL if column not in (knob, "attention")]
         for key, points in table.groupby(same, sort=False, dropna=False):
@@ -106,7 +107,7 @@ def capacity_curves(table: pd.DataFrame) -> Iterator[Curve]:
 
 @figures.style()
 def curve_figure(curve: Curve) -> Figure:
-    """Accuracy of each attention, and as a dotted line what the commonest answer reaches."""
+    """Draw the accuracy of each attention, with the most common answer as a dotted line."""
     names = sorted(curve.points["attention"].unique(), key=lambda name: (name != figures.REFERENCE, name))
     look = figures.looks(names)
     figure = Figure(figsize=(figures.WIDTH, 2.7), layout="constrained")
@@ -117,15 +118,15 @@ def curve_figure(curve: Curve) -> Figure:
         (line,) = axes.plot(
             own[curve.knob].map(places),
             own["accuracy"],
-            color=look[name].colour,
+            color=look[name].color,
             marker=look[name].marker,
             linestyle=look[name].line,
             markersize=3.6,
             linewidth=2.2 if name == figures.REFERENCE else 1.3,
             label=figures.short(name),
         )
-        said = ", ".join(f"{value:g}: {y:.3f}" for value, y in own[[curve.knob, "accuracy"]].itertuples(index=False))
-        figures.mark(line, name, f"{name}: {said}")
+        values = ", ".join(f"{value:g}: {y:.3f}" for value, y in own[[curve.knob, "accuracy"]].itertuples(index=False))
+        figures.mark(line, name, f"{name}: {values}")
     axes.axhline(curve.points["commonest"].mean(), color=figures.MUTED, linewidth=0.9, linestyle=":")
     axes.set_ylim(0.0, 1.03)
     axes.set_xticks(list(places.values()), [f"{value:g}" for value in places])
@@ -140,13 +141,13 @@ def curve_figure(curve: Curve) -> Figure:
 
 
 def probe_blocks(table: pd.DataFrame) -> Iterator[Block]:
-    """A block a pattern and probe, its attentions by setting; then one a curve."""
+    """Yield one block per pattern and probe with all settings, then one block per curve."""
     for number, ((preset, pattern, dataset), own) in enumerate(table.groupby(_PLACE, sort=False)):
         heading = f"Pattern {pattern}, {dataset}, preset {preset}"
         yield Block(heading, "", [], [_settings_table(own, f"probe-{number}", heading)])
     for number, curve in enumerate(capacity_curves(table)):
         svg = inline_svg(curve_figure(curve), name=f"probe-curve-{number}", title=curve.title)
-        text = "The dotted line is the commonest answer."
+        text = "The dotted line is the most common answer."
         shown = _curve_table(curve, f"probe-curve-{number}-table")
         yield Block(curve.title, text, [Markup(svg)], [shown])
 
@@ -157,7 +158,7 @@ def _settings_table(own: pd.DataFrame, name: str, caption: str) -> Table:
         *(Column(WORDS[knob]) for knob in PROBE_PARAMS),
         Column("accuracy", "↑", "higher is better"),
     ]
-    table = Table(element_id(name), f"{caption}: share of answers that are right", [*columns, Column("seeds")], [])
+    table = Table(element_id(name), f"{caption}: accuracy", [*columns, Column("seeds")], [])
     for row in own.to_dict("records"):
         spread = f"± {plain(row['deviation'], 3)}" if math.isfinite(row["deviation"]) else ""
         cells = [Entry(f"{row[knob]:g}", row[knob]) for knob in PROBE_PARAMS]

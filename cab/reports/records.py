@@ -1,4 +1,4 @@
-"""The facts behind every number: what the page shows of each record, and where the record lies."""
+"""Facts of each record shown on the page, and the link to its file."""
 
 from __future__ import annotations
 
@@ -18,25 +18,32 @@ if TYPE_CHECKING:
 
 
 class Strings:
-    """Distinct strings by number: records share almost all of theirs, and a page may hold thousands of records."""
+    """Numbered distinct strings: records share most of their strings, and a page may contain thousands of records."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
     def number(self, text: object) -> int:
+        """Return the number of a string, adding it if needed."""
         return self._numbers.setdefault(sanitize_text(text), len(self._numbers))
+
+    """Return the number of a string, adding it if needed."""
 
     @property
     def texts(self) -> list[str]:
+        """The strings in numerical order."""
         return list(self._numbers)
 
 
-def record_facts(results: pd.DataFrame, page_dir: Path) -> dict[str, Any]:
-    """What the page's record section reads: ``{"strings": [...], "keys": [...], "records": [[...], ...]}``.
+"""The strings in numerical order."""
 
-    A record is a list of: its cell (numbers of strings, in the order ``keys``), metrics as (name, value) pairs, the
-    link to its file from ``page_dir``, and further facts as (name, text) pairs. Rows of a CSV file become one record
-    a cell.
+
+def record_facts(results: pd.DataFrame, page_dir: Path) -> dict[str, Any]:
+    """Return the data of the page's record section: ``{"strings": [...], "keys": [...], "records": [[...], ...]}``.
+
+    A record is a list of its cell (numbers of strings, in the order of ``keys``), metrics as (name, value) pairs, the
+    link to its file relative to ``page_dir``, and facts as (name, text) pairs. Rows of a CSV file form one record per
+    cell.
     """
     strings = Strings()
     runs: dict[tuple[str, ...], tuple[Record | None, list[tuple[str, float]]]] = {}
@@ -58,12 +65,12 @@ def record_facts(results: pd.DataFrame, page_dir: Path) -> dict[str, Any]:
 
 
 def _json_number(value: float) -> float | None:
-    """Six digits; JSON has no NaN and no infinity."""
+    """Round to six digits; None for NaN and infinity, which JSON does not support."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def _facts(record: Record) -> dict[str, str]:
-    """Name and text of what one would ask of a run: what it was, with what, on what, how dear."""
+    """Return name and text of the facts of a run: configuration, code, environment, data and cost."""
     commit = str(record.revision["commit"])
     facts = {
         "configuration hash": record.hash,
@@ -71,7 +78,7 @@ def _facts(record: Record) -> dict[str, str]:
         "command": record.command,
         "revision": commit + (" with uncommitted changes" if commit and record.revision.get("dirty") else ""),
         "verified": {True: "yes", False: "no", None: ""}[record.verified],
-        "code of the attention": record.attention_code,
+        "attention code": record.attention_code,
         "hardware": _joined(record.hardware),
         "versions": _joined(record.versions),
         "data": _joined(record.data),
@@ -90,9 +97,9 @@ def _joined(mapping: Mapping[str, Any]) -> str:
 
 
 def baselines(results: pd.DataFrame) -> dict[tuple[str, str, str], float]:
-    """Metrics of the trivial answers that runs recorded: ``{(place, baseline, metric): value}``.
+    """Return the trivial baselines of the runs: ``{(place, baseline, metric): value}``.
 
-    They belong to the data, so one finished run of each place is enough.
+    Baselines depend on the data only, so one finished run per place is used.
     """
     runs = results[(results["status"] == Status.FINISHED) & (results["hash"] != "")]
     return {

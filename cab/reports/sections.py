@@ -1,4 +1,4 @@
-"""What the page shows of a suite and of costs: tabs of blocks, each with figures and the tables behind them."""
+"""Sections of the page: tabs of blocks, each with figures and tables."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 PATTERN_NAMES = {"NS": "noncausal self", "CS": "causal self", "NC": "noncausal cross", "CC": "causal cross"}
 PATTERN_MEANINGS = {
-    "NS": "every position looks at the whole sequence",
-    "CS": "a position looks at itself and earlier positions",
-    "NC": "the target looks at the whole source",
-    "CC": "the target looks at the source, and its own later positions stay hidden",
+    "NS": "every position attends to the whole sequence",
+    "CS": "a position attends to itself and earlier positions",
+    "NC": "the target attends to the whole source",
+    "CC": "the target attends to the source; later target positions are masked",
 }
 GENERATED = {
     "mini": (
         "generated",
-        " Generated so that answers stand far away: cab suite validate says in which cells that measures attention.",
+        " Generated data. `cab suite validate` reports the cells in which this data measures attention.",
     )
 }
-"""Of a preset with generated data: the warning beside its heading, and what is said below it."""
-OTHER_GENERATED = "generated, ranks nothing", " Generated: they show that the code runs, and rank nothing."
+"""Badge and explanation for presets with generated data."""
+OTHER_GENERATED = "generated, not for ranking", " Generated data that test the code; scores are not meaningful."
 
 
 @dataclass
@@ -53,12 +53,14 @@ class Block:
 
     @property
     def layout(self) -> str:
-        """A single figure stands beside its table where the screen is wide."""
-        return "beside" if len(self.figures) == len(self.tables) == 1 else "below"
+        """The name of the layout: a single figure is placed next to its table on wide screens."""
+        return "wide" if len(self.figures) == len(self.tables) == 1 else "below"
 
 
 @dataclass
 class Tab:
+    """A tab of a section."""
+
     id: str
     label: str
     hint: str
@@ -67,7 +69,7 @@ class Tab:
 
 @dataclass
 class Section:
-    """A suite on the page; ``badge`` is a warning beside its heading."""
+    """A suite on the page; ``badge`` is a warning next to its heading."""
 
     id: str
     heading: str
@@ -77,7 +79,7 @@ class Section:
 
 
 def suite_section(board: Board) -> Section:
-    """A suite: a tab a pattern, and one for what compares patterns."""
+    """Return the section of a suite: one tab per pattern, and one for comparisons across patterns."""
     suite = board.suite
     data = "Data set" + "s" * (len(suite.datasets) != 1) + ": " + ", ".join(suite.datasets) + "."
     badge, about = ("", "") if not suite.synthetic else GENERATED.get(suite.preset, OTHER_GENERATED)
@@ -111,7 +113,7 @@ def _index_block(board: Board, pattern: str, tab: str) -> Block:
             title = "Average over tasks" if task == AVERAGE else task
             figure = figures.index_figure(own, title=title)
             pictures.append(_svg(figure, f"{tab}-index-{number}", f"{title}: compositional index of each attention"))
-    heading = f"Compositional index, {pattern}: {PATTERN_MEANINGS.get(pattern, 'not a pattern of this benchmark')}"
+    heading = f"Compositional index, {pattern}: {PATTERN_MEANINGS.get(pattern, 'unknown pattern')}"
     return Block(heading, "", pictures, [index_table(board, pattern)])
 
 
@@ -119,7 +121,7 @@ def _extrapolation(board: Board, pattern: str, tab: str) -> Iterator[Block]:
     measured = board.measured[board.measured["pattern"] == pattern]
     look = figures.looks(board.measured["attention"])
     for number, ((place, metric), curve) in enumerate(extrapolation_curves(measured).items()):
-        title = f"{metric} against length, {place.replace('/', ' / ')}"
+        title = f"{metric} by length, {place.replace('/', ' / ')}"
         figure = figures.length_figure(curve, title=metric, ylabel=metric, looks=look, log=False)
         table = curve_table(
             curve, table_id=f"{tab}-curve-{number}", caption=f"{board.suite.heading}, pattern {pattern}: {title}"
@@ -137,7 +139,7 @@ def _task_correlation(board: Board, pattern: str, tab: str) -> Iterator[Block]:
     figure = figures.correlation_figure(pairs, order=tasks, title=title)
     caption = f"{board.suite.heading}, pattern {pattern}: Pearson correlation of the index between tasks"
     table = correlation_table(pairs, table_id=f"{tab}-tasks", caption=caption)
-    text = "Do attentions that do well on one task do well on another? Few attentions in common mean wide intervals."
+    text = "Agreement of scores between tasks. Few shared attentions give wide intervals."
     yield Block(title, text, [_svg(figure, f"{tab}-tasks-figure", caption)], [table])
 
 
@@ -153,7 +155,7 @@ def _pattern_correlation(board: Board) -> Iterator[Block]:
     caption = (
         f"{board.suite.heading}: Pearson correlation of the average index between patterns, and with accuracy on LRA"
     )
-    text = "Is an attention that does well in one pattern also good in another, or on Long Range Arena?"
+    text = "Agreement of scores between patterns, and with published accuracies on Long Range Arena."
     yield Block(
         title,
         text,
@@ -171,14 +173,14 @@ def _benefit(board: Board) -> Iterator[Block]:
     figure = figures.benefit_figure(benefit, title="Benefit of attention")
     yield Block(
         "Benefit of attention",
-        "What is lost when the attention under test is taken out of the network?",
+        "Index with the attention under test, and without any attention in its layers.",
         [_svg(figure, f"{name}-figure", caption)],
         [benefit_table(benefit, table_id=name, caption=caption)],
     )
 
 
 def efficiency_blocks(costs: pd.DataFrame) -> Iterator[Block]:
-    """A block a pattern and phase of ``costs``: time and memory against length, and where the curves cross."""
+    """Yield one block per pattern and phase of ``costs``: time and memory by length, and efficiency lengths."""
     lengths = efficiency_length(costs)
     look = figures.looks(costs["attention"])
     blocks: dict[tuple[str, str], Block] = {}
@@ -187,10 +189,8 @@ def efficiency_blocks(costs: pd.DataFrame) -> Iterator[Block]:
         name = element_id("efficiency", *key)
         if key not in blocks:
             own = lengths[(lengths["pattern"] == curves.pattern) & (lengths["phase"] == curves.phase)]
-            caption = (
-                f"Pattern {curves.pattern}, {curves.phase}: length from which on an attention is cheaper than softmax"
-            )
-            text = "Rings mark the efficiency length: from there on the fitted curve of softmax attention lies above."
+            caption = f"Pattern {curves.pattern}, {curves.phase}: efficiency length relative to softmax attention"
+            text = "Rings mark the efficiency length, above which the attention is cheaper than softmax attention."
             table = efficiency_table(own, table_id=name, caption=caption)
             blocks[key] = Block(f"{curves.pattern}, {curves.phase}", text, [], [table])
         figure = figures.length_figure(
@@ -200,7 +200,7 @@ def efficiency_blocks(costs: pd.DataFrame) -> Iterator[Block]:
             looks=look,
             crossings=curves.crossings,
         )
-        title = f"Pattern {curves.pattern}, {curves.phase}: {curves.resource} in {curves.unit} against length"
+        title = f"Pattern {curves.pattern}, {curves.phase}: {curves.resource} in {curves.unit} by length"
         blocks[key].figures.append(_svg(figure, f"{name}-{curves.resource}", title))
     for (pattern, phase), block in blocks.items():
         own = lengths[(lengths["pattern"] == pattern) & (lengths["phase"] == phase)]

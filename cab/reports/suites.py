@@ -1,4 +1,4 @@
-"""Results that may be compared with each other: one preset, and the same real data or the same synthetic data."""
+"""Partition of results into comparable suites: one preset with the same real or synthetic data."""
 
 from __future__ import annotations
 
@@ -21,11 +21,18 @@ _TEXT = (*COMPARISON_KEY, "pattern", "attention", "preset", "metric", "unit", "r
 
 @dataclass(frozen=True)
 class Suite:
-    """The results of one preset; ``synthetic`` says that they come from generated data.
+    """The results of one preset on one version of the data.
 
-    Nothing is ever averaged or ranked over two suites: a small preset and a full one, generated and real data, or
-    different data under one name, measure different things. ``data_rank`` is 0 for the data of most runs, and where
-    it is not, ``apart`` says what differs. ``uncounted`` says which cells are in no index, and why.
+    Scores are never averaged or ranked across suites, because presets, real and synthetic data, and different data
+    under one name are not comparable.
+
+    Attributes:
+        preset: name of the preset.
+        synthetic: whether the data are generated.
+        results: the results.
+        data_rank: 0 for the data of most runs, larger for other data under the same name.
+        apart: difference from the data of most runs.
+        uncounted: cells excluded from the index, with reasons.
     """
 
     preset: str
@@ -37,34 +44,37 @@ class Suite:
 
     @property
     def heading(self) -> str:
+        """Heading on the page."""
         name = "Published numbers" if self.preset == PUBLISHED else f"Preset {self.preset}"
         apart = f", other data under the same name ({self.apart})" if self.apart else ""
         return name + (", synthetic data" if self.synthetic else "") + apart
 
     @property
     def data(self) -> str:
-        """``real`` or ``synthetic``, and whether these are others than those of most runs."""
+        """``real`` or ``synthetic``, with the rank of other data under the same name."""
         return ("synthetic" if self.synthetic else "real") + (f", other {self.data_rank}" if self.data_rank else "")
 
     @property
     def key(self) -> str:
+        """Identifier of the suite."""
         other = f"-other{self.data_rank}" if self.data_rank else ""
         return self.preset + ("-synthetic" if self.synthetic else "") + other
 
     @property
     def datasets(self) -> list[str]:
+        """Names of the data sets."""
         return sorted(self.results["dataset"].unique())
 
     @property
     def patterns(self) -> list[str]:
-        """Patterns with results, in their order."""
+        """Patterns with results, in the order of the paper."""
         return sorted(self.results["pattern"].unique(), key=pattern_rank)
 
 
 def split_suites(results: pd.DataFrame) -> list[Suite]:
-    """The suites in ``results``: real data before synthetic, the largest preset first, other data last.
+    """Return the suites in ``results``: real data before synthetic, the largest preset first, other data last.
 
-    Tasks that are no part of the index are in none.
+    Tasks outside the index are excluded.
     """
     suites = []
     results = rows_in_index(results)
@@ -82,9 +92,9 @@ def split_suites(results: pd.DataFrame) -> list[Suite]:
 
 
 def without_cells_that_fail(results: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """``results`` with no primary metric in cells that do not measure attention, and a line for each of these.
+    """Exclude primary metrics of cells that do not measure attention, and return one line per excluded cell.
 
-    A cell with no other one in its pattern stays as it is: it is averaged with nothing.
+    A cell without others in its pattern is retained, because no average depends on it.
     """
     lines = []
     for (task, backbone, pattern), reason in cells_that_fail().items():
@@ -92,11 +102,11 @@ def without_cells_that_fail(results: pd.DataFrame) -> tuple[pd.DataFrame, tuple[
         of_cell = of_pattern & (results["task"] == task) & (results["backbone"] == backbone)
         if of_cell.any() and (of_pattern & ~of_cell).any():
             results = results.assign(primary=results["primary"].astype(bool) & ~of_cell)
-            lines.append(f"{task} {backbone} {pattern} is in no index: {reason}")
+            lines.append(f"{task} {backbone} {pattern} is excluded from the index: {reason}")
     return results, tuple(lines)
 
 
 def printable_results(results: pd.DataFrame) -> pd.DataFrame:
-    """``results`` with every name fit for a page, a table and a picture (see :func:`sanitize_text`)."""
+    """Return ``results`` with all names sanitized for page, table and figure (see :func:`sanitize_text`)."""
     fit = {name: results[name].map({text: sanitize_text(text) for text in results[name].unique()}) for name in _TEXT}
     return results.assign(**fit)

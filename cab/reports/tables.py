@@ -1,4 +1,4 @@
-"""Tables of the page: what each cell says, what it sorts by, where it links, and why it is empty."""
+"""Tables of the page: text, sort value, link and missing-value note of each cell."""
 
 from __future__ import annotations
 
@@ -17,9 +17,16 @@ MISSING = "\N{EN DASH}"
 
 @dataclass
 class Entry:
-    """What stands in a row and column of a table.
+    """A cell of a table.
 
-    ``value`` is what the column sorts by, None for nothing; ``note`` numbers the reason why it is empty.
+    Attributes:
+        text: displayed text.
+        value: sort key, None if missing.
+        detail: additional text, such as a confidence interval.
+        href: link target.
+        note: number of the note that explains a missing value.
+        note_id: HTML identifier of that note.
+        best: whether the value is the best of its column.
     """
 
     text: str
@@ -33,6 +40,8 @@ class Entry:
 
 @dataclass
 class Column:
+    """A column: label, arrow and hint for the better direction, and the initial sort order."""
+
     label: str
     arrow: str = ""
     hint: str = ""
@@ -41,23 +50,29 @@ class Column:
 
 @dataclass
 class Group:
+    """A header over ``span`` columns."""
+
     label: str
     span: int
 
 
 @dataclass
 class Row:
-    """An attention, a trivial answer to compare with (baseline), or something else; ``sign`` is behind the label."""
+    """A row for an attention, a trivial baseline or another object.
+
+    ``sign`` follows the label, which links to ``href`` if there is one.
+    """
 
     label: str
     cells: list[Entry]
     kind: Literal["attention", "baseline", "other"] = "attention"
     sign: str = ""
+    href: str = ""
 
 
 @dataclass
 class Table:
-    """``fixed`` rows stay below the others however one sorts; ``legend`` says what the signs of rows mean."""
+    """A table; ``fixed`` rows stay last in any sort order, and ``legend`` explains the signs of rows."""
 
     id: str
     caption: str
@@ -69,25 +84,26 @@ class Table:
     legend: list[str] = field(default_factory=list)
 
     def note(self, reason: str) -> int:
-        """The number of the note that says ``reason``."""
+        """Return the number of the note ``reason``, adding it if needed."""
         if reason not in self.notes:
             self.notes.append(reason)
         return self.notes.index(reason) + 1
 
     def missing(self, reason: str) -> Entry:
+        """Return a cell for a missing value with a note."""
         number = self.note(reason)
         return Entry(MISSING, note=number, note_id=f"{self.id}-note-{number}")
 
 
 def element_id(*parts: str) -> str:
-    """An HTML identifier of plain characters; names that differ only in others get different ones all the same."""
+    """Return a valid HTML identifier; names that differ only in special characters get different identifiers."""
     name = "-".join(parts)
     plain_name = re.sub(r"[^A-Za-z0-9_-]", "", name)
     return plain_name if plain_name == name else f"{plain_name}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def mark_best(rows: list[Row], column: int, *, higher_is_better: bool) -> None:
-    """Mark the best of a column; nothing is best where only one has a value."""
+    """Mark the best value of a column that has at least two values."""
     cells = [row.cells[column] for row in rows if row.cells[column].value is not None]
     if len(cells) < 2:
         return
@@ -98,21 +114,22 @@ def mark_best(rows: list[Row], column: int, *, higher_is_better: bool) -> None:
 
 
 def records_link(**fields: str) -> str:
-    """Where the page lists the records with these cell fields."""
+    """Return the link to the records with the given cell fields."""
     return "#records?" + urlencode(fields)
 
 
 def plain(value: float, decimals: int) -> str:
+    """Format a number with thousands separators and a minus sign."""
     return f"{value:,.{decimals}f}".replace("-", "\N{MINUS SIGN}")
 
 
 def plain_interval(low: float, high: float, decimals: int) -> str:
-    """``low to high``, empty where there is none."""
+    """Format an interval as ``low to high``, or an empty string if undefined."""
     return f"{plain(low, decimals)} to {plain(high, decimals)}" if math.isfinite(low + high) else ""
 
 
 def decimals_for(values: Iterable[float]) -> int:
-    """Decimals that show four digits of the largest value, so that a column lines up."""
+    """Return the number of decimals that shows four digits of the largest value."""
     largest = max((abs(value) for value in values if math.isfinite(value)), default=0)
     if largest == 0:
         return 3
@@ -120,7 +137,7 @@ def decimals_for(values: Iterable[float]) -> int:
 
 
 def cost_text(metric: str, value: float) -> str:
-    """A cost for people: millions of parameters, seconds to hours, MiB to GiB."""
+    """Format a cost with a readable unit: millions of parameters, seconds to hours, MiB to GiB."""
     if metric == "params":
         return f"{value / 1e6:,.2f} M" if value >= 1e6 else f"{value:,.0f}"
     if metric == "train_seconds":

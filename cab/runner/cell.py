@@ -1,4 +1,4 @@
-"""A cell: what one run measures, checked before any data is read."""
+"""Cells: one combination of task, data set, backbone, pattern and attention, checked before any data is read."""
 
 from __future__ import annotations
 
@@ -7,141 +7,116 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from cab.backbone import AttentionSpec
 from cab.backbone_protocols import missing_call
-from cab.config import backbone_options, trainer_config
 from cab.config.compose import read_rows, tuned_options
-from cab.config.run_options import typed_config
-from cab.config.trainer_config import TrainerConfig
+from cab.config.run_config import RunConfig
+from cab.config.trainer_config import measured
 from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
 from cab.records.record import Record, cell_hash, record_path
-from cab.records.schema import LARGEST_SEED
-from cab.registry.build import backbone_patterns, check_attention, check_slot, parse_other_attention
+from cab.registry.build import backbone_patterns, check_attention, check_slot
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.task import Task
 
 log = logging.getLogger("cab")
 
 GROUPS = ("task", "dataset", "backbone", "pattern", "attention")
-"""What is chosen by name, in the order of :func:`runnable_cells`."""
+"""Groups that are chosen by name, in the order of :func:`runnable_cells`."""
 RUN_KEYS = ("results_dir", "data_root", "data", "device", "force", "retry", "logger", "cluster", "engine", "profile")
-"""Where and how a cell runs; all other keys say what it is, and make its hash."""
+"""Keys that specify where and how a cell runs; all other keys identify it and determine its hash."""
 DEFAULT_ENGINE = "torch"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A checked cell. ``config`` is the whole resolved configuration."""
+    """A checked configuration and its task."""
 
-    config: Mapping[str, Any]
+    config: RunConfig
     task: Task
-    backbone: str
-    backbone_options: Mapping[str, Any]
-    attention: AttentionSpec
-    pattern: Pattern
-    other_attention: Mapping[Pattern, AttentionSpec]
-    trainer: TrainerConfig
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Cell:
-        """UserError for anything unknown, unsupported, contradictory, or of another type than its annotation."""
-        config = typed_config(config)
-        task_name, task_options = _split(config["task"])
-        task_entry = TASKS.get(task_name)
-        task_entry.check_options(task_options, "task")
-        dataset = config["dataset"]["name"]
-        pattern = Pattern.parse(config["pattern"])
-        config = {**config, "pattern": str(pattern)}
-        check_dataset(task_name, dataset, pattern)
-        backbone, backbone_options = _split(config["backbone"])
-        BACKBONES.get(backbone).check_options(backbone_options, "backbone")
-        attention = AttentionSpec(*_split(config["attention"]))
-        check_task_backbone(task_name, backbone, pattern)
-        check_attention(attention, pattern)
-        task = task_entry.build(dataset=dataset, **task_options)
-        task.check()
-        task.bind_config(config)
-        _check_seed(config["seed"])
-        other_attention = parse_other_attention(config["other_attention"])
-        trainer = TrainerConfig(**config["trainer"])
-        check_memory_length(trainer.memory_length, task_name, backbone)
-        return cls(config, task, backbone, backbone_options, attention, pattern, other_attention, trainer)
+        """Check a composed configuration and build its task.
+
+        Raises:
+            UserError: a value has the wrong type, or values contradict each other.
+            UnsupportedError: the combination of task, data set, backbone, attention and pattern is not supported.
+        """
+        checked = RunConfig.from_dict(config)
+        task, backbone = checked.task.name, checked.backbone.name
+        check_dataset(task, checked.dataset, checked.pattern)
+        check_task_backbone(task, backbone, checked.pattern)
+        check_attention(checked.attention, checked.pattern)
+        built = TASKS.get(task).build(dataset=checked.dataset, **checked.task.options)
+        built.check()
+        built.bind_config(checked.resolved)
+        check_memory_length(checked.trainer.memory_length, task, backbone)
+        return cls(checked, built)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The configuration that makes the cell what it is: all but where and how it runs."""
-        what = {key: value for key, value in self.config.items() if key not in RUN_KEYS}
-        what["trainer"] = trainer_config.measured(what["trainer"])
-        what["backbone"] = backbone_options.measured(what["backbone"])
-        return {**what, **self._other_engine, **self.task.initial_weights_id, "task_version": self.task.version}
-
-    @property
-    def engine(self) -> str:
-        """The name of what trains (:mod:`cab.runner.engine`)."""
-        return str(self.config["engine"])
+        """The configuration that identifies the cell, without where and how it runs."""
+        keys = {key: value for key, value in self.config.resolved.items() if key not in RUN_KEYS}
+        keys["trainer"] = measured(keys["trainer"])
+        return {**keys, **self._other_engine, **self.task.initial_weights_id, "task_version": self.task.version}
 
     @property
     def _other_engine(self) -> dict[str, str]:
-        """An engine that is not the default makes another cell of it."""
-        return {} if self.engine == DEFAULT_ENGINE else {"engine": self.engine}
+        """The engine if it is not the default, since a cell with another engine is a different cell."""
+        return {} if self.config.engine == DEFAULT_ENGINE else {"engine": self.config.engine}
 
     @functools.cached_property
     def hash(self) -> str:
+        """Name of the run, see :func:`cab.records.record.cell_hash`."""
         return cell_hash(self.identity)
 
     def existing_record(self) -> Record | None:
-        """The record of an earlier run that need not be repeated; ``force`` and ``retry`` decide."""
-        path = record_path(self.results_dir, self.hash)
-        if self.config["force"] or not os.path.exists(path):  # noqa: PTH110  # False too where there can be no folder
+        """Return the record of an earlier run; None if there is none, or ``force`` or ``retry`` requests a new run."""
+        path = record_path(self.config.results_dir, self.hash)
+        if self.config.force or not os.path.exists(path):  # noqa: PTH110  # also False for an invalid path
             return None
         try:
             record = Record.read(path)
-        except UserError as error:  # a broken record is no record: run the cell again
+        except UserError as error:  # run the cell again
             log.warning("%s", error)
             return None
-        return None if record.status in self.config["retry"] else record
-
-    @property
-    def results_dir(self) -> Path:
-        return Path(self.config["results_dir"])
-
-    @property
-    def data_root(self) -> Path | None:
-        root = self.config["data_root"]
-        return Path(os.path.expanduser(root)) if root else None  # noqa: PTH111
+        return None if record.status in self.config.retry else record
 
     @property
     def label(self) -> str:
-        """The attention's name, with the options that were set by hand: ``abc(num_landmarks=32)``."""
-        cell = self.config["task"]["name"], self.backbone, str(self.pattern), self.attention.name
-        usual = tuned_options(*cell, preset=self.config["preset"])
-        set_by_hand = [f"{k}={v}" for k, v in sorted(self.attention.options.items()) if v != usual[k]]
-        return self.attention.name + (f"({', '.join(set_by_hand)})" if set_by_hand else "")
+        """Name of the attention with its non-default options, such as ``abc(num_landmarks=32)``."""
+        cell = self.config.task.name, self.config.backbone.name, str(self.config.pattern), self.config.attention.name
+        usual = tuned_options(*cell, preset=self.config.preset)
+        set_by_hand = [f"{k}={v}" for k, v in sorted(self.config.attention.options.items()) if v != usual[k]]
+        return self.config.attention.name + (f"({', '.join(set_by_hand)})" if set_by_hand else "")
 
     @property
     def key(self) -> dict[str, Any]:
-        """The columns that name the cell in every table."""
+        """Columns that identify the cell in tables."""
         return {
-            "task": self.config["task"]["name"],
-            "dataset": self.config["dataset"]["name"],
+            "task": self.config.task.name,
+            "dataset": self.config.dataset,
             "config_variant": " ".join(filter(None, (self.task.config_variant, *self._other_engine.values()))),
-            "backbone": self.backbone,
-            "pattern": str(self.pattern),
+            "backbone": self.config.backbone.name,
+            "pattern": str(self.config.pattern),
             "attention": self.label,
-            "preset": self.config["preset"],
-            "seed": self.config["seed"],
+            "preset": self.config.preset,
+            "seed": self.config.seed,
         }
 
     @property
     def title(self) -> str:
+        """Description for logs."""
         return " ".join(str(value) for value in self.key.values() if value != "")
 
     def gpu_hours(self) -> float | None:
-        """What configs/costs.csv expects of one GPU: Table 15's hours in preset `paper`, but not for generated data."""
+        """Return the expected hours on one GPU from configs/costs.csv; None if unknown.
+
+        In preset `paper` these are the hours of Table 15, which do not apply to generated data.
+        """
         wanted = {key: str(self.key[key]) for key in ("preset", "task", "dataset", "backbone")}
         if wanted["preset"] == "paper" and wanted["dataset"] == "synthetic":
             return None
@@ -150,48 +125,51 @@ class Cell:
 
 
 def check_dataset(task: str, dataset: str, pattern: Pattern | None = None) -> None:
-    """UserError when the task has no such data, or not in this pattern."""
+    """Raise UnsupportedError if the task does not have the data set, or not in this pattern."""
     entry = TASKS.get(task)
     if dataset not in entry.datasets:
-        raise UnsupportedError(f"task '{task}' has no dataset '{dataset}'; it has {', '.join(entry.datasets)}")
+        raise UnsupportedError(f"task '{task}' has no dataset '{dataset}' (datasets: {', '.join(entry.datasets)})")
     if pattern is not None and not entry.asks(dataset, pattern):
         patterns = " ".join(entry.dataset_patterns[dataset])
         raise UnsupportedError(
-            f"dataset '{dataset}' of task '{task}' is not asked in pattern {pattern}, only in {patterns}"
+            f"dataset '{dataset}' of task '{task}' does not support pattern {pattern} (supported: {patterns})"
         )
 
 
 def check_task_backbone(task: str, backbone: str, pattern: Pattern | None = None) -> None:
-    """UserError when the task is not defined for the backbone, or the backbone has no slot of the pattern."""
+    """Raise UnsupportedError if the task does not support the backbone, or not in this pattern."""
     defined = TASKS.get(task).backbones
     BACKBONES.get(backbone)
     if backbone not in defined:
-        raise UnsupportedError(f"task '{task}' is not defined for backbone '{backbone}'; choose {', '.join(defined)}")
+        raise UnsupportedError(
+            f"task '{task}' does not support backbone '{backbone}' (supported: {', '.join(defined)})"
+        )
     if pattern is None or pattern in defined[backbone]:
         return
     check_slot(backbone, pattern, set(backbone_patterns(backbone)))
     raise UnsupportedError(
-        f"task '{task}' does not test pattern {pattern} in '{backbone}'; it tests {' '.join(defined[backbone])}"
+        f"task '{task}' does not support pattern {pattern} with backbone '{backbone}' "
+        f"(supported: {' '.join(defined[backbone])})"
     )
 
 
 def check_memory_length(memory_length: int, task: str, backbone: str) -> None:
-    """UserError when the task's examples do not follow each other, or the backbone remembers nothing of them."""
+    """Raise UserError if ``trainer.memory_length`` is set but the task or the backbone does not support it."""
     if not memory_length:
         return
-    asked, protocol = f"trainer.memory_length={memory_length}", TASKS.get(task).cls.recurrent
+    setting, protocol = f"trainer.memory_length={memory_length}", TASKS.get(task).cls.recurrent
     if protocol is None:
-        raise UserError(f"{asked}: the examples of task '{task}' do not follow each other; set trainer.memory_length=0")
+        raise UserError(f"{setting}: the examples of task '{task}' are unrelated; set trainer.memory_length=0")
     missing = missing_call(BACKBONES.get(backbone).cls, protocol)
     if missing:
         raise UserError(
-            f"{asked}: backbone '{backbone}' does not take {missing}, as a {protocol.__name__} does; choose another, "
-            "or set trainer.memory_length=0"
+            f"{setting}: backbone '{backbone}' does not implement {missing} of {protocol.__name__}; choose another "
+            "backbone, or set trainer.memory_length=0"
         )
 
 
 def runnable_cells() -> list[tuple[str, str, str, str, str]]:
-    """Every (task, dataset, backbone, pattern, attention) that can be run."""
+    """Return every runnable combination of task, data set, backbone, pattern and attention."""
     return [
         (task.name, dataset, backbone, str(pattern), attention.name)
         for task in TASKS
@@ -206,7 +184,7 @@ def runnable_cells() -> list[tuple[str, str, str, str, str]]:
 
 
 def why_not_runnable(named: Mapping[str, str]) -> str:
-    """The reason that no runnable cell has these names of :data:`GROUPS`."""
+    """Return the reason why no runnable cell has these names of :data:`GROUPS`."""
     pattern = Pattern.parse(named["pattern"]) if "pattern" in named else None
     try:
         if {"task", "dataset"} <= named.keys():
@@ -217,16 +195,7 @@ def why_not_runnable(named: Mapping[str, str]) -> str:
             check_attention(AttentionSpec(named["attention"]), pattern)
     except UnsupportedError as error:
         return str(error)
-    return f"no cell has {', '.join(f'{group}={name}' for group, name in named.items())}; see cab list cells"
-
-
-def _split(group: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    return group["name"], {key: value for key, value in group.items() if key != "name"}
-
-
-def _check_seed(seed: Any) -> None:
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= LARGEST_SEED:
-        raise UserError(f"seed must be a whole number from 0 to {LARGEST_SEED}, got {seed!r}")
+    return f"no cell has {', '.join(f'{group}={name}' for group, name in named.items())}; see `cab list cells`"
 
 
 @functools.cache

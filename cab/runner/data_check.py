@@ -23,7 +23,7 @@ class DataCheck:
         Raises:
             UserError: the record was measured on different data, or its file name is wrong.
         """
-        path = record_path(cell.results_dir, cell.hash)
+        path = record_path(cell.config.results_dir, cell.hash)
         if record.hash != cell.hash:
             raise UserError(f"{path} contains the record of cell {record.hash}: rename it, or use force=true")
         today = self._fingerprint(cell) if record.status is Status.FINISHED else None
@@ -41,11 +41,11 @@ class DataCheck:
 
     def _fingerprint(self, cell: Cell) -> Mapping[str, Any] | None:
         """Return the fingerprint of the data on disk; None if they cannot be read."""
-        settings = {name: cell.config[name] for name in ("task", "dataset", "data_root")}
+        settings = {name: cell.config.resolved[name] for name in ("task", "dataset", "data_root")}
         key = json.dumps(settings, sort_keys=True)
         if key not in self._known:
             try:
-                cell.task.setup(cell.data_root)
+                cell.task.setup(cell.config.data_root)
                 self._known[key] = json.loads(json.dumps(cell.task.fingerprint()))
             except (UserError, ImportError, OSError):
                 self._known[key] = None

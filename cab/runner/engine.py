@@ -109,26 +109,26 @@ class Run:
             UserError: the configuration, the data or the environment is invalid.
         """
         processes = find_processes()
-        device = choose_device(cell.config["device"], processes)
+        device = choose_device(cell.config.device, processes)
         limit_gpu_memory(device)
         _check_packages(cell)
-        engine = find_engine(cell.engine)
+        engine = find_engine(cell.config.engine)
         engine.check(cell, processes)
         bring_data(cell)
-        cell.task.setup(cell.data_root)
+        cell.task.setup(cell.config.data_root)
         try:
             cell.task.load_initial_weights(make_backbone(cell, has_memory=False))
         except UserError:
             raise
         except Exception as error:
-            names = f"backbone '{cell.backbone}' with attention '{cell.attention.name}'"
+            names = f"backbone '{cell.config.backbone.name}' with attention '{cell.config.attention.name}'"
             raise UserError(f"{names} cannot be built with these options: {first_line(error)}") from error
         return cls(cell, command, engine, device, processes)
 
     @property
     def folder(self) -> Path:
         """Folder for logs, checkpoints and plots."""
-        return self.cell.results_dir / self.cell.hash
+        return self.cell.config.results_dir / self.cell.hash
 
 
 @functools.cache
@@ -165,24 +165,22 @@ def make_backbone(cell: Cell, *, has_memory: bool = True) -> Backbone:
         UserError: the backbone does not implement the task's protocols, or an option is invalid.
     """
     if cell.task.required_protocols:
-        cell.task.protocol_of(BACKBONES.get(cell.backbone).cls)
-    options = {
-        **cell.backbone_options,
-        **cell.task.backbone_options(cell.backbone),
-    }  # of data, which have memory
+        cell.task.protocol_of(BACKBONES.get(cell.config.backbone.name).cls)
+    # the options that depend on data are made outside without_memory()
+    options = {**cell.config.backbone.options, **cell.task.backbone_options(cell.config.backbone.name)}
     with contextlib.nullcontext() if has_memory else without_memory():
         return build_backbone(
-            cell.backbone,
-            attention=cell.attention,
-            pattern=cell.pattern,
-            other_attention={str(p): {"name": spec.name, **spec.options} for p, spec in cell.other_attention.items()},
+            cell.config.backbone.name,
+            attention=cell.config.attention,
+            pattern=cell.config.pattern,
+            other_attention=cell.config.other_attention,
             **options,
         )
 
 
 def make_initial_backbone(cell: Cell) -> Backbone:
     """Build the network from which training of the cell starts: drawn with its seed, or loaded by its task."""
-    seed = cell.config["seed"]
+    seed = cell.config.seed
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
@@ -196,5 +194,5 @@ def _check_packages(cell: Cell) -> None:
     missing = [extra for module, extra in cell.task.packages.items() if importlib.util.find_spec(module) is None]
     if missing:
         extras = ",".join(sorted(set(missing)))
-        name = cell.config["task"]["name"]
+        name = cell.config.task.name
         raise UserError(f"task '{name}' requires an extra: `pip install 'cab-benchmark[{extras}]'`")

@@ -19,8 +19,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from cab.config.compose import paper_row, register_configs, resolve, tuning_rows
-from cab.config.folders import CONFIGS
 from cab.config.sources import REGISTRIES
+from cab.files.config_folders import CONFIGS
 from cab.runner.launch import readable_errors
 
 ROOT = CONFIGS.parent

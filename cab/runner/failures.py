@@ -12,7 +12,7 @@ from cab.records.record import Status
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
-class Diverged(Exception):
+class DivergedError(Exception):
     """The training loss is NaN or infinite."""
 
     def __init__(self, step: int) -> None:
@@ -35,7 +35,7 @@ class Preempted(BaseException):
 
 def status_of(error: Exception) -> Status:
     """Return the status of a run that ended with ``error``."""
-    if isinstance(error, Diverged):
+    if isinstance(error, DivergedError):
         return Status.DIVERGED
     return Status.OOM if is_out_of_memory(error) else Status.FAILED
 

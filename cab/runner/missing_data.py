@@ -15,15 +15,15 @@ def bring_data(cell: Cell) -> None:
     Raises:
         UserError: no data root is set, the data set requires a manual download, or the download fails.
     """
-    data_set = data_sets().get(cell.config["dataset"]["name"])
-    if not cell.config["data"]["download"] or data_set is None:
+    data_set = data_sets().get(cell.config.dataset)
+    if not cell.config.data["download"] or data_set is None:
         return
-    if cell.data_root is None:
+    if cell.config.data_root is None:
         raise UserError("data.download=true requires a folder for the data: set data_root=FOLDER or CAB_DATA")
-    if take_stock(data_set, cell.data_root).state is State.READY:
+    if take_stock(data_set, cell.config.data_root).state is State.READY:
         return
-    got = get(data_set, cell.data_root)
+    got = get(data_set, cell.config.data_root)
     if got.by_hand and got.stock.state is not State.READY:
         steps = "; ".join(got.by_hand)
-        again = how_to_get(data_set.name, cell.data_root)
+        again = how_to_get(data_set.name, cell.config.data_root)
         raise UserError(f"{data_set.name} must be downloaded manually: {steps}; then: `{again}`")

@@ -39,12 +39,8 @@ def run_in_pool(jobs: Iterable[Job], report: Report, *, workers: int | None, wor
         workers_per_gpu: number of workers that share a GPU; each gets an equal part of its memory.
 
     Raises:
-        UserError: there is less than one worker.
         Preempted: a signal stopped the pool; the workers have written checkpoints.
     """
-    for name, number in (("workers", workers), ("workers_per_gpu", workers_per_gpu)):
-        if number is not None and (not isinstance(number, int) or number < 1):
-            raise UserError(f"cluster.{name} must be a positive integer, got {number!r}")
     gpus = _visible_gpus()
     if workers_per_gpu > 1 and not gpus:
         log.warning("no GPU is available, so cluster.workers_per_gpu is ignored; use cluster.workers=N instead")

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from cab.backbone import Backbone
-from cab.config.backbone_options import ADDED
 from cab.errors import UserError
 from cab.records.record import Record, Status, weights_path
 from cab.records.results import whole_records
@@ -127,6 +126,6 @@ def _differences(group: str, record: Record, cell: Mapping[str, Any]) -> Iterato
     """
     shaping = [name for name in cell[group] if name not in (*WHILE_LEARNING, "vocab_size", "max_length")]
     for name in shaping:
-        given = record.config[group].get(name, ADDED.get(name, cell[group][name]))
+        given = record.config[group].get(name, cell[group][name])
         if given != cell[group][name]:
             yield f"{group}.{name}={'null' if given is None else str(given).replace(' ', '')}"

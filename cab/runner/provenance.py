@@ -32,8 +32,8 @@ def about_run(cell: Cell, command: str, device: torch.device | None) -> RunMetad
         hash=cell.hash,
         cell=cell.key,
         task_version=cell.task.version,
-        config=dict(cell.config),
-        engine=cell.engine,
+        config=dict(cell.config.resolved),
+        engine=cell.config.engine,
         command=command,
         versions=versions(),
         revision=revision(),
@@ -41,13 +41,13 @@ def about_run(cell: Cell, command: str, device: torch.device | None) -> RunMetad
         data=cell.task.fingerprint() if device else {},
         started=now(),
         attention_code=code,
-        verified=is_verified(code, str(cell.pattern)),
+        verified=is_verified(code, str(cell.config.pattern)),
     )
 
 
 def attention_code(cell: Cell) -> str:
     """Return the hash of the code of the attention under test."""
-    return code_of(ATTENTIONS.get(cell.attention.name).cls)
+    return code_of(ATTENTIONS.get(cell.config.attention.name).cls)
 
 
 @functools.cache

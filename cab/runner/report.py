@@ -115,7 +115,7 @@ class Report:
     def add_recorded(self, cell: Cell, *, otherwise: str) -> None:
         """Add a cell that another process ran, from its record on disk; without one, fail with reason ``otherwise``."""
         try:
-            record = Record.read(record_path(cell.results_dir, cell.hash))
+            record = Record.read(record_path(cell.config.results_dir, cell.hash))
         except UserError:
             self.failures.append(f"{cell.title}: {otherwise}")
         else:
@@ -143,7 +143,7 @@ def cells_without_record(jobs: Iterable[Job], report: Report) -> Iterator[tuple[
             if record is not None:
                 report.data.check(cell, record)
             else:
-                check_writable(cell.results_dir, "results_dir")
+                check_writable(cell.config.results_dir, "results_dir")
         except Exception as error:
             report.add_error(error, job.command)
             continue

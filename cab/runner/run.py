@@ -51,17 +51,15 @@ def run_cell(config: Mapping[str, Any], *, command: str = "", data: DataCheck | 
     if found is not None:
         (data or DataCheck()).check(cell, found)
         if found.attention_code and found.attention_code != attention_code(cell):
-            log.warning(
-                "the code of %s has changed since its record was written; use force=true to train it again",
-                cell.attention.name,
-            )
+            name = cell.config.attention.name
+            log.warning("the code of %s has changed since its record was written; use force=true to rerun it", name)
         return Outcome(cell.title, "cached", found)
-    check_writable(cell.results_dir, "results_dir")
+    check_writable(cell.config.results_dir, "results_dir")
     run = Run.checked(cell, command)
     if not run.processes.is_first:
         _record(run)
         return Outcome(cell.title, "non_main_rank", None)
-    about = {"cell": cell.key, "command": command, "config": dict(cell.config)}
+    about = {"cell": cell.key, "command": command, "config": dict(cell.config.resolved)}
     with lock_run_dir(run.folder, about) as is_ours:
         if not is_ours and run.processes.count > 1:
             raise UserError(f"another process is running {cell.title}")
@@ -80,15 +78,15 @@ def run_cell(config: Mapping[str, Any], *, command: str = "", data: DataCheck | 
 def _trained(run: Run) -> Record:
     """Train the cell and write its record; checkpoints are kept unless the run finishes."""
     cell = run.cell
-    path = record_path(cell.results_dir, cell.hash)
+    path = record_path(cell.config.results_dir, cell.hash)
     if path.exists():  # without the record, an interrupted run can resume
-        if cell.config["force"]:
+        if cell.config.force:
             empty_folder(run.folder)
         path.unlink()
-    with disk_errors(cell.results_dir):
+    with disk_errors(cell.config.results_dir):
         record = _record(run)
         assert record is not None
-        record.write(cell.results_dir)
+        record.write(cell.config.results_dir)
     if record.status is Status.FINISHED:
         for pattern in ("step-*.ckpt", "*.tmp", "best-*.pt", "average-*.pt"):
             for file in run.folder.glob(pattern):
@@ -101,7 +99,7 @@ def _record(run: Run) -> Record | None:
     started, effort = time.perf_counter(), ResourceUsage()
     about = about_run(run.cell, run.command, run.device)
     if not about.verified and run.processes.is_first:
-        name, pattern = run.cell.attention.name, run.cell.pattern
+        name, pattern = run.cell.config.attention.name, run.cell.config.pattern
         log.warning(
             f"{name} ({pattern}) has not passed `cab verify`; its scores will be marked †. "
             f"Run: `cab verify {name} --pattern {pattern}`"
@@ -124,13 +122,13 @@ def _record(run: Run) -> Record | None:
 def _train_and_evaluate(run: Run, about: RunMetadata, effort: ResourceUsage) -> Record | None:
     cell, started = run.cell, time.perf_counter()
     memory = PeakMemory(run.device)
-    with run.signals.watched(), cell.trainer.matmul_precision():
+    with run.signals.watched(), cell.config.trainer.matmul_precision():
         backbone = make_initial_backbone(cell)
         training = run.engine.train(run, backbone)
         if not run.processes.is_first:
             return None
         trained = time.perf_counter()
-        atomic_save(backbone.state_dict(), weights_path(cell.results_dir, cell.hash))
+        atomic_save(backbone.state_dict(), weights_path(cell.config.results_dir, cell.hash))
         scores = _scores(run, backbone)
         if training.history:
             draw_loss(training.history, cell.title, run.folder / "loss.png")
@@ -161,9 +159,9 @@ def _scores(run: Run, backbone: Backbone) -> dict[str, float]:
     """Evaluate the task, and save its plots in the folder of the run."""
     batches = DeviceBatches(run.device)
     torch.manual_seed(
-        mix_seed(run.cell.config["seed"], -1)
+        mix_seed(run.cell.config.seed, -1)
     )  # the random numbers of the evaluation do not depend on a resume
-    with torch.no_grad(), run.cell.trainer.autocast(run.device):
+    with torch.no_grad(), run.cell.config.trainer.autocast(run.device):
         scores = run.cell.task.evaluate(backbone, batches)
         run.cell.task.save_plots(backbone, batches, run.folder)
     return scores

@@ -26,12 +26,12 @@ def find_reusable_result(run: Run, data: DataCheck) -> Record | None:
     With ``force``, or with several processes, results are not reused.
     """
     cell = run.cell
-    if cell.config["force"] or run.processes.count > 1:
+    if cell.config.force or run.processes.count > 1:
         return None
     about = about_run(cell, run.command, None)
     for twin in same_network(cell):
         try:
-            record = Record.read(record_path(twin.results_dir, twin.hash))
+            record = Record.read(record_path(twin.config.results_dir, twin.hash))
         except UserError:
             continue
         is_same = record.status is Status.FINISHED and record.attention_code == about.attention_code
@@ -41,10 +41,10 @@ def find_reusable_result(run: Run, data: DataCheck) -> Record | None:
         shared = dataclasses.replace(
             record, **{name: getattr(about, name) for name in ours}, weights_reused_from=record.hash
         )
-        weights = weights_path(twin.results_dir, twin.hash)
+        weights = weights_path(twin.config.results_dir, twin.hash)
         if weights.exists():
-            shutil.copyfile(weights, weights_path(cell.results_dir, cell.hash))
-        shared.write(cell.results_dir)
+            shutil.copyfile(weights, weights_path(cell.config.results_dir, cell.hash))
+        shared.write(cell.config.results_dir)
         return shared
     return None
 
@@ -52,15 +52,15 @@ def find_reusable_result(run: Run, data: DataCheck) -> Record | None:
 def same_network(cell: Cell) -> Iterator[Cell]:
     """Yield the cells of other patterns that build and train the same network as ``cell``."""
     if (
-        _with_defaults(cell.attention) != _with_defaults(cell.other_attention[cell.pattern])
-        or BACKBONES.get(cell.backbone).cls.all_layers_use_tested_pattern
+        _with_defaults(cell.config.attention) != _with_defaults(cell.config.other_attention[cell.config.pattern])
+        or BACKBONES.get(cell.config.backbone.name).cls.all_layers_use_tested_pattern
     ):
         return
-    for pattern in TASKS.get(cell.config["task"]["name"]).backbones[cell.backbone]:
-        if pattern is not cell.pattern:
-            attention = _with_defaults(cell.other_attention[pattern])
+    for pattern in TASKS.get(cell.config.task.name).backbones[cell.config.backbone.name]:
+        if pattern is not cell.config.pattern:
+            attention = _with_defaults(cell.config.other_attention[pattern])
             try:
-                twin = Cell.from_config({**cell.config, "pattern": str(pattern), "attention": attention})
+                twin = Cell.from_config({**cell.config.resolved, "pattern": str(pattern), "attention": attention})
             except UnsupportedError:  # other_attention can be registered as unsound in this pattern
                 continue
             yield twin

@@ -14,10 +14,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cab.config.cluster_config import SlurmConfig
 from cab.errors import UserError
 from cab.records.record import Cost, Record, Status, record_path
 from cab.runner.cell import Cell
@@ -41,52 +41,22 @@ trap stay_while_preempted EXIT"""
 """Part of the batch script: Slurm requeues a preempted job only if the job does not end within its grace time."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SlurmOptions:
-    """Options of ``cluster=slurm``; configs/cluster/slurm.yaml documents them."""
-
-    partition: str | None = None
-    time: int = 1440
-    gpus: int = 1
-    processes: int | None = None
-    cpus: int = 8
-    memory: float = 64
-    constraint: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    max_concurrent_jobs: int = 256
-    max_requeues: int = 20
-    wait: bool = True
-    setup: list[str] = field(default_factory=list)
-    extra: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name, smallest in (("time", 1), ("cpus", 1), ("max_concurrent_jobs", 1), ("gpus", 0), ("max_requeues", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < smallest:
-                raise UserError(f"cluster.{name} must be an integer of at least {smallest}, got {value!r}")
-        if self.processes is not None and (not isinstance(self.processes, int) or self.processes < 1):
-            raise UserError(f"cluster.processes must be a positive integer or null, got {self.processes!r}")
-        if not isinstance(self.memory, (int, float)) or self.memory <= 0:
-            raise UserError(f"cluster.memory must be more than 0 GB, got {self.memory!r}")
-
-    def for_submitit(self) -> dict[str, Any]:
-        """Return the parameters of a submitit executor."""
-        processes = self.processes or max(1, self.gpus)
-        named = {"partition": self.partition, "constraint": self.constraint, "account": self.account, "qos": self.qos}
-        return {
-            "name": "cab",
-            "timeout_min": self.time,
-            "nodes": 1,
-            "tasks_per_node": processes,
-            "cpus_per_task": self.cpus,
-            "mem_gb": self.memory,
-            **({"gpus_per_node": self.gpus} if self.gpus else {}),
-            **{f"slurm_{name}": value for name, value in named.items() if value is not None},
-            "slurm_array_parallelism": self.max_concurrent_jobs,
-            "slurm_setup": [STAY_WHILE_PREEMPTED, *self.setup],
-            "slurm_additional_parameters": self.extra,
-        }
+def executor_parameters(options: SlurmConfig) -> dict[str, Any]:
+    """Return the parameters of a submitit executor."""
+    named = {name: getattr(options, name) for name in ("partition", "constraint", "account", "qos")}
+    return {
+        "name": "cab",
+        "timeout_min": options.time,
+        "nodes": 1,
+        "tasks_per_node": options.processes or max(1, options.gpus),
+        "cpus_per_task": options.cpus,
+        "mem_gb": options.memory,
+        **({"gpus_per_node": options.gpus} if options.gpus else {}),
+        **{f"slurm_{name}": value for name, value in named.items() if value is not None},
+        "slurm_array_parallelism": options.max_concurrent_jobs,
+        "slurm_setup": [STAY_WHILE_PREEMPTED, *options.setup],
+        "slurm_additional_parameters": options.extra,
+    }
 
 
 class CellJob:
@@ -112,7 +82,7 @@ class CellJob:
         return DelayedSubmission(self, *arguments)
 
 
-def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmOptions) -> None:
+def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> None:
     """Submit every cell that has no record, and wait for the jobs to end if ``options.wait``.
 
     Raises:
@@ -121,7 +91,7 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmOptions) -> 
     cells = list(cells_without_record(jobs, report))
     if not cells:
         return
-    folder = cells[0][0].results_dir.resolve() / "slurm"
+    folder = cells[0][0].config.results_dir.resolve() / "slurm"
     submitted = _submit(cells, options, folder)
     arrays = sorted({number.split("_")[0] for number in submitted})
     log.info("submitted %d cells to Slurm as %s; cab status shows their status", len(cells), ", ".join(arrays))
@@ -137,7 +107,7 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmOptions) -> 
         report.add_recorded(cell, otherwise=why)
 
 
-def _submit(cells: list[tuple[Cell, Job]], options: SlurmOptions, folder: Path) -> list[str]:
+def _submit(cells: list[tuple[Cell, Job]], options: SlurmConfig, folder: Path) -> list[str]:
     """Submit the cells and return the job ids, such as 12_0."""
     try:
         import submitit
@@ -150,7 +120,7 @@ def _submit(cells: list[tuple[Cell, Job]], options: SlurmOptions, folder: Path) 
             slurm_max_num_timeout=options.max_requeues,
             slurm_python=f"{shlex.quote(sys.executable)} -P",  # a tasks.py in the working folder must not replace ours
         )
-        executor.update_parameters(**options.for_submitit())
+        executor.update_parameters(**executor_parameters(options))
         numbers: list[str] = []
         for start in range(0, len(cells), ARRAY):
             configs, commands = zip(
@@ -212,9 +182,9 @@ def _had_no_memory(logs: Path) -> bool:
 
 def _record_out_of_memory(cell: Cell, command: str, job: str) -> None:
     """Write the record of a cell whose process Slurm killed because it ran out of memory."""
-    if record_path(cell.results_dir, cell.hash).exists():
+    if record_path(cell.config.results_dir, cell.hash).exists():
         return
     error = MemoryError(f"Slurm killed job {job} because it ran out of memory; increase cluster.memory")
     about = about_run(cell, command, None)
     record = Record.failed(about, status=Status.OOM, error=error, step=None, cost=Cost(), metrics=cell.task.metrics)
-    record.write(cell.results_dir)
+    record.write(cell.config.results_dir)

@@ -1,4 +1,4 @@
-"""Scoring: the compositional index, and the analyses that the paper makes of results. Never imports torch."""
+"""Scoring: the compositional index and the analyses in the paper that are based on it. Does not import torch."""
 
 from cab.scoring.agreement import rank_agreement
 from cab.scoring.benefit import benefit_of_attention

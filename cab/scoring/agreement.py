@@ -1,4 +1,4 @@
-"""Do two sets of results rank attentions alike: the small runs of a suite, and the published ones?"""
+"""Rank agreement of attentions between two sets of results, such as mini runs and published results."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ COLUMNS = ["pattern", "task", "spearman", "low", "high", "p_value", "shared", "d
 
 
 def rank_agreement(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Spearman's rank correlation of the compositional indices of two sets of results, in each pattern and task.
+    """Return Spearman's rank correlation of the compositional indices of two sets of results, per pattern and task.
 
     Args:
-        one, other: as :func:`cab.scoring.score_table` gives them.
+        one, other: tables returned by :func:`cab.scoring.score_table`.
 
     Returns:
         Columns pattern, task (``all`` for the average), spearman, low and high (95% confidence interval by Fisher's z
-        with the variance of Bonett and Wright 2000, (1 + rho^2 / 2) / (n - 3)), p_value (exact for seven attentions or
-        fewer, else Student's t), shared, disagree (the attention whose ranks differ most, and both ranks among the
-        shared ones), note. ``none`` is left out, as in the other correlations.
+            with the variance of Bonett and Wright 2000, (1 + rho^2 / 2) / (n - 3)), p_value (exact for up to seven
+            attentions, otherwise Student's t), shared, disagree (the attention whose ranks differ most, and both ranks
+            among the shared attentions), note. Attention ``none`` is excluded, as in the other correlations.
     """
     import pandas as pd
 
@@ -43,10 +43,14 @@ def rank_agreement(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 
 
 def agreement(x: pd.Series, y: pd.Series) -> tuple[float, float, float, float, int, str, str]:
-    """Of two numbers of the same attentions, high for good: :data:`COLUMNS` from the third on."""
+    """Return the columns of :data:`COLUMNS` from the third on, for two scores per attention (higher is better)."""
     size = len(x)
     if size < 3 or x.nunique() == 1 or y.nunique() == 1:
-        note = f"too few: {size} shared, a correlation needs 3" if size < 3 else "the attentions do not differ"
+        note = (
+            f"{size} shared attentions, at least 3 required"
+            if size < 3
+            else "undefined: all attentions have the same score"
+        )
         return math.nan, math.nan, math.nan, math.nan, size, "", note
     ranks = x.rank(ascending=False), y.rank(ascending=False)
     rho = float(ranks[0].corr(ranks[1]))
@@ -56,13 +60,13 @@ def agreement(x: pd.Series, y: pd.Series) -> tuple[float, float, float, float, i
         low, high = math.tanh(math.atanh(rho) - reach), math.tanh(math.atanh(rho) + reach)
     apart = (ranks[0] - ranks[1]).abs()
     name = str(apart.idxmax())
-    told = f"{name}: {ranks[0][name]:g} and {ranks[1][name]:g}" if apart.max() else ""
-    note = f"too few to conclude from: {size} shared" if size < ENOUGH else ""
-    return rho, low, high, _p_value(x, y), size, told, note
+    disagree = f"{name}: {ranks[0][name]:g} and {ranks[1][name]:g}" if apart.max() else ""
+    note = f"inconclusive: only {size} shared attentions" if size < ENOUGH else ""
+    return rho, low, high, _p_value(x, y), size, disagree, note
 
 
 def _p_value(x: pd.Series, y: pd.Series) -> float:
-    """Two-sided, of no correlation."""
+    """Return the two-sided p-value of the hypothesis of no correlation."""
     from scipy import stats
 
     if len(x) > 7:

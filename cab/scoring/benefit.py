@@ -1,4 +1,4 @@
-"""What attention is worth: the index with the best efficient attention, with softmax attention, and with none."""
+"""Benefit of attention: the index of the best efficient attention, of softmax attention and without attention."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ COLUMNS = ["pattern", "task", "best", "efficient", "vanilla", "without"]
 
 
 def benefit_of_attention(scores: pd.DataFrame) -> pd.DataFrame:
-    """The benefit of attention in each task (section 4.2, Table 12, Figure 3b).
+    """Return the benefit of attention per task (Section 4.2, Table 12, Figure 3b).
 
     Args:
-        scores: as :func:`cab.scoring.score_table` gives them. Attention ``none`` is the network without attention.
+        scores: table returned by :func:`cab.scoring.score_table`; attention ``none`` is the network without attention.
 
-    Returns:
-        Columns pattern, task, best (name of the best efficient attention), efficient (its index), vanilla (index of
-        softmax attention; of ``eager`` or ``flash`` where ``vanilla`` was not run), without (index with ``none``); NaN
-        where there is no index. The best of many is picked after the fact: it flatters efficient attentions a little.
+    Returns: Columns pattern, task, best (the best efficient attention), efficient (its index), vanilla (index of
+        softmax attention: ``vanilla``, or else ``eager`` or ``flash``), without (index of ``none``); NaN without an
+        index. The best attention is selected after the fact, which biases its index upwards.
     """
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""Do attentions rank alike in two patterns, or in two tasks? (Section 4.2 and appendix I, Figures 3a and 4.)"""
+"""Correlation of attention rankings between patterns and between tasks (Section 4.2, Appendix I, Figures 3a and 4)."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ if TYPE_CHECKING:
 COLUMNS = ["kind", "pattern", "a", "b", "pearson", "shared", "p_value", "low", "high", "note"]
 LRA = "LRA"
 ENOUGH = 5
-"""Attentions below which a correlation is called too few to conclude from: |r| of 0.95 is chance 1 time in 20 at 4."""
+"""Minimum number of attentions for a conclusion; with 4, abs(r) exceeds 0.95 by chance in 1 of 20 cases."""
 
 
 def pattern_correlation(scores: pd.DataFrame) -> pd.DataFrame:
-    """Pearson correlation of the average indices of every two patterns, over the attentions that both have.
+    """Return the Pearson correlation of the average indices of every two patterns, over their shared attentions.
 
     Args:
-        scores: as :func:`cab.scoring.score_table` gives them.
+        scores: table returned by :func:`cab.scoring.score_table`.
 
-    Returns:
-        Columns kind (``pattern``), pattern (empty), a, b, pearson, shared (how many attentions), p_value (two-sided,
-        of no correlation), low and high (95% confidence interval by Fisher's z, which needs four attentions), note.
-        ``none`` is left out, and of ``vanilla``, ``eager`` and ``flash`` only the first that has any index counts, as
-        in the paper. No number for fewer than three shared
-        attentions; ``note`` says ``too few`` for fewer than five.
+    Returns: Columns kind (``pattern``), pattern (empty), a, b, pearson, shared (number of attentions), p_value
+        (two-sided, of no correlation), low and high (95% confidence interval by Fisher's z, which requires four
+        attentions), note. Attention ``none`` is excluded, and only the first of ``vanilla``, ``eager`` and ``flash``
+        with an index is included, as in the paper. The correlation is NaN for fewer than three shared attentions, and
+        the note says that it is inconclusive for fewer than five.
     """
     averages = scores[scores["task"] == AVERAGE]
     return _correlations(averages, "pattern", pattern="")
 
 
 def benchmark_correlation(scores: pd.DataFrame) -> pd.DataFrame:
-    """The same for every pattern and Long Range Arena, the fifth column of Figure 3a: kind ``benchmark``, ``b`` LRA.
+    """Return the correlation of every pattern with Long Range Arena (Figure 3a, fifth column).
 
-    Its scores are published accuracies, means of five tasks (results/paper/lra.csv): of few attentions, and of other
-    training than these; CAB does not print which it took.
+    Columns are those of :func:`pattern_correlation`, with kind ``benchmark`` and ``b`` LRA. The LRA scores are
+    published accuracies averaged over five tasks (results/paper/lra.csv). They cover few attentions and a different
+    training setup; the paper does not specify which LRA scores it used.
     """
     import pandas as pd
 
@@ -55,7 +55,7 @@ def benchmark_correlation(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def task_correlation(scores: pd.DataFrame) -> pd.DataFrame:
-    """The same for every two tasks of each pattern: kind ``task``, ``pattern`` where, ``a`` and ``b`` the tasks."""
+    """Return the correlation of every two tasks ``a`` and ``b`` of each pattern, with kind ``task``."""
     import pandas as pd
 
     tasks = scores[scores["task"] != AVERAGE]
@@ -80,19 +80,19 @@ def _correlations(scores: pd.DataFrame, kind: str, *, pattern: Hashable) -> pd.D
 
 
 def _pearson(x: list[float], y: list[float]) -> tuple[float, int, float, float, float, str]:
-    """Correlation, size, p-value, bounds of its confidence interval, note."""
+    """Return correlation, size, p-value, bounds of the confidence interval, and note."""
     from scipy import special
 
     size = len(x)
     if size < 3:
-        return math.nan, size, math.nan, math.nan, math.nan, f"too few: {size} shared, a correlation needs 3"
+        return math.nan, size, math.nan, math.nan, math.nan, f"{size} shared attentions, at least 3 required"
     if np.ptp(x) == 0 or np.ptp(y) == 0:
-        return math.nan, size, math.nan, math.nan, math.nan, "not defined: the attentions do not differ"
+        return math.nan, size, math.nan, math.nan, math.nan, "undefined: all attentions have the same score"
     r = float(np.clip(np.corrcoef(x, y)[0, 1], -1, 1))
     p_value = float(special.betainc(size / 2 - 1, 0.5, 1 - r * r))
     low = high = math.nan
     if size > 3 and abs(r) < 1:
         reach = float(special.ndtri(0.975)) / math.sqrt(size - 3)
         low, high = math.tanh(math.atanh(r) - reach), math.tanh(math.atanh(r) + reach)
-    note = f"too few to conclude from: {size} shared" if size < ENOUGH else ""
+    note = f"inconclusive: only {size} shared attentions" if size < ENOUGH else ""
     return r, size, p_value, low, high, note

@@ -1,4 +1,4 @@
-"""Time and memory against length: the raw numbers that efficiency lengths are made of."""
+"""Loading of time and memory costs by length, from which efficiency lengths are computed."""
 
 from __future__ import annotations
 
@@ -17,16 +17,14 @@ _PUBLISHED = {"attention", "length", "time_ms", "memory_mib"}
 
 
 def load_costs(path: str | Path) -> pd.DataFrame:
-    """Costs against length, with the columns attention, pattern, phase, length, seconds, bytes, complexity.
+    """Load costs with the columns attention, pattern, phase, length, seconds, bytes, complexity.
 
-    Reads what ``cab efficiency`` writes, and the published form ``attention,length,time_ms,memory_mib``, which was
-    measured in pattern NS, forward. ``complexity`` is how the method's cost grows (``n``, ``n log n``, ``n^2``, ...),
-    ``n`` where the file does not say. An empty time or memory (out of memory) is NaN. Where a column ``kind`` says so,
-    what is not an attention of this benchmark is left out.
+    Reads the output of ``cab efficiency`` and the published format ``attention,length,time_ms,memory_mib`` (pattern NS,
+    forward). Column ``complexity`` (``n``, ``n log n``, ``n^2``, ...) defaults to ``n``. An empty time or memory (out
+    of memory) becomes NaN. Rows whose ``kind`` is not ``attention`` are skipped.
 
     Raises:
-        ValueError: a file that is not there, lacks columns, holds something else than positive numbers, or holds costs
-            that were measured in different ways.
+        ValueError: the file is missing, lacks columns, contains invalid numbers, or mixes measurement settings.
     """
     import pandas as pd
 
@@ -34,9 +32,9 @@ def load_costs(path: str | Path) -> pd.DataFrame:
     try:
         table = pd.read_csv(path, skipinitialspace=True)
     except FileNotFoundError:
-        raise UserError(f"no costs at {path}: make them with `cab efficiency`") from None
+        raise UserError(f"no cost file at {path}; create it with `cab efficiency --out {path}`") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} is not a table of costs: {error}") from None
+        raise UserError(f"{path} is not a CSV file of costs: {error}") from None
     table.columns = [str(name).strip() for name in table.columns]
     if set(table.columns) >= _PUBLISHED:
         milliseconds, mebibytes = (_numbers(table[name], path) for name in ("time_ms", "memory_mib"))
@@ -44,18 +42,18 @@ def load_costs(path: str | Path) -> pd.DataFrame:
     lacking = sorted(_OURS - set(table.columns))
     if lacking:
         raise UserError(
-            f"{path} lacks the columns {', '.join(lacking)}; costs have {','.join(COLUMNS[:6])}, "
+            f"{path} lacks the columns {', '.join(lacking)}; required: {','.join(COLUMNS[:6])}, "
             f"or {','.join(sorted(_PUBLISHED))}"
         )
     if "kind" in table:
         table = table[table["kind"] == "attention"]
     _refuse_mixtures(table, path)
     if table.empty:
-        raise UserError(f"{path} holds no costs")
+        raise UserError(f"{path} contains no costs")
     for name in ("length", "seconds", "bytes"):
         table[name] = _numbers(table[name], path)
     if table["length"].isna().any():
-        raise UserError(f"{path}: a length is missing")
+        raise UserError(f"{path}: column 'length' has an empty value")
     if "complexity" not in table:
         table["complexity"] = "n"
     return table[COLUMNS].fillna({"complexity": "n"})
@@ -65,7 +63,7 @@ def _refuse_mixtures(table: pd.DataFrame, path: Path) -> None:
     for name in table.columns.intersection(_SETTING):
         found = sorted(map(str, table[name].dropna().unique()))
         if len(found) > 1:
-            raise UserError(f"{path} holds costs of {name} {', '.join(found)}, which do not compare: keep one of them")
+            raise UserError(f"{path} mixes costs with different {name} ({', '.join(found)}); keep rows with one {name}")
 
 
 def _numbers(column: pd.Series, path: Path) -> pd.Series:
@@ -76,5 +74,6 @@ def _numbers(column: pd.Series, path: Path) -> pd.Series:
     if column.name == "length":
         wrong |= values == 0
     if wrong.any():
-        raise UserError(f"{path}: {column.name} '{column[wrong].iloc[0]}' is not a positive number")
+        kind = "positive" if column.name == "length" else "non-negative"
+        raise UserError(f"{path}: {column.name} '{column[wrong].iloc[0]}' is not a finite {kind} number")
     return values

@@ -1,4 +1,4 @@
-"""Efficiency length: from which sequence length on an attention is cheaper than softmax attention (appendices G, N)."""
+"""Efficiency length: the sequence length above which an attention is cheaper than softmax attention (Appendix G, N)."""
 
 from __future__ import annotations
 
@@ -32,37 +32,37 @@ _GROWTHS: dict[str, list[Growth]] = {
     "n sqrt n": [np.ones_like, lambda n: n, lambda n: n * np.sqrt(n)],
     "n^2": [np.ones_like, lambda n: n, lambda n: n * n],
 }
-"""What a cost that grows in this way is a sum of."""
+"""Terms of the cost model for each complexity."""
 
 
 def efficiency_length(costs: pd.DataFrame, *, protocol: str = "default", baseline: str = "vanilla") -> pd.DataFrame:
-    """Efficiency lengths of every attention, pattern and phase, for time and memory, against ``baseline``.
+    """Return the efficiency length of every attention, pattern, phase and resource relative to ``baseline``.
 
-    ``paper``: appendix N as it was computed. A parabola through the baseline, a straight line through the other
-    attention whatever its complexity, by least squares; time without the shortest length, for the other attention
-    only; the larger of the intersections, rounded; R2 of the line, cut after three digits. No interval.
+    Protocol ``paper`` is that of Appendix N. It fits a parabola to the baseline and a straight line to the other
+    attention by least squares, whatever its complexity. For time, the line omits the shortest length. The result is the
+    larger intersection, rounded, and the line's R2, truncated to three digits; there is no confidence interval.
 
-    ``default``: costs are sums of a fixed part and parts that grow, none of them negative: 1, n, n^2 for the baseline;
-    for another attention 1, n, and the term of its complexity. Least squares of relative errors, so that short lengths
-    count as much as long ones. The length is where the difference changes sign for the last time. ``low`` and ``high``
-    bound a 95% confidence interval by bootstrap of the relative residuals of each curve, widened for their small
-    number; NaN where a curve has no point to spare. It covers the scatter of the measurements about the models, not
-    whether the models hold beyond the measured lengths.
+    Protocol ``default`` fits sums with non-negative coefficients, of 1, n and n^2 for the baseline, and of 1, n and the
+    term of its complexity for another attention. It minimizes squared relative errors, so that short lengths count as
+    much as long ones. The result is the last length at which the difference changes sign. ``low`` and ``high`` bound a
+    95% confidence interval by bootstrap of the relative residuals of each curve, expanded for their small number; NaN
+    if a curve has no residual degrees of freedom. The interval accounts for measurement noise, but not for the validity
+    of the models beyond the measured lengths.
 
     Args:
-        costs: as :func:`cab.scoring.load_costs` gives them; rows that have no number (out of memory) are not used.
+        costs: table returned by :func:`cab.scoring.load_costs`; rows without a value (out of memory) are ignored.
         protocol: ``default`` or ``paper``.
-        baseline: the attention that is compared with: ``vanilla`` (fused), or ``eager``, which writes the map of
-            weights out as the paper's did.
+        baseline: the attention to compare with: ``vanilla`` (fused), or ``eager``, which materializes the attention
+            weights, as in the paper.
 
     Returns:
-        Columns attention, pattern, phase, resource (``time``, ``memory``), length, r2, low, high, note. A length of
-        infinity means never, 0 always: at every length. NaN, with the reason in ``note``, where there is too little
-        to tell. ``note`` also says where the length is outside the measured ones, where the fitted curves cross twice,
-        and where the measurements themselves say something else than the length.
+        Columns attention, pattern, phase, resource (``time``, ``memory``), length, r2, low, high, note. Length infinity
+            means never cheaper and 0 always cheaper; NaN means that the data are insufficient, with the reason in
+            ``note``. The note also reports a length outside the measured range, a second intersection of the fitted
+            curves, and measurements that contradict the length.
 
     Raises:
-        ValueError: an unknown protocol, baseline or complexity.
+        ValueError: for an unknown protocol, baseline or complexity.
     """
     import pandas as pd
 
@@ -80,7 +80,7 @@ def efficiency_length(costs: pd.DataFrame, *, protocol: str = "default", baselin
                     continue
                 key = (str(attention), str(pattern), str(phase), resource)
                 if lacking := [name for name in (baseline, attention) if name not in curves]:
-                    rows.append((*key, *_unknown(f"{lacking[0]} has no {resource} here")))
+                    rows.append((*key, *_unknown(f"no {resource} measured for {lacking[0]}")))
                     continue
                 ours, theirs = (_points(curves[name], column) for name in (attention, baseline))
                 *answer, note = compare(ours, theirs, str(curves[attention]["complexity"].iloc[0]), key)
@@ -96,6 +96,7 @@ Answer = tuple[float, float, float, float, str]
 
 
 def _points(curve: pd.DataFrame, column: str) -> Points:
+    """Return lengths and costs, sorted by length."""
     curve = curve.sort_values("length")
     return curve["length"].to_numpy(float), curve[column].to_numpy(float)
 
@@ -110,34 +111,36 @@ def _as_published(ours: Points, theirs: Points, complexity: str, key: tuple[str,
 
 
 def published_length(ours: Points, theirs: Points, *, resource: str) -> Answer:
-    """Efficiency length of one method by protocol ``paper``; ``theirs`` is the baseline's curve."""
+    """Return the efficiency length of one method by protocol ``paper``; ``theirs`` is the curve of the baseline."""
     lengths, costs = ours
     if resource == "time":
         longer = lengths > lengths.min()
         lengths, costs = lengths[longer], costs[longer]
     if len(set(lengths)) < 2 or len(set(theirs[0])) < 3:
-        return _unknown("too few lengths: a line needs 2 (3 for time) and the baseline's parabola 3")
+        return _unknown("insufficient lengths: the line requires 2 (3 for time), the parabola 3")
     slope, offset = _least_squares(lengths, costs, degree=1)
     a, b, c = _least_squares(*theirs, degree=2)
-    r2 = math.floor(_r2(costs, slope * lengths + offset) * 1000 + 1e-9) / 1000  # cut, but for the last bit
+    r2 = (
+        math.floor(_r2(costs, slope * lengths + offset) * 1000 + 1e-9) / 1000
+    )  # truncated, with tolerance for rounding errors
     if a <= 0:
-        return math.nan, r2, math.nan, math.nan, "no answer: the baseline's fitted parabola opens downwards"
+        return math.nan, r2, math.nan, math.nan, "undefined: the fitted parabola of the baseline is concave"
     discriminant = (b - slope) ** 2 - 4 * a * (c - offset)
     if discriminant < 0:
-        return ALWAYS, r2, math.nan, math.nan, "the fitted curves do not meet"
+        return ALWAYS, r2, math.nan, math.nan, "the fitted curves do not intersect"
     crossing = (slope - b + math.sqrt(discriminant)) / (2 * a)
     return max(round(crossing), ALWAYS), r2, math.nan, math.nan, _outside(crossing, lengths)
 
 
 def _least_squares(lengths: np.ndarray, costs: np.ndarray, *, degree: int) -> np.ndarray:
-    """Coefficients, highest power first."""
+    """Return the coefficients of a polynomial, highest power first."""
     from scipy import linalg
 
     return linalg.lstsq(np.vander(lengths, degree + 1), costs)[0]
 
 
 def _r2(values: np.ndarray, fitted: np.ndarray) -> float:
-    """1 - residual / total sum of squares; 1 for a constant that is met."""
+    """Return 1 - residual / total sum of squares, or 1 for a constant that is fitted exactly."""
     total = float(((values - values.mean()) ** 2).sum())
     residual = float(((values - fitted) ** 2).sum())
     return 1 - residual / total if total > 0 else float(residual <= 1e-12 * float((values**2).sum()))
@@ -149,7 +152,7 @@ def _compare(ours: Points, theirs: Points, complexity: str, key: tuple[str, ...]
     models = (_GROWTHS[complexity], _GROWTHS["n^2"])
     for (lengths, _), terms in zip((ours, theirs), models, strict=True):
         if len(set(lengths)) < len(terms):
-            return _unknown(f"too few lengths: {len(set(lengths))} cannot tell {len(terms)} coefficients")
+            return _unknown(f"insufficient lengths: {len(set(lengths))} for {len(terms)} coefficients")
     own, other = (Fit(*points, terms) for points, terms in zip((ours, theirs), models, strict=True))
     length = float(_last_crossing(own, other, own.coefficients, other.coefficients)[0])
     low = high = math.nan
@@ -162,7 +165,7 @@ def _compare(ours: Points, theirs: Points, complexity: str, key: tuple[str, ...]
 
 
 class Fit:
-    """A cost as a sum of non-negative ``terms``, by least squares of relative errors."""
+    """A cost modeled as a non-negative combination of ``terms``, fitted by least squares of relative errors."""
 
     def __init__(self, lengths: np.ndarray, costs: np.ndarray, terms: Sequence[Growth]) -> None:
         self.terms = terms
@@ -176,10 +179,11 @@ class Fit:
         self.r2 = _r2(costs, self._relative * self._scale)
 
     def design(self, lengths: np.ndarray) -> np.ndarray:
+        """Return the values of all terms, [lengths, terms]."""
         return np.stack([term(lengths) for term in self.terms], axis=1)
 
     def redrawn(self, random: np.random.Generator) -> np.ndarray:
-        """Coefficients [terms, DRAWS] of fits to redrawn costs."""
+        """Return coefficients [terms, DRAWS] of fits to bootstrap samples of the costs."""
         size = len(self._residuals)
         wider = math.sqrt(size / self.spare) * t_quantile_ratio(self.spare)
         drawn = self._residuals[random.integers(size, size=(size, DRAWS))]
@@ -187,7 +191,7 @@ class Fit:
 
 
 def _non_negative_least_squares(design: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Coefficients [terms, targets], none negative: the best of the least squares with some of the terms alone."""
+    """Return non-negative coefficients [terms, targets]: the best least-squares fit over all subsets of the terms."""
     from scipy import linalg
 
     size = design.shape[1]
@@ -210,9 +214,9 @@ _GRID = 2.0 ** np.arange(0, 40.125, 0.125)
 
 
 def _last_crossing(ours: Fit, theirs: Fit, own: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """From which length on ``ours`` is below ``theirs``, for each column of coefficients ``own`` and ``other``."""
-    dearer = theirs.design(_GRID) @ other <= ours.design(_GRID) @ own
-    last = len(_GRID) - 1 - dearer[::-1].argmax(axis=0)
+    """Return the length above which ``ours`` is below ``theirs``, per column of coefficients ``own`` and ``other``."""
+    not_cheaper = theirs.design(_GRID) @ other <= ours.design(_GRID) @ own
+    last = len(_GRID) - 1 - not_cheaper[::-1].argmax(axis=0)
     low = np.log2(_GRID[last])
     high = np.minimum(low + 0.125, math.log2(_GRID[-1]))
     for _ in range(40):
@@ -220,35 +224,35 @@ def _last_crossing(ours: Fit, theirs: Fit, own: np.ndarray, other: np.ndarray) -
         cost = [(fit.design(2**middle) * c.T).sum(axis=1) for fit, c in ((ours, own), (theirs, other))]
         below = cost[0] < cost[1]
         low, high = np.where(below, low, middle), np.where(below, middle, high)
-    return np.select([~dearer.any(axis=0), dearer[-1]], [ALWAYS, NEVER], 2**high)
+    return np.select([~not_cheaper.any(axis=0), not_cheaper[-1]], [ALWAYS, NEVER], 2**high)
 
 
 def _shorter(ours: Fit, theirs: Fit) -> str:
-    """Says so where ``ours`` is also below ``theirs`` up to some length, before it is above."""
-    dearer = (theirs.design(_GRID) @ theirs.coefficients <= ours.design(_GRID) @ ours.coefficients)[:, 0]
-    first = int(dearer.argmax())
-    return f"also cheaper up to about {_GRID[first - 1]:,.0f}" if dearer.any() and first else ""
+    """Report a range of short lengths in which ``ours`` is also below ``theirs``."""
+    not_cheaper = (theirs.design(_GRID) @ theirs.coefficients <= ours.design(_GRID) @ ours.coefficients)[:, 0]
+    first = int(not_cheaper.argmax())
+    return f"also cheaper up to about {_GRID[first - 1]:,.0f}" if not_cheaper.any() and first else ""
 
 
 def _measured(length: float, ours: Points, theirs: Points) -> str:
-    """Says so where the costs at the lengths that both were measured at contradict the length."""
+    """Report measurements at shared lengths that contradict the length."""
     shared = np.intersect1d(ours[0], theirs[0])
     cost, baseline = ([np.median(costs[lengths == n]) for n in shared] for lengths, costs in (ours, theirs))
     cheaper = np.array(cost) < np.array(baseline)
     if math.isnan(length) or not len(shared) or np.array_equal(cheaper, shared >= length):
         return ""
-    dearer = shared[~cheaper]
-    if not len(dearer):
+    not_cheaper = shared[~cheaper]
+    if not len(not_cheaper):
         return "measured cheaper at every length"
-    longer = shared[shared > dearer.max()]
-    return f"measured cheaper from {longer[0]:,.0f} on" if len(longer) else f"measured dearer at {shared[-1]:,.0f}"
+    longer = shared[shared > not_cheaper.max()]
+    return f"measured cheaper from {longer[0]:,.0f}" if len(longer) else f"measured more expensive at {shared[-1]:,.0f}"
 
 
 def _outside(length: float, measured: np.ndarray) -> str:
-    """Says so where a length was not reached by the measurements."""
+    """Report a length outside the measured range."""
     inside = measured.min() <= length <= measured.max()
     return (
         ""
         if inside or length in (ALWAYS, NEVER)
-        else f"outside the measured {measured.min():,.0f} to {measured.max():,.0f}"
+        else f"extrapolated beyond the measured {measured.min():,.0f} to {measured.max():,.0f}"
     )

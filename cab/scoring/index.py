@@ -1,8 +1,8 @@
-"""The compositional index (section 3.2, appendix C): one number an attention and task, and their average.
+"""The compositional index (Section 3.2, Appendix C): one score per attention and task, and the average over tasks.
 
-Each metric is turned so that higher is better and normalised; the index of a task is the flat mean of its metrics over
-all backbones and data sets, the index of a pattern the mean over its tasks. There is never a mean over missing numbers:
-an attention that lacks a number has no index in that task, and none for the pattern.
+Each metric is normalized, with the sign changed if lower is better. The index of a task is the mean of its metrics over
+all backbones and data sets; the index of a pattern is the mean over its tasks. Missing values are never averaged over:
+an attention without a value for any metric has no index for the task and none for the pattern.
 """
 
 from __future__ import annotations
@@ -28,36 +28,37 @@ AVERAGE = "all"
 
 
 def score_table(results: pd.DataFrame, *, normalization: str = "results") -> pd.DataFrame:
-    """Compositional index of every pattern, task and attention; ``task="all"`` is the average over tasks.
+    """Return the compositional index of every pattern, task and attention; ``task="all"`` is the average over tasks.
 
     Args:
-        results: as :func:`cab.load_results` gives them, of one preset.
-        normalization: what a metric is measured against. ``results``: mean and sample deviation over the given results
-            (see :func:`cab.scoring.normalization.population`); ``paper``: Tables 7-10 as printed; ``official``: the
-            same with the digits of the official script. Under the last two the tasks of a pattern, and the metrics of
-            a task, are the paper's.
+        results: table returned by :func:`cab.load_results`, of a single preset.
+        normalization: source of mean and standard deviation. ``results``: mean and sample standard deviation over the
+            given results (see :func:`cab.scoring.normalization.population`). ``paper``: Tables 7-10 as printed.
+            ``official``: the constants of the official script. The last two require the paper's tasks and metrics.
 
-    Returns:
-        Columns pattern, task, attention, ci, low, high, seeds, best first in each pattern and task. ``index`` is NaN
-        where a number is missing, or where the given attentions do not differ. ``low`` and ``high`` bound the 95%
-        confidence interval over seeds (see :class:`cab.scoring.intervals.Spread`), NaN with one seed. ``seeds`` is the
-        smallest number of seeds behind a number of the row, 0 where one is missing.
+    Returns: Columns pattern, task, attention, index, low, high, seeds, sorted by index within each pattern and task.
+        ``index`` is NaN if a value is missing or all attentions have the same value. ``low`` and ``high`` bound the 95%
+        confidence interval over seeds (see :class:`cab.scoring.intervals.SeedVariance`), NaN for a single seed.
+        ``seeds`` is the smallest number of seeds of any value in the row, 0 if one is missing.
 
     Raises:
-        ValueError: results that are not to be scored together (see :func:`cab.scoring.selection.comparable`), or an
-            unknown normalisation.
+        ValueError: the results cannot be scored together (see :func:`cab.scoring.selection.comparable`), or the
+            normalization is unknown.
     """
     return score(results, normalization=normalization).table[COLUMNS]
 
 
 @dataclass(frozen=True)
 class Scores:
-    """``table``: the columns of :func:`score_table`, and ``standard_error`` of ``index``.
+    """Compositional indices with everything they are derived from.
 
-    ``results`` are what was scored and what was measured beside (see :func:`cab.scoring.selection.comparable`);
-    ``members`` says what each task averages, ``{(pattern, task): {"informer etth1 M": ["mse", "mae"], ...}}``;
-    ``notes`` say in sentences what is missing and what was left out; ``gaps`` and ``errors`` have the reason for no
-    index, and the error, of each ``(pattern, task, attention)`` with one.
+    Attributes:
+        table: the columns of :func:`score_table`, and ``standard_error`` of ``index``.
+        results: the scored results with their non-primary metrics (see :func:`cab.scoring.selection.comparable`).
+        members: the metrics that each task averages, ``{(pattern, task): {"informer etth1 M": ["mse", "mae"], ...}}``.
+        notes: sentences about missing and excluded values.
+        gaps: reason for each missing index, by (pattern, task, attention).
+        errors: standard error of each index with several seeds, by (pattern, task, attention).
     """
 
     table: pd.DataFrame
@@ -69,7 +70,7 @@ class Scores:
 
 
 def score(results: pd.DataFrame, *, normalization: str = "results") -> Scores:
-    """All that :func:`score_table` is made of."""
+    """Compute the compositional indices with everything they are derived from."""
     everything = comparable(results)
     results = everything[everything["primary"].astype(bool)]
     needed = terms(results, normalization)
@@ -86,9 +87,9 @@ def score(results: pd.DataFrame, *, normalization: str = "results") -> Scores:
 
 
 def _shares(results: pd.DataFrame, needed: pd.DataFrame) -> pd.DataFrame:
-    """A row a run with ``place``, where it was measured as text, and ``share``: what it adds to the index of its task.
+    """Return one row per run with ``place`` (backbone and data set) and ``share`` (contribution to the task's index).
 
-    The share is NaN where the run lacks one of the metrics there or its normalisation.
+    The share is NaN if the run lacks one of the place's metrics or its normalization.
     """
     table = results.merge(needed, on=TERM)
     sign = np.where(table["higher_is_better"].astype(bool), 1.0, -1.0)
@@ -105,7 +106,7 @@ def _shares(results: pd.DataFrame, needed: pd.DataFrame) -> pd.DataFrame:
 def _rows(
     results: pd.DataFrame, needed: pd.DataFrame, runs: pd.DataFrame
 ) -> tuple[list[dict[str, Any]], dict[Key, StandardError]]:
-    """The rows of the table, and the errors of those that have several seeds."""
+    """Return the rows of the table, and the standard errors of those with several seeds."""
     means = runs.groupby(["pattern", "task", "attention", "place"], sort=False)["share"].agg(["mean", "count", "size"])
     means.loc[means["count"] < means["size"], "mean"] = math.nan
     tasks = means.groupby(level=["pattern", "task", "attention"], sort=False).agg(
@@ -143,7 +144,7 @@ def _row(pattern: str, task: str, attention: str, ci: float, error: StandardErro
 def _average(
     tasks: list[dict[str, Any]], errors: dict[Key, StandardError], pattern: str, attention: str
 ) -> tuple[dict[str, Any], StandardError | None]:
-    """The mean over all tasks of the pattern; NaN as soon as one is NaN."""
+    """Return the mean over all tasks of the pattern; NaN if one is NaN."""
     known = [errors.get((pattern, row["task"], attention)) for row in tasks]
     error = StandardError.mean(known) if tasks and all(known) else None  # type: ignore[arg-type]
     ci = sum(row["index"] for row in tasks) / len(tasks) if tasks else math.nan
@@ -152,7 +153,7 @@ def _average(
 
 
 def _table(rows: list[dict[str, Any]], tasks: list[str]) -> pd.DataFrame:
-    """The rows in order: patterns as in the paper, the average before the tasks, the best attention first."""
+    """Return the rows sorted by pattern, average before tasks, and index."""
     import pandas as pd
 
     order = {task: place for place, task in enumerate([AVERAGE, *tasks])}

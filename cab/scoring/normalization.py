@@ -1,4 +1,4 @@
-"""What a metric is measured against: mean and deviation, from the paper or from the given results (appendices C, E)."""
+"""Normalization of metrics: mean and standard deviation from the paper or the given results (Appendices C and E)."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NORMALIZATIONS = {
-    "results": "mean and sample deviation over the given results",
+    "results": "mean and sample standard deviation over the given results",
     "paper": "the constants printed in the paper",
     "official": "the constants of the official scoring script",
 }
-"""What a metric can be measured against."""
+"""Sources of the mean and standard deviation of a metric."""
 SOFTMAX_VARIANTS = ("vanilla", "eager", "flash")
-"""One function, softmax attention, computed in three ways."""
+"""Three implementations of softmax attention."""
 
 NO_ATTENTION = "none"
-"""No attention at all: scored like the others, but not part of what they are measured against."""
+"""The network without attention: scored, but excluded from mean and standard deviation."""
 
 TERM = ["pattern", *COMPARISON_KEY, "metric"]
-"""What has a mean and a deviation; ``config_variant`` is no column of the published tables."""
+"""Key of a mean and standard deviation; the published tables have no ``config_variant``."""
 PUBLISHED_TERM = [name for name in TERM if name != "config_variant"]
 
 
 def population(attentions: Iterable[str]) -> list[str]:
-    """The attentions whose mean and deviation are the scale, as in appendix E.
+    """Return the attentions over which mean and standard deviation are computed, as in Appendix E.
 
-    ``none`` is an ablation and stays out; of ``vanilla``, ``eager`` and ``flash`` the first one that is there counts,
-    since softmax attention would else be counted several times (the paper leaves FlashAttention out).
+    ``none`` is an ablation and excluded. Of ``vanilla``, ``eager`` and ``flash``, only the first one present is
+    included, because they compute the same function (the paper excludes FlashAttention).
     """
     names = sorted(set(attentions) - {NO_ATTENTION})
     exact = next((name for name in SOFTMAX_VARIANTS if name in names), None)
@@ -43,13 +43,13 @@ def population(attentions: Iterable[str]) -> list[str]:
 
 
 def terms(results: pd.DataFrame, normalization: str) -> pd.DataFrame:
-    """The numbers that an index is made of, one row each: columns :data:`TERM`, mean, std, weight.
+    """Return the terms of every index, one row each, with columns :data:`TERM`, mean, std, weight.
 
-    The index of an attention in a task is the sum of weight * (value - mean) / std, the sign turned where lower is
-    better. ``pattern`` and ``task`` hold every term that the index needs, whether or not the results have it.
+    The index of an attention in a task is the sum of weight * (value - mean) / std, with the sign changed if lower is
+    better. The rows include terms that the results lack.
 
     Args:
-        results: checked results of primary metrics, one preset.
+        results: validated results of primary metrics, of a single preset.
         normalization: ``results``, ``paper`` (Tables 7-10 as printed) or ``official`` (see :func:`constants`).
     """
     if normalization not in NORMALIZATIONS:
@@ -58,14 +58,16 @@ def terms(results: pd.DataFrame, normalization: str) -> pd.DataFrame:
 
 
 def own_terms(results: pd.DataFrame) -> pd.DataFrame:
-    """Mean and sample deviation over the :func:`population` of each pattern, over the means of its seeds.
+    """Return mean and sample standard deviation over the :func:`population` of each pattern, from means over seeds.
 
-    A pattern and task needs every (data set, variant, backbone, metric) that any attention but ``none`` has there.
-    The deviation is NaN where fewer than two attentions have a number, or all have the same.
+    A pattern and task requires every (data set, variant, backbone, metric) that any attention except ``none`` has
+    there. The standard deviation is NaN if fewer than two attentions have a value or all values are equal.
     """
     wanted = results[results["attention"] != NO_ATTENTION]
     if wanted.empty:
-        raise UserError(f"only '{NO_ATTENTION}' has results, which is no attention to measure against: run another one")
+        raise UserError(
+            f"only '{NO_ATTENTION}' has results, which does not count for the normalization; run another attention"
+        )
     table = wanted[TERM].drop_duplicates().reset_index(drop=True)
     table["weight"] = 1 / table.groupby(["pattern", "task"])["metric"].transform("size")
     members = wanted.groupby("pattern")["attention"].unique().map(population)
@@ -79,10 +81,10 @@ def own_terms(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def constants(normalization: str) -> pd.DataFrame:
-    """The paper's constants, a row a metric: pattern, task, backbone, dataset, metric, mean, std (names as published).
+    """Return the paper's constants, one row per metric: pattern, task, backbone, dataset, metric, mean, std.
 
-    ``paper``: the digits of Tables 7-10. ``official``: those of the official scoring script, which has more digits;
-    where its own data contradict it (the mean of NS ROUGE-L), the corrected value of ``corrections.csv``.
+    ``paper``: the digits of Tables 7-10. ``official``: the constants of the official scoring script, which have more
+    digits; the mean of NS ROUGE-L, which contradicts the script's own data, is corrected (``corrections.csv``).
     """
     import pandas as pd
 
@@ -97,7 +99,7 @@ def constants(normalization: str) -> pd.DataFrame:
 
 
 def corrections() -> pd.DataFrame:
-    """Constants of the official script that its own data contradict, with the right ones, and why."""
+    """Return the constants of the official script that contradict its data, with corrected values and reasons."""
     import pandas as pd
 
     table = pd.read_csv(PAPER_DIR / "corrections.csv")
@@ -105,13 +107,13 @@ def corrections() -> pd.DataFrame:
 
 
 def _fixed_terms(results: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """The constants as terms; where the results hold the parts that a number averages (``parts.csv``), a row a part."""
+    """Return the constants as terms, one row per part where the results contain parts of an average."""
     import pandas as pd
 
     if is_synthetic(results).any():
         raise UserError(
-            "results on synthetic data cannot be scored with the paper's constants, which were measured on real data: "
-            "use --normalization results, or --dataset to leave them out"
+            "results on synthetic data cannot be normalized with the paper's constants, which are for real data; "
+            "use --normalization results, or exclude them with --dataset"
         )
     parts = pd.read_csv(PAPER_DIR / "parts.csv")
     table = table.assign(weight=1 / table.groupby(["pattern", "task"])["metric"].transform("size"))
@@ -132,8 +134,8 @@ def _fixed_terms(results: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
         known = "; ".join(f"{pattern}: {' '.join(own.unique())}" for pattern, own in table.groupby("pattern")["task"])
         example = "/".join(filter(None, min(seen.values())))
         raise UserError(
-            f"the paper has no constants for any of these results, as {example}. It has some for {known} "
-            "(names and data sets as in results/paper/normalization.csv); use --normalization results"
+            f"the paper has no constants for these results (for example {example}). It has constants for {known} "
+            "(names as in results/paper/normalization.csv); use --normalization results"
         )
     return found[found["pattern"].isin(results["pattern"])].reset_index(drop=True)
 

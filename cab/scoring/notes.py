@@ -1,4 +1,4 @@
-"""What a person must know beside a table of indices: what is missing, what was left out, and why."""
+"""Notes for a table of indices: missing values, excluded values, and the reasons."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ Number = tuple[str, ...]
 
 
 def not_scored(results: pd.DataFrame, needed: pd.DataFrame, normalization: str) -> list[str]:
-    """Metrics of the results that no index is made of."""
+    """Report metrics of the results that no index includes."""
     wanted = set(needed[TERM].itertuples(index=False, name=None))
     left: dict[str, list[str]] = {}
     for term in results[TERM].drop_duplicates().itertuples(index=False, name=None):
         if term not in wanted:
             pattern, task, *number = term
             left.setdefault(f"{pattern} {task}", []).append(_named(tuple(number)))
-    reason = f"only '{NO_ATTENTION}' has" if normalization == "results" else "the paper has no constants for"
-    notes = [f"{where}: not scored, {reason} {listed(names)}" for where, names in left.items()]
+    reason = f"measured only for '{NO_ATTENTION}':" if normalization == "results" else "no constants in the paper for"
+    notes = [f"{where}: not scored ({reason} {listed(names)})" for where, names in left.items()]
     if normalization != "results" and not {"paper", PUBLISHED} & set(results["preset"]):
         notes.append(
-            f"the paper's constants are those of its full training; results of preset {results['preset'].iloc[0]} "
+            f"the paper's constants are for its full training; results of preset {results['preset'].iloc[0]} "
             "are not comparable with them"
         )
     return notes
 
 
 def without_deviation(results: pd.DataFrame, needed: pd.DataFrame) -> list[str]:
-    """Metrics of the results that cannot be normalised, for lack of attentions or of any difference between them."""
+    """Report metrics that cannot be normalized because fewer than two attentions have them or all values are equal."""
     known: dict[tuple[str, ...], set[str]] = {}
     columns = results.loc[results["value"].notna(), ["pattern", "task", *_NUMBER, "attention"]]
     for *number, name in columns.itertuples(index=False, name=None):
@@ -48,18 +48,16 @@ def without_deviation(results: pd.DataFrame, needed: pd.DataFrame) -> list[str]:
         for names, numbers in _by_population(wanted, known, pattern, task).items():
             if len(names) < 2:
                 only = f"only one attention ({names[0]})" if names else "no attention"
-                notes.append(
-                    f"{pattern} {task}: no index; {only} has {numbers}, and a deviation needs two: run another"
-                )
+                notes.append(f"{pattern} {task}: no index; {only} has {numbers}, and two are required; run another")
             else:
-                notes.append(f"{pattern} {task}: no index; {listed(names)} have the same {numbers}")
+                notes.append(f"{pattern} {task}: no index; {listed(names)} have equal values of {numbers}")
     return notes
 
 
 def _by_population(
     wanted: Iterable[tuple[str, ...]], known: Mapping[tuple[str, ...], set[str]], pattern: str, task: str
 ) -> dict[tuple[str, ...], str]:
-    """Which of the wanted numbers each set of attentions has."""
+    """Return the wanted metrics of each set of attentions that have them."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for number in wanted:
         names = population(known.get((pattern, task, *number), ()))
@@ -68,10 +66,12 @@ def _by_population(
 
 
 class Gap(NamedTuple):
-    """Why an attention has no index in a task.
+    """Reasons why an attention has no index in a task.
 
-    ``lacking`` numbers have no result, ``broken`` ones have one that is no number (with the file that it is in), and
-    the metrics of ``flat`` ones have no deviation to measure against.
+    Attributes:
+        lacking: metrics without a result.
+        broken: metrics whose value is NaN or inf, with the file of the result.
+        flat: metrics without a standard deviation.
     """
 
     lacking: list[Number]
@@ -80,7 +80,7 @@ class Gap(NamedTuple):
 
 
 def find_gaps(results: pd.DataFrame, needed: pd.DataFrame) -> dict[Key, Gap]:
-    """Every gap of the attentions that have a result in a pattern, in any task that their index needs."""
+    """Return the gaps of all attentions with a result in a pattern, for each task that their index requires."""
     have: dict[Key, set[Number]] = {}
     broken: dict[Key, dict[Number, str]] = {}
     columns = results[["pattern", "task", "attention", "value", "file", *_NUMBER]]
@@ -101,24 +101,24 @@ def find_gaps(results: pd.DataFrame, needed: pd.DataFrame) -> dict[Key, Gap]:
 
 
 def missing_numbers(results: pd.DataFrame, gaps: Mapping[Key, Gap]) -> list[str]:
-    """Attentions that have no index in a task, with the numbers that they lack."""
+    """Report attentions without an index in a task, and the metrics that they lack."""
     measured = set(zip(results["pattern"], results["task"], strict=True))
     places = dict(zip(results["file"], results["preset"] == PUBLISHED, strict=True))
     notes = []
     for (pattern, task, name), gap in gaps.items():
         if (pattern, task) not in measured:
-            notes.append(f"{pattern}: no average over tasks, as there is no result for {task}")
+            notes.append(f"{pattern}: no average over tasks, because {task} has no results")
             continue
         if gap.lacking:
-            notes.append(f"{pattern} {task}: no index for {name}, which lacks {listed(map(_named, gap.lacking))}")
+            notes.append(f"{pattern} {task}: no index for {name}(missing: {listed(map(_named, gap.lacking))})")
         if gap.broken:
             texts = [_named(number) + ("" if places[file] else f" in {file}") for number, file in gap.broken.items()]
-            notes.append(f"{pattern} {task}: no index for {name}, which has no number for {listed(texts)}")
+            notes.append(f"{pattern} {task}: no index for {name}(NaN or inf: {listed(texts)})")
     return list(dict.fromkeys(notes))
 
 
 def corrected_constants(needed: pd.DataFrame) -> list[str]:
-    """Where normalisation ``official`` does not use the number of the official script."""
+    """Report constants of the official script that ``official`` corrects."""
     used = {" ".join(term).lower() for term in needed[PUBLISHED_TERM].itertuples(index=False, name=None)}
     return [
         f"official: {row['column']} of {row['pattern']} {row['task']} {row['metric']} is {row['corrected']}, not "
@@ -129,7 +129,7 @@ def corrected_constants(needed: pd.DataFrame) -> list[str]:
 
 
 def _by_task(needed: pd.DataFrame) -> dict[tuple[str, str], list[tuple[str, ...]]]:
-    """The numbers that each pattern and task needs."""
+    """Return the metrics that each pattern and task requires."""
     found: dict[tuple[str, str], list[tuple[str, ...]]] = {}
     for pattern, task, *number in needed[TERM].itertuples(index=False, name=None):
         found.setdefault((pattern, task), []).append(tuple(number))

@@ -1,4 +1,4 @@
-"""Is one attention better than another, or do the seeds leave it open?"""
+"""Pairwise comparison of attentions: differences of indices and their significance over seeds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ if TYPE_CHECKING:
 
 
 class Comparison(NamedTuple):
-    """How far one index is above another: ``low`` and ``high`` bound its 95% confidence interval over seeds.
+    """The difference of two indices.
 
-    ``resolved``: ``yes`` when the interval leaves out 0, ``no``, or ``unknown`` where either has one seed.
+    Attributes:
+        difference: difference of the indices.
+        low, high: bounds of the 95% confidence interval over seeds.
+        resolved: whether the difference is significant: ``yes``, ``no``, or ``unknown`` if either has a single seed.
     """
 
     difference: float
@@ -25,18 +28,18 @@ class Comparison(NamedTuple):
 
 
 def compare(scores: Scores, pattern: str, task: str, better: str, worse: str) -> Comparison:
-    """How far ``better`` is above ``worse``; both must have an index in the pattern and task."""
+    """Compare ``better`` with ``worse``; both must have an index in the pattern and task."""
     table = scores.table
     own = table[(table["pattern"] == pattern) & (table["task"] == task)].set_index("attention")["index"]
     return _comparison(scores, (pattern, task), (better, worse), float(own[better] - own[worse]))
 
 
 def order_table(scores: Scores) -> pd.DataFrame:
-    """Every two attentions with an index in a pattern and task: which is better, by how much, and is that resolved?
+    """Compare every two attentions with an index in a pattern and task.
 
     Returns:
-        Columns pattern, task, better, worse, and those of :class:`Comparison`. The level holds for one pair: of twenty
-        pairs that do not differ, one comes out as resolved.
+        Columns pattern, task, better, worse, and those of :class:`Comparison`. The 95% level applies to a single pair:
+            one of twenty pairs without a difference is expected to appear significant.
     """
     import pandas as pd
 

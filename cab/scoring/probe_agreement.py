@@ -16,38 +16,38 @@ if TYPE_CHECKING:
 
 COLUMNS = [AGREEMENT[0], "probe", *AGREEMENT[1:]]
 SETTING = ["preset", "pattern", "dataset", "pairs", "distance", "noise", "embed_dim"]
-"""What tells apart the rows of one attention in a table of probes."""
+"""Columns that identify a setting in a table of probes."""
 
 
 def read_probes(path: Path) -> pd.DataFrame:
-    """A table of probes, as `cab leaderboard` writes it to ``probes.csv``.
+    """Read a table of probes, as written by ``cab leaderboard`` to ``probes.csv``.
 
     Raises:
-        ValueError: no such file, or one that lacks a column.
+        ValueError: the file does not exist or lacks a column.
     """
     import pandas as pd
 
     if not path.is_file():
-        raise UserError(f"no table of probes at {path}: name a probes.csv that `cab leaderboard` wrote")
+        raise UserError(f"no table of probes at {path}; pass a probes.csv written by `cab leaderboard`")
     table = pd.read_csv(path)
     if lacking := {*SETTING, "attention", "accuracy"} - set(table.columns):
-        raise UserError(f"{path} is no table of probes: it lacks the columns {', '.join(sorted(lacking))}")
+        raise UserError(f"{path} is not a table of probes; missing columns: {', '.join(sorted(lacking))}")
     return table
 
 
 def probe_agreement(probes: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
-    """Spearman's correlation of accuracy in each probe with the index of each task of the same pattern.
+    """Return Spearman's correlation of the accuracy in each probe with the index of each task of the same pattern.
 
-    A probe counts at one setting, the one that most of the attentions with an index in the task were asked at; of
-    several such the hardest, by their mean accuracy, since at an easy one all answer everything.
+    Each probe is represented by the setting that covers most attentions with an index in the task. Among several, the
+    one with the lowest mean accuracy is used, because all attentions solve easy settings.
 
     Args:
-        probes: as :func:`read_probes` gives it.
-        scores: as :func:`cab.scoring.score_table` gives them.
+        probes: table returned by :func:`read_probes`.
+        scores: table returned by :func:`cab.scoring.score_table`.
 
     Returns:
-        Columns pattern, probe (``recall, pairs 16, ...``), and those of :func:`cab.scoring.rank_agreement`. ``none`` is
-        left out as there, and so are pairs of probe and task that share fewer than three attentions.
+        Columns pattern, probe (``recall, pairs 16, ...``), and those of :func:`cab.scoring.rank_agreement`. Attention
+            ``none`` is excluded, as are pairs of probe and task with fewer than three shared attentions.
     """
     import pandas as pd
 
@@ -57,8 +57,8 @@ def probe_agreement(probes: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
         index = part.set_index("attention")["index"]
         index = index[index.index.isin(population(index.index))]
         here = probes[(probes["pattern"] == pattern) & probes["attention"].isin(index.index)]
-        for dataset, asked in here.groupby("dataset", sort=False):
-            setting, accuracy = _fullest(asked)
+        for dataset, measured in here.groupby("dataset", sort=False):
+            setting, accuracy = _fullest(measured)
             if len(accuracy) > 2:
                 rows.append(
                     (str(pattern), f"{dataset}, {setting}", str(task), *agreement(accuracy, index[accuracy.index]))
@@ -67,10 +67,10 @@ def probe_agreement(probes: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _fullest(asked: pd.DataFrame) -> tuple[str, pd.Series]:
-    """The setting of most attentions in words, and the accuracy of each there."""
-    groups = dict(iter(asked.groupby(SETTING, dropna=False)))
+def _fullest(measured: pd.DataFrame) -> tuple[str, pd.Series]:
+    """Return the setting with most attentions as text, and the accuracy of each attention in it."""
+    groups = dict(iter(measured.groupby(SETTING, dropna=False)))
     key = max(groups, key=lambda key: (groups[key]["attention"].nunique(), -groups[key]["accuracy"].mean()))
-    told = dict(zip(SETTING, key, strict=True))
-    words = [f"{name} {told[knob]:g}" for knob, name in (("pairs", "pairs"), ("embed_dim", "width"))]
+    setting = dict(zip(SETTING, key, strict=True))
+    words = [f"{name} {setting[knob]:g}" for knob, name in (("pairs", "pairs"), ("embed_dim", "width"))]
     return ", ".join(words), groups[key].groupby("attention")["accuracy"].mean()

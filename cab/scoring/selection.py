@@ -1,4 +1,4 @@
-"""Which results are scored together, and what must not be mixed."""
+"""Selection of results to be scored together, and rejection of results that are not comparable."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cab.config import backbone_options, trainer_config
+from cab.config.trainer_config import measured
 from cab.errors import UserError
 from cab.records.record import CELL, COMPARISON_KEY, Record, Status
 from cab.records.results import EXAMPLE_COMMAND, SYNTHETIC, is_generated
@@ -29,13 +29,18 @@ def select(
     datasets: Sequence[str] | None = None,
     latest: bool = False,
 ) -> pd.DataFrame:
-    """The rows of ``results`` with these names, whatever their case; None keeps all.
+    """Return the rows of ``results`` with the given names, ignoring case; None selects all.
 
     Args:
-        latest: of each task, keep only what its newest version measured.
+        results: table returned by :func:`cab.load_results`.
+        preset: name of a preset.
+        patterns: names of patterns.
+        tasks: names of tasks.
+        datasets: names of data sets.
+        latest: select only the newest version of each task.
 
     Raises:
-        ValueError: a name that no result has; says which there are.
+        ValueError: no result has a given name.
     """
     chosen = {"preset": preset and [preset], "pattern": patterns, "task": tasks, "dataset": datasets}
     for column, names in chosen.items():
@@ -45,7 +50,7 @@ def select(
         for name in names:
             if not (present == name.lower()).any():
                 there = ", ".join(sorted(results[column].unique())) or "none"
-                raise UserError(f"no result has {column} '{name}'; there is {there}")
+                raise UserError(f"no result has {column} '{name}' (available: {there})")
         results = results[present.isin([name.lower() for name in names])]
     if latest:
         results = results[results["task_version"] == results.groupby("task")["task_version"].transform("max")]
@@ -53,42 +58,43 @@ def select(
 
 
 def rows_in_index(results: pd.DataFrame) -> pd.DataFrame:
-    """Those of ``results`` whose tasks are part of the compositional index; unknown tasks are."""
-    beside = {task.name for task in TASKS if not task.in_index}
-    return results[~results["task"].str.lower().isin(beside)]
+    """Return the rows of ``results`` whose tasks are included in the compositional index; unknown tasks are."""
+    excluded = {task.name for task in TASKS if not task.in_index}
+    return results[~results["task"].str.lower().isin(excluded)]
 
 
 def comparable(results: pd.DataFrame) -> pd.DataFrame:
-    """``results`` of the index with one row a cell, metric and seed, ready to be scored together.
+    """Return ``results`` of the index with one row per cell, metric and seed, ready to be scored together.
 
-    Names that differ in case alone are spelt as the first of them, copies of a record are dropped, and values that are
-    infinite are NaN. Attentions that were not trained under the same settings are warned about.
+    Names that differ only in case are unified, copies of a record are dropped, and infinite values become NaN. Warns
+    about attentions trained with different settings.
 
     Raises:
-        ValueError: nothing to score; more than one preset; real and synthetic data; different data under one name;
-            two versions of a task; two results for one cell and seed; a metric that is to go up in one result and down
-            in another.
+        ValueError: no results; several presets; real and synthetic data; different data under one name; several
+            versions of a task; two results for one cell and seed; a metric with contradictory directions.
     """
     results = rows_in_index(results)
     if not results["primary"].any():
-        raise UserError(f"no results to score: run a cell first, as in `{EXAMPLE_COMMAND}`")
+        raise UserError(f"no results to score; run a cell first: `{EXAMPLE_COMMAND}`")
     _refuse_mixtures(results)
-    spelt = {name: _spelt_alike(results[name]) for name in (*COMPARISON_KEY, "metric")}
+    spelt = {name: _unify_case(results[name]) for name in (*COMPARISON_KEY, "metric")}
     table = results.assign(**spelt, value=results["value"].astype(float))
     table["value"] = table["value"].where(table["value"].abs() < float("inf"))
-    if (table["hash"] != "").any():  # records come in the order of their hashes, CSV files in their author's
+    if (table["hash"] != "").any():  # records are sorted by hash, CSV files by their authors
         table = table.sort_values([*COMPARISON_KEY], kind="stable")
     directions = table.groupby(["task", "metric"])["higher_is_better"].nunique()
     if (directions > 1).any():
         names = " ".join(directions.index[directions > 1][0])
-        raise UserError(f"'{names}' is better high in some results and better low in others: correct the records")
+        raise UserError(
+            f"'{names}' is higher-is-better in some results and lower-is-better in others; correct the records"
+        )
     table = _without_duplicates(table)
-    _tell_of_settings(table)
+    _warn_about_settings(table)
     return table
 
 
-def _tell_of_settings(table: pd.DataFrame) -> None:
-    """Say so when attentions that are compared differ in more than the attention."""
+def _warn_about_settings(table: pd.DataFrame) -> None:
+    """Warn if compared attentions were trained with different settings."""
     runs = table[table["value"].notna() & table["record"].notna()].drop_duplicates("file")
     runs = runs.assign(settings=[_settings(record) for record in runs["record"]])
     for names, rows in runs.groupby([*COMPARISON_KEY, "pattern"]):
@@ -101,24 +107,23 @@ def _tell_of_settings(table: pd.DataFrame) -> None:
                 for attention, config in zip(different["attention"], configs, strict=True)
             )
             where = " ".join(str(name) for name in names if name)
-            log.warning("%s: compared under different settings, %s", where, shown)
+            log.warning("%s: compared attentions have different settings: %s", where, shown)
 
 
 def _settings(record: Record) -> str:
-    """What attentions that are compared should have in common, as JSON."""
+    """Return the settings that compared attentions should share, as JSON."""
     shared: dict[str, Any] = {
         name: record.config.get(name) for name in ("task", "backbone", "trainer", "other_attention")
     }
-    for name, options in (("trainer", trainer_config), ("backbone", backbone_options)):
-        if isinstance(shared[name], Mapping):
-            shared[name] = options.measured(shared[name])
+    if isinstance(shared["trainer"], Mapping):
+        shared["trainer"] = measured(shared["trainer"])
     return json.dumps(shared, sort_keys=True)
 
 
 def data_ranks(results: pd.DataFrame) -> pd.Series:
-    """Which of the data under one name each row was measured on: 0 those of most runs of its place, 1 the next, ...
+    """Rank the data sets under one name: 0 for the data of most runs of a place, 1 for the next, and so on.
 
-    A run without a score, or of a CSV file, says nothing of its data and has 0.
+    Runs without a score and rows of a CSV file do not record their data and have rank 0.
     """
     import pandas as pd
 
@@ -137,7 +142,7 @@ def data_ranks(results: pd.DataFrame) -> pd.Series:
 
 
 def other_data(results: pd.DataFrame, ranks: pd.Series, rank: int) -> str:
-    """Where the data of ``rank`` differ from those of most runs, in words, with a file of each."""
+    """Describe how the data of ``rank`` differ from those of most runs, with an example file of each."""
     first = results[ranks == rank].iloc[0]
     same_place = results[[*COMPARISON_KEY]].apply(lambda names: names.str.lower())
     here = (same_place == [first[name].lower() for name in COMPARISON_KEY]).all(axis=1)
@@ -150,17 +155,17 @@ def other_data(results: pd.DataFrame, ranks: pd.Series, rank: int) -> str:
 
 
 def _data(record: Any) -> str:
-    """What identifies the data of a run with a score, as JSON; empty where there is none."""
+    """Return the identity of the data of a run with a score as JSON, or an empty string."""
     known = isinstance(record, Record) and record.status is Status.FINISHED
     return json.dumps(record.data, sort_keys=True) if known else ""
 
 
 def is_synthetic(results: pd.DataFrame) -> pd.Series:
-    """Which of the results are of generated data."""
+    """Return which results are on generated data."""
     return results["dataset"].map(is_generated).astype(bool)
 
 
-def _spelt_alike(names: pd.Series) -> pd.Series:
+def _unify_case(names: pd.Series) -> pd.Series:
     first: dict[str, str] = {}
     return names.map({name: first.setdefault(name.lower(), name) for name in names.unique()})
 
@@ -169,34 +174,34 @@ def _refuse_mixtures(results: pd.DataFrame) -> None:
     presets = sorted(results["preset"].unique())
     if len(presets) > 1:
         raise UserError(
-            f"results of presets {', '.join(presets)} measure different things and are not scored together: "
-            f"choose one with --preset, as in --preset {presets[0]}"
+            f"results of presets {', '.join(presets)} are not comparable and cannot be scored together; "
+            f"select one, for example with --preset {presets[0]}"
         )
     synthetic = is_synthetic(results)
     if synthetic.any() and not synthetic.all():
         real = sorted(results.loc[~synthetic, "dataset"].unique())
         raise UserError(
-            f"results on synthetic and on real data ({', '.join(real)}) are not scored together: "
-            f"choose with --dataset {SYNTHETIC} or --dataset {' '.join(real)}"
+            f"results on synthetic and on real data ({', '.join(real)}) cannot be scored together; "
+            f"select with --dataset {SYNTHETIC} or --dataset {' '.join(real)}"
         )
     ranks = data_ranks(results)
     if ranks.any():
         raise UserError(
-            f"results of different data under one name are not scored together: {other_data(results, ranks, 1)}. "
-            "Name the records of one, or run the others again on its data, with force=true"
+            f"results on different data under one name cannot be scored together: {other_data(results, ranks, 1)}. "
+            "Pass only the records on one of them, or rerun the others on its data with force=true"
         )
     for task, versions in results.groupby(results["task"].str.lower())["task_version"]:
         if versions.nunique() > 1:
             files = results.loc[versions.index].groupby("task_version")["file"].first()
             found = ", ".join(f"{version} ({file})" for version, file in files.items())
             raise UserError(
-                f"results of task '{task}' are of different versions, which measure different things: {found}. "
-                "Keep the newest with --latest-version, and run the other cells again"
+                f"results of task '{task}' are from different versions and not comparable: {found}. "
+                "Select the newest with --latest-version, and rerun the other cells"
             )
 
 
 def _without_duplicates(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with copies of one record dropped; different results for the same cell and seed are an error."""
+    """Drop copies of a record; raises UserError for different results of the same cell and seed."""
     key = [*CELL, "metric"]
     twice = table.duplicated(key, keep=False)
     if not twice.any():
@@ -211,12 +216,12 @@ def _without_duplicates(table: pd.DataFrame) -> pd.DataFrame:
     files = first["file"] if first["file"] == second["file"] else f"{first['file']} and {second['file']}"
     raise UserError(
         f"two results for one cell ({cell}, metric {first['metric']}): {files}{_difference(first, second)}. "
-        "Remove one, or score them apart"
+        "Remove one, or score them separately"
     )
 
 
 def _difference(first: Mapping[Any, Any], second: Mapping[Any, Any]) -> str:
-    """What differs between the configurations of two records, to tell the user where the second came from."""
+    """Describe the differences between the configurations of two records."""
     if not (first["record"] and second["record"]):
         return ""
     one, other = _flat(first["record"].config), _flat(second["record"].config)

@@ -1,1 +1,1 @@
-"""The suite: cells of generated data at preset mini (docs/reference/tasks/suite.md)."""
+"""The synthetic suite: cells of generated data with preset mini (docs/reference/tasks/suite.md)."""

@@ -1,4 +1,4 @@
-"""The cells of the suite, and the records of them."""
+"""The cells of the suite and their scores."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ DATASET, PRESET = "synthetic", "mini"
 
 @dataclass(frozen=True)
 class SuiteCell:
-    """A cell and how it is judged; a row of configs/suite/cells.csv.
+    """A cell and its validation criteria; one row of configs/suite/cells.csv.
 
     Attributes:
-        metric: the one that is judged, of the task's primary ones.
-        scale: ``log`` where its logarithm is; empty for the number as it is.
-        trivial_baseline: baseline of an answer that looks at nothing.
-        memory_bounded_baseline: baseline of the best answer of a bounded reader that can be computed, or empty.
-        long_memory: whether the cell claims that a window is not enough.
+        metric: the primary metric that is validated.
+        scale: ``log`` for the logarithm of the metric, or empty.
+        trivial_baseline: baseline that ignores the input.
+        memory_bounded_baseline: best computable baseline with bounded memory, or empty.
+        long_memory: whether the cell requires more context than a local window.
     """
 
     task: str
@@ -44,20 +44,22 @@ class SuiteCell:
 
     @property
     def key(self) -> tuple[str, str, str]:
+        """Task, backbone and pattern."""
         return self.task, self.backbone, self.pattern
 
     def scaled(self, value: float) -> float:
+        """Return a metric's value on the cell's scale."""
         return math.log(value) if self.scale == "log" else value
 
 
 @dataclass
 class CellScores:
-    """Scores of a cell, higher is better, on the cell's scale.
+    """Scores of a cell on its scale; higher is better.
 
     Attributes:
-        scores: of each attention, one a seed.
-        trivial_baseline, memory_bounded_baseline: of the baselines, None where no record has them.
-        sign: of the metric's own values.
+        scores: scores of each attention, one per seed.
+        trivial_baseline, memory_bounded_baseline: scores of the baselines, None if no record contains them.
+        sign: -1 if lower values of the metric are better.
     """
 
     cell: SuiteCell
@@ -67,6 +69,7 @@ class CellScores:
     sign: float = 1.0
 
     def add(self, record: Record) -> None:
+        """Add the score and the baselines of a record."""
         [metric] = [metric for metric in record.metrics if metric.name == self.cell.metric]
         if metric.value is None:
             return
@@ -78,31 +81,31 @@ class CellScores:
                 setattr(self, name, sign * self.cell.scaled(value))
 
     def value(self, score: float) -> float:
-        """A score as the metric's own value."""
+        """Convert a score to the metric's value."""
         return math.exp(self.sign * score) if self.cell.scale == "log" else self.sign * score
 
 
 def suite_cells() -> tuple[SuiteCell, ...]:
-    """The cells, in the order of the published tables."""
+    """Return the cells in the order of the published tables."""
     with CELLS.open(newline="") as file:
         rows: list[dict[str, Any]] = list(csv.DictReader(file))
     return tuple(SuiteCell(**{**row, "long_memory": row["long_memory"] == "yes"}) for row in rows)
 
 
 def read_scores(folder: Path) -> list[CellScores]:
-    """What the finished records in ``folder`` say of each cell of the suite.
+    """Return the scores of each cell of the suite in the finished records of ``folder``.
 
     Raises:
-        ValueError: no such folder, or a record that lacks the metric of its cell. One that is broken or was changed is
-            warned about and left out.
+        ValueError: the folder does not exist, or a record lacks the metric of its cell. Damaged or modified records are
+            skipped with a warning.
     """
     if not folder.is_dir():
-        raise UserError(f"no results at {folder}: name a folder of records, as scripts/suite.sh leaves them")
+        raise UserError(f"no results at {folder}; pass a folder of records, such as that of scripts/suite.sh")
     return collect(record for _, record in whole_records(folder, skipped=[]))
 
 
 def collect(records: Iterable[Record]) -> list[CellScores]:
-    """The scores of each cell of the suite in ``records``."""
+    """Return the scores of each cell of the suite in ``records``."""
     found: Mapping[tuple[str, str, str], CellScores] = {cell.key: CellScores(cell) for cell in suite_cells()}
     for record in records:
         key = record.cell["task"], record.cell["backbone"], record.cell["pattern"]

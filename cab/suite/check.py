@@ -1,4 +1,4 @@
-"""Does the suite measure attention? What each of its cells must show before its scores are worth a rank."""
+"""Validation of the suite: criteria that a cell must satisfy for its scores to measure attention."""
 
 from __future__ import annotations
 
@@ -13,112 +13,119 @@ from cab.records.results import MINI_DIR, whole_records
 from cab.suite.cells import CellScores, collect
 
 MIN_EFFECT_SIZE = 10.0
-"""Between no attention and vanilla, in pooled standard deviations of their seeds."""
+"""Minimum effect size between vanilla and no attention, in pooled standard deviations over seeds."""
 MIN_GAP_FRACTION = 0.2
-"""Of the way from the trivial answer to the best attention that removing attention must cost."""
-LEAST_RESOLVED = 0.5
-"""Of the pairs of attentions, resolved at 95%."""
-MAX_SEED_SPREAD = 0.1
-"""From seed to seed, as a part of the spread between attentions."""
-WINDOW_DEVIATIONS = 5.0
-"""That vanilla must be ahead of a bounded attention to beat it clearly."""
+"""Minimum share of the range from trivial baseline to best attention that is lost without attention."""
+MIN_SIGNIFICANT_PAIRS = 0.5
+"""Minimum share of attention pairs that differ significantly (95%)."""
+MAX_SEED_SD_RATIO = 0.1
+"""Maximum standard deviation over seeds relative to that over attentions."""
+MIN_LEAD = 5.0
+"""Minimum lead of vanilla over an attention with bounded memory, in pooled standard deviations."""
 WINDOWED = "local"
 BOUNDED_STATES = ("linear", "cosformer", "performer", "abc", "s4d")
-"""Attentions that decode from a state of constant size."""
-LEAST_SEEDS = 3
+"""Attentions that decode with a constant-size state."""
+MIN_SEEDS = 3
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a cell shows, and why it does not measure attention, if so.
+    """The validation result of a cell.
 
     Attributes:
-        deviations: between none and vanilla, pooled.
-        way: what removing attention costs, as a part of the way from trivial to best.
-        resolved: part of the pairs of attentions whose order is resolved.
-        seed_spread: pooled deviation of seeds over the deviation between attentions.
-        behind: how many deviations each bounded attention is behind vanilla.
-        failures: one line each; none for a cell that measures attention.
+        effect_size: between vanilla and no attention, in pooled standard deviations.
+        gap_fraction: share of the range from trivial baseline to best attention that is lost without attention.
+        significant_pairs: share of attention pairs that differ significantly.
+        seed_sd_ratio: pooled standard deviation over seeds relative to that over attentions.
+        leads: lead of vanilla over each attention with bounded memory, in pooled standard deviations.
+        failures: one line per violated criterion; empty for a cell that measures attention.
     """
 
     cell: str
     attentions: int
     seeds: int
-    deviations: float | None
-    way: float | None
-    resolved: float | None
-    seed_spread: float | None
-    behind: Mapping[str, float]
+    effect_size: float | None
+    gap_fraction: float | None
+    significant_pairs: float | None
+    seed_sd_ratio: float | None
+    leads: Mapping[str, float]
     failures: tuple[str, ...]
 
 
 def check_cell(scores: CellScores) -> Verdict:
-    """The verdict on one cell."""
-    known = {name: values for name, values in scores.scores.items() if len(values) >= LEAST_SEEDS}
+    """Validate one cell."""
+    known = {name: values for name, values in scores.scores.items() if len(values) >= MIN_SEEDS}
     seeds = min((len(values) for values in known.values()), default=0)
     if not {"none", "vanilla"} <= known.keys():
-        missing = f"no {LEAST_SEEDS} seeds of both none and vanilla"
+        missing = f"fewer than {MIN_SEEDS} seeds of none or vanilla"
         return Verdict(str(scores.cell), len(known), seeds, None, None, None, None, {}, (missing,))
     means = {name: statistics.fmean(values) for name, values in known.items()}
-    deviations = distance(known["vanilla"], known["none"])
+    effect_size = distance(known["vanilla"], known["none"])
     best = max(means.values())
     trivial_baseline = scores.trivial_baseline
-    way = None if trivial_baseline is None else (means["vanilla"] - means["none"]) / (best - trivial_baseline)
-    resolved = resolved_pairs(known)
-    spread = seed_spread(known)
+    gap_fraction = None if trivial_baseline is None else (means["vanilla"] - means["none"]) / (best - trivial_baseline)
+    significant = significant_pairs(known)
+    sd_ratio = seed_sd_ratio(known)
     names = (WINDOWED, *BOUNDED_STATES)
-    behind = {name: distance(known["vanilla"], known[name]) for name in names if name in known}
+    leads = {name: distance(known["vanilla"], known[name]) for name in names if name in known}
     failures = []
-    if deviations < MIN_EFFECT_SIZE:
-        failures.append(f"none is {deviations:.1f} deviations behind vanilla, not {MIN_EFFECT_SIZE:g}")
-    if way is None:
-        failures.append(f"no record has the baseline {scores.cell.trivial_baseline}")
-    elif way < MIN_GAP_FRACTION:
+    if effect_size < MIN_EFFECT_SIZE:
+        failures.append(f"effect size of vanilla over none is {effect_size:.1f} SD (minimum {MIN_EFFECT_SIZE:g})")
+    if gap_fraction is None:
+        failures.append(f"no record contains baseline {scores.cell.trivial_baseline}")
+    elif gap_fraction < MIN_GAP_FRACTION:
         failures.append(
-            f"removing attention costs {way:.0%} of the way from trivial to best, not {MIN_GAP_FRACTION:.0%}"
+            f"removing attention loses {gap_fraction:.0%} of the range from trivial to best, "
+            f"minimum {MIN_GAP_FRACTION:.0%}"
         )
     if scores.memory_bounded_baseline is not None and means["vanilla"] <= scores.memory_bounded_baseline:
-        failures.append(f"vanilla does not beat {scores.cell.memory_bounded_baseline}")
-    if resolved < LEAST_RESOLVED:
-        failures.append(f"{resolved:.0%} of the pairs are resolved, not {LEAST_RESOLVED:.0%}")
-    if spread > MAX_SEED_SPREAD:
-        failures.append(f"seeds spread {spread:.2f} as far as attentions, not {MAX_SEED_SPREAD:g}")
-    if scores.cell.long_memory and behind.get(WINDOWED, WINDOW_DEVIATIONS) < WINDOW_DEVIATIONS:
-        failures.append(f"{WINDOWED} is {behind[WINDOWED]:.1f} deviations behind vanilla, not {WINDOW_DEVIATIONS:g}")
-    return Verdict(str(scores.cell), len(known), seeds, deviations, way, resolved, spread, behind, tuple(failures))
+        failures.append(f"vanilla does not exceed {scores.cell.memory_bounded_baseline}")
+    if significant < MIN_SIGNIFICANT_PAIRS:
+        failures.append(
+            f"{significant:.0%} of attention pairs differ significantly (minimum {MIN_SIGNIFICANT_PAIRS:.0%})"
+        )
+    if sd_ratio > MAX_SEED_SD_RATIO:
+        failures.append(f"seed SD is {sd_ratio:.2f} of the SD across attentions (limit {MAX_SEED_SD_RATIO:g})")
+    if scores.cell.long_memory and leads.get(WINDOWED, MIN_LEAD) < MIN_LEAD:
+        failures.append(f"effect size of vanilla over {WINDOWED} is {leads[WINDOWED]:.1f} SD (minimum {MIN_LEAD:g})")
+    return Verdict(
+        str(scores.cell), len(known), seeds, effect_size, gap_fraction, significant, sd_ratio, leads, tuple(failures)
+    )
 
 
 @functools.cache
-def cells_that_fail(field: Path = MINI_DIR) -> dict[tuple[str, str, str], str]:
-    """Task, backbone and pattern of the cells that the records in ``field`` judge and that fail, and why they do."""
-    checked = {cell.cell.key: check_cell(cell) for cell in collect(record for _, record in whole_records(field, []))}
-    judged = {key: verdict for key, verdict in checked.items() if verdict.deviations is not None}
+def cells_that_fail(reference: Path = MINI_DIR) -> dict[tuple[str, str, str], str]:
+    """Return the reasons for the cells (task, backbone, pattern) that fail with the records in ``reference``."""
+    checked = {
+        cell.cell.key: check_cell(cell) for cell in collect(record for _, record in whole_records(reference, []))
+    }
+    judged = {key: verdict for key, verdict in checked.items() if verdict.effect_size is not None}
     return {key: "; ".join(verdict.failures) for key, verdict in judged.items() if verdict.failures}
 
 
 def check_suite(verdicts: Sequence[Verdict]) -> list[str]:
-    """What the cells together lack: a causal one in which a window loses, and one in which a bounded state does."""
+    """Report missing evidence in the suite: causal cells in which a window and a constant-size state are worse."""
     lacking = []
     causal = [verdict for verdict in verdicts if verdict.cell.endswith(("CS", "CC"))]
-    if not any(verdict.behind.get(WINDOWED, 0.0) >= WINDOW_DEVIATIONS for verdict in causal):
-        lacking.append(f"no causal cell in which {WINDOWED} loses clearly")
+    if not any(verdict.leads.get(WINDOWED, 0.0) >= MIN_LEAD for verdict in causal):
+        lacking.append(f"no causal cell in which {WINDOWED} is clearly worse than vanilla")
     for pattern in ("CS", "CC"):
         cells = [verdict for verdict in causal if verdict.cell.endswith(pattern)]
-        behind = (verdict.behind.get(name, 0.0) for verdict in cells for name in BOUNDED_STATES)
-        if not any(value >= WINDOW_DEVIATIONS for value in behind):
-            lacking.append(f"no cell of pattern {pattern} in which a state of constant size loses clearly")
+        leads = (verdict.leads.get(name, 0.0) for verdict in cells for name in BOUNDED_STATES)
+        if not any(value >= MIN_LEAD for value in leads):
+            lacking.append(f"no cell of pattern {pattern} in which a constant-size state is clearly worse than vanilla")
     return lacking
 
 
 def distance(better: Sequence[float], worse: Sequence[float]) -> float:
-    """Difference of the means in pooled standard deviations."""
+    """Return the difference of the means in pooled standard deviations."""
     pooled = ((statistics.variance(better) + statistics.variance(worse)) / 2) ** 0.5
     difference = statistics.fmean(better) - statistics.fmean(worse)
     return difference / pooled if pooled else float("inf") * difference if difference else 0.0
 
 
-def resolved_pairs(scores: Mapping[str, Sequence[float]]) -> float:
-    """Part of the pairs of attentions whose means differ at 95%, by Welch's test; 1 of no pairs."""
+def significant_pairs(scores: Mapping[str, Sequence[float]]) -> float:
+    """Return the share of attention pairs whose means differ significantly (95%, Welch's test); 1 without pairs."""
     from scipy.stats import ttest_ind
 
     pairs = list(itertools.combinations(scores.values(), 2))
@@ -128,8 +135,8 @@ def resolved_pairs(scores: Mapping[str, Sequence[float]]) -> float:
     return sum(differ) / len(differ) if differ else 1.0
 
 
-def seed_spread(scores: Mapping[str, Sequence[float]]) -> float:
-    """Pooled deviation of the seeds over the deviation of the attentions' means."""
+def seed_sd_ratio(scores: Mapping[str, Sequence[float]]) -> float:
+    """Return the pooled standard deviation over seeds relative to that of the attentions' means."""
     within = statistics.fmean(statistics.variance(values) for values in scores.values()) ** 0.5
     between = statistics.stdev(statistics.fmean(values) for values in scores.values())
     return within / between if between else float("inf")

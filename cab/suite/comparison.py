@@ -1,4 +1,4 @@
-"""Where an attention stands among the records of the suite: its index, its rank, and where it loses most."""
+"""Comparison of an attention with the reference results of the suite: index, rank and weakest metric."""
 
 from __future__ import annotations
 
@@ -22,12 +22,22 @@ if TYPE_CHECKING:
 
 Key = tuple[str, str, str]
 """Task, backbone, pattern."""
-HEADER = ("pattern", "index", "low", "high", "rank", "resolved above", "resolved below", "CPU s a run", "loses most")
+HEADER = (
+    *("pattern", "index", "low", "high", "rank"),
+    *("significantly better", "significantly worse", "CPU s/run", "weakest metric"),
+)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One attention among others: a row a pattern by :data:`HEADER`, and why cells of it are in no index."""
+    """The comparison of one attention with others.
+
+    Attributes:
+        attention: its name.
+        others: number of attentions it is compared with.
+        rows: one row per pattern, with the columns of :data:`HEADER`.
+        left_out: cells that are excluded from the index, with reasons.
+    """
 
     attention: str
     others: int
@@ -35,15 +45,15 @@ class Comparison:
     left_out: list[str]
 
 
-def compare_with_reference(records: Sequence[Record], field: Path = MINI_DIR) -> list[Comparison]:
-    """Where each attention of ``records`` stands among the records in the folder ``field``.
+def compare_with_reference(records: Sequence[Record], reference: Path = MINI_DIR) -> list[Comparison]:
+    """Compare each attention of ``records`` with the records in the folder ``reference``.
 
-    Cells in which those records do not measure attention (see :mod:`cab.suite.check`) are left out, and named.
+    Cells that do not measure attention according to the reference (see :mod:`cab.suite.check`) are excluded and listed.
     """
     names = list(dict.fromkeys(record.cell["attention"] for record in records))
-    known = [record for _, record in whole_records(field, [])]
+    known = [record for _, record in whole_records(reference, [])]
     return [
-        _standing(
+        _comparison(
             name,
             [record for record in records if record.cell["attention"] == name],
             [record for record in known if record.cell["attention"] != name],
@@ -52,12 +62,12 @@ def compare_with_reference(records: Sequence[Record], field: Path = MINI_DIR) ->
     ]
 
 
-def _standing(name: str, mine: Sequence[Record], others: Sequence[Record]) -> Comparison:
+def _comparison(name: str, mine: Sequence[Record], others: Sequence[Record]) -> Comparison:
     cells = {cell.cell.key: cell for cell in collect(others)}
     failures = {key: "; ".join(check_cell(cell).failures) for key, cell in cells.items()}
     unfinished = {_key(r): f"seed {r.cell['seed']} is {r.status}" for r in mine if r.status is not Status.FINISHED}
     ran = dict.fromkeys(_key(record) for record in mine)
-    reasons = {key: unfinished.get(key) or failures.get(key, "no cell of the suite") for key in ran}
+    reasons = {key: unfinished.get(key) or failures.get(key, "not a cell of the suite") for key in ran}
     left_out = [f"{' '.join(key)}: {reason}" for key, reason in reasons.items() if reason]
     compared = [key for key, reason in reasons.items() if not reason]
     if not compared:
@@ -74,7 +84,7 @@ def _key(record: Record) -> Key:
 
 
 def _row(name: str, scores: Scores, cells: Sequence[CellScores]) -> list[str]:
-    """By :data:`HEADER`."""
+    """Return the columns of :data:`HEADER` for one pattern."""
     pattern = cells[0].cell.pattern
     table = scores.table[(scores.table["pattern"] == pattern) & (scores.table["task"] == AVERAGE)]
     table = table.dropna(subset=["index"]).set_index("attention")
@@ -93,13 +103,13 @@ def _row(name: str, scores: Scores, cells: Sequence[CellScores]) -> list[str]:
         ", ".join(above) or "-",
         ", ".join(below) or "-",
         f"{fmean(seconds):.0f}",
-        _loss(name, scores.results, cells),
+        _weakest_metric(name, scores.results, cells),
     ]
 
 
-def _loss(name: str, results: pd.DataFrame, cells: Sequence[CellScores]) -> str:
-    """The cell, and the part of it that is scored apart, in which the least of vanilla's gain over none is kept."""
-    kept = []
+def _weakest_metric(name: str, results: pd.DataFrame, cells: Sequence[CellScores]) -> str:
+    """Return the cell and metric with the smallest share of vanilla's gain over no attention."""
+    shares = []
     for cell in cells:
         place = (results["task"] == cell.cell.task) & (results["backbone"] == cell.cell.backbone)
         here = results[place & (results["pattern"] == cell.cell.pattern)]
@@ -107,11 +117,11 @@ def _loss(name: str, results: pd.DataFrame, cells: Sequence[CellScores]) -> str:
         for metric, row in means.map(cell.cell.scaled).iterrows():
             gain = row["vanilla"] - row["none"]
             if gain and not math.isnan(row[name]):
-                kept.append(((row[name] - row["none"]) / gain, f"{cell.cell.task} {cell.cell.backbone} {metric}"))
-    if not kept:
+                shares.append(((row[name] - row["none"]) / gain, f"{cell.cell.task} {cell.cell.backbone} {metric}"))
+    if not shares:
         return "-"
-    share, where = min(kept)
-    return f"{where}: {f'{share:.0%}' if share > 0 else 'nothing'} of vanilla's gain"
+    share, where = min(shares)
+    return f"{where}: {max(share, 0.0):.0%} of vanilla's gain"
 
 
 def _number(value: float) -> str:

@@ -1,4 +1,4 @@
-"""What `cab run suite=mini` stands for."""
+"""Expansion of `cab run suite=mini`."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from cab.suite.cells import DATASET, PRESET
 
 
 def suite_overrides(overrides: Sequence[str]) -> list[str] | None:
-    """The sweep that ``suite=mini`` among the overrides stands for; None where it is not among them.
+    """Expand ``suite=mini`` among the overrides to a sweep; return None if it is not among them.
 
     Raises:
-        ValueError: a suite that does not exist, a data set or preset of another, or no attention.
+        ValueError: the suite does not exist, the overrides set data set or preset, or they lack an attention.
     """
     suites = [override for override in overrides if override.partition("=")[0] == "suite"]
     if not suites:
         return None
     if suites != [f"suite={PRESET}"]:
-        raise UserError(f"the suite is {PRESET}: suite={PRESET}, not {' '.join(suites)}")
+        raise UserError(f"unknown suite in '{' '.join(suites)}'; use suite={PRESET}")
     rest = [override for override in overrides if override not in suites]
     keys = {override.partition("=")[0] for override in rest}
     for key in sorted(keys & {"dataset", "preset"}):
-        raise UserError(f"suite={PRESET} chooses the {key}: leave out {key}=")
+        raise UserError(f"suite={PRESET} sets the {key}; remove {key}=")
     if "attention" not in keys:
-        raise UserError(f"name an attention: cab run suite={PRESET} attention=NAME")
+        raise UserError(f"suite={PRESET} requires an attention; run `cab run suite={PRESET} attention=NAME`")
     seeds = [] if "seed" in keys else ["seed=1,2,3"]
     return [*rest, *seeds, f"dataset={DATASET}", f"preset={PRESET}"]

@@ -1,4 +1,4 @@
-"""What records of the suite tell, in words: what attention brings, and which part of it each method keeps."""
+"""Text summary of the suite's results: the gain from attention, and the share that each method retains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAMES = {"none": "without attention", "local": "with a window (local)"}
 
 
 def summarize_suite(scores: Iterable[CellScores]) -> list[str]:
-    """A paragraph for each cell that has been run with and without attention, best method first."""
+    """Return one paragraph per cell that has results with and without attention, best method first."""
     return [_paragraph(cell) for cell in scores if {"vanilla", "none"} <= cell.scores.keys()]
 
 
@@ -23,11 +23,11 @@ def _paragraph(cell: CellScores) -> str:
     for name in sorted(means, key=lambda name: -means[name]):
         line = f"  {NAMES.get(name, name)}: {cell.value(means[name]):.4g}"
         if name not in ("vanilla", "none") and best > worst:
-            line += f", {(means[name] - worst) / (best - worst):.0%} of what vanilla attention brings"
+            line += f", {(means[name] - worst) / (best - worst):.0%} of vanilla's gain"
         lines.append(line)
     if cell.memory_bounded_baseline is not None:
         bound = cell.value(cell.memory_bounded_baseline)
-        lines.append(f"  {where.memory_bounded_baseline}, what a bounded reader can do: {bound:.4g}")
+        lines.append(f"  {where.memory_bounded_baseline} (bounded-memory baseline): {bound:.4g}")
     elif cell.trivial_baseline is not None:
-        lines.append(f"  {where.trivial_baseline}, a trivial answer: {cell.value(cell.trivial_baseline):.4g}")
+        lines.append(f"  {where.trivial_baseline} (trivial baseline): {cell.value(cell.trivial_baseline):.4g}")
     return "\n".join(lines)

@@ -1,8 +1,8 @@
-"""The conformance suite: is an attention what its pattern promises?
+"""The conformance suite: checks whether an attention satisfies the contract of its pattern.
 
-Every check is one small function that measures something and says how much of it is allowed; `cab verify
---list-checks` lists them. A check runs on a :class:`Subject`, which is any class that follows the contract of
-docs/reference/python.md, registered or not.
+Each check is a function that measures a quantity and compares it with a limit; ``cab verify --list-checks`` lists
+them. A check runs on a :class:`Subject`: any class that follows the contract in docs/reference/python.md, whether
+registered or not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batches: a row is computed as if there were no other."""
+"""Batch checks: the output of a row does not depend on the other rows."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MANY = (7, 40, 300)
 
 @check("batches")
 def rows_independent(subject: Subject) -> Worst:
-    """New values in one row, also much larger ones, leave the other rows as they are."""
-    worst = Worst("change of a row by another", limit=LEAK)
+    """Rows are independent: replacing one row, even with values of 5 times the scale, leaves the others unchanged."""
+    worst = Worst("relative change of the other rows", limit=LEAK)
     for length, scale in (*LENGTHS, *((n, 1.0) for n in subject.long)):
         module = subject.build_for(length)
         inputs = subject.draw(module, length, batch=3, scale=scale)
@@ -36,8 +36,8 @@ def rows_independent(subject: Subject) -> Worst:
 
 @check("batches")
 def rows_in_training(subject: Subject) -> Worst:
-    """In training mode too, with the same random numbers, new values in one row leave the others as they are."""
-    worst = Worst("change of a row by another", limit=LEAK)
+    """In training mode with a fixed seed, the output of a row does not change when another row is replaced."""
+    worst = Worst("relative change of the other rows", limit=LEAK)
     for length, batch, dropout in ((17, 3, 0.0), (33, 9, subject.dropout), *((n, 3, 0.0) for n in subject.long)):
         module = subject.build_for(length, dropout=dropout).train()
         inputs = subject.draw(module, length, batch=batch)
@@ -55,8 +55,8 @@ def rows_in_training(subject: Subject) -> Worst:
 
 @check("batches")
 def rows_gradient(subject: Subject) -> Worst:
-    """The gradient of a row's output to every other row is exactly zero, while training."""
-    worst = Worst("gradient to another row", limit=0.0)
+    """In training mode, the gradient of a row's output with respect to every other row is exactly zero."""
+    worst = Worst("gradient with respect to another row", limit=0.0)
     for length in (1, 33, *subject.long):
         module = subject.build_for(length, dropout=subject.dropout).train()
         inputs = subject.draw(module, length, batch=3).requiring_grad()
@@ -69,8 +69,8 @@ def rows_gradient(subject: Subject) -> Worst:
 
 @check("batches")
 def batch_size(subject: Subject) -> Worst:
-    """A batch of one gives what the row gives in a batch of three, and of many."""
-    worst = Worst("difference between a row alone and in a batch", limit=ROUNDING)
+    """Every row gives the same output in a batch of one, of three and of up to 300."""
+    worst = Worst("relative error between a single row and the same row in a batch", limit=ROUNDING)
     cases = [(length, 3, scale) for length, scale in LENGTHS] + [(17, batch, 1.0) for batch in MANY]
     for length, batch, scale in cases + [(length, 3, 1.0) for length in subject.long]:
         module = subject.build_for(length)

@@ -1,4 +1,4 @@
-"""Causal patterns: nothing that comes later may reach an output, and what came earlier must."""
+"""Causality checks: in causal patterns, no output depends on later targets."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from cab.verification.inputs import Inputs, Module
 from cab.verification.subject import Subject, rounding
 
 LONGEST_WHOLE = 400
-"""Below this length every position is looked at."""
+"""Shorter sequences are checked at every position."""
 
 
 BORDERS = (
     *(1125, 2048, 2646, 2800, 2880, 3000, 3024, 3072, 3136, 3150, 3200, 3240, 3300, 3360, 3402, 3430, 3456, 3500),
     *(3528, 3600, 3640, 3750, 3780, 3840, 3888, 3900, 3920, 3960, 4000, 4004, 4032, 4050, 4116),
 )
-"""Multiples of every block length from 116 to 2,066 whose prime factors are at most 7, and of many others."""
+"""Block borders: multiples of every block length from 116 to 2,066 with prime factors up to 7, and of many others."""
 
 ODD_LENGTHS = (105, 231, 385)
-"""Lengths at which every position is looked at, so that blocks of any length up to a half of them show."""
+"""Lengths at which every position is checked, which exposes blocks of any length up to half of them."""
 
 
 @check("causality", applies=causal)
 def lookahead_gradient(subject: Subject) -> Worst:
-    """The gradient of the output at i to every target after i is zero: all i, odd lengths, while training."""
-    worst = Worst("gradient to a later token, relative to the largest,", limit=LEAK)
+    """No output has a gradient with respect to a later target, at every position, in training mode."""
+    worst = Worst("gradient with respect to a later token, relative to the largest,", limit=LEAK)
     for length, num_heads, scale, dropout in (
         (2, 4, 1.0, 0.0),
         (17, 1, 1.0, 0.0),
@@ -48,8 +48,8 @@ def lookahead_gradient(subject: Subject) -> Worst:
 
 @check("causality", applies=causal)
 def lookahead_perturbation(subject: Subject) -> Worst:
-    """Outputs up to i stay when every target after i is replaced: all i, odd lengths, small and large values."""
-    worst = Worst("change before the changed tokens", limit=LEAK)
+    """Output i does not change when all targets after i are replaced, at every position, for inputs of scale 1 to 5."""
+    worst = Worst("relative change of outputs before the replaced tokens", limit=LEAK)
     for length, num_heads, scale, later in (
         (17, 4, 1.0, 1.0),
         (33, 1, 4.0, 1.0),
@@ -66,8 +66,8 @@ def lookahead_perturbation(subject: Subject) -> Worst:
 
 @check("causality", applies=causal)
 def lookahead_in_training(subject: Subject) -> Worst:
-    """In training mode too, with the same random numbers, outputs up to i stay when later targets are replaced."""
-    worst = Worst("change before the changed tokens", limit=LEAK)
+    """In training mode with a fixed seed, output i does not change when all targets after i are replaced."""
+    worst = Worst("relative change of outputs before the replaced tokens", limit=LEAK)
     for length, dropout in ((17, 0.0), (33, subject.dropout), (75, 0.0), *((n, 0.0) for n in subject.long)):
         module = subject.build_for(length, dropout=dropout).train()
         inputs = subject.draw(module, length, batch=1)
@@ -80,14 +80,14 @@ def lookahead_in_training(subject: Subject) -> Worst:
 
 @check("causality", applies=causal, is_quick=False)
 def lookahead_long(subject: Subject) -> Worst:
-    """No output has a gradient to later targets, or changes with them, at the borders of blocks of a long sequence."""
-    worst = Worst("change or gradient across a border", limit=LEAK)
+    """No output before a block border of a long sequence depends on targets after it (gradient and replacement)."""
+    worst = Worst("relative change or gradient across a block border", limit=LEAK)
     for length in subject.long:
         module = subject.build_for(length).train()
         inputs = subject.draw(module, length, batch=1)
         limit = limit_for(rounding(module, inputs), LEAK)
         leak, where = border_leak(module, inputs, BORDERS)
-        worst.add(leak, f"n={length}, gradient, {where}, of {len(BORDERS)} borders")
+        worst.add(leak, f"n={length}, gradient, {where}, {len(BORDERS)} borders")
         for border in (BORDERS[0], length // 2, BORDERS[-1]):
             leak, where = replacement_leak(module.eval(), inputs, torch.tensor([border - 1]), 1.0)
             worst.add(leak, f"n={length}, {where}", limit=limit)
@@ -96,8 +96,8 @@ def lookahead_long(subject: Subject) -> Worst:
 
 @check("causality", applies=causal)
 def lookahead_length(subject: Subject) -> Worst:
-    """The output of a prefix is what the whole sequence gives there: no factor depends on the final length."""
-    worst = Worst("difference between a prefix alone and in the sequence", limit=ROUNDING)
+    """Every prefix gives the start of the full output, so no factor depends on the final length."""
+    worst = Worst("relative error between a prefix and the whole sequence", limit=ROUNDING)
     cases = [(33, (1, 2, 16, 17, 32), 1.0), (33, (5, 31), 4.0), (300, (1, 64, 255, 257), 1.0)]
     cases += [(length, (700, length // 2, length - 2), 1.0) for length in subject.long]
     for length, prefixes, scale in cases:
@@ -114,7 +114,10 @@ def lookahead_length(subject: Subject) -> Worst:
 
 
 def gradient_leak(module: Module, inputs: Inputs, positions: Tensor) -> tuple[float, str]:
-    """Largest gradient of an output to a target after it, and where; one row of a batch for each position."""
+    """Return the largest gradient of an output with respect to a later target, and its location.
+
+    The positions are evaluated in one batch, one row per position.
+    """
     rows = inputs.repeated(len(positions)).requiring_grad()
     positions = positions.to(rows.query.device)
     output = rows.run(module)
@@ -123,7 +126,7 @@ def gradient_leak(module: Module, inputs: Inputs, positions: Tensor) -> tuple[fl
 
 
 def border_leak(module: Module, inputs: Inputs, borders: Iterable[int]) -> tuple[float, str]:
-    """Largest gradient of the outputs before a border, together, to a target behind it, and where."""
+    """Return the largest gradient of the outputs before a border to a target after it, and its location."""
     row = inputs.requiring_grad()
     output = row.run(module)
     found = []
@@ -134,14 +137,14 @@ def border_leak(module: Module, inputs: Inputs, borders: Iterable[int]) -> tuple
 
 
 def _later_gradient(rows: Inputs, chosen: Tensor, positions: Tensor) -> Tensor:
-    """Gradient of ``chosen`` outputs to targets after ``positions``, in parts of the largest, [rows, N]."""
+    """Return the gradient of ``chosen`` outputs to targets after ``positions``, relative to the largest, [rows, N]."""
     direction = torch.randn(chosen.shape, generator=torch.Generator().manual_seed(0)).to(chosen)
     if not chosen.requires_grad:
-        raise RuntimeError("the output does not depend on the inputs through autograd")
+        raise RuntimeError("the output is detached from the inputs (no gradient reaches them)")
     (slope,) = torch.autograd.grad((chosen * direction).sum(), rows.query, retain_graph=True)
     gradient = slope.double().norm(dim=-1)
     largest = gradient.amax(dim=1)
-    # Never smaller than the float32 noise of outputs of this size, for outputs that hardly depend on the query.
+    # At least the float32 noise of outputs of this size, for outputs that hardly depend on the query.
     floor = chosen.detach().double().norm(dim=-1).median() * FLOAT32
     later = torch.arange(gradient.shape[1], device=gradient.device) > positions[:, None]
     size = (largest + largest.median()).clamp_min(floor / LEAK).clamp_min(1e-30)
@@ -151,10 +154,10 @@ def _later_gradient(rows: Inputs, chosen: Tensor, positions: Tensor) -> Tensor:
 def replacement_leak(
     module: Module, inputs: Inputs, positions: Tensor, scale: float, *, seed: int | None = None
 ) -> tuple[float, str]:
-    """Largest change of an output when all targets after it are replaced, and where; all cuts in one batch.
+    """Return the largest change of an output when all later targets are replaced, and its location.
 
-    With a ``seed``, the batch is compared with one of unchanged rows that drew the same random numbers; without,
-    with its own first row, which stays as it is.
+    All positions are evaluated in one batch. With a ``seed``, the reference is a second call with unchanged rows and
+    the same random numbers; without, it is the first row of the batch, which stays unchanged.
     """
     count, length = len(positions), inputs.query.shape[1]
     device = inputs.query.device
@@ -169,10 +172,11 @@ def replacement_leak(
         expected = output[:1].expand_as(output) if seed is None else rows.run(module, seed=seed)
     leak = error_at(output[1:], expected[1:]).where(~later[1:], 0.0)
     cut = leak.amax(dim=1).argmax()
-    where = f"output {leak[cut].argmax().item()}, tokens after {positions[cut + 1].item()} changed"
+    where = f"output {leak[cut].argmax().item()}, tokens after {positions[cut + 1].item()} replaced"
     return leak[cut].max().item(), where
 
 
 def worst_pair(leak: Tensor, positions: Tensor) -> tuple[float, str]:
+    """Return the largest value of ``leak`` [rows, N] and the output and token that it belongs to."""
     row, source = divmod(int(leak.nan_to_num(nan=torch.inf).argmax()), leak.shape[1])
     return leak[row, source].item(), f"output {positions[row].item()} from token {source}"

@@ -1,4 +1,4 @@
-"""What a check is, and what it reports: the worst that it measured, where, and what was allowed."""
+"""The definition of a check and its measurement: the worst value, its location and the limit."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 from cab.verification.subject import Subject
 
 FLOAT32 = 2.0**-23
-"""Relative spacing of float32, in which limits are written."""
+"""Machine epsilon of float32, the unit of some limits."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A named property that every attention has in the patterns it applies to."""
+    """A property that an attention must have in every pattern to which the check applies."""
 
     name: str
     group: str
@@ -24,34 +24,39 @@ class Check:
     applies: Callable[[Subject], bool]
     measure: Callable[[Subject], Worst]
     is_quick: bool = True
-    """Whether it belongs to the quick form of the suite."""
+    """Whether the quick suite includes the check."""
     is_timed: bool = False
-    """Whether its outcome depends on the speed of the machine."""
+    """Whether the result depends on the speed of the machine."""
     runs_long: bool = True
-    """Whether it looks at a long sequence too; not in the quick form."""
+    """Whether the check also measures long sequences; always False in the quick suite."""
 
 
 CHECKS: dict[str, Check] = {}
-"""Every check by name, in the order in which they run."""
+"""Every check by name, in execution order."""
 
 
 def always(_subject: Subject) -> bool:
+    """Accept every subject."""
     return True
 
 
 def causal(subject: Subject) -> bool:
+    """Return whether the pattern is causal (CS or CC)."""
     return subject.pattern.is_causal
 
 
 def cross(subject: Subject) -> bool:
+    """Return whether the pattern is cross attention (NC or CC)."""
     return subject.pattern.is_cross
 
 
 def keeps_contract(subject: Subject) -> bool:
+    """Return whether the subject has to satisfy the whole contract."""
     return subject.keeps_whole_contract
 
 
 def decodes(subject: Subject) -> bool:
+    """Return whether decoding has to be verified."""
     return subject.decodes
 
 
@@ -61,7 +66,7 @@ Measure = Callable[[Subject], "Worst"]
 def check(
     group: str, *, applies: Callable[[Subject], bool] = always, is_quick: bool = True, is_timed: bool = False
 ) -> Callable[[Measure], Measure]:
-    """Decorator: the function is a check of ``group``; its docstring says what holds."""
+    """Register the decorated function as a check of ``group``; its docstring's first paragraph states the property."""
 
     def add(measure: Measure) -> Measure:
         summary = " ".join((measure.__doc__ or "").split("\n\n")[0].split())
@@ -72,24 +77,24 @@ def check(
 
 
 class Worst:
-    """The largest of several measurements in units of what each was allowed, and where it was found.
+    """The largest of several measurements relative to their limits, and its location.
 
     >>> worst = Worst("error", limit=0.1)
     >>> worst.add(0.05, "n=3")
     >>> worst.add(0.2, "n=5")
     >>> worst.passed, worst.detail
-    (False, 'error 0.2 at n=5 (worst of 2); at most 0.1 expected')
+    (False, 'error 0.2 > 0.1 at n=5 (worst of 2)')
     """
 
-    def __init__(self, what: str, *, limit: float) -> None:
-        self.what = what
+    def __init__(self, quantity: str, *, limit: float) -> None:
+        self.quantity = quantity
         self.limit = limit
         self.value = 0.0
         self.where = ""
         self.count = 0
 
     def add(self, value: float | Tensor, where: str, *, limit: float | None = None) -> None:
-        """One measurement; ``limit`` where it is not that of the others. A value that is no number is the worst."""
+        """Add one measurement, with its own ``limit`` if given; NaN counts as infinite."""
         limit = self.limit if limit is None else limit
         value = float(value)
         value = math.inf if math.isnan(value) else value
@@ -99,16 +104,16 @@ class Worst:
 
     @property
     def passed(self) -> bool:
-        assert self.count, "a check that measured nothing says nothing"
+        assert self.count, "a check needs at least one measurement"
         return self.value <= self.limit
 
     @property
     def detail(self) -> str:
-        allowed = "nothing declared" if self.limit == math.inf else f"at most {self.limit:.2g} expected"
+        limit = "(no limit declared)" if self.limit == math.inf else f"{'<=' if self.passed else '>'} {self.limit:.2g}"
         where = f"at {self.where}" if self.value or self.count == 1 else f"in {self.count} measurements"
         if self.value and self.count > 1:
             where += f" (worst of {self.count})"
-        return f"{self.what} {self.value:.2g} {where}; {allowed}"
+        return f"{self.quantity} {self.value:.2g} {limit} {where}"
 
 
 def _excess(value: float, limit: float) -> float:

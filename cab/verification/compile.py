@@ -1,4 +1,4 @@
-"""torch.compile: the attention is one graph. Slow to find out, so only on demand."""
+"""torch.compile check: the attention compiles to a single graph. Slow, so it runs only on request."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from cab.verification.check import Worst, check
 from cab.verification.subject import Subject
 
 LENGTH = 600
-"""Longer than the blocks that causal forms are computed in."""
+"""Longer than the blocks of causal implementations."""
 
 
 @check("compile", is_quick=False)
 def compile_graph_breaks(subject: Subject) -> Worst:
-    """torch.compile captures the call in one graph, in evaluation and in training mode."""
-    worst = Worst("graph breaks:", limit=0.0)
+    """torch.compile captures the call in a single graph, in evaluation and in training mode."""
+    worst = Worst("graph breaks", limit=0.0)
     for training in (False, True):
         module = subject.build().train(training)
         inputs = subject.draw(module, LENGTH).requiring_grad()

@@ -1,4 +1,4 @@
-"""An attention must attend: its output has to depend on the other tokens, not on its own alone."""
+"""Context checks: the output depends on the other tokens."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ from cab.verification.subject import Subject
 LENGTH, DRAWS = 258, 8
 
 MAX_SELF_CONTRIBUTION = 0.93
-"""Most of an output's change that may come from the token itself.
+"""Largest share of an output's change that may come from its own token.
 
-At initialisation, on 258 random tokens, softmax attention is at 0.59 and ABC at 0.09; S4D, which adds a multiple
-of the token itself, is at 0.86. ABC as released for causal patterns, whose running sum has one term, is at 0.98,
-and nears 1 with length. A class that is nearer by design says so (``max_self_contribution``), as XCiT does, whose
-matrix of channels is close to uniform at first.
+At initialization, on 258 random tokens, the share is 0.59 for softmax attention, 0.09 for ABC, and 0.86 for S4D,
+which adds a multiple of the token itself. ABC's released causal code, whose cumulative sum has a single term, reaches
+0.98 and approaches 1 with increasing length. A class with a larger share by design declares it in
+``max_self_contribution``; XCiT does, because its channel matrix is initially close to uniform.
 """
 
 
 def reads_something(subject: Subject) -> bool:
-    """Constant complexity is declared by what reads no other token at all."""
+    """Return whether the method reads other tokens; one of constant complexity does not."""
     return subject.complexity != "1"
 
 
 LEAST_CHANGE = 1e-3
-"""Relative change of the output that new queries, keys or values make at least."""
+"""Smallest relative change of the output when queries, keys or values are replaced."""
 
 LEAST_LONG_CHANGE = 1e-5
-"""The same on thousands of tokens."""
+"""The corresponding limit on thousands of tokens."""
 
 
 def reads_source(subject: Subject) -> bool:
+    """Return whether the method reads a source."""
     return subject.pattern.is_cross and reads_something(subject)
 
 
 @check("context", applies=reads_something)
 def context_is_used(subject: Subject) -> Worst:
-    """New other tokens (earlier ones in CS, the source in cross patterns) change an output, not its own token alone."""
+    """Every output depends on other tokens: earlier ones in CS, the source in cross patterns."""
     worst = Worst(
-        "share of the output's change that its own token makes is",
+        "share of the output's change caused by its own token",
         limit=getattr(subject.cls, "max_self_contribution", MAX_SELF_CONTRIBUTION),
     )
     for seed in (1, 2):
@@ -68,12 +69,12 @@ def context_is_used(subject: Subject) -> Worst:
 
 @check("context", applies=reads_source)
 def each_input_is_used(subject: Subject) -> Worst:
-    """In cross patterns the output changes with the query alone, with the key alone and with the value alone.
+    """In cross patterns, the output depends on the query, on the key and on the value separately.
 
-    With the key only where the class does not say that none is read (``uses_key``).
+    The key is exempt for classes that declare ``uses_key = False``.
     """
-    worst = Worst("least change that an input has to make, in parts of the change it makes, is", limit=1.0)
-    # Means over thousands of random keys hardly differ: there, anything beyond rounding counts.
+    worst = Worst("required change of the output, relative to the measured change,", limit=1.0)
+    # Means over thousands of random keys hardly differ: on long sequences, any change beyond rounding is sufficient.
     for length, least in ((33, LEAST_CHANGE), *((length, LEAST_LONG_CHANGE) for length in subject.long)):
         module = subject.build_for(length)
         inputs, fresh = (subject.draw(module, length, seed=seed) for seed in (1, 2))

@@ -1,4 +1,4 @@
-"""The contract: a call that makes no sense raises ValueError, and what it may leave out it may leave out."""
+"""Contract checks: invalid calls raise ValueError, and output shape, type and device follow the query."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from cab.verification.subject import Subject
 
 @check("contract", applies=keeps_contract)
 def wrong_inputs(subject: Subject) -> Worst:
-    """A key in a self pattern, none in a cross pattern, masks and widths that do not fit: ValueError, each of them."""
+    """Invalid calls raise ValueError: key in a self pattern, no key in a cross pattern, wrong masks or widths."""
     module = subject.build()
     x, source = torch.randn(2, 5, module.embed_dim), torch.randn(2, 7, module.embed_dim)
     x, source = x.to(subject.device), source.to(subject.device)
     mask = torch.zeros(2, 5, dtype=torch.bool, device=subject.device)
     both = {"key": source, "value": source} if subject.pattern.is_cross else {}
     calls: dict[str, Callable[[], object]] = {
-        "a width that is not the module's": lambda: module(x[..., :-1], **both),
-        "a query without batch": lambda: module(x[0], **both),
-        "a query of no tokens": lambda: module(x[:, :0], **both),
-        "a query mask of wrong length": lambda: module(x, **both, query_padding_mask=mask[:, :-1]),
-        "a query mask of numbers": lambda: module(x, **both, query_padding_mask=mask.float()),
-        "a key mask of wrong length": lambda: module(x, **both, key_padding_mask=mask[:, :-1]),
-        "a key mask of wrong batch": lambda: module(x, **both, key_padding_mask=mask[:1]),
-        "a key mask of numbers": lambda: module(x, **both, key_padding_mask=torch.zeros(2, 7 if both else 5)),
+        "a wrong width": lambda: module(x[..., :-1], **both),
+        "a query without a batch dimension": lambda: module(x[0], **both),
+        "an empty query": lambda: module(x[:, :0], **both),
+        "a query mask of the wrong length": lambda: module(x, **both, query_padding_mask=mask[:, :-1]),
+        "a query mask of type float": lambda: module(x, **both, query_padding_mask=mask.float()),
+        "a key mask of the wrong length": lambda: module(x, **both, key_padding_mask=mask[:, :-1]),
+        "a key mask of the wrong batch size": lambda: module(x, **both, key_padding_mask=mask[:1]),
+        "a key mask of type float": lambda: module(x, **both, key_padding_mask=torch.zeros(2, 7 if both else 5)),
     }
     if subject.pattern.is_cross:
         calls |= {
             "no key": lambda: module(x),
-            "a key without value": lambda: module(x, source),
-            "values of another length": lambda: module(x, source, source[:, :-1]),
-            "a source of another batch": lambda: module(x, source[:1], source[:1]),
+            "a key without a value": lambda: module(x, source),
+            "a value of another length than the key": lambda: module(x, source, source[:, :-1]),
+            "a source of another batch size": lambda: module(x, source[:1], source[:1]),
         }
     else:
         calls["a key in a self pattern"] = lambda: module(x, x, x)
@@ -46,12 +46,12 @@ def wrong_inputs(subject: Subject) -> Worst:
 
 @check("contract", applies=keeps_contract)
 def wrong_options(subject: Subject) -> Worst:
-    """A width that the heads do not divide, no head, a dropout of one, an unknown pattern: ValueError, each of them."""
+    """Invalid options raise ValueError: embed_dim not divisible by the heads, 0 heads, dropout 1, unknown pattern."""
     cls, options = subject.cls, dict(subject.options)
     given = {"pattern": subject.pattern, "embed_dim": 32, "num_heads": 4}
     calls: dict[str, Callable[[], object]] = {
         "embed_dim 32 with 5 heads": lambda: cls(**{**given, "num_heads": 5}, **options),
-        "no head": lambda: cls(**{**given, "num_heads": 0}, **options),
+        "0 heads": lambda: cls(**{**given, "num_heads": 0}, **options),
         "dropout 1": lambda: cls(**given, dropout=1.0, **options),
         "pattern XS": lambda: cls(**{**given, "pattern": "XS"}, **options),
     }
@@ -60,20 +60,20 @@ def wrong_options(subject: Subject) -> Worst:
 
 @check("contract", applies=keeps_contract)
 def decoding_refused(subject: Subject) -> Worst:
-    """A noncausal pattern has no decoding; a causal one wants its source in CC and none in CS: ValueError."""
+    """init_state raises ValueError in noncausal patterns, without a source in CC, and with a source in CS."""
     module = subject.build()
     source = torch.randn(2, 7, module.embed_dim, device=subject.device)
     if not subject.pattern.is_causal:
         return refusals({"init_state in a noncausal pattern": lambda: module.init_state(2)})
     if subject.pattern.is_cross:
-        return refusals({"init_state without source": lambda: module.init_state(2)})
+        return refusals({"init_state without a source in CC": lambda: module.init_state(2)})
     return refusals({"init_state with a source in CS": lambda: module.init_state(2, key=source, value=source)})
 
 
 @check("contract", applies=cross)
 def same_source(subject: Subject) -> Worst:
-    """One tensor as key and value is two equal tensors."""
-    worst = Worst("difference between one tensor twice and two equal ones", limit=LEAK)
+    """One tensor passed as both key and value gives the same output as two equal tensors."""
+    worst = Worst("relative error between a shared and a copied source", limit=LEAK)
     module = subject.build()
     inputs = subject.draw(module, 17)
     assert inputs.key is not None
@@ -87,8 +87,8 @@ def same_source(subject: Subject) -> Worst:
 
 @check("contract")
 def output_type(subject: Subject) -> Worst:
-    """The output has the shape, type and device of the query, in training, in evaluation and in decoding."""
-    worst = Worst("outputs of another shape, type or device:", limit=0.0)
+    """Every output has the shape, dtype and device of the query, in training, evaluation and decoding."""
+    worst = Worst("outputs with the wrong shape, dtype or device", limit=0.0)
     for length, batch in ((1, 1), (17, 3), (130, 7)):
         for training in (False, True):
             module = subject.build().train(training)
@@ -100,7 +100,7 @@ def output_type(subject: Subject) -> Worst:
         if subject.decodes:
             with torch.no_grad():
                 output, _ = module.step(inputs.query[:, :1], initial_state(module.eval(), inputs))
-            worst.add(float(_kind(output) != _kind(inputs.query[:, :1])), f"{batch} rows, a step ({output.dtype})")
+            worst.add(float(_kind(output) != _kind(inputs.query[:, :1])), f"{batch} rows, step ({output.dtype})")
     return worst
 
 
@@ -110,8 +110,8 @@ def _kind(x: Tensor) -> tuple[object, ...]:
 
 @check("contract")
 def strided_inputs(subject: Subject) -> Worst:
-    """Inputs whose memory is laid out otherwise, as by a transpose, give the same output."""
-    worst = Worst("difference between contiguous and other inputs", limit=LEAK)
+    """Non-contiguous inputs, such as transposed tensors, give the same output as contiguous ones."""
+    worst = Worst("relative error between contiguous and non-contiguous inputs", limit=LEAK)
     for length in (1, 17):
         module = subject.build()
         inputs = subject.draw(module, length, batch=3)
@@ -122,8 +122,8 @@ def strided_inputs(subject: Subject) -> Worst:
 
 
 def refusals(calls: dict[str, Callable[[], object]]) -> Worst:
-    """Calls that raise something else than ValueError, or nothing."""
-    worst = Worst("wrong calls without a ValueError:", limit=0.0)
+    """Count the calls that do not raise ValueError."""
+    worst = Worst("invalid calls without a ValueError", limit=0.0)
     for what, call in calls.items():
         try:
             call()

@@ -1,4 +1,4 @@
-"""Decoding: reading tokens one by one, or a prompt in pieces, gives what training computes at once."""
+"""Decoding checks: step-by-step decoding and prefill reproduce the outputs of the parallel forward pass."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from cab.verification.inputs import Inputs, Module, padding_masks
 from cab.verification.subject import LONG, Subject, rounding
 
 STEPS = 700
-"""Tokens that are decoded one by one in the longest run: more than a cache of a few blocks holds."""
+"""Number of tokens in the longest step-by-step run: more than a few cache blocks."""
 
 
 def prefills(subject: Subject) -> bool:
+    """Return whether the subject implements ``prefill``."""
     return subject.decodes and (subject.keeps_whole_contract or hasattr(subject.cls, "prefill"))
 
 
 @check("decoding", applies=decodes)
 def decode_steps(subject: Subject) -> Worst:
-    """Token by token from an empty state: the outputs of training, at odd lengths, small and large values."""
-    worst = Worst("difference between decoding and training", limit=ROUNDING)
+    """Step-by-step decoding from an empty state reproduces the parallel forward pass, for inputs of scale 1 and 4."""
+    worst = Worst("relative error of step-by-step decoding", limit=ROUNDING)
     cases = [(1, 4, 1.0), (2, 1, 1.0), (17, 4, 4.0), (37, 4, 1.0), (140, 1, 1.0)]
     for length, num_heads, scale in [*cases, (STEPS, 1, 1.0)] if subject.long else cases:
         module = subject.build(num_heads=num_heads) if length < STEPS else subject.build_for(LONG)
@@ -36,8 +37,8 @@ def decode_steps(subject: Subject) -> Worst:
 
 @check("decoding", applies=prefills)
 def decode_after_prefill(subject: Subject) -> Worst:
-    """Tokens after a prompt that was read at once, or in uneven pieces, short ones and longer than any window."""
-    worst = Worst("difference between decoding after a prompt and training", limit=ROUNDING)
+    """After a prompt, read at once or in pieces of uneven size, decoding reproduces the parallel forward pass."""
+    worst = Worst("relative error of decoding after prefill", limit=ROUNDING)
     plans = [[16, 1, 1, 1], [1, 7, 2, 1, 23, 1, 1], [33], [290, 1, 1, 1, 1], [64, 65, 1, 129, 1]]
     plans += [[n - 1500, 1, 1, 1495, 1, 1, 1] for n in subject.long] + [[n - 3, 1, 1, 1] for n in subject.long]
     for pieces in plans:
@@ -49,9 +50,9 @@ def decode_after_prefill(subject: Subject) -> Worst:
 
 @check("decoding", applies=decodes)
 def decode_padded(subject: Subject) -> Worst:
-    """Padded tokens (left, right, inside, whole rows) and a padded source: decoding gives the outputs of training."""
-    worst = Worst("difference between decoding and training with padding", limit=ROUNDING)
-    plans = {"one by one": [1] * 19}
+    """With padded targets and sources (left, right, inside, whole rows), decoding reproduces the forward pass."""
+    worst = Worst("relative error of decoding padded input", limit=ROUNDING)
+    plans = {"step by step": [1] * 19}
     if prefills(subject):
         plans["in pieces"] = [12, 1, 1, 1, 3, 1]
     for layout in ("left", "right", "inside", "row"):
@@ -67,8 +68,8 @@ def decode_padded(subject: Subject) -> Worst:
 
 @check("decoding", applies=decodes)
 def decode_reordered(subject: Subject) -> Worst:
-    """A state whose rows are repeated, dropped and moved (beam search) goes on as the moved rows would."""
-    worst = Worst("difference between decoding with moved rows and training", limit=ROUNDING)
+    """After rows of the state are repeated, dropped and reordered (beam search), decoding continues correctly."""
+    worst = Worst("relative error of decoding reordered rows", limit=ROUNDING)
     module = subject.build()
     inputs = subject.draw(module, 21, batch=3)
     moved = inputs.rows(torch.tensor([2, 0, 0, 1]).to(inputs.query.device))
@@ -90,8 +91,8 @@ def decode_reordered(subject: Subject) -> Worst:
 
 @check("decoding", applies=decodes)
 def decode_keeps_state(subject: Subject) -> Worst:
-    """A step leaves the state that it is given, the source and the token as they were: another branch may go on."""
-    worst = Worst("change of what a step was given", limit=0.0)
+    """No step modifies the state, the source or the token it receives, so decoding can branch from any state."""
+    worst = Worst("modified arguments of a step", limit=0.0)
     for length in (1, 5, 70):
         module = subject.build()
         inputs = subject.draw(module, length + 1)
@@ -101,19 +102,19 @@ def decode_keeps_state(subject: Subject) -> Worst:
                 _, state = module.step(inputs.query[:, t], state)
             names, kept = set(state), {name: x.clone() for name, x in (state | inputs.given()).items()}
             first, _ = module.step(inputs.query[:, length], state)
-            worst.add(len(set(state) ^ names), f"token {length}, names in the state")
+            worst.add(len(set(state) ^ names), f"token {length}, keys of the state")
             for name, x in (state | inputs.given()).items():
                 is_same = name in kept and x.shape == kept[name].shape and torch.equal(x, kept[name])
                 worst.add(float(not is_same), f"token {length}, {name}")
             again, _ = module.step(inputs.query[:, length], state)
-            worst.add(difference(again, first), f"token {length}, output of the same step again")
+            worst.add(difference(again, first), f"token {length}, repeated step")
     return worst
 
 
 @check("decoding", applies=decodes)
 def decode_shapes(subject: Subject) -> Worst:
-    """A token is [B, D] or [B, 1, D], and the output has its shape and the same values."""
-    worst = Worst("difference between a token as [B, D] and as [B, 1, D]", limit=ROUNDING)
+    """Tokens of shape [B, D] and [B, 1, D] give the same values, each in the shape of its token."""
+    worst = Worst("relative error between tokens of shape [B, D] and [B, 1, D]", limit=ROUNDING)
     module = subject.build()
     inputs = subject.draw(module, 3, batch=2)
     with torch.no_grad():
@@ -130,6 +131,7 @@ def decode_shapes(subject: Subject) -> Worst:
 
 
 def initial_state(module: Module, inputs: Inputs) -> dict[str, Tensor]:
+    """Return the decoding state of ``module`` for the batch, and for the source in cross patterns."""
     batch_size = inputs.query.shape[0]
     if inputs.key is None:
         return module.init_state(batch_size)
@@ -137,7 +139,7 @@ def initial_state(module: Module, inputs: Inputs) -> dict[str, Tensor]:
 
 
 def decode(module: Module, inputs: Inputs, pieces: Sequence[int]) -> Tensor:
-    """Outputs [B, N, D] of reading the targets in pieces: one token by ``step``, several by ``prefill``."""
+    """Return the outputs [B, N, D] of reading the targets in pieces, by ``step`` (one token) or ``prefill``."""
     state, start, outputs = initial_state(module, inputs), 0, []
     for size in pieces:
         tokens = inputs.query[:, start : start + size]
@@ -155,6 +157,6 @@ def _compare(worst: Worst, module: Module, inputs: Inputs, pieces: Sequence[int]
     with torch.no_grad():
         decoded, trained = decode(module, inputs, pieces), inputs.run(module)
     if decoded.shape != trained.shape:
-        raise ValueError(f"decoding gives {tuple(decoded.shape)}, training {tuple(trained.shape)} ({where})")
+        raise ValueError(f"decoding returned shape {tuple(decoded.shape)}, forward {tuple(trained.shape)} ({where})")
     limit = limit_for(rounding(module, inputs), ROUNDING)
     worst.add(difference(decoded[inputs.real], trained[inputs.real]), where, limit=limit)

@@ -1,4 +1,4 @@
-"""Determinism: the same seed, the same module, the same weights give the same numbers."""
+"""Determinism checks: equal seeds, modules and weights give bit-identical outputs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from cab.verification.subject import Subject
 
 @check("determinism")
 def same_seed(subject: Subject) -> Worst:
-    """Built and run in training mode under the same seed, two modules give the same output, bit for bit."""
-    worst = Worst("difference between two runs with one seed", limit=0.0)
+    """Two modules built and run in training mode with the same seed give bit-identical outputs."""
+    worst = Worst("relative error between two runs with one seed", limit=0.0)
     for length, dropout in ((17, 0.0), (65, 0.0), (33, subject.dropout), *((n, 0.0) for n in subject.long)):
         outputs = []
         for _ in range(2):
@@ -27,8 +27,8 @@ def same_seed(subject: Subject) -> Worst:
 
 @check("determinism")
 def eval_repeatable(subject: Subject) -> Worst:
-    """In evaluation mode nothing is random: two calls agree, bit for bit, whatever the state of the generator."""
-    worst = Worst("difference between two calls in evaluation mode", limit=0.0)
+    """In evaluation mode, repeated calls are bit-identical, whatever the state of the random number generator."""
+    worst = Worst("relative error between two calls in evaluation mode", limit=0.0)
     for length in (1, 17, 130, *subject.long):
         module = subject.build_for(length, dropout=0.5)
         inputs = subject.draw(module, length)
@@ -41,13 +41,13 @@ def eval_repeatable(subject: Subject) -> Worst:
 
 @check("determinism")
 def state_dict_complete(subject: Subject) -> Worst:
-    """A new module, built under another seed, that loads the state_dict gives the same output in evaluation mode."""
-    worst = Worst("difference after loading the state_dict into a new module", limit=0.0)
+    """After loading the state_dict, a module built with another seed gives the same output in evaluation mode."""
+    worst = Worst("relative error after loading the state_dict into a new module", limit=0.0)
     for length, seed in ((17, 1), (65, 2), *((n, 3) for n in subject.long)):
         module = subject.build_for(length, seed=seed)
         inputs = subject.draw(module, length)
         with torch.no_grad():
-            inputs.run(module)  # what the first call creates has to be saved too
+            inputs.run(module)  # the state_dict includes what the first call creates
             expected = inputs.run(module)
             other = subject.build_for(length, seed=seed + 100)
             other.load_state_dict(module.state_dict())
@@ -57,8 +57,8 @@ def state_dict_complete(subject: Subject) -> Worst:
 
 @check("determinism")
 def train_then_eval(subject: Subject) -> Worst:
-    """Steps in training mode leave no trace in evaluation: outputs before and after agree."""
-    worst = Worst("change of evaluation by calls in training mode", limit=0.0)
+    """Forward passes in training mode do not change the output in evaluation mode."""
+    worst = Worst("relative change of evaluation after calls in training mode", limit=0.0)
     for length in (33, *subject.long):
         module = subject.build_for(length, dropout=subject.dropout)
         inputs = subject.draw(module, length)
@@ -72,8 +72,8 @@ def train_then_eval(subject: Subject) -> Worst:
 
 @check("determinism")
 def inputs_untouched(subject: Subject) -> Worst:
-    """The inputs and their masks are what they were after a call."""
-    worst = Worst("change of the input", limit=0.0)
+    """No call modifies its inputs or masks."""
+    worst = Worst("relative change of an input", limit=0.0)
     for length in (33, *subject.long):
         for training in (False, True):
             module = subject.build_for(length).train(training)

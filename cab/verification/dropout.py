@@ -1,4 +1,4 @@
-"""Dropout: at the declared rate, and rescaled so that the mean stays."""
+"""Dropout checks: the declared rate, and rescaling that preserves the mean."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from cab.verification.subject import Subject
 
 RATES = (0.1, 0.5)
 ROWS = 4096
-"""Equal rows from which is dropped independently: a mean is known to 1 / 64 of the deviation."""
+"""Number of equal rows with independent dropout: the standard error of a mean is 1 / 64 of the standard deviation."""
 
 
 def drops(subject: Subject) -> bool:
-    """Whether the class takes dropout and uses it, and draws nothing else."""
+    """Return whether the class uses dropout and has no other randomness in training."""
     if subject.dropout == 0.0 or subject.is_random_in_training:
         return False
     return bool(_parts(subject, 0.5, 5).std() > 1e-3)
@@ -22,8 +22,8 @@ def drops(subject: Subject) -> bool:
 
 @check("dropout", applies=drops)
 def dropout_mean(subject: Subject) -> Worst:
-    """The mean output over many draws is the output without dropout: what is left is scaled up for what is lost."""
-    worst = Worst("part of the output that dropout takes away or adds", limit=0.0)
+    """On average over many dropout samples, the output equals the output without dropout."""
+    worst = Worst("relative error of the mean output", limit=0.0)
     for rate in RATES:
         for length in (1, 5):
             parts = _parts(subject, rate, length)
@@ -34,8 +34,8 @@ def dropout_mean(subject: Subject) -> Worst:
 
 @check("dropout", applies=drops)
 def dropout_rate(subject: Subject) -> Worst:
-    """As much is dropped as is declared: of single weights that part, and variances in the proportion of the rates."""
-    worst = Worst("error of the rate", limit=0.0)
+    """Both the share of dropped weights and the variance of outputs agree with the declared dropout rate."""
+    worst = Worst("error of the dropout rate", limit=0.0)
     low, high = (_parts(subject, rate, 5).var().item() for rate in RATES)
     expected = RATES[1] / (1.0 - RATES[1]) / (RATES[0] / (1.0 - RATES[0]))
     ratio = high / low / expected if low else torch.inf
@@ -43,7 +43,7 @@ def dropout_rate(subject: Subject) -> Worst:
     for rate in RATES:
         parts = _parts(subject, rate, 1)
         kept = parts[parts.abs() > 1e-3]
-        if len(kept) and float(kept.std()) < 1e-3:  # one weight, which is there or not
+        if len(kept) and float(kept.std()) < 1e-3:  # a single weight, kept or dropped
             noise = (rate * (1.0 - rate) / ROWS) ** 0.5
             worst.add(abs(1.0 - len(kept) / ROWS - rate), f"n=1, dropout {rate:g}", limit=0.01 + 5.0 * noise)
     return worst
@@ -51,13 +51,13 @@ def dropout_rate(subject: Subject) -> Worst:
 
 @torch.no_grad()
 def _parts(subject: Subject, rate: float, length: int) -> Tensor:
-    """How much of the output without dropout is in each of many outputs with it, [ROWS]."""
+    """Return the coefficients [ROWS] of the output without dropout in outputs with dropout."""
     module = subject.build(num_heads=1, dropout=rate)
     inputs = subject.draw(module, length, length, batch=1).repeated(ROWS)
     expected = inputs.rows(slice(0, 1)).run(module)[0].double()
     draws = inputs.run(module.train(), seed=1).double()
     last = getattr(module, "out_proj", None)
     bias = getattr(last, "bias", None)
-    if bias is not None:  # behind the dropout, it hides what is lost
+    if bias is not None:  # added after dropout, so it would mask the effect
         expected, draws = expected - bias.double(), draws - bias.double()
     return (draws * expected).sum((1, 2)) / expected.pow(2).sum().clamp_min(1e-30)

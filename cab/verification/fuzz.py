@@ -1,6 +1,6 @@
-"""Random calls of random attentions, each against its readable form: what no list of cases thought of.
+"""Randomized comparison of fast implementations with their reference implementations.
 
-A call is drawn from a seed and its number alone, so any of them can be repeated.
+A call is determined by a seed and its number, so every call can be repeated.
 """
 
 from __future__ import annotations
@@ -23,17 +23,26 @@ from cab.verification.precision import autocast, near, precisions
 from cab.verification.subject import Subject
 
 EXACT = 1e-6
-"""Allowed in float64, between outputs and between gradients."""
+"""Limit in float64, for outputs and gradients."""
 NOISES = 20
-"""Draws of noise by which a method is found to be steep."""
+"""Number of input perturbations used to measure a method's sensitivity."""
 MARGIN = 4.0
-"""Roundings inside a method are more than those of its inputs."""
+"""Factor on the measured sensitivity: a method rounds more often than its inputs."""
 LAYOUTS = ("none", "right", "left", "inside", "rows")
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call; ``padding`` are layouts of targets and source, and a low ``precision`` is that of autocast."""
+    """One random call.
+
+    Attributes:
+        number: number of the call for the seed.
+        lengths: numbers of target and source tokens.
+        padding: padding layouts of targets and source.
+        scale: standard deviation of the inputs.
+        precision: name of the dtype; float16 and bfloat16 run under autocast.
+        training: whether the module is in training mode.
+    """
 
     number: int
     attention: str
@@ -50,7 +59,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Finding:
-    """How far the fast form was from the readable one, where most, and how far it may be; None where it was refused."""
+    """The largest error of a call relative to its limit; ``error`` is None if the attention rejected the call."""
 
     call: Call
     error: float | None
@@ -59,16 +68,19 @@ class Finding:
 
     @property
     def passed(self) -> bool:
+        """Whether the error is within the limit."""
         return self.error is None or self.error <= self.limit
 
 
 def draw_call(seed: int, number: int) -> Call:
-    """A call on a registered attention that has a readable form."""
+    """Draw a call of a registered attention that has a reference implementation."""
     generator = random.Random(f"{seed} {number}")
     entry = generator.choice([entry for entry in ATTENTIONS if _is_readable(entry.name)])
     longest = generator.choice((4, 24, 24, 70, 160))
     precision = generator.choice(("float64", "float64", "float32", "float32", "bfloat16", "float16"))
-    scales = (0.1, 1.0, 1.0, 4.0) if precision in ("float32", "float64") else (0.1, 1.0)  # above, rounding decides
+    scales = (
+        (0.1, 1.0, 1.0, 4.0) if precision in ("float32", "float64") else (0.1, 1.0)
+    )  # larger scales amplify rounding
     return Call(
         number=number,
         attention=entry.name,
@@ -89,7 +101,7 @@ def _is_readable(name: str) -> bool:
 
 
 def check_calls(seed: int, numbers: Iterable[int]) -> Iterator[Finding]:
-    """What the calls of these numbers found, one by one."""
+    """Yield the findings of the calls with the given numbers."""
     for number in numbers:
         call = draw_call(seed, number)
         with torch.random.fork_rng(devices=[]):
@@ -97,7 +109,7 @@ def check_calls(seed: int, numbers: Iterable[int]) -> Iterator[Finding]:
 
 
 def check_call(call: Call, seed: int = 0) -> Finding:
-    """Compare outputs, and in float32 and float64 all gradients too."""
+    """Compare outputs and, in float32 and float64, all gradients with the reference implementation."""
     subject = subject_of(call.attention, call.pattern, options={})
     width = call.heads * call.head_dim
     try:
@@ -105,16 +117,16 @@ def check_call(call: Call, seed: int = 0) -> Finding:
         inputs = _inputs(call, subject, module, seed)
         found = list(_excesses(call, subject, module, inputs))
     except UserError:
-        return Finding(call, None, 0.0, "refused")
+        return Finding(call, None, 0.0, "rejected")
     where, error, limit = max(found, key=lambda one: (one[1] > one[2], one[1] / max(one[2], EXACT)))
     return Finding(call, error, limit, where)
 
 
 def _excesses(call: Call, subject: Subject, module: Module, inputs: Inputs) -> Iterator[tuple[str, float, float]]:
-    """Name, error and limit of what the two forms give.
+    """Yield name, error and limit of each compared quantity.
 
-    Where an error is above its limit, the readable form is run again on inputs moved by a rounding or two: where that
-    changes it as much, the method is steep there, as where all weights nearly vanish, and no form is to blame.
+    If an error exceeds its limit, the reference implementation also runs on inputs perturbed by up to two spacings of
+    the dtype. The limit grows with the resulting change: a steep function amplifies rounding in any implementation.
     """
     dtype = getattr(torch, call.precision)
     if not inputs.real.any():
@@ -152,7 +164,7 @@ def _outputs(module: Module, inputs: Inputs, _direction: Tensor, *, seed: int) -
 
 
 def _moved(inputs: Inputs, epsilon: float, generator: torch.Generator) -> Inputs:
-    """The inputs, each number moved by up to two of its spacings."""
+    """Return the inputs with every value perturbed by up to two of its spacings."""
     moved = {}
     for name, x in inputs.tensors().items():
         moved[name] = x * (1 + 2 * epsilon * (2 * torch.rand(x.shape, generator=generator) - 1))
@@ -169,7 +181,7 @@ def _inputs(call: Call, subject: Subject, module: Module, seed: int) -> Inputs:
 
 
 def _mask(layout: str, x: Tensor | None, generator: torch.Generator) -> Tensor | None:
-    """Bool [B, N], True at padding; any row may be padding alone."""
+    """Return a bool mask [B, N], True at padding; entire rows may be padding."""
     if x is None or layout == "none":
         return None
     batch, length = x.shape[:2]

@@ -1,4 +1,4 @@
-"""Growth: time and memory of training grow with length no faster than the class declares."""
+"""Growth checks: training and inference cost grow with length no faster than the declared complexity."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from cab.verification.memory import peak_bytes
 from cab.verification.subject import Subject
 
 SHORTEST, LONGEST, LONGEST_QUADRATIC = 512, 8192, 2048
-"""Lengths double from the first to one of the others, or until a call takes longer than ``ENOUGH`` seconds."""
+"""Lengths double from the first value up to the second or third, or until a call exceeds ``ENOUGH`` seconds."""
 
 ON_A_GPU = 8
-"""Times as long: a GPU hides a quadratic part longer behind the start of its kernels."""
+"""Factor on the lengths on a GPU, where launch overhead hides quadratic cost at short lengths."""
 
 ENOUGH = 0.12
 
 EXPONENTS = {"1": 1.0, "n": 1.0, "n log n": 1.0, "n sqrt n": 1.5, "n^2": 2.0}
-"""Power of the length in each complexity. The output alone has n rows, so nothing is cheaper than n."""
+"""Exponent of the length in each complexity; at least 1, because the output has n rows."""
 
 LOG_SLACK = 0.15
-"""Power that stands for a logarithm at these lengths."""
+"""Exponent that approximates a logarithm at these lengths."""
 
 TIME_SLACK, MEMORY_SLACK = 1.4, 1.1
-"""Factor on the power: caches make time grow faster than the work, bytes are exact."""
+"""Factors on the exponent: caches make time grow faster than the operation count; byte counts are exact."""
 
 ATTEMPTS = 3
-"""A busy machine makes one measurement of time grow too fast now and then, hardly three."""
+"""Time measurements before the check fails, because other load can distort one of them."""
 
 
 @check("growth", is_quick=False, is_timed=True)
 def time_growth(subject: Subject) -> Worst:
-    """Time in training and in evaluation grows with length no faster than the declared complexity."""
+    """Run time in training and in evaluation grows with length no faster than the declared complexity."""
     limit = allowed(subject, TIME_SLACK)
-    worst = Worst("power of the length with which time grows is", limit=limit)
+    worst = Worst("growth exponent of the run time", limit=limit)
     for mode, phase in PHASES.items():
         power, where = _time_power(subject, phase)
         for _ in range(ATTEMPTS - 1):
@@ -52,7 +52,7 @@ def time_growth(subject: Subject) -> Worst:
 @check("growth", is_quick=False)
 def memory_growth(subject: Subject) -> Worst:
     """Peak memory in training and in evaluation grows with length no faster than the declared complexity."""
-    worst = Worst("power of the length with which memory grows is", limit=allowed(subject, MEMORY_SLACK))
+    worst = Worst("growth exponent of the peak memory", limit=allowed(subject, MEMORY_SLACK))
     for mode, phase in PHASES.items():
         module = _module(subject)
         costs = {n: float(peak_bytes(partial(phase, subject, module, n), subject.device)) for n in lengths(subject)}
@@ -65,13 +65,14 @@ Phase = Callable[[Subject, Module, int], None]
 
 
 def allowed(subject: Subject, slack: float) -> float:
-    """Largest power that the declared complexity admits; infinite when none is declared."""
+    """Return the largest exponent that the declared complexity admits; infinite if none is declared."""
     if subject.complexity is None:
         return math.inf
     return slack * EXPONENTS[subject.complexity] + (LOG_SLACK if "log" in subject.complexity else 0.0)
 
 
 def lengths(subject: Subject) -> Iterator[int]:
+    """Yield the measured lengths."""
     length, longest = SHORTEST, LONGEST_QUADRATIC if subject.complexity == "n^2" else LONGEST
     while length <= (longest if subject.device == "cpu" else ON_A_GPU * longest):
         yield length
@@ -97,7 +98,7 @@ PHASES = {"in training": _train, "in evaluation": _evaluate}
 
 
 def _time_power(subject: Subject, phase: Phase) -> tuple[float, str]:
-    """The power between the longest lengths; the fastest of three calls at each, of one that is slow."""
+    """Return the growth exponent of time and the measured times; each is the fastest of up to three calls."""
     module = _module(subject)
     costs: dict[int, float] = {}
     phase(subject, module, SHORTEST)
@@ -111,7 +112,7 @@ def _time_power(subject: Subject, phase: Phase) -> tuple[float, str]:
 
 
 def _seconds(call: Callable[[], object], device: str) -> float:
-    """Processor time of a call, which other processes hardly change; on a GPU the time until it is done."""
+    """Return the CPU time of a call in seconds; on a GPU, the wall time until its kernels finish."""
     if device != "cpu":
         torch.cuda.synchronize(device)
         start = time.perf_counter()
@@ -124,7 +125,7 @@ def _seconds(call: Callable[[], object], device: str) -> float:
 
 
 def _power(costs: dict[int, float], unit: str, factor: float) -> tuple[float, str]:
-    """Slope of log cost over log length between the longest three lengths, and the costs in words."""
+    """Return the slope of log cost over log length for the three longest lengths, and the costs as text."""
     last = sorted(costs)[-3:]
     power = math.log2(costs[last[-1]] / costs[last[0]]) / math.log2(last[-1] / last[0])
     return max(power, 0.0), "n=" + ", ".join(f"{length}: {costs[length] * factor:.3g} {unit}" for length in last)

@@ -1,4 +1,4 @@
-"""Inputs of an attention: targets, source and padding."""
+"""Inputs of an attention: targets, source and padding masks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 Module = Any
-"""A ``torch.nn.Module`` with the methods and attributes of the contract, which no class of torch declares."""
+"""A ``torch.nn.Module`` with the methods and attributes of the contract, which no torch type declares."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Arguments of one call; ``key`` and ``value`` are None in self patterns, masks None without padding."""
+    """Arguments of one call; ``key`` and ``value`` are None in self patterns, masks are None without padding."""
 
     query: Tensor
     key: Tensor | None = None
@@ -23,9 +23,10 @@ class Inputs:
     key_padding: Tensor | None = None
 
     def run(self, module: Module, *, seed: int | None = None) -> Tensor:
-        """Output [B, N, D]; in a self pattern the mask is given under both names, so either may be honoured.
+        """Call ``module`` and return its output [B, N, D].
 
-        With a ``seed``, torch's random numbers are the same in every call.
+        In self patterns the mask is passed under both names. With a ``seed``, torch's random number generator is seeded
+        first.
         """
         if seed is not None:
             torch.manual_seed(seed)
@@ -40,52 +41,53 @@ class Inputs:
         return module(self.query, self.key, self.value, **masks)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Query, and key and value where there are any."""
+        """Return the query and, if present, key and value by name."""
         named = {"query": self.query, "key": self.key, "value": self.value}
         return {name: x for name, x in named.items() if x is not None}
 
     def requiring_grad(self) -> Inputs:
-        """Copies of the inputs that collect gradients."""
+        """Return copies of the inputs that accumulate gradients."""
         return replace(self, **{name: x.detach().clone().requires_grad_() for name, x in self.tensors().items()})
 
     def double(self) -> Inputs:
-        """The inputs in float64."""
+        """Return the inputs in float64."""
         return replace(self, **{name: x.double() for name, x in self.tensors().items()})
 
     def float(self) -> Inputs:
-        """The inputs in float32."""
+        """Return the inputs in float32."""
         return replace(self, **{name: x.float() for name, x in self.tensors().items()})
 
     def given(self) -> dict[str, Tensor]:
-        """:meth:`tensors`, and the masks where there are any."""
+        """Return :meth:`tensors` and the masks that are present."""
         masks = {"query_padding": self.query_padding, "key_padding": self.key_padding}
         return self.tensors() | {name: mask for name, mask in masks.items() if mask is not None}
 
     def rows(self, index: Any) -> Inputs:
-        """The rows ``index`` of every tensor."""
+        """Return the rows ``index`` of every tensor."""
         return replace(self, **{name: x[index] for name, x in self.given().items()})
 
     def repeated(self, count: int) -> Inputs:
-        """The one row of the inputs, ``count`` times."""
+        """Return the inputs, of batch size one, repeated ``count`` times."""
         return replace(self, **{name: x.expand(count, -1, -1) for name, x in self.tensors().items()})
 
     def prefix(self, length: int) -> Inputs:
-        """The first ``length`` targets, with the whole source."""
+        """Return the first ``length`` targets with the whole source."""
         mask = self.query_padding
         return replace(self, query=self.query[:, :length], query_padding=None if mask is None else mask[:, :length])
 
     @property
     def real(self) -> Tensor:
-        """Bool [B, N]: targets that are not padding."""
+        """Mask [B, N] of the targets that are not padding."""
         if self.query_padding is None:
             return self.query.new_ones(self.query.shape[:2], dtype=torch.bool)
         return ~self.query_padding
 
 
 def padding_masks(layout: str, x: Tensor) -> Tensor:
-    """Bool masks [B, N] for ``x`` [B, N, D], each row with another number of padded positions, the first with none.
+    """Return a bool mask [B, N] for ``x`` [B, N, D], with a different number of padded positions per row.
 
-    Layouts: ``left``, ``right``, ``inside`` (scattered, never an end of the row), ``row`` (row 1 entirely).
+    The first row has no padding. Layouts: ``left``, ``right``, ``inside`` (scattered, not at the ends of the row) and
+    ``row`` (all of row 1).
     """
     batch, length = x.shape[:2]
     generator = torch.Generator().manual_seed(3)
@@ -104,7 +106,7 @@ def padding_masks(layout: str, x: Tensor) -> Tensor:
 
 
 def with_padding(inputs: Inputs, layout: str) -> Inputs:
-    """``inputs`` with padding of ``layout``; in cross patterns targets and source are padded, and not alike."""
+    """Return ``inputs`` with padding of ``layout``, with different masks for targets and source."""
     inputs = replace(inputs, query_padding=padding_masks(layout, inputs.query))
     if inputs.key is None:
         return inputs
@@ -112,7 +114,7 @@ def with_padding(inputs: Inputs, layout: str) -> Inputs:
 
 
 def padded_places(inputs: Inputs) -> list[tuple[str, Tensor, Tensor]]:
-    """(name, tensor, mask) of each input; the mask of one without padding is all False."""
+    """Return (name, tensor, mask) of each input; the mask of an unpadded input is all False."""
     places = []
     for name, x in inputs.tensors().items():
         mask = inputs.query_padding if name == "query" else inputs.key_padding
@@ -121,7 +123,7 @@ def padded_places(inputs: Inputs) -> list[tuple[str, Tensor, Tensor]]:
 
 
 def row_alone(inputs: Inputs, row: int) -> Inputs | None:
-    """One row with its real tokens only; None where there are none."""
+    """Return one row without its padding, or None if no real token remains."""
     cut = {}
     for name, x, mask in padded_places(inputs):
         cut[name] = x[row : row + 1, ~mask[row]]
@@ -133,7 +135,7 @@ def row_alone(inputs: Inputs, row: int) -> Inputs | None:
 def outputs_and_gradients(
     module: Module, inputs: Inputs, direction: Tensor, *, seed: int | None = None
 ) -> dict[str, Tensor]:
-    """Real outputs, and their gradients in ``direction`` to the real inputs and to every parameter."""
+    """Return outputs at real tokens, and their gradients in ``direction`` to real inputs and to parameters."""
     module.zero_grad()
     inputs = inputs.requiring_grad()
     output = inputs.run(module, seed=seed)

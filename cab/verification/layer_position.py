@@ -1,4 +1,4 @@
-"""Layer position: a method that depends on its place in a network keeps its promises at every place."""
+"""Layer position check: a method that depends on its layer index satisfies the contract in every layer."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from cab.verification.check import CHECKS, Worst, check
 from cab.verification.subject import Subject, names_argument
 
 POSITIONS = (LayerPosition(0, 4), LayerPosition(3, 4))
-"""Beside the one that all other checks build with, the first of one."""
+"""Positions in addition to the one used by all other checks, the only layer of one."""
 
 KEPT = ("lookahead_gradient", "decode_steps", "decode_padded", "padded_left", "batch_size", "gradient_is_derivative")
 
 
 def takes_layer_position(subject: Subject) -> bool:
+    """Return whether the constructor has the argument ``layer_position``."""
     return names_argument(subject.cls, "layer_position")
 
 
 @check("layer_position", applies=takes_layer_position, is_quick=False)
 def every_layer_position(subject: Subject) -> Worst:
-    """First and last in a network of four, the main properties of every group hold as they do alone."""
-    worst = Worst("error, in parts of what is allowed,", limit=1.0)
+    """As first and as last of four layers, the attention passes the main checks of causality, decoding and padding."""
+    worst = Worst("error relative to its limit", limit=1.0)
     for layer_position in POSITIONS:
         deep = replace(subject, options={**subject.options, "layer_position": layer_position}, long=())
         for kept in (CHECKS[name] for name in KEPT):

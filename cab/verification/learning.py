@@ -1,4 +1,4 @@
-"""Learning: losses of its own, buffers that learn and rules for parameters, as every training loop uses them."""
+"""Training checks: auxiliary losses, buffers updated from statistics, and parameter group overrides."""
 
 from __future__ import annotations
 
@@ -22,25 +22,29 @@ SEED = 5
 
 
 def learns(subject: Subject) -> bool:
+    """Return whether the module has a part with its own training behavior."""
     return any(isinstance(module, TrainableModule) for module in subject.build().modules())
 
 
 def adds_loss(subject: Subject) -> bool:
+    """Return whether the module adds an auxiliary loss."""
     return learns(subject) and subject.adds_loss
 
 
 def adds_loss_causally(subject: Subject) -> bool:
+    """Return whether the module adds an auxiliary loss in a causal pattern."""
     return causal(subject) and adds_loss(subject)
 
 
-def gathers(subject: Subject) -> bool:
-    return learns(subject) and subject.gathers
+def accumulates_statistics(subject: Subject) -> bool:
+    """Return whether the module accumulates statistics for its buffers."""
+    return learns(subject) and subject.accumulates_statistics
 
 
 @check("learning", applies=adds_loss_causally)
 def loss_lookahead(subject: Subject) -> Worst:
-    """The loss of a target keeps to what its output may see: by gradient and by replacement, all cuts, in training."""
-    worst = Worst("part of a target's loss that comes from later tokens", limit=LEAK)
+    """No auxiliary loss of a target depends on tokens its output may not attend to (gradient and replacement)."""
+    worst = Worst("relative dependence of a target's loss on later tokens", limit=LEAK)
     for length, dropout in ((2, 0.0), (9, 0.0), (45, subject.dropout)):
         module = subject.build(dropout=dropout).train()
         inputs = subject.draw(module, length, batch=1)
@@ -65,8 +69,8 @@ def loss_lookahead(subject: Subject) -> Worst:
 
 @check("learning", applies=adds_loss)
 def loss_number(subject: Subject) -> Worst:
-    """A loss is one of each target, or a number that depends on parameters alone."""
-    worst = Worst("part of a number that comes from inputs", limit=LEAK)
+    """Every auxiliary loss has one value per target, or is a scalar that depends only on parameters."""
+    worst = Worst("relative dependence of a scalar loss on the inputs", limit=LEAK)
     module = subject.build().train()
     inputs = subject.draw(module, 17, batch=3).requiring_grad()
     other = subject.draw(module, 17, batch=3, seed=2, scale=2.0)
@@ -83,14 +87,14 @@ def loss_number(subject: Subject) -> Worst:
         if number.requires_grad:
             gradients = torch.autograd.grad(number, [*inputs.tensors().values()], allow_unused=True)
             worst.add(sum(float(g.abs().sum()) for g in gradients if g is not None), "n=17, gradient")
-    worst.add(0.0, f"n=17, {len(found[0])} numbers")
+    worst.add(0.0, f"n=17, {len(found[0])} scalar losses")
     return worst
 
 
 @check("learning", applies=adds_loss)
 def loss_padding(subject: Subject) -> Worst:
-    """The loss of a padded batch is that of its rows alone, each weighted by its targets: padding does not count."""
-    worst = Worst("difference between the loss of a padded batch and that of its rows", limit=ROUNDING)
+    """In a padded batch, the auxiliary loss is the mean over real targets; padding does not contribute."""
+    worst = Worst("relative error between the loss of a padded batch and of its rows", limit=ROUNDING)
     for layout in LAYOUTS:
         module = subject.build().train()
         inputs = with_padding(subject.draw(module, 17, batch=5), layout)
@@ -98,11 +102,13 @@ def loss_padding(subject: Subject) -> Worst:
         filled = replace(inputs, **{name: x.clone() for name, x in inputs.tensors().items()})
         for _, x, mask in padded_places(filled):
             x[mask] = 100.0
-        worst.add(relative(own_loss(module, filled), total), f"n=17, padding {layout} of 100")
+        worst.add(relative(own_loss(module, filled), total), f"n=17, padding {layout} with value 100")
         with recorded_losses(module, whole=False) as unmasked:
             inputs.run(module, seed=SEED)
         auxiliary_loss(module)
-        worst.add(len(unmasked), f"n=17, padding {layout}, losses of targets given without padding", limit=0.0)
+        worst.add(
+            len(unmasked), f"n=17, padding {layout}, per-target losses added without their padding mask", limit=0.0
+        )
         if subject.is_random_in_training:
             continue
         rows = [row_alone(inputs, row) for row in range(len(inputs.query))]
@@ -114,8 +120,8 @@ def loss_padding(subject: Subject) -> Worst:
 
 @check("learning", applies=learns)
 def loss_once(subject: Subject) -> Worst:
-    """A loss is there once: in training only, given away once, and neither lost nor doubled by recomputation."""
-    worst = Worst("losses too many or too few", limit=0.0)
+    """In training only, the auxiliary loss is returned once; recomputation neither drops nor doubles it."""
+    worst = Worst("unexpected or missing losses", limit=0.0)
     module = subject.build()
     inputs = subject.draw(module, 17)
     inputs.run(module)
@@ -123,9 +129,9 @@ def loss_once(subject: Subject) -> Worst:
     module.train()
     inputs.run(module)
     auxiliary_loss(module)
-    worst.add(float(auxiliary_loss(module) is not None), "n=17, asked for twice")
+    worst.add(float(auxiliary_loss(module) is not None), "n=17, queried twice")
     plain, again = (training_step(subject, recomputes=recomputes) for recomputes in (False, True))
-    worst.add(float(again.is_left), "n=17, left behind by recomputation")
+    worst.add(float(again.is_left), "n=17, left after recomputation")
     if math.isnan(plain.loss) or math.isnan(again.loss):
         worst.add(float(math.isnan(plain.loss) != math.isnan(again.loss)), "n=17, under recomputation")
     else:
@@ -139,8 +145,8 @@ def loss_once(subject: Subject) -> Worst:
 
 @check("learning", applies=keeps_contract)
 def forward_keeps_state(subject: Subject) -> Worst:
-    """Forward and backward passes in training, recomputed or not, and evaluation leave the state_dict as it is."""
-    worst = Worst("entries of the state_dict that a pass changed:", limit=0.0)
+    """Forward and backward passes, with or without recomputation, do not change the state_dict."""
+    worst = Worst("changed entries of the state_dict", limit=0.0)
     for training in (True, False):
         for recomputes in (False, True):
             module = subject.build(dropout=subject.dropout).train(training)
@@ -156,27 +162,27 @@ def forward_keeps_state(subject: Subject) -> Worst:
     return worst
 
 
-@check("learning", applies=gathers)
+@check("learning", applies=accumulates_statistics)
 def statistics_once(subject: Subject) -> Worst:
-    """Buffers learn from a training pass once, recomputed or not, and from no evaluation; what they learn is saved."""
-    worst = Worst("difference of what was learnt", limit=ROUNDING)
+    """Buffers are updated once per training pass, also under recomputation, not by evaluation, and are saved."""
+    worst = Worst("relative error of the updated buffers", limit=ROUNDING)
 
     (plain, expected), again, evaluated = (
-        learnt(subject, recomputes=recomputes, evaluates=evaluates)
+        updated(subject, recomputes=recomputes, evaluates=evaluates)
         for recomputes, evaluates in ((False, False), (True, False), (False, True))
     )
-    for how, (_, state) in (("recomputation", again), ("a call in evaluation", evaluated)):
-        worst.add(*worst_entry(state, expected, f"n=33, by {how}"))
+    for how, (_, state) in (("recomputed", again), ("after an evaluation call", evaluated)):
+        worst.add(*worst_entry(state, expected, f"n=33, {how}"))
     fresh = subject.build(seed=100)
     fresh.load_state_dict(plain.state_dict())
     inputs = subject.draw(plain, 17)
     with torch.no_grad():
-        worst.add(difference(inputs.run(fresh), inputs.run(plain)), "n=17, output after loading what was learnt")
+        worst.add(difference(inputs.run(fresh), inputs.run(plain)), "n=17, output after loading the state_dict")
     return worst
 
 
-def learnt(subject: Subject, *, recomputes: bool, evaluates: bool) -> tuple[Module, dict[str, Tensor]]:
-    """A module after one step of training, and its state_dict beside the statistics that it learnt from."""
+def updated(subject: Subject, *, recomputes: bool, evaluates: bool) -> tuple[Module, dict[str, Tensor]]:
+    """Return a module after one training step, and its state_dict together with the accumulated statistics."""
     module = subject.build().train()
     inputs = subject.draw(module, 33, batch=3).requiring_grad()
     output = recompute(lambda *_: inputs.run(module), inputs.query) if recomputes else inputs.run(module)
@@ -186,17 +192,17 @@ def learnt(subject: Subject, *, recomputes: bool, evaluates: bool) -> tuple[Modu
     gathered: dict[str, Tensor] = {}
     for path, learner in module.named_modules():
         statistics = learner.pop_statistics() if isinstance(learner, TrainableModule) else {}
-        gathered |= {f"{path}.{name} as gathered": x.clone() for name, x in statistics.items()}
+        gathered |= {f"{path}.{name} (accumulated)": x.clone() for name, x in statistics.items()}
         if statistics:
             with torch.no_grad():
                 learner.update_buffers(**statistics)
     return module.eval(), state_of(module) | gathered
 
 
-@check("learning", applies=gathers)
+@check("learning", applies=accumulates_statistics)
 def statistics_padding(subject: Subject) -> Worst:
-    """What buffers learn from a padded batch is what they learn from its rows, one pass each: sums over real tokens."""
-    worst = Worst("difference of what was learnt", limit=ROUNDING)
+    """Buffers updated from a padded batch equal those updated from its rows, one pass per row without padding."""
+    worst = Worst("relative error of the updated buffers", limit=ROUNDING)
     for layout in LAYOUTS:
         together, apart, filled = (subject.build().train() for _ in range(3))
         inputs = with_padding(subject.draw(together, 17, batch=5), layout)
@@ -211,17 +217,17 @@ def statistics_padding(subject: Subject) -> Worst:
                 alone.run(apart, seed=SEED)
         for module in (together, apart, filled):
             after_optimizer_step(module)
-        learnt = state_of(together)
-        worst.add(*worst_entry(state_of(filled), learnt, f"n=17, padding {layout} of 100"))
+        buffers = state_of(together)
+        worst.add(*worst_entry(state_of(filled), buffers, f"n=17, padding {layout} with value 100"))
         if not subject.is_random_in_training:
-            worst.add(*worst_entry(state_of(apart), learnt, f"n=17, padding {layout}, rows one by one"))
+            worst.add(*worst_entry(state_of(apart), buffers, f"n=17, padding {layout}, row by row"))
     return worst
 
 
 @check("learning", applies=learns)
 def param_group_overrides(subject: Subject) -> Worst:
-    """Rules for parameters name parameters, with rates and decays that are numbers from zero on."""
-    worst = Worst("rules that an optimiser cannot follow:", limit=0.0)
+    """Parameter group overrides refer to existing parameters, with finite non-negative rates and weight decays."""
+    worst = Worst("invalid parameter groups", limit=0.0)
     module = subject.build()
     groups = parameter_groups(module, learning_rate=1e-3, weight_decay=1e-2)
     for group in groups:
@@ -233,12 +239,12 @@ def param_group_overrides(subject: Subject) -> Worst:
     return worst
 
 
-# --- what the checks measure -----------------------------------------------------------------------------------------
+# --- measurements ----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def recorded_losses(module: Module, *, whole: bool = True) -> Iterator[list[Tensor]]:
-    """What ``add_loss`` is given meanwhile; or only losses of targets that came without the targets' padding."""
+    """Record the losses passed to ``add_loss``; with ``whole=False``, only per-target losses without a padding mask."""
     given: list[Tensor] = []
     learners = [m for m in module.modules() if isinstance(m, TrainableModule)]
     for learner in learners:
@@ -257,22 +263,24 @@ def recorded_losses(module: Module, *, whole: bool = True) -> Iterator[list[Tens
 
 
 def losses_of_targets(module: Module, inputs: Inputs) -> list[Tensor]:
-    """The losses [B, N] of one call in training mode, always with the same random numbers.
+    """Return the per-target losses [B, N] of one call in training mode with a fixed seed.
 
     Raises:
-        ValueError: for a loss of another shape that is no number.
+        ValueError: a loss is neither a scalar nor of shape [B, N].
     """
     with recorded_losses(module) as given:
         inputs.run(module, seed=SEED)
     auxiliary_loss(module)
     for loss in given:
         if loss.dim() and loss.shape != inputs.query.shape[:2]:
-            raise ValueError(f"a loss is {list(inputs.query.shape[:2])} or a number, got {list(loss.shape)}")
+            raise ValueError(
+                f"a loss has shape {list(inputs.query.shape[:2])} or is a scalar, got shape {list(loss.shape)}"
+            )
     return [loss for loss in given if loss.dim()]
 
 
 def own_loss(module: Module, inputs: Inputs) -> float:
-    """What one call in training mode adds to the loss."""
+    """Return the auxiliary loss of one call in training mode, or zero without one."""
     with torch.no_grad():
         inputs.run(module, seed=SEED)
     loss = auxiliary_loss(module)
@@ -280,15 +288,17 @@ def own_loss(module: Module, inputs: Inputs) -> float:
 
 
 def relative(actual: float, expected: float) -> float:
+    """Return the relative error of ``actual``."""
     return abs(actual - expected) / max(abs(expected), 1e-30) if actual != expected else 0.0
 
 
 def state_of(module: Module) -> dict[str, Tensor]:
+    """Return a copy of the state_dict."""
     return {name: x.detach().clone() for name, x in module.state_dict().items()}
 
 
 def worst_entry(actual: dict[str, Tensor], expected: dict[str, Tensor], where: str) -> tuple[float, str]:
-    """The largest difference between entries of two state_dicts, and which it is."""
+    """Return the largest relative error between entries of two state_dicts, and its location."""
     errors = {
         name: difference(actual[name].double().reshape(1, -1), x.double().reshape(1, -1))
         for name, x in expected.items()
@@ -303,17 +313,17 @@ def _same(x: Tensor, before: Tensor | None) -> bool:
 
 @dataclass(frozen=True)
 class Step:
-    """What one forward and backward pass in training gave."""
+    """The result of one forward and backward pass in training mode."""
 
     loss: float
-    """The module's own; NaN where it has none."""
+    """The auxiliary loss; NaN without one."""
     is_left: bool
-    """Whether another loss is there after the backward pass."""
+    """Whether a loss remains after the backward pass."""
     gradients: dict[str, Tensor]
 
 
 def training_step(subject: Subject, *, recomputes: bool) -> Step:
-    """Loss and gradients of one step, its activations formed once or twice."""
+    """Return loss and gradients of one training step, with or without recomputation of the activations."""
     module = subject.build().train()
     inputs = with_padding(subject.draw(module, 17, batch=3), "right").requiring_grad()
     direction = torch.linspace(-1.0, 1.0, inputs.query.numel()).view_as(inputs.query).to(inputs.query.device)

@@ -1,4 +1,4 @@
-"""Lengths: any from one token on, in any combination of targets and source."""
+"""Length checks: any number of target and source tokens from one on."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from cab.verification.subject import Subject
 ANY = (2, 3, 4, 5, 7, 8, 11, 15, 16, 17, 24, 31, 32, 33, 47, 63, 64, 65, 96, 100, 127, 128, 129, 192, 255, 257)
 BEYOND = (385, 700, 1025, 2049, 3001)
 TURNS = ((33, 3), (130, 3), (17, 3), (257, 2), (130, 3), (1, 4), (65, 3), (33, 3))
-"""Lengths and rows that one module is given one after the other."""
+"""Lengths and batch sizes of consecutive calls of one module."""
 
 PAIRS = ((1, 1), (1, 17), (17, 1), (1, 130), (130, 1), (5, 64), (64, 5), (33, 33), (129, 65))
 
 
 @check("lengths")
 def length_one(subject: Subject) -> Worst:
-    """A single token (in cross patterns also a source of one) gives numbers, forward and backward."""
+    """One target token, also with one source token, gives finite outputs and gradients."""
     return runs(subject, [(1, 1), (1, 2)] if subject.pattern.is_cross else [(1, 1)])
 
 
 @check("lengths")
 def any_length(subject: Subject) -> Worst:
-    """Every length gives numbers of the input's shape, forward and backward, whatever a window or block is."""
+    """Every length gives finite outputs and gradients in the shape of the input, for any window or block size."""
     pairs = [(length, length) for length in ANY]
     if subject.pattern.is_cross:
         pairs += [*PAIRS, *((7, length) for length in subject.long)]
@@ -34,8 +34,8 @@ def any_length(subject: Subject) -> Worst:
 
 @check("lengths")
 def lengths_in_turn(subject: Subject) -> Worst:
-    """A module that reads longer sequences after shorter ones, and shorter after longer, gives what a new one gives."""
-    worst = Worst("difference from a module that has read nothing else", limit=0.0)
+    """No output depends on the lengths of earlier calls."""
+    worst = Worst("relative error compared with a new module", limit=0.0)
     for training in (False, True):
         used = subject.build().train(training)
         for turn, (length, batch) in enumerate(TURNS):
@@ -44,14 +44,14 @@ def lengths_in_turn(subject: Subject) -> Worst:
             inputs = with_padding(inputs, "left") if turn % 2 else inputs
             with torch.no_grad():
                 actual, expected = (inputs.run(module, seed=1)[inputs.real] for module in (used, fresh))
-            before = ", ".join(str(n) for n, _ in TURNS[:turn]) or "nothing"
+            before = ", ".join(str(n) for n, _ in TURNS[:turn]) or "no call"
             worst.add(difference(actual, expected), f"n={length}, {batch} rows, after {before}")
     return worst
 
 
 def runs(subject: Subject, pairs: list[tuple[int, int]]) -> Worst:
-    """Values and gradients that are no numbers, over lengths of targets and source and numbers of heads."""
-    worst = Worst("values and gradients that are no numbers:", limit=0.0)
+    """Count NaN and inf values and gradients, over lengths of targets and source and numbers of heads."""
+    worst = Worst("NaN or inf values and gradients", limit=0.0)
     for index, (length, source_length) in enumerate(pairs):
         embed_dim, num_heads = ((32, 4), (24, 3), (8, 1))[index % 3]
         where = f"n={length}, m={source_length}" if subject.pattern.is_cross else f"n={length}"
@@ -65,7 +65,7 @@ def runs(subject: Subject, pairs: list[tuple[int, int]]) -> Worst:
         except Exception as error:
             raise RuntimeError(f"{where}: {type(error).__name__}: {error}") from error
         if output.shape != inputs.query.shape:
-            raise ValueError(f"{where}: query {tuple(inputs.query.shape)} gives output {tuple(output.shape)}")
+            raise ValueError(f"{where}: output has shape {tuple(output.shape)}, query {tuple(inputs.query.shape)}")
         gradients = [x.grad for x in inputs.tensors().values() if x.grad is not None]
         worst.add(sum(int((~x.isfinite()).sum()) for x in [output, *gradients]), where)
     return worst

@@ -1,4 +1,4 @@
-"""Limits: with enough landmarks, window or features, a method that approximates softmax attention becomes it."""
+"""Limit check: with sufficient landmarks, window or features, an approximation equals softmax attention."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ LENGTH, SEEDS = 24, range(1, 9)
 
 
 def has_limit(subject: Subject) -> bool:
-    """Whether the class declares options with which it is softmax attention."""
+    """Return whether the class declares options under which it equals softmax attention."""
     return issubclass(subject.cls, Attention) and subject.cls.softmax_limit(subject.pattern, LENGTH) is not None
 
 
 @check("limits", applies=has_limit)
 def softmax_limit(subject: Subject) -> Worst:
-    """With the options of its limit it is softmax attention; where the limit is approached, every step comes nearer."""
+    """Under the options of its limit, the method equals softmax attention; the error decreases at every step."""
     assert issubclass(subject.cls, Attention)
     limit = subject.cls.softmax_limit(subject.pattern, LENGTH)
     assert limit is not None
-    worst = Worst("distance from softmax attention", limit=limit.tolerance)
+    worst = Worst("relative distance from softmax attention", limit=limit.tolerance)
     before = None
     for options in limit.options:
         error = mean(_distance(subject, seed, options) for seed in SEEDS)
@@ -40,7 +40,7 @@ def softmax_limit(subject: Subject) -> Worst:
             worst.add(error, f"n={LENGTH}, {chosen}")
         if before is not None:
             worst.add(
-                error / before if before else error, f"n={LENGTH}, {chosen}, in parts of the step before", limit=1.0
+                error / before if before else error, f"n={LENGTH}, {chosen}, relative to the previous step", limit=1.0
             )
         before = error
     return worst
@@ -54,7 +54,7 @@ def _distance(subject: Subject, seed: int, options: Mapping[str, Any]) -> float:
 
 
 def softmax_attention(module: Module, inputs: Inputs, pattern: Pattern) -> Tensor:
-    """softmax(q k^T / sqrt(E)) v with the projections of ``module``, written out."""
+    """Return softmax(q k^T / sqrt(E)) v with the projections of ``module``."""
     source = inputs.query if inputs.key is None else inputs.key
     values = source if inputs.value is None else inputs.value
     q, k, v = (

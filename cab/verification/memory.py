@@ -1,20 +1,20 @@
-"""Peak memory of a call, exact: from the events of torch's allocators, not from samples of the process."""
+"""Exact peak memory of a call, from the events of torch's allocators."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler otherwise writes to stderr at every use
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise torch's profiler writes to stderr
 
 import torch
 
 
 def peak_bytes(call: Callable[[], object], device: torch.device | str = "cpu") -> int:
-    """Most bytes that tensors held at once during ``call``, above what was held before it.
+    """Return the peak number of bytes allocated for tensors during ``call``, above the amount before it.
 
-    Counts what torch's allocator hands out, so outputs, saved activations and temporaries are in, inputs and
-    weights that existed before are not, nor is the scratch space inside BLAS and FFT libraries.
+    Includes outputs, saved activations and temporaries. Excludes inputs and weights allocated before the call, and
+    scratch space inside BLAS and FFT libraries.
     """
     device = torch.device(device)
     if device.type == "cuda":
@@ -26,7 +26,7 @@ def peak_bytes(call: Callable[[], object], device: torch.device | str = "cpu") -
         return torch.cuda.max_memory_allocated(device) - before
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
-        kept = call()  # what it returns lives until the last event is recorded
+        kept = call()  # keep the result alive until the last event is recorded
     del kept
     assert profile.profiler is not None
     events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]

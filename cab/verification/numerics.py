@@ -1,4 +1,4 @@
-"""Numbers: finite gradients, gradients that are the derivative, and a fast form that is the reference form."""
+"""Numerical checks: finite values, exact gradients, and agreement with the reference implementation."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from cab.verification.inputs import Inputs, Module, outputs_and_gradients, with_
 from cab.verification.subject import Subject, rounding
 
 FAST = 5e-4
-"""Allowed between the fast form and the reference, whose sums are in another order and gradients add up."""
+"""Limit between fast and reference implementation, which sum in a different order."""
 
 SLOPE, SLOPE_FLOAT32 = 1e-3, 0.02
-"""Allowed between the gradient and a difference quotient, in float64 and where there is float32 alone."""
+"""Limits between gradient and difference quotient, in float64 and in float32."""
 
 
 @check("numerics")
 def finite_gradients(subject: Subject) -> Worst:
-    """Outputs and gradients are numbers for inputs of zero, of usual size, ten times that, and for equal tokens."""
-    worst = Worst("outputs and gradients that are no numbers:", limit=0.0)
+    """For inputs of scale 0, 1 and 10, and for identical tokens, outputs and gradients are finite."""
+    worst = Worst("NaN or inf values in outputs and gradients", limit=0.0)
     cases = [(0.0, 17), (1.0, 33), (10.0, 1), (10.0, 33), (10.0, 257), *((10.0, n) for n in subject.long)]
     for scale, length in cases:
         for equal in (False, True):
@@ -38,14 +38,14 @@ def finite_gradients(subject: Subject) -> Worst:
 
 
 def has_exact_gradient(subject: Subject) -> bool:
-    """Whether the method was published without cutting gradients off."""
+    """Return whether the method does not stop gradients by design."""
     return bool(getattr(subject.build(), "has_exact_gradient", True))
 
 
 @check("numerics", applies=has_exact_gradient)
 def gradient_is_derivative(subject: Subject) -> Worst:
-    """The gradient to inputs and parameters is the slope of the output, by central differences in random directions."""
-    worst = Worst("error of the gradient against central differences", limit=SLOPE)
+    """Every gradient, of inputs and parameters, agrees with central differences in random directions."""
+    worst = Worst("relative error between gradient and central differences", limit=SLOPE)
     for length, seed, layout, dropout in (
         (5, 1, "", None),
         (19, 2, "", None),
@@ -60,21 +60,23 @@ def gradient_is_derivative(subject: Subject) -> Worst:
         inputs = with_padding(inputs, layout) if layout else inputs
         try:
             module, inputs = module.double(), inputs.double()
-            errors = [slope_error(module, inputs, step) for step in (1e-3, 1e-6)]  # the second crosses hardly any kink
+            errors = [
+                slope_error(module, inputs, step) for step in (1e-3, 1e-6)
+            ]  # the smaller step rarely crosses a kink
             limit = SLOPE
-        except Exception:  # nobody promised float64: steps that float32 resolves, which may cross a kink
+        except Exception:  # float64 is optional: use steps that float32 can resolve
             module, inputs = module.float(), inputs.float()
             errors = [slope_error(module, inputs, step) for step in (1e-2, 3e-3, 1e-3)]
             limit = SLOPE_FLOAT32
         noise = rounding(module, inputs)
-        limit = limit if noise < 1e-6 else 1e3 * noise  # what is left of a quotient of coarse numbers
+        limit = limit if noise < 1e-6 else 1e3 * noise  # rounding error of the quotient in a coarser dtype
         mode = "" if dropout is None else f", in training with dropout {dropout:g}"
         worst.add(min(errors), f"n={length}, seed {seed}{f', padding {layout}' if layout else ''}{mode}", limit=limit)
     return worst
 
 
 def slope_error(module: Module, inputs: Inputs, step: float) -> float:
-    """|gradient . direction - difference quotient| relative to the length of the gradient, in one direction."""
+    """Return the error of the directional derivative, relative to the norm of the gradient, in one random direction."""
     inputs = inputs.requiring_grad()
     output = inputs.run(module, seed=1)
     cotangent = torch.randn_like(output) * inputs.real.unsqueeze(-1)
@@ -103,20 +105,21 @@ def _dot(a: Tensor, b: Tensor) -> float:
 
 
 def has_reference(subject: Subject) -> bool:
+    """Return whether the class has a reference implementation."""
     return subject.has_reference
 
 
 @check("numerics", applies=has_reference)
 def fast_is_reference(subject: Subject) -> Worst:
-    """Outputs and all gradients of the fast form are those of the reference form, with and without padding."""
-    worst = Worst("difference between the fast form and the reference", limit=FAST)
+    """Fast and reference implementation give equal outputs and gradients, with and without padding."""
+    worst = Worst("relative error between fast and reference implementation", limit=FAST)
     for length, embed_dim, num_heads, layout, scale, training in (
         (1, 32, 4, "", 1.0, False),
         (17, 24, 3, "", 4.0, True),
         (33, 32, 4, "inside", 1.0, False),
         (67, 16, 2, "", 1.0, False),
         (21, 12, 1, "left", 4.0, True),
-        (150, 32, 2, "inside", 1.0, False),  # heads and lengths of kernels that need 16 and 128
+        (150, 32, 2, "inside", 1.0, False),  # for kernels that need head dimension 16 and length 128
         (40, 32, 4, "right", 1.0, True),
     ):
         module = subject.build(embed_dim=embed_dim, num_heads=num_heads).train(training)

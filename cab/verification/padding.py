@@ -1,4 +1,4 @@
-"""Padding: what stands in it, where it stands and how much of it there is must not matter."""
+"""Padding checks: content, position and amount of padding do not affect outputs at real tokens."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ BATCH = 5
 
 
 def keeps_contract_in_self(subject: Subject) -> bool:
+    """Return whether the whole contract applies, in a self pattern."""
     return subject.keeps_whole_contract and not subject.pattern.is_cross
 
 
 @check("padding")
 def padded_right(subject: Subject) -> Worst:
-    """Rows padded on the right (in cross patterns the source's too) give what each gives alone."""
+    """Rows padded on the right (including the source in cross patterns) give the same output as without padding."""
     return padded_as_alone(subject, "right")
 
 
 @check("padding")
 def padded_left(subject: Subject) -> Worst:
-    """Rows padded on the left (in cross patterns the source's too) give what each gives alone."""
+    """Rows padded on the left (including the source in cross patterns) give the same output as without padding."""
     return padded_as_alone(subject, "left")
 
 
 @check("padding")
 def padded_inside(subject: Subject) -> Worst:
-    """Rows with padding between their tokens (in cross patterns the source's too) give what each gives alone."""
+    """Rows with padding between tokens (also in the source) give the same output as without padding."""
     return padded_as_alone(subject, "inside")
 
 
 @check("padding")
 def padded_row(subject: Subject) -> Worst:
-    """A row that is padding alone (in cross patterns also one whose source is) gives numbers and disturbs no other."""
+    """Rows of padding only, or with a source of padding only, give finite values and do not affect other rows."""
     worst = padded_as_alone(subject, "row")
     module = subject.build().train()
     inputs = with_padding(subject.draw(module, 17, batch=BATCH), "row").requiring_grad()
@@ -47,15 +48,15 @@ def padded_row(subject: Subject) -> Worst:
     for name, x in [*inputs.tensors().items(), *module.named_parameters()]:
         is_finite = x.grad is None or bool(x.grad.isfinite().all())
         worst.add(0.0 if is_finite else torch.inf, f"n=17, gradient of {name}")
-    if inputs.key is not None:  # targets without any source token: undefined, but numbers
-        worst.add(0.0 if output.isfinite().all() else torch.inf, "n=17, output without a source")
+    if inputs.key is not None:  # targets without a source token: undefined, but finite
+        worst.add(0.0 if output.isfinite().all() else torch.inf, "n=17, output for an empty source")
     return worst
 
 
 @check("padding")
 def padded_in_training(subject: Subject) -> Worst:
-    """In training mode a padded row gives what it gives alone, where nothing is random, and padding says nothing."""
-    worst = Worst("difference between a padded row and the row alone, in training,", limit=ROUNDING)
+    """In training mode, padded rows give the same output as without padding, whatever the content of the padding."""
+    worst = Worst("relative error of a padded row in training", limit=ROUNDING)
     for length, layout in ((17, "right"), (33, "left"), (33, "inside"), *((n, "inside") for n in subject.long)):
         module = subject.build_for(length).train()
         inputs = with_padding(subject.draw(module, length, batch=3), layout)
@@ -67,7 +68,7 @@ def padded_in_training(subject: Subject) -> Worst:
             together = inputs.run(module, seed=1)
             other = filled.run(module, seed=1)
             where = f"n={length}, padding {layout}"
-            worst.add(difference(other[inputs.real], together[inputs.real]), f"{where}, other padding", limit=limit)
+            worst.add(difference(other[inputs.real], together[inputs.real]), f"{where}, replaced padding", limit=limit)
             for row, real in enumerate(inputs.real):
                 alone = None if subject.is_random_in_training else row_alone(inputs, row)
                 if alone is not None:
@@ -78,8 +79,8 @@ def padded_in_training(subject: Subject) -> Worst:
 
 @check("padding")
 def padding_gradient(subject: Subject) -> Worst:
-    """The gradient of every real output to every padded input is exactly zero."""
-    worst = Worst("gradient to padding", limit=0.0)
+    """No real output has a gradient with respect to padded inputs."""
+    worst = Worst("gradient with respect to padding", limit=0.0)
     for layout in ("right", "left", "inside", "row"):
         module = subject.build(dropout=subject.dropout).train()
         inputs = with_padding(subject.draw(module, 33, batch=BATCH), layout).requiring_grad()
@@ -92,8 +93,8 @@ def padding_gradient(subject: Subject) -> Worst:
 
 @check("padding")
 def padding_poison(subject: Subject) -> Worst:
-    """NaN, infinity or 1e10 in the padding changes no real output, and no gradient of inputs and parameters."""
-    worst = Worst("change of outputs or gradients", limit=LEAK)
+    """NaN, inf or 1e10 in the padding does not change any real output or gradient."""
+    worst = Worst("relative change of outputs or gradients", limit=LEAK)
     for layout, poison in (("right", torch.nan), ("left", torch.inf), ("inside", torch.nan), ("row", 1e10)):
         module = subject.build()
         clean = with_padding(subject.draw(module, 33, batch=BATCH), layout)
@@ -105,14 +106,14 @@ def padding_poison(subject: Subject) -> Worst:
         actual = outputs_and_gradients(module, poisoned, direction)
         floor = gradient_floor(expected)
         for name, reference in expected.items():
-            worst.add(difference(actual[name], reference, floor), f"padding {layout} of {poison}, {name}")
+            worst.add(difference(actual[name], reference, floor), f"padding {layout} with value {poison}, {name}")
     return worst
 
 
 @check("padding")
 def padding_of_nothing(subject: Subject) -> Worst:
-    """A mask that is all False changes nothing."""
-    worst = Worst("change by an empty mask", limit=ROUNDING)
+    """No output changes when an all-False mask is passed."""
+    worst = Worst("relative change caused by an all-False mask", limit=ROUNDING)
     for length in (1, 17, 33):
         module = subject.build()
         inputs = subject.draw(module, length)
@@ -126,8 +127,8 @@ def padding_of_nothing(subject: Subject) -> Worst:
 
 @check("padding", applies=keeps_contract_in_self)
 def padding_either_mask(subject: Subject) -> Worst:
-    """In a self pattern the query's mask and the key's mask are the same thing: either alone suffices."""
-    worst = Worst("difference between one mask and both", limit=LEAK)
+    """In self patterns, passing the query mask, the key mask or both gives the same output."""
+    worst = Worst("relative error between one mask and both", limit=LEAK)
     module = subject.build()
     inputs = with_padding(subject.draw(module, 17, batch=BATCH), "right")
     with torch.no_grad():
@@ -140,7 +141,7 @@ def padding_either_mask(subject: Subject) -> Worst:
 
 @check("padding", applies=keeps_contract)
 def padding_output(subject: Subject) -> Worst:
-    """The output at padded targets is zero."""
+    """At padded targets, the output is zero."""
     worst = Worst("output at a padded target", limit=0.0)
     for layout in ("left", "row"):
         module = subject.build()
@@ -151,8 +152,8 @@ def padding_output(subject: Subject) -> Worst:
 
 
 def padded_as_alone(subject: Subject, layout: str) -> Worst:
-    """Every row of a padded batch against the row alone, cut to its real tokens and given without masks."""
-    worst = Worst("difference between a padded row and the row alone", limit=ROUNDING)
+    """Compare every row of a padded batch with the same row without padding and masks."""
+    worst = Worst("relative error of a padded row", limit=ROUNDING)
     for length, num_heads, scale in ((17, 4, 1.0), (17, 1, 4.0), (70, 4, 1.0), *((n, 1, 1.0) for n in subject.long)):
         module = subject.build_for(length, num_heads=num_heads)
         inputs = with_padding(

@@ -1,4 +1,4 @@
-"""Lower precisions: under ``torch.autocast`` an attention works, as far as its class says so."""
+"""Low-precision checks: the attention works under ``torch.autocast`` in the dtypes that its class declares."""
 
 from __future__ import annotations
 
@@ -15,40 +15,45 @@ from cab.verification.inputs import row_alone, with_padding
 from cab.verification.subject import Subject
 
 SPACINGS = 8.0
-"""Allowed between a lower precision and another way to the same number in it: this many of its spacings."""
+"""Limit for two computations in a low-precision dtype, in units of its machine epsilon."""
 
 
 def precisions(subject: Subject) -> tuple[torch.dtype, ...]:
-    """Lower precisions the class declares; both of them when it declares nothing."""
+    """Return the low-precision dtypes that the class declares (default: bfloat16 and float16)."""
     return getattr(subject.cls, "autocast_dtypes", (torch.bfloat16, torch.float16))
 
 
 def autocasts(subject: Subject) -> bool:
+    """Return whether the class supports any low-precision dtype."""
     return bool(precisions(subject))
 
 
 def autocasts_causally(subject: Subject) -> bool:
+    """Return whether low precision and a causal pattern apply."""
     return autocasts(subject) and subject.pattern.is_causal
 
 
 def autocasts_decoding(subject: Subject) -> bool:
+    """Return whether low precision and decoding apply."""
     return autocasts(subject) and subject.decodes
 
 
 @contextmanager
 def autocast(subject: Subject, dtype: torch.dtype) -> Iterator[None]:
+    """Run the block under autocast to ``dtype`` on the subject's device."""
     with torch.autocast(subject.device.partition(":")[0], dtype=dtype):
         yield
 
 
 def near(dtype: torch.dtype) -> float:
+    """Return the limit for ``dtype``."""
     return SPACINGS * torch.finfo(dtype).eps
 
 
 @check("precision", applies=autocasts)
 def autocast_output(subject: Subject) -> Worst:
-    """Outputs are numbers near those of float32, short, long and with large values; gradients are numbers."""
-    worst = Worst("difference between autocast and float32", limit=0.0)
+    """Under autocast, outputs agree with float32 and stay finite for long and large inputs; gradients are finite."""
+    worst = Worst("relative distance between autocast and float32", limit=0.0)
     for dtype in precisions(subject):
         for length, num_heads, scale in (
             (17, 4, 1.0),
@@ -63,8 +68,8 @@ def autocast_output(subject: Subject) -> Worst:
             output.float().sum().backward()
             where = f"{_name(dtype)}, n={length}, inputs x{scale:g}"
             numbers = [output, *(x.grad for x in inputs.tensors().values() if x.grad is not None)]
-            worst.add(sum(int((~x.isfinite()).sum()) for x in numbers), f"values that are no numbers, {where}")
-            if scale == 1.0:  # large values make a softmax sharp, where rounding of the logits decides
+            worst.add(sum(int((~x.isfinite()).sum()) for x in numbers), f"NaN or inf values, {where}")
+            if scale == 1.0:  # for large inputs, a sharp softmax amplifies rounding of the logits
                 with torch.no_grad():
                     worst.add(distance(output, inputs.run(module)), where, limit=near(dtype))
     return worst
@@ -72,8 +77,8 @@ def autocast_output(subject: Subject) -> Worst:
 
 @check("precision", applies=autocasts_causally)
 def autocast_lookahead(subject: Subject) -> Worst:
-    """Under autocast too, no output has a gradient to a later target."""
-    worst = Worst("gradient to a later token, relative to the largest,", limit=LEAK)
+    """Under autocast, no output has a gradient with respect to a later target."""
+    worst = Worst("gradient with respect to a later token, relative to the largest,", limit=LEAK)
     for dtype in precisions(subject):
         module = subject.build().train()
         inputs = subject.draw(module, 37, batch=1)
@@ -85,8 +90,8 @@ def autocast_lookahead(subject: Subject) -> Worst:
 
 @check("precision", applies=autocasts_decoding)
 def autocast_decoding(subject: Subject) -> Worst:
-    """Under autocast too, decoding gives the outputs of training."""
-    worst = Worst("difference between decoding and training under autocast", limit=0.0)
+    """Under autocast, step-by-step decoding reproduces the parallel forward pass."""
+    worst = Worst("relative distance between decoding and the parallel forward", limit=0.0)
     for dtype in precisions(subject):
         module = subject.build()
         inputs = subject.draw(module, 19)
@@ -98,8 +103,8 @@ def autocast_decoding(subject: Subject) -> Worst:
 
 @check("precision", applies=autocasts)
 def autocast_padding(subject: Subject) -> Worst:
-    """Under autocast too, a padded row gives what it gives alone."""
-    worst = Worst("difference between a padded row and the row alone under autocast", limit=0.0)
+    """Under autocast, a padded row gives the same output as without padding."""
+    worst = Worst("relative distance of a padded row", limit=0.0)
     for dtype in precisions(subject):
         module = subject.build()
         inputs = with_padding(subject.draw(module, 17, batch=5), "left")
@@ -107,7 +112,7 @@ def autocast_padding(subject: Subject) -> Worst:
             together = inputs.run(module)
             for row, real in enumerate(inputs.real):
                 alone = row_alone(inputs, row)
-                assert alone is not None, "padding on the left leaves a token in every row"
+                assert alone is not None, "left padding leaves at least one token per row"
                 error = distance(together[row, real], alone.run(module)[0])
                 worst.add(error, f"{_name(dtype)}, n=17, row {row}", limit=near(dtype))
     return worst

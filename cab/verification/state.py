@@ -1,4 +1,4 @@
-"""State: a call leaves nothing behind, neither on the module nor beside it."""
+"""State checks: a call leaves no state behind, on the module, its class or in random number generators."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from cab.verification.subject import Subject
 
 @check("state")
 def generators_untouched(subject: Subject) -> Worst:
-    """A call seeds no generator and draws from none in evaluation; in training it draws from torch's alone."""
-    worst = Worst("generators of random numbers that a call touched:", limit=0.0)
+    """No call seeds a random number generator; only training mode draws, and only from torch's generator."""
+    worst = Worst("modified random number generators", limit=0.0)
     for length in (17, *subject.long):
         for training in (False, True):
             module = subject.build_for(length, dropout=subject.dropout).train(training)
@@ -45,8 +45,8 @@ def generators_untouched(subject: Subject) -> Worst:
 
 @check("state")
 def calls_leave_nothing(subject: Subject) -> Worst:
-    """A batch gives the same whatever was read before, in training mode as in evaluation, forward and backward."""
-    worst = Worst("change by an earlier batch", limit=0.0)
+    """No output depends on earlier batches, in training (forward and backward) or in evaluation."""
+    worst = Worst("relative change after an earlier batch", limit=0.0)
     cases = [(False, 0.0, 17), (True, subject.dropout, 17), *((True, 0.0, length) for length in subject.long)]
     for training, dropout, length in cases:
         used, fresh = (subject.build_for(length, dropout=dropout).train(training) for _ in range(2))
@@ -64,8 +64,8 @@ def calls_leave_nothing(subject: Subject) -> Worst:
 
 @check("state")
 def modules_apart(subject: Subject) -> Worst:
-    """Two modules of one class do not touch each other, and what is kept beside them can be forgotten."""
-    worst = Worst("change by what another module or the class keeps", limit=0.0)
+    """Modules of one class do not affect each other, and class-level caches can be cleared."""
+    worst = Worst("relative change caused by another module or a cache", limit=0.0)
     module = subject.build(seed=1)
     inputs = subject.draw(module, 17)
     with torch.no_grad():
@@ -79,14 +79,14 @@ def modules_apart(subject: Subject) -> Worst:
         fresh.load_state_dict(module.state_dict())
         torch.manual_seed(7)
         error = difference(inputs.run(fresh), expected)
-    worst.add(error, f"n=17, with the same state_dict, after the class forgot {', '.join(forgotten) or 'nothing'}")
+    worst.add(error, f"n=17, with the same state_dict, after clearing caches {', '.join(forgotten) or '(none)'}")
     return worst
 
 
 @check("state")
 def parameters_learn(subject: Subject) -> Worst:
-    """Every parameter gets a gradient in training, of the output or a loss of its own, with or without padding."""
-    worst = Worst("parameters that get no gradient:", limit=0.0)
+    """Every parameter receives a gradient in training, from the output or an auxiliary loss."""
+    worst = Worst("parameters without a gradient", limit=0.0)
     missing = {n for n, p in subject.build().named_parameters() if p.requires_grad}
     looked: list[int] = []
     for length, layout in ((1, ""), (17, ""), (70, "right"), (700, "")):
@@ -104,7 +104,7 @@ def parameters_learn(subject: Subject) -> Worst:
 
 
 def forget(cls: type[nn.Module]) -> list[str]:
-    """Empty the caches of a class and its module that hold tensors, all of which can be made anew; their names."""
+    """Clear the tensor caches of a class and its module, which can be rebuilt, and return their names."""
     forgotten = []
     for owner in (*_own_classes(cls), *{sys.modules[c.__module__] for c in _own_classes(cls)}):
         for name, kept in list(vars(owner).items()):
@@ -120,7 +120,7 @@ def forget(cls: type[nn.Module]) -> list[str]:
 
 
 def _own_classes(cls: type[nn.Module]) -> list[type]:
-    """The class and those of its bases that neither torch nor this package brings."""
+    """Return the class and its bases outside torch and this package."""
     return [c for c in cls.__mro__ if c.__module__.partition(".")[0] not in ("torch", "builtins", "cab", "typing")]
 
 
@@ -129,7 +129,7 @@ def _items(kept: Any) -> Iterator[Any]:
 
 
 def _generators() -> dict[str, object]:
-    """The states of the generators that a process has."""
+    """Return the states of the random number generators of the process."""
     numbers = np.random.get_state(legacy=True)
     return {
         "torch": bytes(torch.get_rng_state().numpy()),

@@ -1,4 +1,4 @@
-"""What is verified: one attention in one pattern, how it is built, and the inputs it is given."""
+"""The subject of a check: one attention in one pattern, its construction and its inputs."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from cab.training import TrainableModule, auxiliary_loss
 from cab.verification.inputs import Inputs, Module
 
 WIDTH, HEADS = 32, 4
-"""Size of most modules under verification; some checks add others."""
+"""Size of most modules under verification."""
 
 LONG, LONG_WIDTH, LONG_HEADS = 4133, 8, 1
-"""A length beyond the blocks, caches and switches of real methods, and the size of modules at such lengths."""
+"""A length that exceeds the blocks and caches of real methods, and the module size at such lengths."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """An attention class in one pattern, with the options it is built with.
+    """An attention class in one pattern, with constructor options.
 
-    Registered classes and subclasses of :class:`cab.Attention` promise the whole contract. A plain module
-    promises ``forward``; its decoding is verified when it has ``init_state`` and ``step``.
+    Registered classes and subclasses of :class:`cab.Attention` have to satisfy the whole contract. A plain module has
+    to implement ``forward``; its decoding is verified if it has ``init_state`` and ``step``.
     """
 
     name: str
@@ -44,20 +44,21 @@ class Subject:
     is_registered: bool = False
     device: str = "cpu"
     long: tuple[int, ...] = (LONG,)
-    """Lengths of the long form of a check; none in the quick suite."""
+    """Lengths for the long part of a check; empty in the quick suite."""
     drawn: set[int] = field(default_factory=set, compare=False)
-    """Lengths of the inputs drawn so far."""
+    """Lengths of all inputs drawn so far."""
 
     @property
     def keeps_whole_contract(self) -> bool:
+        """Whether the class has to satisfy the whole contract."""
         return self.is_registered or issubclass(self.cls, Attention)
 
     @functools.cached_property
     def dropout(self) -> float:
-        """0.3, or 0 for a class that refuses dropout in training here, as flash attention does on a CPU."""
+        """0.3, or 0 if the class rejects dropout in training on this device, such as flash attention on a CPU."""
         module = self.build(dropout=0.3).train()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch explains why it has no kernel; the class says so itself
+            warnings.simplefilter("ignore")  # torch warns about missing kernels; the class raises its own error
             try:
                 self.draw(module, 2).run(module)
             except UserError:
@@ -66,7 +67,7 @@ class Subject:
 
     @functools.cached_property
     def has_reference(self) -> bool:
-        """Whether the readable form is there beside the fast one."""
+        """Whether the class has a reference implementation."""
         if not issubclass(self.cls, Attention):
             return False
         module = self.build()
@@ -75,13 +76,13 @@ class Subject:
             self.draw(module, 2).run(module)
         except NotImplementedError:
             return False
-        except Exception:  # it is there, and the check will say what is wrong with it
+        except Exception:  # it exists, and the check will report the error
             return True
         return True
 
     @functools.cached_property
     def is_random_in_training(self) -> bool:
-        """Whether training mode draws random numbers, without dropout."""
+        """Whether training mode is random even without dropout."""
         module = self.build().train()
         inputs = self.draw(module, 33)
         with torch.no_grad():
@@ -89,17 +90,17 @@ class Subject:
 
     @functools.cached_property
     def adds_loss(self) -> bool:
-        """Whether a call gives the training loop a loss of its own."""
+        """Whether a call adds an auxiliary loss."""
         return any(auxiliary_loss(module) is not None for module in self._after_a_call())
 
     @functools.cached_property
-    def gathers(self) -> bool:
-        """Whether a call in training mode gathers statistics from which buffers learn."""
+    def accumulates_statistics(self) -> bool:
+        """Whether a call in training mode accumulates statistics for buffers."""
         learners = (m for module in self._after_a_call() for m in module.modules() if isinstance(m, TrainableModule))
         return any(learner.pop_statistics() for learner in learners)
 
     def _after_a_call(self) -> Iterator[Module]:
-        """Modules that were called in training and in evaluation; none where a call fails, as other checks will say."""
+        """Yield modules after a call in training and in evaluation; failing calls are left to other checks."""
         for training in (True, False):
             module = self.build().train(training)
             with contextlib.suppress(Exception):
@@ -108,16 +109,16 @@ class Subject:
 
     @property
     def decodes(self) -> bool:
-        """Whether decoding is to be verified."""
+        """Whether decoding is verified."""
         has_methods = hasattr(self.cls, "init_state") and hasattr(self.cls, "step")
         return self.pattern.is_causal and (self.keeps_whole_contract or has_methods)
 
     def build(
         self, *, embed_dim: int = WIDTH, num_heads: int = HEADS, dropout: float = 0.0, seed: int = 0, **options: Any
     ) -> Module:
-        """A module in evaluation mode.
+        """Build a module in evaluation mode.
 
-        Parameters that start as zeros (biases) are drawn at random: a defect can hide behind a zero.
+        Parameters initialized to zero, such as biases, are randomized, because zeros can hide defects.
         """
         harness: dict[str, Any] = {
             "pattern": self.pattern,
@@ -130,9 +131,9 @@ class Subject:
         accepted = {name: value for name, value in harness.items() if takes(self.cls, name)}
         torch.manual_seed(seed)
         module: Module = self.cls(**{**accepted, **self.options, **options}).to(self.device).eval()
-        if not isinstance(getattr(module, "embed_dim", None), int):  # a plain module need not keep its width
+        if not isinstance(getattr(module, "embed_dim", None), int):  # a plain module may lack this attribute
             if "embed_dim" not in accepted:
-                raise UserError(f"cannot tell the width of {self.name}: give it an attribute embed_dim")
+                raise UserError(f"the width of {self.name} is unknown: set its attribute embed_dim")
             module.embed_dim = embed_dim
         with torch.no_grad():
             for parameter in module.parameters():
@@ -141,7 +142,7 @@ class Subject:
         return module
 
     def build_for(self, length: int, **options: Any) -> Module:
-        """A module of the usual size, of a small one for long sequences."""
+        """Build a module of the usual size, or a small one for long sequences."""
         small = {"embed_dim": LONG_WIDTH, "num_heads": LONG_HEADS} if length >= min(self.long, default=LONG) else {}
         return self.build(**small | options)
 
@@ -155,10 +156,10 @@ class Subject:
         scale: float = 1.0,
         seed: int = 1,
     ) -> Inputs:
-        """Normal inputs of standard deviation ``scale``; a source has its own length.
+        """Draw normal inputs of standard deviation ``scale``.
 
-        When not given, it is shorter than the targets for all but the shortest: a factor that depends on the
-        longer of the two lengths then depends on the targets'.
+        The default source length is shorter than the target length except for the shortest targets, so that a factor of
+        the longer length is one of the targets.
         """
         generator = torch.Generator().manual_seed(seed)
         self.drawn.add(length)
@@ -174,7 +175,7 @@ class Subject:
 
 
 def takes(cls: type[nn.Module], name: str) -> bool:
-    """Whether the constructor of ``cls`` accepts the keyword ``name``."""
+    """Return whether the constructor of ``cls`` accepts the keyword ``name``."""
     if cls.__init__ is nn.Module.__init__:
         return False
     parameters = inspect.signature(cls).parameters
@@ -182,12 +183,12 @@ def takes(cls: type[nn.Module], name: str) -> bool:
 
 
 def names_argument(cls: type[nn.Module], name: str) -> bool:
-    """Whether the constructor of ``cls`` names the argument, not only takes any."""
+    """Return whether the constructor of ``cls`` has a parameter called ``name``; ``**kwargs`` does not count."""
     return cls.__init__ is not nn.Module.__init__ and name in inspect.signature(cls).parameters
 
 
 class _Precision(TorchDispatchMode):
-    """Notes the coarsest floating-point type that any operation produces."""
+    """Records the coarsest floating-point type that any operation produces."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -195,7 +196,7 @@ class _Precision(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Kernels that are compiled (FlexAttention) run as they do without this mode."""
+        """Run compiled kernels (FlexAttention) as without this mode."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -207,7 +208,7 @@ class _Precision(TorchDispatchMode):
 
 
 def rounding(module: Module, inputs: Inputs) -> float:
-    """Relative spacing of the coarsest numbers that ``module`` computes with: float32 1.2e-7, bfloat16 7.8e-3."""
+    """Return the machine epsilon of the coarsest dtype that ``module`` computes in (float32: 1.2e-7)."""
     with torch.no_grad(), _Precision() as precision:
         inputs.run(module)
     return max(precision.epsilon, torch.finfo(torch.float32).eps)

@@ -1,4 +1,4 @@
-"""Choose checks, run them, and turn what they measured into results."""
+"""Select checks, run them and collect their results."""
 
 from __future__ import annotations
 
@@ -38,18 +38,26 @@ GROUPS = (
     "growth",
     "compile",
 )
-"""A module of this package each; importing it adds its checks, in this order."""
+"""Modules of this package; importing one registers its checks, in this order."""
 
 for group in GROUPS:
     importlib.import_module(f"cab.verification.{group}")
 
 ON_DEMAND = ("compile",)
-"""Groups that run only when they are asked for."""
+"""Groups that run only on request."""
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one check found; ``detail`` holds the worst value measured, where, and what was expected."""
+    """The result of one check.
+
+    Attributes:
+        attention: name of the attention.
+        pattern: NS, CS, NC or CC.
+        check: name of the check.
+        passed: whether the worst measurement is within its limit.
+        detail: measured quantity, worst value, limit and location.
+    """
 
     attention: str
     pattern: str
@@ -57,7 +65,7 @@ class CheckResult:
     passed: bool
     detail: str
     longest: int = 0
-    """Tokens of the longest sequence it looked at."""
+    """Number of tokens in the longest sequence tested."""
 
 
 def verify_attention(
@@ -73,18 +81,18 @@ def verify_attention(
     """Run the conformance suite on one attention in one pattern.
 
     Args:
-        attention: a registered name, or any module class that follows the contract (docs/reference/python.md). A class
-            that is neither registered nor a :class:`cab.Attention` is held to ``forward``, and to decoding when
-            it has ``init_state`` and ``step``.
-        pattern: NS, CS, NC or CC; one that a registered attention claims.
-        checks: names of checks or of groups of checks; all but those of group ``compile`` when not given.
-        quick: in seconds: without the slow checks, and without long sequences in the others.
-        options: options of the constructor; its defaults when not given.
-        complexity: declared growth of a class that is not registered, as in :func:`cab.register_attention`.
-        device: where the modules run.
+        attention: a registered name, or a module class that follows the contract (docs/reference/python.md). A class
+            that is neither registered nor a :class:`cab.Attention` only needs ``forward``; its decoding is checked
+            if it has ``init_state`` and ``step``.
+        pattern: NS, CS, NC or CC; a registered attention has to support it.
+        checks: names of checks or check groups (default: all except group ``compile``).
+        quick: run without slow checks and long sequences, which takes seconds.
+        options: constructor options (default: those of the class).
+        complexity: declared complexity of an unregistered class, as in :func:`cab.register_attention`.
+        device: device on which the modules run.
 
     Raises:
-        ValueError: an unknown attention, pattern, check or option, or a class that cannot be built.
+        ValueError: for an unknown attention, pattern, check or option, or a class that cannot be built.
     """
     chosen = select_checks(checks, quick=quick)
     subject = subject_of(attention, pattern, options=options or {}, complexity=complexity, device=device)
@@ -92,7 +100,7 @@ def verify_attention(
 
 
 def run_checks(subject: Subject, checks: Iterable[Check]) -> Iterator[CheckResult]:
-    """The results of those ``checks`` that apply to ``subject``, one by one. The random state is left as it was."""
+    """Yield the results of the ``checks`` that apply to ``subject``; restores the random state."""
     gpus = range(torch.cuda.device_count())
     with torch.random.fork_rng(gpus):
         build(subject)
@@ -105,7 +113,7 @@ def run_checks(subject: Subject, checks: Iterable[Check]) -> Iterator[CheckResul
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread: fastest on small tensors, and the processor time of a call is its own."""
+    """Limit torch to one thread, which is fastest for small tensors and makes CPU times comparable."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -115,31 +123,31 @@ def one_thread() -> Iterator[None]:
 
 
 def run(check: Check, subject: Subject) -> CheckResult:
-    """What a check found, and at what length; an attention that raises has not passed."""
+    """Run one check; an exception raised by the attention counts as failed."""
     subject = replace(subject, long=subject.long if check.runs_long else (), drawn=set())
     try:
         worst = check.measure(subject)
         passed, detail = worst.passed, worst.detail
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
-        passed, detail = False, f"raised {type(error).__name__}: {lines[0]}; no error expected"
+        passed, detail = False, f"raised {type(error).__name__}: {lines[0]} "
     longest = max(subject.drawn, default=0)
-    looked = f"; n up to {longest}" if longest else ""
+    looked = f"; longest n={longest}" if longest else ""
     return CheckResult(subject.name, str(subject.pattern), check.name, passed, detail + looked, longest)
 
 
 def select_checks(
     names: Iterable[str] | None = None, *, quick: bool = False, is_timed: bool | None = None
 ) -> list[Check]:
-    """Checks by their names and groups, in the order of the suite; all but those of group ``compile`` by default.
+    """Return checks by name and group, in the order of the suite (default: all except group ``compile``).
 
     Args:
-        names: names of checks or of groups of checks.
-        quick: those that take little, without their long sequences.
-        is_timed: only those that depend on the speed of the machine (True), or that do not (False).
+        names: names of checks or check groups.
+        quick: only fast checks, without long sequences.
+        is_timed: only checks that depend on the speed of the machine (True), or only the others (False).
 
     Raises:
-        ValueError: an unknown name.
+        ValueError: for an unknown name.
     """
     names = set(GROUPS) - set(ON_DEMAND) if names is None else set(names)
     for name in sorted(names):
@@ -159,30 +167,35 @@ def subject_of(
     complexity: str | None = None,
     device: str = "cpu",
 ) -> Subject:
-    """What to verify; UserError when the pattern is not claimed, an option does not exist, or not in float32 there."""
+    """Return the subject of a verification.
+
+    Raises:
+        UserError: the attention does not support the pattern, an option, or float32 on the device.
+    """
     pattern = Pattern.parse(pattern)
     entry = ATTENTIONS.get(attention) if isinstance(attention, str) else ATTENTIONS.entry_of(attention)
     if entry is None:
         assert not isinstance(attention, str)
         return Subject(attention.__name__, attention, pattern, options, complexity, device=device)
     if pattern not in entry.patterns:
-        raise UserError(f"attention '{entry.name}' does not claim pattern {pattern}; it has {_join(entry.patterns)}")
+        supported = ", ".join(map(str, entry.patterns))
+        raise UserError(f"attention '{entry.name}' does not support pattern {pattern} (supported: {supported})")
     entry.check_options(options, "attention")
     if not runs_in_float32(entry.cls, device):
         raise UserError(
-            f"attention '{entry.name}' does not run in float32 on {device}, as the checks do: verify it on a CPU, "
-            "where it computes the same"
+            f"attention '{entry.name}' does not support float32 on {device}, which the checks use; verify it with "
+            "`--device cpu`, where it computes the same function"
         )
     return Subject(entry.name, entry.cls, pattern, options, complexity or entry.complexity or None, True, device)
 
 
 def runs_in_float32(cls: type[nn.Module], device: str) -> bool:
-    """Whether the checks, which are in float32, can run ``cls`` on ``device``."""
+    """Return whether ``cls`` runs in float32, the dtype of the checks, on ``device``."""
     return device.partition(":")[0] in getattr(cls, "float32_devices", Attention.float32_devices)
 
 
 def build(subject: Subject) -> None:
-    """UserError when the class cannot be built at all: then there is nothing to verify."""
+    """Build the subject once; raises UserError if its class cannot be built."""
     try:
         subject.build()
     except Exception as error:

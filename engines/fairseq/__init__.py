@@ -1,7 +1,7 @@
-"""``engine=fairseq``: a cell of LM or MLM trained by fairseq, as the published runs were, with our attentions in it.
+"""``engine=fairseq``: train a cell of LM or MLM with fairseq, as in the published runs, using CAB's attentions.
 
-The network starts from the cell's own initial weights and is evaluated by the task, like any other run: the engines
-differ in the training loop alone. fairseq runs as a program of its own environment, which `make fairseq` builds.
+The network starts from the cell's initial weights and the task evaluates it, as for every engine: only the training
+loop differs. fairseq runs as a program in its own environment, which `make fairseq` builds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cab import Backbone, UserError
 from cab.registry.registries import ATTENTIONS
 from cab.runner.cell import Cell
 from cab.runner.engine import Run, Training
-from cab.runner.failures import Diverged
+from cab.runner.failures import DivergedError
 from cab.runner.processes import Processes
 from engines.fairseq import environment
 from engines.fairseq.command import check_trainer, task_arguments, training_arguments
@@ -29,15 +29,15 @@ log = logging.getLogger(__name__)
 
 
 def check(cell: Cell, processes: Processes) -> None:
-    """UserError for what fairseq does not have, or an environment that is not there."""
+    """Raise UserError for settings that fairseq does not support, or a missing environment."""
     environment.require()
     task_arguments(cell)
-    check_trainer(cell.trainer)
-    if cell.config["profile"]:
-        raise UserError("engine=fairseq has no profile=true; leave it out, or use engine=torch")
+    check_trainer(cell.config.trainer)
+    if cell.config.profile:
+        raise UserError("engine=fairseq does not support profile=true; remove it, or use engine=torch")
     if processes.count > 1:
         raise UserError("engine=fairseq trains in one process: start it without torchrun or srun")
-    name = cell.attention.name
+    name = cell.config.attention.name
     if not ATTENTIONS.get(name).cls.__module__.startswith("attentions."):
         code = "import sys; from cab.registry.registries import ATTENTIONS; print(sys.argv[1] in ATTENTIONS)"
         if environment.python(code, name).strip() != "True":
@@ -48,8 +48,8 @@ def check(cell: Cell, processes: Processes) -> None:
 
 
 def train(run: Run, backbone: Backbone) -> Training:
-    """Train ``backbone`` in fairseq, or go on from its last checkpoint in the folder of the run."""
-    cell, config, device = run.cell, run.cell.trainer, run.device
+    """Train ``backbone`` in fairseq, or resume from the last checkpoint in the run's folder."""
+    cell, config, device = run.cell, run.cell.config.trainer, run.device
     home = run.folder / "fairseq"
     home.mkdir(exist_ok=True)
     data = fairseq_data(cast(LM | MLM, cell.task).corpus)
@@ -83,12 +83,12 @@ def train(run: Run, backbone: Backbone) -> Training:
 
 
 def _train(cell: Cell, arguments: list[str], log_file: Path) -> int:
-    progress = Progress(cell.title, cell.trainer.max_steps)
+    progress = Progress(cell.title, cell.config.trainer.max_steps)
     try:
         return environment.run("fairseq-train", arguments, log=log_file, watch=progress)
     except RuntimeError as error:
         if "FloatingPointError" in str(error):
-            raise Diverged(progress.step + 1) from error
+            raise DivergedError(progress.step + 1) from error
         raise
     finally:
         progress.close()

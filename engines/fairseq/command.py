@@ -1,4 +1,4 @@
-"""A cell as fairseq's command line: the network, the task and the training."""
+"""A cell as fairseq's command line: network, task and training."""
 
 from __future__ import annotations
 
@@ -15,39 +15,41 @@ from tasks.lm.task import LM
 from tasks.mlm.task import MLM
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_accurate"}
-"""Ours, and fairseq's names for them."""
+"""Activation names: ours, and fairseq's."""
 LACKING = ("residual", "reversible", "weight_sharing", "funnel_blocks")
-"""Options of backbones that fairseq's have only as they are by default."""
+"""Backbone options that fairseq supports with their default values only."""
 
 
 def training_arguments(cell: Cell) -> list[str]:
-    """What `fairseq-train DATA` is given for the cell, folders and the device apart."""
+    """Return the arguments of `fairseq-train DATA` for the cell, without folders and device."""
     return [
         *network_arguments(cell),
         *task_arguments(cell),
-        *trainer_arguments(cell.trainer, seed=cell.config["seed"]),
+        *trainer_arguments(cell.config.trainer, seed=cell.config.seed),
         *("--batch-size-valid", str(cast(LM | MLM, cell.task).evaluation_batch_size)),
     ]
 
 
 def network_arguments(cell: Cell) -> list[str]:
-    """The architecture of the plug-in, its dimensions, and the attention in its slots.
+    """Return the architecture, its sizes, and the attention.
 
     Raises:
-        ValueError: a backbone without a form in fairseq.
+        ValueError: fairseq has no such backbone.
     """
-    task_options = cell.task.backbone_options(cell.backbone)
-    options = {**BACKBONES.get(cell.backbone).options, **cell.backbone_options, **task_options}
+    task_options = cell.task.backbone_options(cell.config.backbone.name)
+    options = {**BACKBONES.get(cell.config.backbone.name).options, **cell.config.backbone.options, **task_options}
     for name in LACKING:
-        if options.get(name) != BACKBONES.get(cell.backbone).options.get(name):
-            raise UnsupportedError(f"engine=fairseq has no backbone.{name}={options[name]}; use engine=torch")
-    if cell.backbone == "gpt2":
+        if options.get(name) != BACKBONES.get(cell.config.backbone.name).options.get(name):
+            raise UnsupportedError(f"engine=fairseq does not support backbone.{name}={options[name]}; use engine=torch")
+    if cell.config.backbone.name == "gpt2":
         arguments = _gpt2(options)
-    elif cell.backbone == "roberta":
+    elif cell.config.backbone.name == "roberta":
         arguments = ["--arch", "cab_roberta_base", "--max-positions", str(options["max_length"])]
     else:
-        raise UnsupportedError(f"engine=fairseq has no backbone '{cell.backbone}'; it has gpt2, roberta")
-    side = "decoder" if cell.backbone == "gpt2" else "encoder"
+        raise UnsupportedError(
+            f"engine=fairseq does not support backbone '{cell.config.backbone.name}' (supported: gpt2, roberta)"
+        )
+    side = "decoder" if cell.config.backbone.name == "gpt2" else "encoder"
     if options["checkpoint_activations"]:
         arguments += ["--checkpoint-activations"]
     return [
@@ -58,14 +60,16 @@ def network_arguments(cell: Cell) -> list[str]:
         *(f"--{side}-layers", str(options["num_layers"])),
         *("--dropout", str(options["dropout"])),
         *("--attention-dropout", str(options["attention_dropout"])),
-        *("--attention", cell.attention.name),
-        *("--attention-options", attention_options(cell.attention.options)),
+        *("--attention", cell.config.attention.name),
+        *("--attention-options", attention_options(cell.config.attention.options)),
     ]
 
 
 def _gpt2(options: Mapping[str, Any]) -> list[str]:
     if options["positions"] == "none":
-        raise UnsupportedError("engine=fairseq has no backbone.positions=none; change it, or use engine=torch")
+        raise UnsupportedError(
+            "engine=fairseq does not support backbone.positions=none; change it, or use engine=torch"
+        )
     arguments = ["--arch", "cab_gpt2", "--activation-fn", ACTIVATIONS[options["activation"]]]
     if options["positions"] == "learned":
         arguments += ["--decoder-learned-pos", "--max-target-positions", str(options["max_length"])]
@@ -75,27 +79,27 @@ def _gpt2(options: Mapping[str, Any]) -> list[str]:
 
 
 def attention_options(options: Mapping[str, Any]) -> str:
-    """Options as the plug-in reads them: ``name=value`` separated by spaces."""
+    """Format options for the plug-in: ``name=value`` separated by spaces."""
     return " ".join(f"{name}={json.dumps(value, separators=(',', ':'))}" for name, value in options.items())
 
 
 def task_arguments(cell: Cell) -> list[str]:
-    """fairseq's task and criterion, for training and for its own score of the result."""
+    """Return fairseq's task and criterion, for training and for its own score."""
     task = cell.task
     if isinstance(task, LM):
         name, criterion, rest = "language_modeling", "cross_entropy", ["--sample-break-mode", "none"]
     elif isinstance(task, MLM):
         name, criterion = "masked_lm", "masked_lm"
-        # A line longer than a block is left out by fairseq's training; its validation would raise.
+        # fairseq's training skips a line longer than a block; its validation would raise.
         rest = ["--sample-break-mode", "complete", "--skip-invalid-size-inputs-valid-test"]
         rest += ["--mask-prob", str(task.mask_share)]
     else:
-        raise UnsupportedError(f"engine=fairseq has no task '{cell.config['task']['name']}'; it has lm, mlm")
+        raise UnsupportedError(f"engine=fairseq does not support task '{cell.config.task.name}' (supported: lm, mlm)")
     return ["--task", name, "--criterion", criterion, "--tokens-per-sample", str(task.block_len), *rest]
 
 
 def check_trainer(config: TrainerConfig) -> None:
-    """UserError for what our training loop has and fairseq's has not."""
+    """Raise UserError for trainer settings that fairseq does not support."""
     lacking = {
         "optimizer=adam with a weight_decay: its decay is adamw's": config.optimizer == "adam" and config.weight_decay,
         "decay_vectors=false": not config.decay_vectors and config.weight_decay,
@@ -113,16 +117,16 @@ def check_trainer(config: TrainerConfig) -> None:
     micro = config.micro_batch_size or config.batch_size
     if config.batch_size % min(micro, config.batch_size):
         raise UserError(
-            f"trainer.batch_size={config.batch_size} is no multiple of trainer.micro_batch_size={micro}, "
-            "as engine=fairseq needs it"
+            f"trainer.batch_size={config.batch_size} must be a multiple of trainer.micro_batch_size={micro} "
+            "with engine=fairseq"
         )
     for setting, is_asked in lacking.items():
         if is_asked:
-            raise UserError(f"engine=fairseq has no trainer.{setting}; change it, or use engine=torch")
+            raise UserError(f"engine=fairseq does not support trainer.{setting}; change it, or use engine=torch")
 
 
 def trainer_arguments(config: TrainerConfig, *, seed: int) -> list[str]:
-    """Batches, optimiser, learning rate, validation and checkpoints."""
+    """Return batches, optimizer, learning rate, validation and checkpoints."""
     micro = min(config.micro_batch_size or config.batch_size, config.batch_size)
     length = ("--max-update", config.max_steps) if config.max_steps else ("--max-epoch", config.max_epochs)
     options: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Our corpora as fairseq's data: lines of tokens by number and the same dictionary, through `fairseq-preprocess`."""
+"""CAB's corpora as fairseq data: lines of token ids with the same dictionary, through `fairseq-preprocess`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from engines.fairseq import environment
 from tasks.corpus.tokens import END, NUM_SPECIAL, Corpus
 
 PARTS = {"train": "train", "validation": "valid", "test": "test"}
-"""Our parts, and fairseq's names for them."""
+"""Names of the parts: ours, and fairseq's."""
 VERSION = 1
 
 
 def fairseq_data(corpus: Corpus) -> Path:
-    """The folder that `fairseq-train` reads: every entry has the number that it has in ``corpus``."""
+    """Return the folder that `fairseq-train` reads, with the token ids of ``corpus``."""
     key = {"corpus": corpus.key, "tokenizer": corpus.tokenizer.to_str(), "version": VERSION}
     return prepared("fairseq-data", key, lambda folder: _preprocess(corpus, folder))
 
@@ -36,7 +36,7 @@ def _preprocess(corpus: Corpus, folder: Path) -> None:
 
 
 def write_dictionary(corpus: Corpus, path: Path) -> None:
-    """fairseq's ``dict.txt``: a line ``type count`` for each entry after the special ones, filled up to the size."""
+    """Write fairseq's ``dict.txt``: a line ``type count`` per entry after the special ones, padded to the size."""
     with path.open("w") as file:
         for entry, count in enumerate(corpus.counts[NUM_SPECIAL:], start=NUM_SPECIAL):
             file.write(f"{entry} {count}\n")
@@ -45,7 +45,7 @@ def write_dictionary(corpus: Corpus, path: Path) -> None:
 
 
 def write_lines(corpus: Corpus, part: str, path: Path) -> None:
-    """Each line of a part as the numbers of its entries; fairseq puts an END after every line, as we do."""
+    """Write each line of a part as token ids; fairseq appends END to every line, as CAB does."""
     with path.open("w") as file:
         for chunk in corpus.chunks(part):
             file.write("".join("\n" if entry == END else f"{entry} " for entry in chunk.tolist()))

@@ -19,13 +19,13 @@ PLUGIN = Path(__file__).resolve().parents[2] / "cab_fairseq"
 
 
 def require() -> None:
-    """UserError where the environment is not there."""
+    """Raise UserError if the environment is missing."""
     if not (HOME / "ready").exists():
-        raise UserError("engine=fairseq needs fairseq's own environment: make fairseq")
+        raise UserError("engine=fairseq needs fairseq's own environment: run make fairseq")
 
 
 def python(code: str, *arguments: str) -> str:
-    """What ``code`` prints, run by the environment's Python; UserError with its last line when it fails."""
+    """Run ``code`` in the environment's Python and return its output; raise UserError with its last line on failure."""
     command = [str(HOME / "bin" / "python"), "-P", "-c", code, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -34,7 +34,7 @@ def python(code: str, *arguments: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions in the environment of what can change a number."""
+    """Return the versions of the packages in the environment that can affect results."""
     code = (
         "import json, sys, platform; from importlib.metadata import version;"
         "print(json.dumps({'python': platform.python_version()} | {name: version(name) for name in sys.argv[1:]}))"
@@ -44,16 +44,16 @@ def versions() -> dict[str, str]:
 
 
 def run(program: str, arguments: Sequence[str], *, log: Path, watch: Callable[[str], None] | None = None) -> int:
-    """Run a program of the environment to its end; its output goes to the end of ``log``.
+    """Run a program of the environment to completion; append its output to ``log``.
 
     Args:
-        watch: is given each line as it comes.
+        watch: called with each line of output.
 
     Returns:
         Peak resident memory of the program, in bytes.
 
     Raises:
-        RuntimeError: with the program's last line, when it fails.
+        RuntimeError: with the program's last line, if it fails.
     """
     lines: list[str] = []
     command = [str(HOME / "bin" / program), *arguments]
@@ -82,7 +82,7 @@ def run(program: str, arguments: Sequence[str], *, log: Path, watch: Callable[[s
 
 
 def _die_with_parent() -> None:
-    """So that no training goes on unseen in a folder that the next run takes over."""
+    """Terminate the child with its parent, so that no unseen training writes to a folder that the next run uses."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 

@@ -1,4 +1,4 @@
-"""fairseq's own score of a checkpoint, beside that of the task."""
+"""fairseq's own score of a checkpoint, reported in addition to the task's."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tasks.lm.task import LM
 from tasks.mlm.task import MLM
 
 LOSS = re.compile(r'Loss \(base 2\): ([^,]+),|"test_loss": "([^"]+)"')
-"""In bits, as `fairseq-eval-lm` and `fairseq-validate` print it."""
+"""In bits, as printed by `fairseq-eval-lm` and `fairseq-validate`."""
 
 
 def fairseq_perplexity(cell: Cell, data: list[str], checkpoint: Path, log: Path) -> float:
-    """On the test part, of every token (`fairseq-eval-lm`) or of masked ones (`fairseq-validate`, its own choice)."""
+    """Return the test perplexity of all tokens (`fairseq-eval-lm`) or of masked ones (`fairseq-validate`)."""
     task = cast(LM | MLM, cell.task)
     arguments = [*data, "--path", str(checkpoint), "--batch-size", str(task.evaluation_batch_size)]
     arguments += task_arguments(cell)

@@ -1,4 +1,4 @@
-"""What fairseq's log says of a training: losses by step, in nats."""
+"""Losses in nats by step, parsed from fairseq's log."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ STATISTICS = re.compile(r"\| (train_inner|valid|test) \| (\{.*\})$")
 
 
 def statistics(line: str) -> tuple[str, dict[str, Any]] | None:
-    """The kind (``train_inner``, ``valid``, ``test``) and the numbers of a line that has some."""
+    """Return the kind (``train_inner``, ``valid``, ``test``) and the statistics of a line, or None."""
     match = STATISTICS.search(line.rstrip())
     return None if match is None else (match[1], json.loads(match[2]))
 
 
 def history(lines: Iterable[str]) -> list[dict[str, float | None]]:
-    """Entries by step. Where a run was cut and went on, the later word counts."""
+    """Return entries by step. After an interruption, later entries replace earlier ones."""
     entries: dict[int, dict[str, float | None]] = {}
     for line in lines:
         found = statistics(line)
@@ -39,15 +39,16 @@ def history(lines: Iterable[str]) -> list[dict[str, float | None]]:
 
 
 def read_history(log: Path) -> list[dict[str, float | None]]:
+    """Return :func:`history` of a log file."""
     with log.open() as lines:
         return history(lines)
 
 
 class Progress:
-    """Shows a training as it goes on: a bar on a terminal, and the validations in words.
+    """Show the progress of a training: a bar on a terminal, and validation losses.
 
     Attributes:
-        step: the last that was heard of.
+        step: the last reported step.
     """
 
     def __init__(self, title: str, total: int | None) -> None:
@@ -57,7 +58,7 @@ class Progress:
         )
 
     def __call__(self, line: str) -> None:
-        """Take notice of one line of the log."""
+        """Process one line of the log."""
         for entry in history([line]):
             self.step = int(entry["step"] or 0)
             self._bar.n = self.step

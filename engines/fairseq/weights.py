@@ -1,4 +1,4 @@
-"""Weights between our backbones and the checkpoints of fairseq."""
+"""Conversion of weights between CAB's backbones and fairseq's checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from engines.fairseq import environment
 
 
 def write_checkpoint(backbone: Backbone, path: Path, arguments: Sequence[str]) -> None:
-    """The weights of ``backbone`` as a checkpoint of fairseq; ``arguments`` are those of `fairseq-train`."""
+    """Write the weights of ``backbone`` as a fairseq checkpoint; ``arguments`` are those of `fairseq-train`."""
     weights, unfinished = path.with_suffix(".weights"), path.with_suffix(".unfinished")
     torch.save(fairseq_weights(backbone), weights)
     command = ["-P", "-m", "cab_fairseq.checkpoint", str(weights), str(unfinished), *arguments]
@@ -28,7 +28,7 @@ def write_checkpoint(backbone: Backbone, path: Path, arguments: Sequence[str]) -
 
 
 def fairseq_weights(backbone: Backbone) -> dict[str, Tensor]:
-    """The backbone's weights under fairseq's names."""
+    """Return the backbone's weights with fairseq's names."""
     if isinstance(backbone, GPT2):
         return fairseq_gpt2_weights(backbone)
     assert isinstance(backbone, RoBERTa)
@@ -36,7 +36,7 @@ def fairseq_weights(backbone: Backbone) -> dict[str, Tensor]:
 
 
 def load_weights(backbone: Backbone, weights: Mapping[str, Tensor]) -> None:
-    """Give the backbone weights under fairseq's names."""
+    """Load weights with fairseq's names into the backbone."""
     if isinstance(backbone, GPT2):
         missing = load_fairseq_gpt2(backbone, weights)
     else:
@@ -46,7 +46,7 @@ def load_weights(backbone: Backbone, weights: Mapping[str, Tensor]) -> None:
 
 
 def read_checkpoint(path: Path) -> dict[str, Tensor]:
-    """The weights of a checkpoint that fairseq wrote."""
+    """Read the weights of a fairseq checkpoint."""
     with torch.serialization.safe_globals([argparse.Namespace]):
         weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)["model"]
     return weights

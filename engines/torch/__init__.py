@@ -20,8 +20,8 @@ def check(cell: Cell, processes: Processes) -> None:
     Raises:
         UserError: the logger is unknown or not installed, or ``trainer.memory_length`` is set with several processes.
     """
-    check_logger(cell.config["logger"]["name"])
-    if cell.trainer.memory_length and processes.count > 1:
+    check_logger(cell.config.logger.name)
+    if cell.config.trainer.memory_length and processes.count > 1:
         raise UserError("trainer.memory_length runs in one process only: start it without torchrun or srun")
 
 
@@ -29,10 +29,10 @@ def train(run: Run, backbone: Backbone) -> Training:
     """Train the backbone, or resume from the newest checkpoint in the folder of the run.
 
     Raises:
-        Diverged: the loss is NaN or infinite.
+        DivergedError: the loss is NaN or infinite.
         Preempted: a signal requested a stop; the checkpoint is on disk.
     """
-    config = run.cell.trainer
+    config = run.cell.config.trainer
     dataset = run.cell.task.training_set
     order = make_order(len(dataset), run)  # type: ignore[arg-type]
     if run.observer is not None and run.observer.num_steps > order.num_steps:
@@ -59,7 +59,7 @@ def train(run: Run, backbone: Backbone) -> Training:
 
 def make_order(num_items: int, run: Run) -> StepBatches:
     """Return the batches of the whole run, divided among its processes."""
-    config = run.cell.trainer
+    config = run.cell.config.trainer
     shares = Shares.cut(
         num_items=num_items,
         batch_size=config.batch_size,
@@ -73,6 +73,6 @@ def make_order(num_items: int, run: Run) -> StepBatches:
             f"trainer.memory_length needs one block per sequence of a batch: the training set has {num_items} blocks, "
             f"trainer.batch_size is {config.batch_size}; lower trainer.batch_size"
         )
-    order = StepBatches(num_items=num_items, shares=shares, num_steps=0, seed=run.cell.config["seed"], in_rows=in_rows)
+    order = StepBatches(num_items=num_items, shares=shares, num_steps=0, seed=run.cell.config.seed, in_rows=in_rows)
     order.num_steps = config.num_steps(order.steps_per_epoch)
     return order

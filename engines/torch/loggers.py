@@ -58,7 +58,7 @@ class Loggers:
             "tensorboard": [MetricsFile, Tensorboard],
             "wandb": [MetricsFile, Wandb],
         }
-        for maker in makers[run.cell.config["logger"]["name"]] if run.processes.is_first else []:
+        for maker in makers[run.cell.config.logger.name] if run.processes.is_first else []:
             self._guarded(functools.partial(self._open, maker))
 
     def _open(self, maker: Callable[[Cell, Path], Logger]) -> None:
@@ -129,7 +129,7 @@ class Wandb:
     def __init__(self, cell: Cell, folder: Path) -> None:
         import wandb
 
-        options = cell.config["logger"]
+        options = cell.config.logger.options
         self._run = wandb.init(
             id=cell.hash,
             name=cell.title,

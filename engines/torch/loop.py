@@ -70,7 +70,7 @@ class Loop:
 
     def __init__(self, run: Run, network: Backbone, order: StepBatches, processes: SingleProcess) -> None:
         self.run, self.network, self.order, self.processes = run, network, order, processes
-        self.task, self.config = run.cell.task, run.cell.trainer
+        self.task, self.config = run.cell.task, run.cell.config.trainer
         self.history = History(
             self.config, steps=order.num_steps, steps_per_epoch=order.steps_per_epoch, processes=processes
         )
@@ -97,7 +97,7 @@ class Loop:
             if saved["scaler"]:
                 self.scaler.load_state_dict(saved["scaler"])
         self._epoch: int | None = None
-        self.profile: NoProfile = StepProfile(run, order) if run.cell.config["profile"] else NoProfile()
+        self.profile: NoProfile = StepProfile(run, order) if run.cell.config.profile else NoProfile()
 
     def train(self, batches: Iterable[Any], loggers: Loggers) -> int:
         """Run the remaining steps and return the number of the last one.

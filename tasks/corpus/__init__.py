@@ -1,1 +1,1 @@
-"""Books as token streams: what the tasks LM and MLM read. Registers nothing."""
+"""Books as token streams, for the tasks LM and MLM. Registers nothing."""

@@ -1,4 +1,4 @@
-"""Token streams cut into training items."""
+"""Training examples from token streams."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tasks.corpus.tokens import END, PAD, Corpus
 
 
 class Blocks(Dataset[Tensor]):
-    """Blocks of ``length`` tokens across lines and books, each with the token before it (fairseq's break mode none).
+    """Blocks of ``length`` tokens across lines and books, each with the preceding token (fairseq's break mode none).
 
-    Item ``i`` is [length + 1]: the last token of block i - 1 (an END before the first), then block i. So every
-    token is predicted once. The incomplete block at the end is an item of its own unless ``whole``.
+    Item ``i`` is [length + 1]: the last token of block i - 1 (END before the first), then block i, so every token is
+    predicted once. ``whole`` drops the incomplete block at the end.
     """
 
     def __init__(self, corpus: Corpus, part: str, length: int, *, whole: bool, limit: int | None = None) -> None:
@@ -45,9 +45,9 @@ class Blocks(Dataset[Tensor]):
 
 
 class OverlappingBlocks(Dataset[tuple[Tensor, int]]):
-    """Blocks of ``length`` tokens, of which the first ``overlap`` are those before (fairseq's context window).
+    """Blocks of ``length`` tokens, the first ``overlap`` of which repeat the previous block (fairseq's context window).
 
-    Items are the token before a block and the block, and how many of its last tokens no block before had.
+    An item is the preceding token with the block, and the number of tokens at its end that no earlier block contains.
     """
 
     def __init__(self, corpus: Corpus, part: str, length: int, *, overlap: int) -> None:
@@ -70,9 +70,9 @@ class OverlappingBlocks(Dataset[tuple[Tensor, int]]):
 
 
 class PackedLines(Dataset[Tensor]):
-    """As many whole lines as fit into ``length`` tokens, padded (fairseq's break mode complete).
+    """Whole lines packed into at most ``length`` tokens and padded (fairseq's break mode complete).
 
-    A line that is longer by itself is cut. Items are [B, length of the longest]; PAD fills them.
+    A longer line is truncated. Batches are [B, length of the longest], filled with PAD.
     """
 
     def __init__(self, corpus: Corpus, part: str, length: int) -> None:
@@ -82,7 +82,7 @@ class PackedLines(Dataset[Tensor]):
         self.bounds = np.load(folder / "bounds.npy", mmap_mode="r")
 
     def _pack(self, folder: Path) -> None:
-        """Where packs begin and end: greedy, over one piece of the stream at a time."""
+        """Pack greedily, one chunk of the stream at a time, and write the bounds of the packs."""
         file = self.corpus.files[self.part]
         bounds, start, last_end, offset = [0], 0, 0, 0
         for chunk in self.corpus.chunks(self.part):

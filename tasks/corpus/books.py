@@ -1,4 +1,4 @@
-"""Books in three parts: a folder in PG-19's layout, a data set on the Hugging Face hub, or generated ones."""
+"""Books in three parts: a folder in PG-19's layout, a data set on the Hugging Face Hub, or generated books."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ log = logging.getLogger(__name__)
 PARTS = ("train", "validation", "test")
 WIKITEXTS = ("wikitext103", "wikitext2")
 LEAST_WORDS = 10
-"""Books with fewer words are left out, with a warning that counts them."""
+"""Books with fewer words are skipped, with a warning that counts them."""
 
 
 class Books(ABC):
-    """Streams books, one at a time; ``key`` identifies their content.
+    """Stream books one at a time; ``key`` identifies their content.
 
-    ``counts_line_ends``: whether the end of a line counts as a word where perplexity is per word.
+    ``counts_line_ends``: whether per-word perplexity counts line ends as words.
     """
 
     key: dict[str, Any]
@@ -33,13 +33,13 @@ class Books(ABC):
 
     @abstractmethod
     def read(self, part: str) -> Iterator[str]:
-        """The text of each book of ``part``, one of :data:`PARTS`."""
+        """Yield the text of each book of ``part``, one of :data:`PARTS`."""
 
     def readable(self, part: str) -> Iterator[str]:
-        """:meth:`read` without books of fewer than :data:`LEAST_WORDS` words.
+        """Yield :meth:`read` without books of fewer than :data:`LEAST_WORDS` words.
 
         Raises:
-            ValueError: none is left.
+            ValueError: no book is left.
         """
         kept = left_out = 0
         for text in self.read(part):
@@ -55,10 +55,10 @@ class Books(ABC):
 
 
 class FolderBooks(Books):
-    """``<folder>/{train,validation,test}/*.txt``, the layout of PG-19; ``bring`` says how to get it.
+    """``<folder>/{train,validation,test}/*.txt``, the layout of PG-19; ``bring`` says how to download it.
 
     Raises:
-        ValueError: a part that is missing or empty, or a file that is not UTF-8, with its name.
+        ValueError: a part is missing or empty, or a file is not UTF-8.
     """
 
     def __init__(self, folder: Path, bring: str = how_to_get("pg19", None)) -> None:
@@ -84,7 +84,7 @@ class FolderBooks(Books):
 
 
 class HubBooks(Books):
-    """A data set on the hub with a column ``text``, streamed; its revision is part of the key."""
+    """A data set on the Hub with a column ``text``, streamed; its revision is part of the key."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -99,10 +99,10 @@ class HubBooks(Books):
 
 
 class SyntheticBooks(Books):
-    """Books that ``generate`` writes from their numbers, so many of each part.
+    """Books that ``generate`` writes, a fixed number per part.
 
     Args:
-        generate: the text of a book, always the same for its number.
+        generate: returns the text of a book, which depends on its number only.
     """
 
     COUNTS: ClassVar[dict[str, int]] = {"train": 128, "validation": 8, "test": 8}
@@ -123,7 +123,7 @@ class SyntheticBooks(Books):
 
 
 def find_books(dataset: str, source: str | None, data_root: Path | None, *, synthetic: SyntheticBooks) -> Books:
-    """The texts of a data set: ``synthetic``, of the hub where ``source`` names one, else under ``data_root``.
+    """Find a data set's books: ``synthetic``, on the Hub if ``source`` is given, or under ``data_root``.
 
     Raises:
         ValueError: no folder is given, or it has no books.

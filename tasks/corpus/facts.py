@@ -1,4 +1,4 @@
-"""What generated books tell and ask, token by token: which answers count, and how far back each was told."""
+"""Facts in generated books: which tokens are answers, and the distance of each to its fact."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tasks.corpus.tokens import NUM_SPECIAL, Corpus, perplexity
 
 ALL, ANSWERS = "all", "answers"
 NEVER = 10**6
-"""Tokens back to what was not told."""
+"""Distance in tokens if the fact does not occur before."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The entries of names, things and facts in a corpus.
+    """Dictionary entries that are names, things or facts.
 
     Attributes:
-        name, thing: [entries] number of the name or thing that an entry says, -1 for none; a fact says both.
-        is_answer: [entries] bool, the things.
+        name, thing: [entries] index of the name or thing of an entry, or -1; a fact has both.
+        is_answer: [entries] bool, True for things.
     """
 
     name: np.ndarray
@@ -34,21 +34,21 @@ class Facts:
 
     @classmethod
     def of(cls, corpus: Corpus) -> Facts:
-        """UserError where the tokenizer has too few entries for each word to be one token."""
+        """Derive the facts from a corpus; raise UserError if the tokenizer splits their words."""
         name, thing = np.full((2, corpus.size), -1)
         for n, a in enumerate(["", *NAMES], -1):
             for t, b in enumerate(["", *THINGS], -1):
                 ids = corpus.tokenizer.encode(f" {a}{b}").ids
                 if len(ids) == 1 and a + b:
                     name[corpus.dictionary[ids[0]]], thing[corpus.dictionary[ids[0]]] = n, t
-        name[:NUM_SPECIAL] = thing[:NUM_SPECIAL] = -1  # where facts that do not occur in training end
+        name[:NUM_SPECIAL] = thing[:NUM_SPECIAL] = -1  # unknown entries stay at -1
         is_answer = (thing >= 0) & (name < 0)
         if is_answer.sum() < len(THINGS):
-            raise UserError("the words of generated books are no single tokens: raise task.vocab_size to 800 or more")
+            raise UserError("the words of generated books must be single tokens: set task.vocab_size to 800 or more")
         return cls(name, thing, torch.from_numpy(is_answer))
 
     def distances(self, entries: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Place of every answer, and how many tokens before it its fact, or the same answer, stands."""
+        """Yield the position of every answer and the distance to the last occurrence of its fact or answer."""
         last_told: dict[int, int] = {}
         asked = -1
         for place, entry in enumerate(entries):
@@ -61,7 +61,7 @@ class Facts:
 
 
 class FactScores:
-    """Losses of answers, in all and by level: names with the distances from an answer to where it was told last."""
+    """Losses of answers, overall and by level: ranges of the distance to the last occurrence of the answer."""
 
     def __init__(self, facts: Facts, levels: Mapping[str, range]) -> None:
         self.facts, self.levels = facts, levels
@@ -69,7 +69,7 @@ class FactScores:
         self._distances: list[int] = []
 
     def add(self, tokens: Tensor, losses: Tensor) -> None:
-        """Tokens [B, N] and the loss of each; those of no number are left out."""
+        """Add tokens [B, N] and their losses, except answers at an unknown distance."""
         for row, row_losses in zip(tokens.tolist(), losses.tolist(), strict=True):
             for place, distance in self.facts.distances(row):
                 if not math.isnan(row_losses[place]):
@@ -77,7 +77,7 @@ class FactScores:
                     self._distances.append(distance)
 
     def add_look_up(self, tokens: Tensor, window: int) -> None:
-        """What one knows of the answers of a row [N] who sees ``window`` tokens before each, and looks up its name."""
+        """Add the losses of ideal lookup by name within ``window`` preceding tokens, for a sequence [N]."""
         for _, distance in self.facts.distances(tokens.tolist()):
             self._losses.append(0.0 if distance <= window else math.log(len(THINGS)))
             self._distances.append(distance)
@@ -87,7 +87,7 @@ class FactScores:
         return sum(self._losses) / len(self._losses)
 
     def perplexities(self) -> dict[str, float]:
-        """``ppl_LEVEL`` of each level."""
+        """Return ``ppl_LEVEL`` of each level."""
         means = {}
         for level, distances in self.levels.items():
             chosen = [x for x, distance in zip(self._losses, self._distances, strict=True) if distance in distances]
@@ -96,6 +96,6 @@ class FactScores:
 
 
 def check_loss_on(loss_on: str) -> None:
-    """UserError for a ``task.loss_on`` that does not exist."""
+    """Raise UserError for an unknown ``task.loss_on``."""
     if loss_on not in (ALL, ANSWERS):
         raise UserError(f"task.loss_on must be {ALL} or {ANSWERS}, got '{loss_on}'")

@@ -1,4 +1,4 @@
-"""Negative log-likelihoods of tokens, however many words there are."""
+"""Negative log-likelihoods of tokens, for vocabularies of any size."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cab import Backbone
 from cab.attention import DecodeState
 
 LARGE = 2**26
-"""Logits (256 MiB in float32) above which a network that can gives losses itself, a few logits at a time."""
+"""Number of logits (256 MiB in float32) above which a backbone that supports it computes losses in chunks."""
 
 
 def token_losses(backbone: Backbone, vocab_size: int, targets: Tensor, *inputs: Any, **more: Any) -> Tensor:
-    """Nats of each of ``targets`` by the logits of ``backbone(*inputs, **more)``, in the targets' shape."""
+    """Return the loss in nats of each of ``targets`` under ``backbone(*inputs, **more)``, in the targets' shape."""
     if _gives_losses(backbone, vocab_size, targets):
         losses: Tensor = backbone(*inputs, **more, targets=targets)
         return losses
@@ -25,7 +25,7 @@ def token_losses(backbone: Backbone, vocab_size: int, targets: Tensor, *inputs: 
 def recurrent_token_losses(
     backbone: Backbone, vocab_size: int, targets: Tensor, *inputs: Any, past: DecodeState
 ) -> tuple[Tensor, DecodeState]:
-    """:func:`token_losses` after ``past``, and the past of what follows."""
+    """Compute :func:`token_losses` after ``past``; also return the updated past."""
     if _gives_losses(backbone, vocab_size, targets):
         losses: tuple[Tensor, DecodeState] = backbone(*inputs, past=past, targets=targets)
         return losses

@@ -1,4 +1,4 @@
-"""Books cut into blocks that follow each other, for networks that remember the blocks before."""
+"""Books in consecutive blocks, for networks with recurrent memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tasks.corpus.tokens import END, PAD, Corpus
 
 
 class Segment(NamedTuple):
-    """The next block of each row.
+    """The next block of each sequence.
 
     Attributes:
-        tokens: [B, 1 + length], the token before the block (an END before a book) and the block, filled with PAD.
-        begins: [B] bool, whether a book begins with it. Else it follows what the row had before.
+        tokens: [B, 1 + length], the preceding token (END before a book) and the block, filled with PAD.
+        begins: [B] bool, True if the block starts a book; otherwise it continues the previous block.
     """
 
     tokens: Tensor
@@ -27,13 +27,13 @@ class Segment(NamedTuple):
 
 
 def books(corpus: Corpus, part: str) -> Iterator[Tensor]:
-    """The tokens of each book of a part, [n]."""
+    """Yield the tokens [n] of each book of a part."""
     for begin, end in itertools.pairwise([0, *corpus.ends[part].tolist()]):
         yield torch.from_numpy(corpus.read(part, begin, end))
 
 
 class BookChunks(Dataset[Segment]):
-    """Blocks of ``length`` tokens that end where their book ends: item i + 1 follows item i, or begins a book."""
+    """Blocks of ``length`` tokens that end with their book: item i + 1 continues item i, or starts a book."""
 
     def __init__(self, corpus: Corpus, part: str, length: int, *, limit: int | None = None) -> None:
         self.corpus, self.part, self.length = corpus, part, length
@@ -41,9 +41,9 @@ class BookChunks(Dataset[Segment]):
         ends = np.unique(np.minimum(corpus.ends[part], num_tokens))
         begins = np.concatenate([[0], ends[:-1]])
         self.counts = -(-(ends - begins) // length)
-        """Blocks of each book."""
+        """Number of blocks per book."""
         self.firsts = np.cumsum(self.counts) - self.counts
-        """The first item of each book."""
+        """Index of the first block per book."""
         place = np.arange(self.counts.sum()) - np.repeat(self.firsts, self.counts)
         self._starts = np.repeat(begins, self.counts) + place * length
         self._stops = np.minimum(self._starts + length, np.repeat(ends, self.counts))
@@ -62,9 +62,9 @@ class BookChunks(Dataset[Segment]):
 
 
 class BatchedBooks(Dataset[Segment]):
-    """Every book from its beginning, ``rows`` of them at once: items are their first blocks, their second, ...
+    """Every book from its beginning, ``rows`` at once: items are their first blocks, their second blocks, ...
 
-    The longest are read first, each in a row of its own: a book that has ended is a last row that is there no more.
+    The longest books come first. When a book ends, the last row is dropped.
     """
 
     def __init__(self, blocks: BookChunks, rows: int) -> None:

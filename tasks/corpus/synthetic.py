@@ -1,4 +1,4 @@
-"""The words of generated books. Each is one token of a small tokenizer, a name with a thing (``annalamp``) too."""
+"""Vocabulary of generated books. Each word, and each name with a thing (``annalamp``), is one token."""
 
 from __future__ import annotations
 
@@ -39,4 +39,4 @@ THINGS = (
     "clock",
 )
 CHAPTERS = 32
-"""Of a book."""
+"""Chapters per book."""

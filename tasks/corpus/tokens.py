@@ -1,4 +1,4 @@
-"""Books to token files on disk: encoded once, book by book, and read piece by piece."""
+"""Token files: books are encoded once and read in chunks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 BEGIN, PAD, END, UNKNOWN = range(4)
-"""The first entries of the dictionary, as in fairseq; END stands after every line."""
+"""The first entries of the dictionary, as in fairseq; END follows every line."""
 NUM_SPECIAL = 4
-CHUNK = 1 << 20  # tokens looked at together
+CHUNK = 1 << 20  # tokens processed at once
 
 
 @dataclass(frozen=True)
 class TokenFile:
-    """Raw tokens on disk. Read, not mapped: mapped pages would count as memory of the process as it goes on."""
+    """Raw tokens on disk, read instead of memory-mapped: mapped pages would count as memory of the process."""
 
     path: Path
     dtype: str
@@ -36,22 +36,22 @@ class TokenFile:
         return self.path.stat().st_size // np.dtype(self.dtype).itemsize
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Tokens ``start`` to ``stop``, fewer where the file ends."""
+        """Return tokens ``start`` to ``stop``, fewer at the end of the file."""
         size = np.dtype(self.dtype).itemsize
         return np.fromfile(self.path, self.dtype, count=max(0, stop - start), offset=start * size)
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Token files of the three parts, and the dictionary: the tokens that occur in training, as fairseq counts them.
+    """Token files of the three parts, and the dictionary of tokens that occur in training, as in fairseq.
 
     Attributes:
-        files: raw tokens of each part; ``end_of_line`` stands after every line.
-        dictionary: raw token to entry; what does not occur in training is UNKNOWN.
-        counts: how often each entry occurs in training.
-        ends: tokens of each part up to the end of each book.
-        words: of each part, separated by white space; of some corpora with the ends of their lines.
-        unknown: tokens of each part that the dictionary lacks.
+        files: raw tokens of each part; ``end_of_line`` follows every line.
+        dictionary: maps raw tokens to entries; tokens that do not occur in training are UNKNOWN.
+        counts: frequency of each entry in training.
+        ends: per part, the cumulative number of tokens at the end of each book.
+        words: per part, the number of words separated by white space, for some corpora including line ends.
+        unknown: per part, the number of tokens that are not in the dictionary.
     """
 
     files: dict[str, TokenFile]
@@ -66,20 +66,20 @@ class Corpus:
 
     @property
     def size(self) -> int:
-        """Entries of the dictionary, made a multiple of 8 as fairseq does."""
+        """Return the number of entries of the dictionary, rounded up to a multiple of 8 as in fairseq."""
         return -(-len(self.counts) // 8) * 8
 
     def read(self, part: str, start: int, stop: int) -> np.ndarray:
-        """Entries ``start`` to ``stop`` of a part, int64."""
+        """Return entries ``start`` to ``stop`` of a part, int64."""
         return self.dictionary[self.files[part].read(start, stop)]
 
     def chunks(self, part: str) -> Iterator[np.ndarray]:
-        """All entries of a part, in pieces."""
+        """Yield all entries of a part in chunks."""
         for start in range(0, len(self.files[part]), CHUNK):
             yield self.read(part, start, start + CHUNK)
 
     def text(self, entries: list[int]) -> str:
-        """The text of dictionary entries; END becomes a line break, a mask or padding is left out."""
+        """Decode dictionary entries to text; END becomes a line break, masks and padding are dropped."""
         raw = {int(entry): token for token, entry in enumerate(self.dictionary) if entry >= NUM_SPECIAL}
         lines: list[list[int]] = [[]]
         for entry in entries:
@@ -91,11 +91,12 @@ class Corpus:
 
 
 def read_corpus(books: Books, *, tokenizer: str | None, vocab_size: int) -> Corpus:
-    """The corpus of the books, from the cache where it was made before.
+    """Return the corpus of the books, from the cache if available.
 
     Args:
-        tokenizer: a tokenizer.json, or a folder with one or with GPT-2's files; one of ``vocab_size`` entries is
-            trained on the training part when there is none. ``words``: every word of the training part is a token.
+        tokenizer: a tokenizer.json, or a folder with one or with GPT-2's files; by default, a tokenizer of
+            ``vocab_size`` entries is trained on the training part. ``words``: every word of the training part is a
+            token.
     """
     if tokenizer == WORDS:
         bpe = words_of(lambda: books.readable("train"), key={"books": books.key.get("train", books.key)})
@@ -135,7 +136,7 @@ def read_corpus(books: Books, *, tokenizer: str | None, vocab_size: int) -> Corp
 
 
 def _encode(books: Books, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write each part's tokens, line by line, with the end of line after each, and where books end; count training."""
+    """Write each part's tokens and book ends, with the end of line after each line, and count the training tokens."""
     end_of_line = tokenizer.get_vocab_size()
     dtype = "uint16" if end_of_line < 2**16 else "uint32"
     words = {}
@@ -165,12 +166,12 @@ def _count_unknown(file: TokenFile, dictionary: np.ndarray) -> int:
 
 
 def perplexity(mean: float) -> float:
-    """exp of a mean loss in nats, infinite where that is too large to write down."""
+    """Return exp of a mean loss in nats, or infinity on overflow."""
     return math.exp(mean) if mean < 700 else math.inf
 
 
 def unigram_loss(corpus: Corpus, part: str) -> float:
-    """Mean negative log-likelihood of a part's tokens by their share of the training part, one added to each count."""
+    """Return the mean negative log-likelihood of a part under add-one smoothed training frequencies."""
     counts = corpus.counts.astype(np.float64) + 1.0
     cost = -np.log(counts / counts.sum())
     total = sum(float(cost[chunk].sum()) for chunk in corpus.chunks(part))

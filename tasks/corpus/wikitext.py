@@ -1,4 +1,4 @@
-"""WikiText-103 and WikiText-2 (Merity et al. 2017): three files of articles of Wikipedia, split into words."""
+"""WikiText-103 and WikiText-2 (Merity et al. 2017): three files of tokenized Wikipedia articles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks.corpus.books import PARTS, Books
 
 SPELLINGS = {"train": "train", "validation": "valid", "test": "test"}
 ENDINGS = ("wiki.{}.tokens", "wiki.{}.raw", "{}.txt")
-"""As published, where rare words are <unk> (``tokens``) or not (``raw``), and as in PyTorch's examples."""
+"""Published file names, with <unk> for rare words (``tokens``) or not (``raw``), and those of PyTorch's examples."""
 FOLDERS = {
     "wikitext103": ("wikitext-103", "wikitext-103-raw", "wikitext103"),
     "wikitext2": ("wikitext-2", "wikitext-2-raw", "wikitext2"),
@@ -20,13 +20,13 @@ FOLDERS = {
 
 
 class WikiText(Books):
-    """The files of a folder, one book a part.
+    """The files of a folder, one book per part.
 
-    The published counts of words, by which perplexity a word is computed, have an end of each line: 217,646 of the
-    validation part and 245,569 of the test part, blank lines and headings included.
+    The published word counts, which define per-word perplexity, include line ends: 217,646 in validation and 245,569 in
+    test, with blank lines and headings.
 
     Raises:
-        ValueError: a part that is missing, or a file that is not UTF-8, with its name.
+        ValueError: a part is missing, or a file is not UTF-8.
     """
 
     counts_line_ends = True

@@ -18,28 +18,29 @@ METRICS: Mapping[str, tuple[str, ...]] = {
     "stsb": ("pearson", "spearman"),
     "synthetic": ("accuracy",),
 }
-"""Of each data set; the first is printed by Qin et al. 2022 (STS-B is not), and chooses the weights."""
+"""Per data set; the first metric is the one in Qin et al. 2022 (except for STS-B), and selects the checkpoint."""
 UNITS = {"accuracy": "of examples", "f1": "of class 1", "matthews": "correlation"}
 UNITS |= dict.fromkeys(("pearson", "spearman"), "correlation")
 
 
 def accuracy(guesses: np.ndarray, truth: np.ndarray) -> float:
+    """Return the fraction of correct predictions."""
     return float((guesses == truth).mean())
 
 
 def f1(guesses: np.ndarray, truth: np.ndarray) -> float:
-    """Of class 1; 0 where it is neither guessed nor true."""
+    """Return F1 of class 1; 0 if it is neither predicted nor true."""
     named = int((guesses == 1).sum() + (truth == 1).sum())
     return 2 * int(((guesses == 1) & (truth == 1)).sum()) / named if named else 0.0
 
 
 def pearson(guesses: np.ndarray, truth: np.ndarray) -> float:
-    """0 where either does not vary, as scikit-learn says of Matthews' correlation."""
+    """Return Pearson's correlation; 0 if either input is constant, as scikit-learn defines Matthews' correlation."""
     return _correlation(stats.pearsonr, guesses, truth)
 
 
 def spearman(guesses: np.ndarray, truth: np.ndarray) -> float:
-    """0 where either does not vary."""
+    """Return Spearman's correlation; 0 if either input is constant."""
     return _correlation(stats.spearmanr, guesses, truth)
 
 
@@ -52,12 +53,12 @@ def _correlation(measure: Callable[..., tuple[float, float]], guesses: np.ndarra
 FUNCTIONS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "accuracy": accuracy,
     "f1": f1,
-    "matthews": pearson,  # of two classes they are one number
+    "matthews": pearson,  # equal for two classes
     "pearson": pearson,
     "spearman": spearman,
 }
 
 
 def scores_of(dataset: str, guesses: np.ndarray, truth: np.ndarray) -> dict[str, float]:
-    """The metrics of a data set, by name."""
+    """Return the metrics of a data set, by name."""
     return {name: FUNCTIONS[name](guesses, truth) for name in METRICS[dataset]}

@@ -1,4 +1,4 @@
-"""The data sets of GLUE (Wang et al. 2018) in their official files: columns between tabs, quotes like other letters."""
+"""Data sets of GLUE (Wang et al. 2018) in their official files: tab-separated, without quoting."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from cab.data.sources import how_to_get
 log = logging.getLogger(__name__)
 
 FOLDERS = ("glue", "glue_data", ".")
-"""Below the data root, each with a folder for every data set."""
+"""Folders below the data root that may contain a folder per data set."""
 BEST_SCORE = 5.0
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The files of a data set.
+    """Files of a data set.
 
     Attributes:
-        folder: where they lie.
-        columns: of train.tsv, named as in its header.
-        texts, label: which of them are read.
-        classes: what the labels are called, in the order of their numbers; empty where they are scores from 0 to 5.
-        dev: the labelled files that are scored, and ``dev_columns`` theirs where they differ.
+        folder: name of the folder.
+        columns: columns of train.tsv, named as in its header.
+        texts, label: names of the columns to read.
+        classes: names of the labels in order; empty for scores from 0 to 5.
+        dev: the labeled files for evaluation; ``dev_columns`` are their columns if they differ.
         has_header: whether the first line names the columns.
-        leaves_out_short: whether the official files have broken lines, with too few columns, that are left out.
+        leaves_out_short: whether the official files contain broken lines with too few columns, which are skipped.
     """
 
     folder: str
@@ -80,7 +80,7 @@ LAYOUTS = {
 
 @dataclass(frozen=True)
 class Examples:
-    """Sentences, one or two an example, and the label of each: the number of its class, or a score from 0 to 5."""
+    """One or two sentences per example, and a label: a class index, or a score from 0 to 5."""
 
     texts: list[tuple[str, ...]]
     labels: list[float]
@@ -90,7 +90,7 @@ class Examples:
 
 
 def find_files(name: str, data_root: Path | None) -> dict[str, Path]:
-    """The files ``train`` and those of the layout's ``dev``; UserError where one is not there."""
+    """Return the files ``train`` and those of the layout's ``dev``; raise UserError if one is missing."""
     layout = LAYOUTS[name]
     if data_root is None:
         raise UserError(f"dataset '{name}' needs its files: {how_to_get(name, None)}; then data_root=FOLDER")
@@ -106,13 +106,13 @@ def find_files(name: str, data_root: Path | None) -> dict[str, Path]:
 
 
 def read_table(path: Path, layout: Layout) -> Examples:
-    """The examples of a file, whose lines end in LF or CRLF.
+    """Read the examples of a file with LF or CRLF line ends.
 
-    A sentence may be empty. A label may not, and no line may have more or fewer columns than the official file, but for
-    the broken lines of some files: these are left out, with a warning that counts them.
+    Sentences may be empty; labels may not. Every line must have the columns of the official file, except for the known
+    broken lines of some files: these are skipped, with a warning that counts them.
 
     Raises:
-        ValueError: naming the file and the line.
+        ValueError: with the file and the line.
     """
     columns = layout.columns_of(path.stem)
     lines = _lines(path)
@@ -128,18 +128,21 @@ def read_table(path: Path, layout: Layout) -> Examples:
             short.append(number)
             continue
         if len(fields) != len(columns):
-            raise UserError(f"{path}, line {number}: {len(fields)} columns, and the official file has {len(columns)}")
+            raise UserError(
+                f"{path}, line {number}: {len(fields)} columns, but the official file has {len(columns)}: "
+                "download it again"
+            )
         texts.append(tuple(fields[place].strip() for place in places))
         labels.append(_label(f"{path}, line {number}", fields[label], layout.classes))
     if short:
-        log.warning("%s: left out %d lines with columns missing, first line %d", path, len(short), short[0])
+        log.warning("%s: skipped %d lines with missing columns, the first is line %d", path, len(short), short[0])
     if not labels:
-        raise UserError(f"{path} has no example")
+        raise UserError(f"{path} has no examples: download it again")
     return Examples(texts, labels)
 
 
 def _lines(path: Path) -> list[str]:
-    """Lines end at line feeds alone: sentences hold other characters that Python would take for ends of lines."""
+    """Split at line feeds only: sentences contain other characters that Python treats as line ends."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -149,24 +152,24 @@ def _lines(path: Path) -> list[str]:
 
 
 def _check_header(path: Path, names: list[str], layout: Layout, columns: tuple[str, ...]) -> None:
-    """UserError where the columns that are read do not stand where they stand in the official file."""
+    """Raise UserError if the columns to read are not where the official file has them."""
     if len(names) != len(columns):
         raise UserError(f"{path}, line 1: {len(names)} columns, and the header of the official file has {len(columns)}")
     for name in (*layout.texts, layout.label):
         found = names[columns.index(name)]
         if found != name:
-            raise UserError(f"{path}, line 1: no header, or another: '{found:.40}' stands where '{name}' should")
+            raise UserError(f"{path}, line 1: expected the column '{name}', got '{found:.40}'")
 
 
 def _label(where: str, field: str, classes: tuple[str, ...]) -> float:
     if classes:
         if field not in classes:
-            raise UserError(f"{where}: the label is '{field:.40}', none of {', '.join(classes)}")
+            raise UserError(f"{where}: unknown label '{field:.40}' (known: {', '.join(classes)})")
         return float(classes.index(field))
     try:
         score = float(field)
     except ValueError:
         score = -1.0
     if not 0.0 <= score <= BEST_SCORE:
-        raise UserError(f"{where}: the score is '{field:.40}', no number from 0 to {BEST_SCORE:g}")
+        raise UserError(f"{where}: the score must be a number from 0 to {BEST_SCORE:g}, got '{field:.40}'")
     return score

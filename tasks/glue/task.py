@@ -1,4 +1,4 @@
-"""The GLUE protocol: a network is fine-tuned on sentences or pairs of them, and scored on the labelled dev files."""
+"""GLUE protocol: fine-tune on sentences or sentence pairs and score on the labeled dev files."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from tasks.glue.vocabulary import Vocabulary
 
 TRAIN, HELD_OUT = "train", "validation_fraction"
 SCORED = {"dev": "", "dev_matched": "", "dev_mismatched": "_mm"}
-"""The parts that are scored, and what their metrics' names end in."""
+"""Evaluated parts, and the suffixes of their metrics."""
 
 
 class Batch(NamedTuple):
-    """Rows of tokens [B, N], PAD at their ends, and their labels [B]."""
+    """Token sequences [B, N], right-padded with PAD, and their labels [B]."""
 
     tokens: Tensor
     labels: Tensor
 
 
 class Rows(Dataset[Batch]):
-    """Encoded examples; ``labels`` are numbers of classes, or scores."""
+    """Encoded examples; ``labels`` are class indices or scores."""
 
     def __init__(self, examples: Examples, tokens: list[np.ndarray]) -> None:
         self.texts, self.labels, self.tokens = examples.texts, np.array(examples.labels), tokens
@@ -61,18 +61,18 @@ class Rows(Dataset[Batch]):
     options_from_task="mlm",
 )
 class GLUE(Task):
-    """Say of sentences whether they are grammatical, agree, follow from each other, or how alike they are.
+    """Classify sentences or pairs: grammaticality, sentiment, paraphrase, entailment, similarity.
 
     Args:
-        dataset: one of GLUE's, or synthetic: pairs about the facts of MLM's generated pages.
-        pretrained: the record of a finished run of ``mlm`` whose weights training starts from, or a folder of records
-            that has one of the same attention and seed; its network, and its dictionary, are this run's. None: fresh
-            weights, and a dictionary of the training sentences.
-        tokenizer, vocab_size: of fresh weights, as of ``mlm``.
-        max_length: tokens of a row; longer ones are cut, as at the pages' length of the pretraining.
-        validation_fraction: share of the training examples that is not trained on, and chooses the checkpoint. 0: the
-            scored examples choose it, as published.
-        evaluation_batch_size: rows a batch in validation and test.
+        dataset: a GLUE data set, or synthetic: pairs about the facts of MLM's generated pages.
+        pretrained: result of a finished ``mlm`` run to start from, or a folder of results with one for the same
+            attention and seed; this run uses its network and dictionary. None: fresh weights, and a dictionary of the
+            training sentences.
+        tokenizer, vocab_size: for fresh weights, as in ``mlm``.
+        max_length: maximum number of tokens; longer examples are truncated, as they are at the pretraining page length.
+        validation_fraction: fraction of the training examples held out to select the checkpoint. 0: the test examples
+            select it, as published.
+        evaluation_batch_size: examples per batch in validation and test.
     """
 
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
@@ -131,11 +131,12 @@ class GLUE(Task):
             raise UserError(f"task.max_length must be at least 8, got {self.max_length}")
         if self.pretrained is not None and self.tokenizer is not None:
             raise UserError(
-                "task.tokenizer is of fresh weights; with task.pretrained the dictionary is that of its run"
+                "task.tokenizer is for fresh weights; task.pretrained uses the dictionary of its run: "
+                "remove one of them"
             )
 
     def bind_config(self, cell: Mapping[str, Any]) -> None:
-        """UserError where ``task.pretrained`` has no run that this cell can go on from."""
+        """Raise UserError if ``task.pretrained`` has no run from which this cell can start."""
         if self.pretrained is not None:
             self._start = Pretrained.find(self.pretrained, cell, task="mlm")
 
@@ -189,7 +190,7 @@ class GLUE(Task):
         return backbone(batch.tokens, padding if bool(padding.any()) else None).float()
 
     def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
-        """Mean negative log-likelihood of the classes; of scores, mean square of the error as a share of the best."""
+        """Return the mean negative log-likelihood of the classes, or for scores the mean squared relative error."""
         logits = self._logits(backbone, batch)
         if self._classes:
             return F.cross_entropy(logits, batch.labels.long())
@@ -204,7 +205,7 @@ class GLUE(Task):
         return scores_of(self.dataset, self._guesses(backbone, batches, part), self.parts[part].labels)
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
-        """What the first metric lacks to 1."""
+        """Return 1 minus the first metric."""
         part = HELD_OUT if self.validation_fraction else self._scored[0]
         return 1.0 - self._scores(backbone, batches, part)[METRICS[self.dataset][0]]
 
@@ -219,7 +220,7 @@ class GLUE(Task):
         }
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """The commonest class of the training examples for all, or their mean score."""
+        """Return the scores of predicting the most frequent training class, or the mean training score."""
         known = self.training_set.labels
         answer = np.bincount(known.astype(int)).argmax() if self._classes else known.mean()
         scores: dict[str, float] = {}
@@ -230,7 +231,7 @@ class GLUE(Task):
         return {"commonest" if self._classes else "mean": scores}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
-        """The first examples of each scored part, what they are and what is guessed."""
+        """Write the first examples of each test part with labels and predictions."""
         lines = []
         for part in self._scored:
             rows, guesses = self.parts[part], self._guesses(backbone, batches, part)
@@ -241,7 +242,7 @@ class GLUE(Task):
 
 
 def _cut(rows: Rows, validation_fraction: float) -> dict[str, Rows]:
-    """The training examples without those that are held out, and these: the same in every run."""
+    """Split the training examples into training and held-out examples, identically in every run."""
     if not validation_fraction:
         return {}
     order = np.random.default_rng(0).permutation(len(rows))

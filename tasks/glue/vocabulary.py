@@ -1,4 +1,4 @@
-"""What sentences are split into: the dictionary that a network was pretrained with, or one of their own."""
+"""Vocabulary of GLUE: that of the pretrained network, or one trained on the sentences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A tokenizer, and the entry of each of its tokens in a dictionary of ``size`` entries."""
+    """A tokenizer, and the dictionary entry of each of its tokens; the dictionary has ``size`` entries."""
 
     tokenizer: Tokenizer
     dictionary: np.ndarray
@@ -31,7 +31,7 @@ class Vocabulary:
 
     @classmethod
     def of_sentences(cls, texts: Sequence[str], *, tokenizer: str | None, vocab_size: int, key: Any) -> Vocabulary:
-        """One that is read, or a byte-level BPE of ``vocab_size`` entries that is trained on ``texts``."""
+        """Read a tokenizer, or train a byte-level BPE of ``vocab_size`` entries on ``texts``."""
         if tokenizer is None:
             bpe = trained_bpe(lambda: iter(texts), vocab_size=vocab_size, special_tokens=[], key={"sentences": key})
         else:
@@ -41,26 +41,26 @@ class Vocabulary:
 
     @classmethod
     def of_pretraining(cls, record: Record, data_root: Path | None) -> tuple[Vocabulary, int]:
-        """That of a run of ``mlm``, made anew from what the run read; and the tokens of its longest page.
+        """Recreate the vocabulary of an ``mlm`` run from its data; also return the tokens of its longest page.
 
         Raises:
-            ValueError: its data are not here, or not what they were.
+            ValueError: the data are missing or have changed.
         """
         options = {name: value for name, value in record.config["task"].items() if name != "name"}
         mlm = MLM(dataset=record.cell["dataset"], **options)
         mlm.setup(data_root)
         if json.loads(json.dumps(mlm.fingerprint())) != record.data:
             raise UserError(
-                f"the {record.cell['dataset']} data are not those that {record.hash} was pretrained on: its dictionary "
-                "cannot be made anew; pretrain again"
+                f"the {record.cell['dataset']} data differ from those that {record.hash} was pretrained "
+                "on, so its dictionary cannot be recreated: pretrain again"
             )
         corpus = mlm.corpus
         return cls(corpus.tokenizer, corpus.dictionary, mlm.mask + 1, {"pretraining": corpus.key}), mlm.block_len
 
     def encode(self, texts: Sequence[tuple[str, ...]], max_length: int) -> list[np.ndarray]:
-        """Rows of entries as RoBERTa's: begin, a sentence, end; then of a pair end, the other sentence, end.
+        """Encode examples as RoBERTa does: begin, sentence, end; for pairs also end, second sentence, end.
 
-        Of a row that is longer than ``max_length`` the end of its longer sentence is cut.
+        If an example exceeds ``max_length``, its longer sentence is truncated.
         """
         sides = [self.tokenizer.encode_batch(list(side), add_special_tokens=False) for side in zip(*texts, strict=True)]
         rows = []

@@ -1,1 +1,1 @@
-"""LM: causal language modelling."""
+"""LM: causal language modeling."""

@@ -1,4 +1,4 @@
-"""LM with ``trainer.memory_length``: blocks that follow each other, whose network remembers those before."""
+"""LM with ``trainer.memory_length``: consecutive blocks, with a recurrent memory of earlier ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tasks.corpus.tokens import PAD, Corpus
 def stretch_losses(
     backbone: Backbone, vocab_size: int, stretch: Segment, past: DecodeState | None, remembered: int
 ) -> tuple[Tensor, DecodeState]:
-    """How unlikely each token of a block is [B, N], after ``past`` or nothing; and what is remembered then."""
+    """Return the loss [B, N] of each token of a block after ``past`` or nothing, and the new memory."""
     tokens, begins = stretch
     network = cast(RecurrentLM, backbone)
     past = network.no_past(len(tokens), remembered) if past is None else network.forget(past, begins)
@@ -31,7 +31,7 @@ def stretch_losses(
 def read_books(
     backbone: Backbone, batches: Batches, corpus: Corpus, blocks: BookChunks, *, rows: int, remembered: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The tokens of each book [n] and how unlikely they are [n], filled up to whole blocks; ``rows`` books at once."""
+    """Yield the tokens [n] and losses [n] of each book, in whole blocks, ``rows`` books at once."""
     past: DecodeState | None = None
     read: list[list[Any]] = []
     for stretch in batches(BatchedBooks(blocks, rows), 1):
@@ -41,7 +41,7 @@ def read_books(
         if past is not None:
             past = {name: x[: len(stretch.tokens)] for name, x in past.items()}
         losses, past = stretch_losses(backbone, corpus.size, stretch, past, remembered)
-        for book, *block in zip(read, stretch.tokens[:, 1:], losses, strict=False):  # fewer than began
+        for book, *block in zip(read, stretch.tokens[:, 1:], losses, strict=False):  # books that have ended are dropped
             book.append(block)
     yield from _joined(read)
 

@@ -1,13 +1,13 @@
-"""Books that ask long after they told: the answer is one token that stands once, anywhere before.
+"""Books with long-range questions: each answer is one token that occurs once, anywhere before.
 
-A chapter of 128 tokens tells first who keeps which thing, 16 facts of one token each (``annalamp``) in random order,
-and then asks 48 times (``anna lamp``). The answers alone are learnt and scored. Before 12 of the questions the fact
-is told again: these are ``near``, and a window of 2 tokens is enough. Of the others those are ``far`` whose fact
-stands 40 tokens back or more: a window reaches them only through the answers that it sees by chance.
+A chapter of 128 tokens first states who keeps which thing: 16 facts of one token each (``annalamp``) in random order.
+Then come 48 questions with answers (``anna lamp``); only answers are learned and scored. Before 12 of the questions the
+fact is repeated: these are ``near``, for which a window of 2 tokens suffices. Of the others, those with the fact 40 or
+more tokens back are ``far``: a window reaches their answer only through repeated questions.
 
-What bounded readers can reach, as perplexity of the answers (:func:`tasks.lm.task.LM.baselines` computes them):
-without attention 16, every thing as likely as any other; with a window of ``w`` tokens 1 where the fact, or the same
-question, stands within ``w``, else 16; with all of the chapter 1. A state must hold 16 facts of 4 bits.
+Best possible perplexities of the answers (:meth:`tasks.lm.task.LM.baselines` computes them): 16 without attention,
+since all things are equally likely; with a window of ``w`` tokens 1 if the fact, or the same question, is within ``w``,
+else 16; with the whole chapter 1. A state must hold 16 facts of 4 bits.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tasks.corpus.synthetic import CHAPTERS, NAMES, THINGS
 NEAR, OTHERS = 12, 36
 
 LEVELS = {"near": range(5), "far": range(41, 10_000)}
-"""Tokens from an answer back to where it was told last."""
+"""Distance in tokens from an answer to its last occurrence."""
 
 
 def generate_book(number: int) -> str:
-    """Book ``number``, always the same."""
+    """Generate book ``number``, deterministically."""
     rng = random.Random(f"book {number}")
     return "".join(_chapter(rng) for _ in range(CHAPTERS))
 

@@ -1,4 +1,4 @@
-"""The LM protocol: perplexity of held-out books, and how it changes with the length of the context."""
+"""LM protocol: perplexity of held-out books, and its dependence on the context length."""
 
 from __future__ import annotations
 
@@ -34,30 +34,29 @@ log = logging.getLogger(__name__)
     "lm", paper="Radford et al. 2019", datasets="pg19 wikitext103 wikitext2 synthetic", backbones={"gpt2": "CS"}
 )
 class LM(Task):
-    """Predict each token of a book from those before it.
+    """Predict each token of a book from the preceding ones.
 
-    With ``trainer.memory_length`` each block follows on the one before it in its row, in training as in evaluation, and
-    the network remembers so many tokens of those before; a book begins with nothing remembered (Dai et al. 2019).
+    With ``trainer.memory_length``, blocks are consecutive in training and evaluation, and the network remembers that
+    many earlier tokens; each book starts with an empty memory (Dai et al. 2019).
 
     Args:
-        dataset: pg19 (folders in its layout, or a data set on the hub), wikitext103 or wikitext2 (their three files),
-            or synthetic.
-        source: name of a data set on the hub with the columns of ``deepmind/pg19``, in place of local files.
-        tokenizer: a tokenizer.json, or a folder with one or with GPT-2's vocab.json and merges.txt; without one, a
-            byte-level BPE of ``vocab_size`` entries is trained on the training part. ``words``: each word that occurs
-            there is a token.
-        vocab_size: of the tokenizer that is trained.
-        loss_on: ``all`` tokens, or of generated books the ``answers`` alone: what is learnt and scored. Other books
-            have none.
-        block_len: tokens of a training block.
-        overlap: tokens before those that a second evaluation of the test part scores, in blocks of ``block_len`` that
-            overlap by so many: ``word_ppl_overlap``, as fairseq's ``--context-window``; 0 for none.
-        evaluation_batch_size: blocks a batch in validation and test.
-        context_lengths: block lengths at which the trained network is scored besides, shorter and longer than
-            ``block_len`` (the paper's Figure 3c). With recurrence, tokens of a block and of what is remembered
-            together: those beyond ``block_len`` are remembered.
-        context_tokens: of the test part, scored at each of them; null: all.
-        sample_tokens: tokens of each text that is generated to look at.
+        dataset: pg19 (folders in its layout, or a data set on the Hub), wikitext103 or wikitext2 (three files each), or
+            synthetic.
+        source: name of a data set on the Hub with the columns of ``deepmind/pg19``, instead of local files.
+        tokenizer: a tokenizer.json, or a folder with one or with GPT-2's vocab.json and merges.txt; by default, a
+            byte-level BPE of ``vocab_size`` entries is trained on the training part. ``words``: each word of the
+            training part is a token.
+        vocab_size: size of the trained tokenizer.
+        loss_on: learn and score ``all`` tokens, or in generated books only the ``answers``.
+        block_len: tokens per training block.
+        overlap: context tokens of a second evaluation of the test part, in overlapping blocks of ``block_len``:
+            ``word_ppl_overlap``, as in fairseq's ``--context-window``; 0 for none.
+        evaluation_batch_size: blocks per batch in validation and test.
+        context_lengths: additional block lengths for evaluation, shorter or longer than ``block_len`` (Figure 3c of the
+            paper). With recurrence, tokens of a block and of its memory together: those beyond ``block_len`` are
+            remembered.
+        context_tokens: number of test tokens scored at each length; null: all.
+        sample_tokens: tokens per generated sample text.
     """
 
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
@@ -102,12 +101,15 @@ class LM(Task):
 
     @property
     def _asks(self) -> bool:
-        """Whether answers are learnt and scored alone."""
+        """Return whether only answers are learned and scored."""
         return self.loss_on == ANSWERS and self.dataset == "synthetic"
 
     @property
     def _word_perplexities(self) -> list[str]:
-        """Beside that of the test part: WikiText's are published for both, and with and without overlap."""
+        """Return the names of the additional per-word perplexities, which are published for WikiText.
+
+        WikiText's perplexities are published for validation and test, with and without overlap.
+        """
         names = ["word_ppl_validation"] if self.dataset in WIKITEXTS else []
         return [*names, "word_ppl_overlap"] if self.overlap else names
 
@@ -124,11 +126,13 @@ class LM(Task):
     def bind_config(self, cell: Mapping[str, Any]) -> None:
         self.memory_length = cell["trainer"]["memory_length"]
         if self.memory_length and self.overlap:
-            raise UserError("task.overlap repeats what trainer.memory_length remembers: set task.overlap=0")
+            raise UserError("task.overlap duplicates the context of trainer.memory_length: set task.overlap=0")
 
     def load_initial_weights(self, backbone: Backbone) -> None:
         if self.memory_length:
-            cast(RecurrentLM, backbone).no_past(1, self.memory_length)  # a network that cannot remember says so
+            cast(RecurrentLM, backbone).no_past(
+                1, self.memory_length
+            )  # raises an error if the network has no recurrent memory
 
     @property
     def config_variant(self) -> str:
@@ -146,7 +150,7 @@ class LM(Task):
 
     @property
     def _context(self) -> int:
-        """The tokens of a training block and those that are remembered before it."""
+        """Return the number of tokens of a training block and its memory."""
         return self.block_len + self.memory_length
 
     def fingerprint(self) -> dict[str, Any]:
@@ -160,7 +164,7 @@ class LM(Task):
         return self._training
 
     def loss(self, backbone: Backbone, batch: Tensor | Segment) -> Tensor:
-        """Mean negative log-likelihood, in nats a token that is scored."""
+        """Return the mean negative log-likelihood in nats per scored token."""
         if isinstance(batch, Segment):
             return self.recurrent_loss(backbone, batch, None)[0]
         return self.token_losses(backbone, batch)[self._is_scored(batch[:, 1:])].mean()
@@ -173,7 +177,7 @@ class LM(Task):
         return losses[scored].sum() / scored.sum().clamp(min=1), past
 
     def token_losses(self, backbone: Backbone, batch: Tensor) -> Tensor:
-        """Negative log-likelihood of each token but the first, [B, N]."""
+        """Return the negative log-likelihood of each token but the first, [B, N]."""
         return token_losses(backbone, self.corpus.size, batch[:, 1:], batch[:, :-1])
 
     def _is_scored(self, tokens: Tensor) -> Tensor:
@@ -184,7 +188,7 @@ class LM(Task):
     def mean_loss(
         self, backbone: Backbone, batches: Batches, part: str, length: int, limit: int | None = None
     ) -> tuple[float, int]:
-        """Mean over every scored token of a part, in blocks of ``length`` that do not overlap; and how many tokens."""
+        """Return the mean loss and the number of scored tokens of a part, in blocks of ``length`` without overlap."""
         total, count = 0.0, 0
         if self.memory_length:
             for tokens, found in self._books(backbone, batches, part, length, limit):
@@ -202,13 +206,13 @@ class LM(Task):
     def _books(
         self, backbone: Backbone, batches: Batches, part: str, length: int, limit: int | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Tokens and losses of books: ``length`` are what a block has and what is remembered before it."""
+        """Yield tokens and losses of books; ``length`` includes the block and its memory."""
         blocks = BookChunks(self.corpus, part, min(length, self.block_len), limit=limit)
         rows, remembered = self.evaluation_batch_size, max(0, length - self.block_len)
         return read_books(backbone, batches, self.corpus, blocks, rows=rows, remembered=remembered)
 
     def overlapping_loss(self, backbone: Backbone, batches: Batches, part: str) -> float:
-        """Sum over every token of a part, each with ``overlap`` tokens or more before it, but for the first block."""
+        """Return the summed loss of a part, with ``overlap`` or more context tokens except in the first block."""
         total = 0.0
         blocks = OverlappingBlocks(self.corpus, part, self.block_len, overlap=self.overlap)
         for batch in batches(blocks, self.evaluation_batch_size):
@@ -235,8 +239,8 @@ class LM(Task):
         for length in self.context_lengths:
             try:
                 mean, _ = self.mean_loss(backbone, batches, "test", length, self.context_tokens)
-            except (UserError, torch.OutOfMemoryError) as error:  # a length beside the score must not cost it
-                log.warning("perplexity at context length %d is not possible: %s", length, error)
+            except (UserError, torch.OutOfMemoryError) as error:  # an additional length must not cost the main score
+                log.warning("perplexity at context length %d failed: %s", length, error)
                 scores[f"ppl_{length}"] = math.nan
                 continue
             scores[f"ppl_{length}"] = perplexity(mean)
@@ -254,7 +258,7 @@ class LM(Task):
         return scores.perplexities()
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Each token by its share of the training part; of generated books, what a window of so many tokens tells."""
+        """Return unigram perplexities, and in generated books those of ideal lookup within windows."""
         if self._facts is not None:
             windows = dict.fromkeys((0, 4, 16, self.block_len, self._context))
             return {f"look_up_{window}": self._looked_up(self._facts, window) for window in windows}

@@ -1,1 +1,1 @@
-"""Long Range Arena: what a sequence of up to 16,384 symbols is, in one word."""
+"""Long Range Arena: classify sequences of up to 16,384 symbols."""

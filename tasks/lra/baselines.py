@@ -1,4 +1,4 @@
-"""What can be answered without a network: the trivial scores that stand beside every other."""
+"""Trivial baselines: scores reachable without a network."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from tasks.lra import listops
 from tasks.lra.rows import Rows
 
 FITTED = 10_000
-"""Pairs of the training part that a threshold is fitted to."""
+"""Number of training pairs to which a threshold is fitted."""
 
 
 def accuracy(guesses: np.ndarray, rows: Rows) -> float:
-    """Percent of the labels of ``rows``."""
+    """Return the percentage of correct labels of ``rows``."""
     return 100.0 * float((guesses == labels_of(rows)).mean())
 
 
 def labels_of(rows: Rows) -> np.ndarray:
+    """Return the labels of ``rows``."""
     return rows.labels.numpy()[: len(rows)]
 
 
 def majority(train: Rows, test: Rows) -> float:
-    """The commonest class of the training part."""
+    """Predict the most frequent class of the training part."""
     return accuracy(np.full(len(test), np.bincount(labels_of(train)).argmax()), test)
 
 
 def root_operator(train: Rows, test: Rows) -> float:
-    """The commonest value of the training trees with the same first symbol."""
+    """Predict the most frequent value of the training trees with the same first symbol."""
     return accuracy(_by_root(train, test), test)
 
 
 def root_and_digits(train: Rows, test: Rows) -> float:
-    """The root's operator over the digits directly below it; where there are none, as :func:`root_operator`."""
+    """Apply the root's operator to the digits directly below it; without any, fall back to :func:`root_operator`."""
     guesses = _by_root(train, test)
     for row in range(len(test)):
         symbols = test.text(row)
@@ -52,13 +53,13 @@ def _by_root(train: Rows, test: Rows) -> np.ndarray:
 
 
 def _first(rows: Rows) -> np.ndarray:
-    """The first symbol of each row."""
+    """Return the first symbol of each row."""
     starts = np.concatenate([[0], rows.ends.reshape(-1)[: len(rows) - 1]])
     return np.asarray(rows.symbols[starts])
 
 
 def bag_of_words(train: Rows, test: Rows) -> float:
-    """Naive Bayes over the words of a text, in any order: what needs no position and no attention."""
+    """Classify by naive Bayes over the words of a text, which needs neither positions nor attention."""
     counts: tuple[Counter[bytes], Counter[bytes]] = Counter(), Counter()
     for row, label in enumerate(labels_of(train)):
         counts[label].update(_words(train, row))
@@ -79,11 +80,11 @@ def _words(rows: Rows, row: int) -> list[bytes]:
 
 
 def byte_pairs(train: Rows, test: Rows) -> float:
-    """Whether both texts of a pair have much the same pairs of neighbouring bytes: a threshold of their cosine."""
+    """Classify pairs by a threshold on the cosine similarity of their byte bigram counts."""
     learnt, seen = _likeness(train, min(len(train), FITTED)), _likeness(test, len(test))
     labels = labels_of(train)[: len(learnt)]
     order = np.argsort(learnt)
-    above = labels.sum() - np.concatenate([[0], labels[order].cumsum()])  # ones to the right of each threshold
+    above = labels.sum() - np.concatenate([[0], labels[order].cumsum()])  # number of ones above each threshold
     below = np.arange(len(order) + 1) - (labels.sum() - above)
     best = int((above + below).argmax())
     threshold = learnt[order[best]] if best < len(order) else np.inf
@@ -91,7 +92,7 @@ def byte_pairs(train: Rows, test: Rows) -> float:
 
 
 def _likeness(rows: Rows, count: int) -> np.ndarray:
-    """Cosine of the counts of neighbours in both texts."""
+    """Return the cosine similarity of the bigram counts of both texts."""
     found = np.empty(count)
     for row in range(count):
         vectors = []
@@ -104,7 +105,7 @@ def _likeness(rows: Rows, count: int) -> np.ndarray:
 
 
 def nearest_mean(train: Rows, test: Rows) -> float:
-    """The class whose mean picture is nearest."""
+    """Predict the class with the nearest mean image."""
     labels, means = labels_of(train), []
     for label in range(labels.max() + 1):
         rows = np.flatnonzero(labels == label)

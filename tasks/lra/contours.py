@@ -1,7 +1,7 @@
 """Dashed contours that grow in the free parts of many images at once.
 
-A dash is kept as the pixel where it begins and the number of its direction: whole degrees first, then the directions in
-which a contour can go on, turned round, as such a dash is drawn from its far end.
+A dash is stored as its start pixel and the index of its direction: first whole degrees, then the directions in which a
+contour can continue, reversed, since such a dash is drawn from its far end.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ import numpy as np
 from tasks.lra.raster import ball, dash, reach
 
 FREE = 0.3
-"""What a mask may have at most in a pixel that is free."""
+"""Maximum mask value of a free pixel."""
 CROSSED = 1.8
-"""The sum of two masks that may not lie on each other."""
+"""Minimum sum of two masks that overlap."""
 TRIES = 3
 
 
 class Pen:
-    """What dashes of a length, a thickness and a margin look like, by the number of their direction.
+    """Rasterized dashes for a length, thickness and margin, by direction index.
 
     Attributes:
-        reach: half the side of the patch that a dash is drawn in.
-        pictures, masks: [directions, side, side] of that patch: the dash, and what it takes, margin and all.
-        steps, angles: from the pivot of a contour to where its next dash may end, [k, 2], and their directions [k].
+        reach: half the side of the patch of a dash.
+        pictures, masks: [directions, side, side] patches: the dash, and the area it occupies including the margin.
+        steps, angles: offsets [k, 2] from the pivot of a contour to possible ends of its next dash, and their
+        directions [k].
         ball: offsets within the margin, [m, 2].
-        taken: of each whole degree, offsets [t, 2] of the pixels that a first dash needs; one pixel further down and
-            to the right than it is drawn, as in the original.
+        taken: per whole degree, offsets [t, 2] of the pixels required by a first dash; shifted down and right by one
+            pixel, as in the original.
     """
 
     def __init__(self, length: int, thickness: float, margin: int) -> None:
@@ -50,21 +51,22 @@ class Pen:
 
 @functools.cache
 def pen(length: int, thickness: float, margin: int) -> Pen:
+    """Return the cached :class:`Pen` of these sizes."""
     return Pen(length, thickness, margin)
 
 
 def moved(places: np.ndarray, angles: np.ndarray, distance: float) -> np.ndarray:
-    """Pixels [n, 2] at a distance from ``places``, rounded up in both directions."""
+    """Return the pixels [n, 2] at a distance from ``places``, rounded up in both coordinates."""
     return np.ceil(places + distance * np.stack([np.sin(angles), np.cos(angles)], axis=-1)).astype(int)
 
 
 @dataclass
 class Contours:
-    """``count`` dashes of each of n contours.
+    """Contours with the same number of dashes (``count``).
 
     Attributes:
-        dashes: [n, most, 3], row and column where it begins, and its direction.
-        pivots, angles: where the last dash came from [n, 2], and in which direction [n].
+        dashes: [n, most, 3], row and column of the start, and direction index.
+        pivots, angles: start [n, 2] and direction [n] of the last dash.
     """
 
     dashes: np.ndarray
@@ -78,7 +80,7 @@ class Contours:
 
 
 class Boards:
-    """Square images in the making: what is taken of each, 0 to 1, a frame of one pixel from the start."""
+    """Square images under construction: the occupied area of each, 0 to 1, initially a frame of one pixel."""
 
     def __init__(self, number: int, side: int, pen: Pen) -> None:
         self.side, self.pen, self.edge = side, pen, pen.reach + 1
@@ -90,7 +92,7 @@ class Boards:
         return np.all((places >= 0) & (places < self.side), axis=-1)
 
     def _patches(self, dashes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What dashes [n, 3] take, cut at the border [n, p, p]; and its rows and columns in the padded image."""
+        """Return the masks of dashes [n, 3] clipped to the image [n, p, p], with padded rows and columns."""
         span = np.arange(-self.pen.reach, self.pen.reach + 1)
         rows, columns = (dashes[:, axis, None] + span for axis in (0, 1))
         inside = [(x >= 0) & (x < self.side) for x in (rows, columns)]
@@ -98,16 +100,17 @@ class Boards:
         return taken, rows[:, :, None] + self.edge, columns[:, None] + self.edge
 
     def take(self, boards: np.ndarray, dashes: np.ndarray) -> None:
-        """Add what the dashes [n, 3] take to the images ``boards`` [n]."""
+        """Add the masks of the dashes [n, 3] to the images ``boards`` [n]."""
         taken, rows, columns = self._patches(dashes)
         where = boards[:, None, None], rows, columns
         self.padded[where] = np.maximum(self.padded[where], taken)
 
     def free_tails(self, board: int, degree: int, frame: int) -> np.ndarray:
-        """Pixels [n, 2], ``frame`` from the border, at which a first dash would need free ones alone.
+        """Return the pixels [n, 2], at least ``frame`` from the border, where a first dash needs free pixels only.
 
-        None where what it needs could lie wholly outside, at a corner: the original takes OpenCV's mark for that as a
-        sign that the image is full. So short thin dashes begin in few directions, and most distractors find no place.
+        The result is empty if the required pixels could be wholly outside, at a corner: the original mistakes OpenCV's
+        marker for this case for a full image. Short thin dashes therefore start in few directions, and most distractors
+        find no place.
         """
         offsets = self.pen.taken[degree]
         for corner in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
@@ -123,7 +126,7 @@ class Boards:
         return np.argwhere(~blocked)
 
     def start(self, contours: Contours, row: int, tail: np.ndarray, degree: int) -> bool:
-        """Begin a contour; False where its dash, or the point before it, would lie outside."""
+        """Start a contour; return False if its dash, or the point before it, would be outside."""
         angle = math.radians(degree - 180)
         head = moved(tail, np.array(angle), self.pen.length)
         pivot = moved(head, np.array(angle + math.pi), self.pen.length + self.pen.margin)
@@ -136,11 +139,11 @@ class Boards:
     def extend(
         self, boards: np.ndarray, contours: Contours, rows: np.ndarray, continuity: float, rng: np.random.Generator
     ) -> np.ndarray:
-        """Add a dash to the contours ``rows`` [n], in the images ``boards`` [n]; which of them had room [n].
+        """Add a dash to the contours ``rows`` [n] in the images ``boards`` [n]; return which of them had room [n].
 
         The next dash ends at a pixel of the circle around the end of the last gap, with a probability of
-        cos^2(min(continuity x turn, 90 degrees)) times what is free there; it may not lie on what is taken. The dash
-        before it is taken then.
+        cos^2(min(continuity x turn, 90 degrees)) times the free area there; it must not overlap occupied pixels. The
+        previous dash is then marked as occupied.
         """
         count = contours.count
         pivots = moved(contours.pivots[rows], contours.angles[rows], self.pen.length + 2 * self.pen.margin)
@@ -166,7 +169,7 @@ class Boards:
         return found
 
     def _near(self, boards: np.ndarray, ends: np.ndarray, inside: np.ndarray) -> np.ndarray:
-        """The highest value of a mask within a margin of each end [n, k]; 0 outside."""
+        """Return the maximum mask value within a margin of each end [n, k]; 0 outside."""
         near = np.zeros(inside.shape, dtype=np.float32)
         row, k = inside.nonzero()
         around = ends[row, k][:, None] + self.pen.ball + self.edge
@@ -174,7 +177,7 @@ class Boards:
         return near
 
     def drawn(self, dashes: np.ndarray) -> np.ndarray:
-        """The picture of dashes [n, 3], with a contrast of 1."""
+        """Draw dashes [n, 3] with a contrast of 1."""
         image = np.zeros(self.padded.shape[1:], dtype=np.float32)
         size = 2 * self.pen.reach + 1
         corner = self.edge - self.pen.reach
@@ -185,6 +188,6 @@ class Boards:
 
 
 def close_frame(taken: np.ndarray, width: int) -> None:
-    """Close a frame of images [..., side, side]."""
+    """Mark a frame of images [..., side, side] as occupied."""
     taken[..., :width, :] = taken[..., -width:, :] = 1
     taken[..., :width] = taken[..., -width:] = 1

@@ -1,4 +1,4 @@
-"""Image: what is on a small grey picture, from its pixels in rows? CIFAR-10, and a stand-in of ten shapes."""
+"""Image: classify small gray images from their pixels in row order. CIFAR-10, and a stand-in of ten shapes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tasks.lra.rows import PARTS, Example, shuffled, stamp
 TRAIN, TEST = tuple(f"data_batch_{n}" for n in range(1, 6)), ("test_batch",)
 SIDE = 32
 HELD_OUT = 10
-"""One of so many training images is held out for validation."""
+"""One of this many training images is held out for validation."""
 GREY = np.array([0.2989, 0.5870, 0.1140])
 
 
 class _Arrays(pickle.Unpickler):
-    """Makes arrays and plain values of a pickle, and nothing else: no code that it names is called."""
+    """Restricted unpickler for arrays and plain values, which calls no other code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        array = np.array(0).__reduce__()[0]  # what rebuilds an array, wherever this numpy has it
+        array = np.array(0).__reduce__()[0]  # the function that rebuilds an array in this NumPy version
         known = {
             ("numpy.core.multiarray", "_reconstruct"): array,
             ("numpy._core.multiarray", "_reconstruct"): array,
@@ -33,19 +33,19 @@ class _Arrays(pickle.Unpickler):
             ("_codecs", "encode"): _encode,
         }
         if (module, name) not in known:
-            raise UserError(f"it asks for {module}.{name}")
+            raise UserError(f"it refers to {module}.{name}, which is not allowed")
         return known[module, name]
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """How pickles of Python 2's protocol hold bytes."""
+    """Return bytes as encoded in pickles of Python 2."""
     if encoding != "latin1":
-        raise UserError(f"it asks for the encoding {encoding}")
+        raise UserError(f"it uses the unsupported encoding {encoding}")
     return text.encode("latin1")
 
 
 def unpickle(file: IO[bytes]) -> Any:
-    """The arrays and plain values of a pickle; UserError for one that names code, or is damaged."""
+    """Load arrays and plain values from a pickle; raise UserError for other content or damage."""
     try:
         return _Arrays(file, encoding="bytes").load()
     except UserError:
@@ -56,7 +56,7 @@ def unpickle(file: IO[bytes]) -> Any:
 
 @dataclass(frozen=True)
 class Photographs:
-    """CIFAR-10 as its authors distribute it for Python, ``cifar-10-batches-py``."""
+    """CIFAR-10 in its Python distribution, ``cifar-10-batches-py``."""
 
     folder: Path
 
@@ -75,21 +75,21 @@ class Photographs:
 
 
 def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Grey images [n, 1024] uint8, and labels [n].
+    """Read gray images [n, 1024] uint8 and labels [n].
 
     Raises:
-        ValueError: naming the file, and the image where one is wrong.
+        ValueError: with the file, and the image if one is invalid.
     """
     try:
         with path.open("rb") as file:
             batch = unpickle(file)
     except UserError as error:
-        raise UserError(f"{path} is no batch of CIFAR-10: {error}") from None
+        raise UserError(f"{path} is not a CIFAR-10 batch: {error}") from None
     if not isinstance(batch, dict) or not {b"data", b"labels"} <= batch.keys():
-        raise UserError(f"{path} is no batch of CIFAR-10: it has no data and labels")
+        raise UserError(f"{path} is not a CIFAR-10 batch: data or labels are missing")
     data, labels = batch[b"data"], batch[b"labels"]
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (len(labels), 3 * SIDE * SIDE):
-        raise UserError(f"{path} is no batch of CIFAR-10: its data are not {len(labels)} rows of 3,072 bytes")
+        raise UserError(f"{path} is not a CIFAR-10 batch: its data are not {len(labels)} rows of 3,072 bytes")
     wrong = next((i for i, label in enumerate(labels) if not (isinstance(label, int) and 0 <= label < 10)), None)
     if wrong is not None:
         raise UserError(f"{path}, image {wrong}: expected a label from 0 to 9, got {labels[wrong]!r}")
@@ -97,7 +97,7 @@ def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def grey(images: np.ndarray) -> np.ndarray:
-    """Colours [n, 3, pixels] uint8 to grey values [n, pixels] uint8, rounded as TensorFlow's rgb_to_grayscale does."""
+    """Convert colors [n, 3, pixels] to gray values [n, pixels], uint8, rounded like TensorFlow's rgb_to_grayscale."""
     return np.stack([GREY.astype(np.float32) @ (image.astype(np.float32) / 255) * 255.5 for image in images]).astype(
         np.uint8
     )
@@ -110,16 +110,16 @@ SHAPES: tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], ...] = (
     lambda x, y: (np.maximum(abs(x), abs(y)) < 0.95) & (np.maximum(abs(x), abs(y)) > 0.6),  # frame
     lambda x, y: (np.minimum(abs(x), abs(y)) < 0.25) & (np.maximum(abs(x), abs(y)) < 1),  # plus
     lambda x, y: (abs(abs(x) - abs(y)) < 0.3) & (np.maximum(abs(x), abs(y)) < 1),  # cross
-    lambda x, y: (abs(abs(y) - 0.6) < 0.25) & (abs(x) < 1),  # two lines that lie
-    lambda x, y: (abs(abs(x) - 0.6) < 0.25) & (abs(y) < 1),  # two lines that stand
+    lambda x, y: (abs(abs(y) - 0.6) < 0.25) & (abs(x) < 1),  # two horizontal bars
+    lambda x, y: (abs(abs(x) - 0.6) < 0.25) & (abs(y) < 1),  # two vertical bars
     lambda x, y: (y < 0.85) & (y > 2 * abs(x) - 0.95),  # triangle
-    lambda x, y: (abs(x - y) < 0.35) & (np.maximum(abs(x), abs(y)) < 1),  # a diagonal
+    lambda x, y: (abs(x - y) < 0.35) & (np.maximum(abs(x), abs(y)) < 1),  # diagonal
 )
 
 
 @dataclass(frozen=True)
 class GeneratedShapes:
-    """One of ten shapes of any size, place and brightness on noise, ``side`` pixels a side."""
+    """One of ten shapes of any size, position and brightness on noise, ``side`` x ``side`` pixels."""
 
     side: int
     counts: tuple[int, int, int]

@@ -1,7 +1,8 @@
-"""ListOps: the value of nested lists of digits under MIN, MAX, MED (the median) and SM (the sum modulo 10).
+"""ListOps: evaluate nested lists of digits under MIN, MAX, MED (the median) and SM (the sum modulo 10).
 
 Long Range Arena's variant (Tay et al. 2021, section 2.2.1; Nangia and Bowman 2018): trees up to depth 10 whose text has
-500 to 2,000 symbols. Symbols 0 to 9 are the digits, 10 to 13 the operators with their opening bracket, 14 closes.
+500 to 2,000 symbols. Symbols 0 to 9 are the digits, 10 to 13 the operators with their opening bracket, 14 is the
+closing bracket.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _IDS = {word: symbol for symbol, word in enumerate(WORDS)}
 
 
 def apply(operator: int, values: list[int]) -> int:
-    """The value of an operator's symbol over its arguments; the mean of two middle values is cut to a whole number."""
+    """Apply an operator to its arguments; the mean of two middle values is truncated to an integer."""
     if operator == 10:
         return min(values)
     if operator == 11:
@@ -40,7 +41,7 @@ def apply(operator: int, values: list[int]) -> int:
 
 @dataclass(frozen=True)
 class Shape:
-    """Which trees there are: their depth, the arguments of an operator, and ``min_length < symbols < max_length``."""
+    """Distribution of trees: depth, arguments per operator, and ``min_length < symbols < max_length``."""
 
     max_depth: int = 10
     max_arguments: int = 10
@@ -49,13 +50,13 @@ class Shape:
 
 
 class _TooLongError(Exception):
-    """A tree that would not be kept is not grown to its end."""
+    """Signals that a tree exceeds the maximum length."""
 
 
 def trees(rng: np.random.Generator, shape: Shape) -> Iterator[Example | None]:
-    """Trees without end; None in place of one whose length is not wanted.
+    """Generate trees indefinitely; None replaces a tree with an unwanted length.
 
-    A node is an operator with probability 1/4, and never at the largest depth; all choices are uniform.
+    A node is an operator with probability 1/4, and never at the maximum depth; all choices are uniform.
     """
     draw = _uniforms(rng)
     while True:
@@ -75,7 +76,7 @@ def _uniforms(rng: np.random.Generator) -> Iterator[float]:
 
 
 def _grow(draw: Iterator[float], depth: int, shape: Shape, symbols: bytearray) -> int:
-    """Append a subtree, and give its value."""
+    """Append a subtree and return its value."""
     if len(symbols) >= shape.max_length:
         raise _TooLongError
     if depth == shape.max_depth or next(draw) >= OPERATOR_SHARE:
@@ -92,7 +93,7 @@ def _grow(draw: Iterator[float], depth: int, shape: Shape, symbols: bytearray) -
 
 @dataclass(frozen=True)
 class GeneratedTrees:
-    """``counts`` trees of each part, all different; the random numbers follow from the part alone."""
+    """``counts`` distinct trees per part; the random numbers depend on the part only."""
 
     shape: Shape
     counts: tuple[int, int, int]
@@ -103,7 +104,7 @@ class GeneratedTrees:
 
     def examples(self) -> Iterable[tuple[str, Iterable[Example]]]:
         seen: set[bytes] = set()
-        for number in (2, 1, 0):  # so that the test part is the same whatever the size of the others
+        for number in (2, 1, 0):  # so that the test part does not depend on the sizes of the others
             rng = np.random.default_rng(number)
             yield PARTS[number], self._different(rng, self.counts[number], seen)
 
@@ -119,7 +120,7 @@ class GeneratedTrees:
 
 @dataclass(frozen=True)
 class TreeFiles:
-    """The official files: ``basic_{train,val,test}.tsv``, a header, then a tree and its value a line."""
+    """Official files ``basic_{train,val,test}.tsv``: a header, then one tree and its value per line."""
 
     folder: Path
 
@@ -133,10 +134,10 @@ class TreeFiles:
 
 
 def read_trees(path: Path) -> Iterator[Example]:
-    """The trees of a file.
+    """Read the trees of a file.
 
     Raises:
-        ValueError: naming file and line, for what is no tree with its value.
+        ValueError: with file and line, for an invalid tree or value.
     """
     with path.open(encoding="ascii", errors="replace", newline=None) as file:
         if file.readline().rstrip("\n") != HEADER:
@@ -151,18 +152,18 @@ def read_trees(path: Path) -> Iterator[Example]:
             words = source.replace("(", " ").replace(")", " ").split()
             wrong = next((word for word in words if word not in _IDS), None)
             if wrong is not None:
-                raise UserError(f"{path}, line {number}: '{wrong[:20]}' is no digit, operator or bracket")
+                raise UserError(f"{path}, line {number}: '{wrong[:20]}' is not a digit, operator or bracket")
             symbols = bytes(_IDS[word] for word in words)
             opened = sum(map(symbols.count, range(10, CLOSE)))
             if not symbols or opened != symbols.count(CLOSE) or (opened and symbols[-1] != CLOSE):
-                raise UserError(f"{path}, line {number}: brackets do not match; the line is cut or damaged")
+                raise UserError(f"{path}, line {number}: unbalanced brackets; the line is truncated or damaged")
             yield Example((symbols,), int(target))
         if number == 1:
             raise UserError(f"{path} has no trees after its header")
 
 
 def direct_digits(symbols: np.ndarray) -> list[int]:
-    """The digits that stand directly below the root, sub-lists left out."""
+    """Return the digits directly below the root, without those in sub-lists."""
     opens = (symbols >= 10) & (symbols < CLOSE)
     depth = np.cumsum(opens.astype(np.int64) - (symbols == CLOSE))
     return symbols[(depth == 1) & (symbols < 10)].tolist()

@@ -1,4 +1,4 @@
-"""The official images of Pathfinder and Path-X: PNG files, and text files that name their labels."""
+"""Official images of Pathfinder and Path-X: PNG files, and text files with their labels."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cab import UserError
 from tasks.lra.rows import Example, shuffled, stamp
 
 INSIDE = "curv_contour_length_14/metadata"
-"""The hardest level, which is the one that is published."""
+"""The hardest level, for which results are published."""
 LABEL = 3
-"""The field of a line that is the label; before it the folder, the file and its number, behind it the settings."""
+"""Index of the label field; folder, file and number precede it, the settings follow."""
 
 
 class Named(NamedTuple):
-    """An image, its label, and where that is written."""
+    """An image, its label, and the file and line that name it."""
 
     path: Path
     label: int
@@ -29,9 +29,9 @@ class Named(NamedTuple):
 
 @dataclass(frozen=True)
 class PathFiles:
-    """``imgs/B/sample_N.png`` and ``metadata/B.npy``, text in spite of its name; split 80, 10 and 10 percent.
+    """``imgs/B/sample_N.png`` and ``metadata/B.npy`` (a text file), split into 80, 10 and 10 percent.
 
-    Empty files, of which the release has one, are left out.
+    Empty files, of which the release contains one, are skipped.
     """
 
     folder: Path
@@ -55,7 +55,7 @@ class PathFiles:
             yield part, (Example((self.read_image(each).tobytes(),), each.label) for each in rows)
 
     def read_list(self, path: Path) -> list[Named]:
-        """What a list names; UserError naming file and line for what is wrong in it."""
+        """Read a list of images; raise UserError with file and line if it is invalid."""
         named = []
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1):
             fields = line.split(" ")
@@ -69,7 +69,7 @@ class PathFiles:
         return named
 
     def read_image(self, named: Named) -> np.ndarray:
-        """[side, side] uint8."""
+        """Return the pixels [side, side] uint8."""
         try:
             with Image.open(named.path) as image:
                 image.load()

@@ -1,7 +1,7 @@
-"""Pathfinder: do two discs lie on one dashed contour, or on two of them? (Linsley et al. 2018)
+"""Pathfinder: are two discs on the same dashed contour? After Linsley et al. (2018).
 
-The geometry of the generator that Long Range Arena's images were made with (drewlinsley/pathfinder, ``snakes2.py`` at
-ab9c130, with the settings that LRA names), in numpy and with a seed. The images cannot be LRA's, which had no seed.
+The geometry follows the generator of Long Range Arena's images (drewlinsley/pathfinder, ``snakes2.py`` at ab9c130, with
+LRA's settings), in NumPy and with a seed. LRA's own images had no seed and cannot be reproduced.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from tasks.lra.raster import disc
 from tasks.lra.rows import PARTS, Example
 
 ATTEMPTS = 256
-"""Pairs of contours that are begun at once; of a long one few come to their end."""
+"""Pairs of contours started at once; few long ones are completed."""
 HOPELESS = 200
-"""Such beginnings after which nobody waits any longer."""
+"""Number of such attempts without success before an error is raised."""
 BLOCK = 128
-"""Images that are made at once."""
+"""Images generated at once."""
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Lengths in pixels.
+    """Sizes in pixels.
 
     Attributes:
-        side: of the image.
-        length, thickness: of a dash.
-        margins: between dashes; each image has one of them.
-        segments, distractor_segments: dashes of a target, and of a distractor.
-        distractors: how many of these contours are tried.
-        seed_distance: of the first ends of both targets.
-        continuity: how much a contour prefers to go straight on.
-        contrast, distractor_contrast: brightness of targets and of distractors; that of discs is 1.
-        disc_radius: of the discs.
+        side: side of the image.
+        length, thickness: size of a dash.
+        margins: distances between dashes; each image uses one.
+        segments, distractor_segments: dashes per target and per distractor.
+        distractors: number of distractors attempted.
+        seed_distance: distance between the first ends of both targets.
+        continuity: preference for straight continuation.
+        contrast, distractor_contrast: brightness of targets and distractors; discs have 1.
+        disc_radius: radius of the discs.
     """
 
     side: int = 32
@@ -62,7 +62,7 @@ PATHX = Geometry(128, 5, 1.5, (2, 3), 14, 4, 8, 20, 1.8, 0.9, 0.9, 3.0)
 
 
 def paint(rng: np.random.Generator, geometry: Geometry, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Images [count, side, side] uint8, and labels [count]: 1 where both discs lie on one contour."""
+    """Return images [count, side, side] uint8 and labels [count]: 1 if both discs are on one contour."""
     labels, margins = rng.integers(2, size=count), rng.choice(geometry.margins, size=count)
     images = np.zeros((count, geometry.side, geometry.side), dtype=np.uint8)
     for margin in geometry.margins:
@@ -87,12 +87,12 @@ def paint(rng: np.random.Generator, geometry: Geometry, count: int) -> tuple[np.
 def targets(
     rng: np.random.Generator, geometry: Geometry, margin: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Pairs of contours that grew in turn, each as dashes [segments, 3], with the mask of both; without end.
+    """Generate pairs of contours grown alternately, each as dashes [segments, 3], with their common mask, indefinitely.
 
-    A pair that finds no room is given up as a whole.
+    A pair without room is discarded.
 
     Raises:
-        ValueError: there seems to be no room for any.
+        ValueError: no pair seems to fit.
     """
     barren = 0
     while barren < HOPELESS:
@@ -109,22 +109,24 @@ def targets(
             for contours in (one, other):
                 contours.count = count
                 alive = alive[boards.extend(alive, contours, alive, geometry.continuity, rng)]
-        boards.take(alive, other.dashes[alive, -1])  # but not the last dash of the other one, as in the original
+        boards.take(alive, other.dashes[alive, -1])  # without the last dash of the other contour, as in the original
         for row in alive:
             barren = 0
             yield one.dashes[row], other.dashes[row], boards.masks[row]
-    raise UserError(f"two contours of {geometry.segments} dashes do not fit into {geometry.side} pixels a side")
+    raise UserError(
+        f"two contours of {geometry.segments} dashes do not fit into {geometry.side} x {geometry.side} pixels"
+    )
 
 
 @functools.cache
 def _free_middle(geometry: Geometry, margin: int, degree: int) -> np.ndarray:
-    """Where the first dash of an empty image may begin."""
+    """Return the pixels of an empty image where the first dash may start."""
     empty = Boards(1, geometry.side, pen(geometry.length, geometry.thickness, margin))
     return empty.free_tails(0, degree, 2 * geometry.seed_distance)
 
 
 def _seed(boards: Boards, contours: Contours, row: int, geometry: Geometry, rng: np.random.Generator) -> bool:
-    """Begin a contour in the middle of an empty image."""
+    """Start a contour in the middle of an empty image."""
     for _ in range(TRIES):
         degree = int(rng.integers(360))
         free = _free_middle(geometry, boards.pen.margin, degree)
@@ -138,7 +140,7 @@ def _seed(boards: Boards, contours: Contours, row: int, geometry: Geometry, rng:
 def _seed_beside(
     boards: Boards, one: Contours, other: Contours, row: int, geometry: Geometry, rng: np.random.Generator
 ) -> bool:
-    """Begin the other contour at ``seed_distance`` from the first."""
+    """Start the other contour at ``seed_distance`` from the first."""
     for _ in range(TRIES):
         degree, around = int(rng.integers(360)), math.radians(int(rng.integers(360)))
         step = geometry.seed_distance * np.array([math.sin(around), math.cos(around)])
@@ -148,7 +150,7 @@ def _seed_beside(
 
 
 def _add_distractors(boards: Boards, pictures: list[np.ndarray], geometry: Geometry, rng: np.random.Generator) -> None:
-    """One more contour in each image, where there is room for it in five tries."""
+    """Add a distractor to each image if one of five attempts finds room."""
     left = np.arange(len(pictures))
     for _ in range(TRIES + 2):
         contours = Contours.empty(len(pictures), geometry.distractor_segments)
@@ -167,7 +169,7 @@ def _add_distractors(boards: Boards, pictures: list[np.ndarray], geometry: Geome
 
 
 def _seed_anywhere(boards: Boards, contours: Contours, row: int, rng: np.random.Generator) -> bool:
-    """Begin a contour where an image is free, unless it is nearly full."""
+    """Start a contour at a free pixel, unless the image is nearly full."""
     if (boards.masks[row] <= FREE).mean() < 0.01:
         return False
     for _ in range(TRIES):
@@ -182,7 +184,7 @@ def _seed_anywhere(boards: Boards, contours: Contours, row: int, rng: np.random.
 
 @dataclass(frozen=True)
 class GeneratedPaths:
-    """``counts`` images of each part; the random numbers follow from the part alone."""
+    """``counts`` images per part; the random numbers depend on the part only."""
 
     geometry: Geometry
     counts: tuple[int, int, int]

@@ -1,4 +1,4 @@
-"""What a network answers, to look at."""
+"""Predictions as text and images."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 from tasks.lra.rows import NOTHING, Batch
 
 SHOWN = 400
-"""Symbols of a sequence."""
+"""Symbols shown per sequence."""
 
 
 def write_answers(batch: Batch, guesses: Tensor, words: Sequence[str] | None, path: Path) -> None:
-    """The beginning of each sequence, and [truth|prediction]; without ``words`` symbols are bytes of text."""
+    """Write the start of each sequence and [truth|prediction]; without ``words``, symbols are bytes of text."""
     text = []
     for row, guess in enumerate(guesses.tolist()):
         for ids in batch.texts:
@@ -28,7 +28,7 @@ def write_answers(batch: Batch, guesses: Tensor, words: Sequence[str] | None, pa
 
 
 def draw_images(batch: Batch, guesses: Tensor, side: int, path: Path) -> None:
-    """Each image, and its truth and prediction."""
+    """Plot each image with its label and prediction."""
     images = (batch.texts[0] - 1).clamp(min=0).view(-1, side, side).cpu().numpy()
     figure = Figure(figsize=(1.5 * len(images), 1.9), layout="constrained")
     for axes, image, label, guess in zip(

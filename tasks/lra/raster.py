@@ -1,4 +1,4 @@
-"""Lines and discs, drawn at twice the resolution and reduced by Lanczos' filter, in steps of 1/255."""
+"""Lines and discs, drawn at twice the resolution and reduced with a Lanczos filter, in steps of 1/255."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ SCALE = 2
 
 
 def reach(length: int, thickness: float, margin: int) -> int:
-    """Half the side of the patch that a dash is drawn in."""
+    """Return half the side of the patch of a dash."""
     return length + math.ceil(thickness) + margin
 
 
 def dash(length: int, thickness: float, margin: int, angle: float, *, around: int = 0) -> np.ndarray:
-    """A line from the centre of the patch, with all pixels within ``around`` of it; values 0 to 1."""
+    """Draw a line from the center of the patch, dilated by ``around`` pixels; values 0 to 1."""
     half = reach(length, thickness, margin)
     centre, fine = SCALE * half, SCALE * around
     end = [math.ceil(centre + SCALE * length * move(angle)) for move in (math.cos, math.sin)]
@@ -31,14 +31,14 @@ def dash(length: int, thickness: float, margin: int, angle: float, *, around: in
 
 
 def ball(radius: int) -> np.ndarray:
-    """Offsets of the pixels within a distance [n, 2]."""
+    """Return the offsets of the pixels within a distance, [n, 2]."""
     box = np.argwhere(np.ones((2 * radius + 1, 2 * radius + 1))) - radius
     return box[(box**2).sum(axis=1) <= radius**2]
 
 
 @functools.cache
 def disc(side: int, y: int, x: int, radius: float) -> np.ndarray:
-    """A disc in an image of its own, values 0 to 1."""
+    """Draw a disc in an image of its own, values 0 to 1."""
     rows, columns = np.ogrid[: side * SCALE, : side * SCALE]
     inside = (rows - y * SCALE) ** 2 + (columns - x * SCALE) ** 2 <= (radius * SCALE) ** 2
     return _reduced(inside.astype(np.uint8) * 255, side)

@@ -1,4 +1,4 @@
-"""Retrieval: does one paper cite the other, from the bytes of both? And generated pairs with the same statistics."""
+"""Retrieval: does one paper cite the other, given the bytes of both? And generated pairs with the same statistics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TABLES, LETTERS = 16, b"abcdefghijklmnopqrstuvwxyz "
 
 @dataclass(frozen=True)
 class Papers:
-    """The pairs of the ACL Anthology Network: a label, two names and two texts a line, no header, no quoting."""
+    """Pairs of the ACL Anthology Network: per line a label, two names and two texts, without header or quoting."""
 
     folder: Path
 
@@ -37,13 +37,13 @@ class Papers:
 
 
 def read_pairs(path: Path) -> Iterator[Example]:
-    """The pairs of a file; UserError naming file and line for what is none."""
+    """Read the pairs of a file; raise UserError with file and line for an invalid one."""
     number = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             fields = line.rstrip(b"\r\n").split(b"\t")
             if len(fields) != 5:
-                raise UserError(f"{path}, line {number}: expected 5 fields with tabs between them, got {len(fields)}")
+                raise UserError(f"{path}, line {number}: expected 5 tab-separated fields, got {len(fields)}")
             label, _, _, first, second = fields
             if label not in LABELS:
                 raise UserError(f"{path}, line {number}: expected the label 0.0 or 1.0, got {label[:20]!r}")
@@ -56,7 +56,7 @@ def read_pairs(path: Path) -> Iterator[Example]:
 
 @dataclass(frozen=True)
 class GeneratedPairs:
-    """Two texts of ``length`` bytes, each from one of 16 tables of which letter follows which; the same, or not."""
+    """Two texts of ``length`` bytes, generated from the same or different of 16 letter transition tables."""
 
     length: int
     counts: tuple[int, int, int]

@@ -1,4 +1,4 @@
-"""Sequences of symbols with a class each, as they lie in the cache, and batches of them."""
+"""Labeled sequences of symbols, their cache, and batches."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from cab.files.cache import prepared, progress
 PARTS = ("train", "validation", "test")
 SYMBOLS = "symbols.bin"
 NOTHING = 0
-"""The id of a place that holds no symbol; symbol s has the id s + 1."""
+"""The id of an empty position; symbol s has the id s + 1."""
 
 
 class Example(NamedTuple):
-    """``texts`` are the symbols of one sequence, or of a pair, a byte each; ``label`` is the class."""
+    """``texts`` are the symbols of one sequence or of a pair, one byte each; ``label`` is the class."""
 
     texts: tuple[bytes, ...]
     label: int
 
 
 class Source(Protocol):
-    """Where examples come from.
+    """A source of examples.
 
     Attributes:
-        key: all that they depend on, as plain values.
+        key: plain values that identify the examples.
     """
 
     @property
     def key(self) -> Mapping[str, Any]: ...
 
     def examples(self) -> Iterable[tuple[str, Iterable[Example]]]:
-        """Each part with its examples."""
+        """Yield each part with its examples."""
 
 
 class Batch(NamedTuple):
@@ -52,19 +52,19 @@ class Batch(NamedTuple):
 
 
 class Rows(Dataset[Batch]):
-    """The examples of a part.
+    """Examples of a part.
 
     Args:
-        folder: where :func:`prepare` left them.
-        count: how many there are.
-        length: most symbols of a sequence; the rest is cut off.
-        dropped: a symbol that is left out before that.
+        folder: written by :func:`prepare`.
+        count: number of examples.
+        length: maximum number of symbols; longer sequences are truncated.
+        dropped: a symbol removed before truncation.
     """
 
     def __init__(self, folder: Path, *, count: int, length: int, dropped: int | None = None) -> None:
         self.length, self.dropped = length, dropped
         self.symbols = np.memmap(folder / SYMBOLS, dtype=np.uint8, mode="r")
-        self.ends = np.load(folder / "ends.npy")  # [rows, sequences of a row]
+        self.ends = np.load(folder / "ends.npy")  # [examples, sequences per example]
         self.labels = torch.from_numpy(np.load(folder / "labels.npy"))
         self.count = count
 
@@ -73,17 +73,17 @@ class Rows(Dataset[Batch]):
 
     @property
     def width(self) -> int:
-        """Sequences of a row: one, or two of a pair."""
+        """Return the number of sequences per example: 1, or 2 for pairs."""
         return int(self.ends.shape[1])
 
     def text(self, row: int, number: int = 0) -> np.ndarray:
-        """All symbols of a sequence, nothing cut or left out: uint8."""
+        """Return all symbols of a sequence, before removal and truncation: uint8."""
         place = row * self.width + number
         ends = self.ends.reshape(-1)
         return self.symbols[ends[place - 1] if place else 0 : ends[place]]
 
     def seen(self, row: int, number: int = 0) -> np.ndarray:
-        """The symbols of a sequence that a network reads."""
+        """Return the symbols of a sequence that the network reads."""
         text = self.text(row, number)
         return (text if self.dropped is None else text[text != self.dropped])[: self.length]
 
@@ -100,7 +100,7 @@ class Rows(Dataset[Batch]):
 
 
 def prepare(source: Source) -> tuple[Path, dict[str, dict[str, Any]]]:
-    """The folder with a folder of each part, and how many rows it has with a checksum of all of them."""
+    """Return the cache folder with one folder per part, and per part the number of examples and a checksum."""
 
     def build(target: Path) -> None:
         about = {}
@@ -131,7 +131,7 @@ def _write(folder: Path, examples: Iterable[Example]) -> dict[str, Any]:
 
 
 def stamp(paths: Iterable[Path]) -> str:
-    """A checksum of names, sizes and times of change: what tells whether files must be read again."""
+    """Return a checksum of names, sizes and modification times, which decides whether files are read again."""
     digest = hashlib.sha256()
     for path in paths:
         stat = path.stat()
@@ -140,15 +140,15 @@ def stamp(paths: Iterable[Path]) -> str:
 
 
 def shuffled(count: int) -> list[int]:
-    """The order of a split that is not published, always the same: as the S4 framework draws it."""
+    """Return the fixed order for an unpublished split, as the S4 framework draws it."""
     return torch.randperm(count, generator=torch.Generator().manual_seed(42)).tolist()
 
 
 def find_folder(name: str, data_root: Path | None, inside: str) -> Path:
-    """The folder of the official files of ``name``, which has ``inside`` in it.
+    """Find the folder of the official files of ``name`` that contains ``inside``.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such folder.
     """
     other = f"or use dataset={name}_synthetic"
     if data_root is None:

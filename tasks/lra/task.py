@@ -1,4 +1,4 @@
-"""The protocol of Long Range Arena: share of the sequences whose class is named right."""
+"""Long Range Arena protocol: classification accuracy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tasks.lra.rows import NOTHING, PARTS, Batch, Rows, Source, find_folder, pre
 
 PATHS = {"pathfinder": PATHFINDER, "pathx": PATHX}
 CLASSES = {"listops": 10, "image": 10}
-"""Of the other four: 2."""
+"""Number of classes; the other four data sets have 2."""
 BASELINES: dict[str, dict[str, Callable[[Rows, Rows], float]]] = {
     "listops": {"root_operator": baselines.root_operator, "root_and_digits": baselines.root_and_digits},
     "text": {"bag_of_words": baselines.bag_of_words},
@@ -43,26 +43,26 @@ BLACK = 1
     in_index=False,
 )
 class LongRangeArena(Task):
-    """Name the class of a long sequence.
+    """Classify long sequences.
 
     ``NAME`` reads the official files, ``NAME_synthetic`` is generated: ListOps from the exact distribution, Pathfinder
-    and Path-X with the geometry of the original, Text, Retrieval and Image as stand-ins that are easier.
+    and Path-X with the geometry of the original, Text, Retrieval and Image as easier stand-ins.
 
     Args:
-        dataset: listops, text, retrieval, image, pathfinder or pathx; or one of these with ``_synthetic`` behind it.
-        length: most symbols of listops, text or retrieval that a network reads, the rest is cut off; of generated
-            trees, which are shorter, the bound; of other generated texts the length.
-        min_length: of generated trees, which are longer.
-        max_depth, max_arguments: of generated trees.
-        side: pixels of an image's side; the official ones have 32, Path-X 128.
-        segments, distractors: of generated Pathfinder and Path-X, dashes of a contour, and contours beside the two.
-        examples, test_examples: generated for the training part, and for each of the others.
-        brackets: ``kept``, or ``dropped`` as in Skyformer's copy of listops: closing brackets are left out, and with
-            them most of what the value follows from.
-        zero_pixel_is_padding: treat the darkest pixels of an image as padding, as in LRA and Skyformer, which take the
-            id 0 for the end of a text.
-        validation_split: the validation part of text is a tenth of ``train``, or as published the ``test`` part itself.
-        evaluation_batch_size: examples a batch in validation and test.
+        dataset: listops, text, retrieval, image, pathfinder or pathx; or one of these with the suffix ``_synthetic``.
+        length: maximum number of symbols for listops, text and retrieval, beyond which sequences are truncated; upper
+            bound for generated trees; length of other generated texts.
+        min_length: lower bound (exclusive) for generated trees.
+        max_depth, max_arguments: limits for generated trees.
+        side: image side in pixels; 32 in the official data, 128 for Path-X.
+        segments, distractors: dashes per contour and number of distractor contours in generated Pathfinder and Path-X.
+        examples, test_examples: number of generated training examples, and of each other part.
+        brackets: ``kept``, or ``dropped`` as in Skyformer's copy of listops: without closing brackets, and thus without
+            most of what determines the value.
+        zero_pixel_is_padding: treat the darkest pixels of an image as padding, as LRA and Skyformer do, in which id 0
+            marks the end of a text.
+        validation_split: for text, validate on a tenth of ``train``, or on ``test`` itself, as published.
+        evaluation_batch_size: examples per batch in validation and test.
     """
 
     required_protocols: ClassVar = (PairClassifier,)
@@ -96,7 +96,7 @@ class LongRangeArena(Task):
 
     @property
     def question(self) -> str:
-        """The data set, real or generated."""
+        """Return the name of the data set without the suffix of generated data."""
         return self.dataset.removesuffix("_synthetic")
 
     @property
@@ -105,7 +105,7 @@ class LongRangeArena(Task):
 
     @property
     def config_variant(self) -> str:
-        """What is as in a published run, and not as it should be."""
+        """Return the deviations from the sound protocol that a published run made."""
         published = {
             "brackets dropped": self.brackets == "dropped",
             "black padding": self.zero_pixel_is_padding,
@@ -131,15 +131,20 @@ class LongRangeArena(Task):
             if getattr(self, name) not in known:
                 raise UserError(f"task.{name} must be {' or '.join(map(str, known))}, got '{getattr(self, name)}'")
             if getattr(self, name) != known[0] and self.question not in serves:
-                raise UserError(f"task.{name} is of {', '.join(serves)}, not of {self.question}")
+                raise UserError(f"task.{name} applies to {', '.join(serves)}, not to {self.question}")
         if is_generated(self.dataset):
             self._check_generated()
         elif self.has_pixels and self.side != self._official_side:
-            raise UserError(f"the images of {self.dataset} have {self._official_side} pixels a side, not {self.side}")
+            raise UserError(
+                f"the images of {self.dataset} are {self._official_side} pixels wide, not {self.side}: "
+                f"set task.side={self._official_side}"
+            )
 
     def _check_generated(self) -> None:
         if self.question == "listops" and not self.min_length + 1 < self.length:
-            raise UserError(f"no tree is longer than {self.min_length} and shorter than {self.length} symbols")
+            raise UserError(
+                f"no tree is longer than {self.min_length} and shorter than {self.length} symbols: raise task.length"
+            )
         if self.question == "text" and self.length < 2 * text.MARKED:
             raise UserError(f"task.length of a generated text must be at least {2 * text.MARKED}, got {self.length}")
         if self.question in PATHS and self.side < PATHS[self.question].side // 2:
@@ -163,7 +168,7 @@ class LongRangeArena(Task):
 
     @property
     def _places(self) -> int:
-        """Most symbols of a sequence."""
+        """Return the maximum number of symbols of a sequence."""
         return self.side**2 if self.has_pixels else self.length
 
     def _source(self, data_root: Path | None) -> Source:
@@ -212,23 +217,23 @@ class LongRangeArena(Task):
         return self.parts["train"]
 
     def logits(self, backbone: Backbone, batch: Batch) -> Tensor:
-        """[B, C]."""
+        """Return the class logits [B, C]."""
         masks = [self._hidden(ids) for ids in batch.texts]
         call: Any = backbone.compare if len(masks) == 2 else backbone
         return call(*batch.texts, *masks).float()
 
     def _hidden(self, ids: Tensor) -> Tensor | None:
-        """What no attention sees, [B, N]; None where nothing is hidden. An image that is all black is seen."""
+        """Return the padding mask [B, N], or None without padding; an all-black image is not masked."""
         hidden = ids == (BLACK if self.zero_pixel_is_padding else NOTHING)
         hidden &= ~hidden.all(dim=1, keepdim=True)
         return hidden if bool(hidden.any()) else None
 
     def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
-        """Mean negative log-likelihood of the classes, in nats."""
+        """Return the mean negative log-likelihood of the classes, in nats."""
         return F.cross_entropy(self.logits(backbone, batch), batch.labels)
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
-        """Percent that are wrong, as the published runs choose."""
+        """Return the error rate in percent, which selects the checkpoint in the published runs."""
         return 100.0 - self._accuracy(backbone, batches, "validation")
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
@@ -240,7 +245,7 @@ class LongRangeArena(Task):
         return baselines.accuracy(torch.cat(guesses).cpu().numpy(), rows)
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """The commonest class, and what little of a sequence tells; from the data at hand."""
+        """Return the accuracies of the most frequent class and of simple statistics of a sequence."""
         answers = {"majority": baselines.majority, **BASELINES[self.question]}
         train, test = self.parts["train"], self.parts["test"]
         return {name: {"accuracy": answer(train, test)} for name, answer in answers.items()}

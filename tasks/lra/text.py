@@ -1,4 +1,4 @@
-"""Text: is a review of a film good or bad, from its bytes? And a stand-in that a count of words answers."""
+"""Text: is a film review positive or negative, given its bytes? And a stand-in that can be solved by counting words."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tasks.lra.rows import PARTS, Example, shuffled, stamp
 
 INSIDE = "train/pos"
 HELD_OUT = 10
-"""One of so many training reviews is held out for validation."""
+"""One of this many training reviews is held out for validation."""
 CLASSES = ("neg", "pos")
 MARKERS = ((b"quexo", b"xaqu", b"oquix", b"axeq"), (b"jizul", b"zujal", b"lajiz", b"uzlij"))
 MARKED = 32
-"""Bytes of a generated text that have one marker among them, on average."""
+"""Bytes of generated text per marker, on average."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Reviews:
     """IMDB's folders ``{train,test}/{pos,neg}/*.txt`` (Maas et al. 2011).
 
     Args:
-        folder: ``aclImdb``.
-        validation_split: hold out a tenth of the training part for validation; else the validation part is the test
-            part, as published.
+        folder: path of ``aclImdb``.
+        validation_split: hold out a tenth of the training part for validation; otherwise validate on the test part, as
+            published.
     """
 
     folder: Path
@@ -58,13 +58,13 @@ class Reviews:
 
 
 def read_review(path: Path) -> bytes:
-    """The bytes of a review; UserError naming the file when there are none, or no text."""
+    """Return the bytes of a review; raise UserError with the file if it is empty or not text."""
     content = path.read_bytes()
     try:
         content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}, line {line}: no UTF-8 text; the file is damaged") from None
+        raise UserError(f"{path}, line {line}: not UTF-8 text; the file is damaged, download it again") from None
     if not content.strip():
         raise UserError(f"{path}, line 1: the review is empty")
     return content
@@ -72,10 +72,10 @@ def read_review(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class GeneratedReviews:
-    """Texts of ``length`` bytes whose class is that of most of their markers; all else are words without meaning.
+    """Texts of ``length`` bytes whose class is that of most of their markers, among meaningless words.
 
-    Markers are spread evenly, and have letters of their own: counting words, or even letters, answers. No range is
-    needed, so this tells no attention from another, as a control.
+    Markers are evenly distributed and have letters of their own, so counting words or letters suffices. As a control,
+    this data set needs no long range and does not distinguish attentions.
     """
 
     length: int
@@ -104,7 +104,7 @@ class GeneratedReviews:
 
 
 def _words(rng: np.random.Generator, size: int) -> Iterator[bytes]:
-    """Words of two to seven letters, ``size`` bytes with the spaces after them."""
+    """Generate words of two to seven letters, ``size`` bytes including a space after each."""
     letters = b"aeioubcdfghkmnprstvwy"
     while size > 0:
         length = min(int(rng.integers(3, 9)), size)

@@ -1,4 +1,4 @@
-"""The series of LSTF: official CSV files, their splits, standardisation, calendar features and windows."""
+"""Series of LSTF: official CSV files, splits, standardization, calendar features and windows."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from cab.data.sources import how_to_get
 
 @dataclass(frozen=True)
 class Source:
-    """A published data set: its file, target column, columns, split and sampling.
+    """A published data set: file, target column, columns, split and sampling.
 
-    ``split`` is the rows of train, validation and test (ETT: 12, 4, 4 months of 30 days), or None for
-    70 / 10 / 20 percent. ``rows`` is the official length where the split depends on it.
+    ``split`` is the number of rows of train, validation and test (ETT: 12, 4, 4 months of 30 days), or None for 70 / 10
+    / 20 percent. ``rows`` is the official length if the split depends on it.
     """
 
     file: str
@@ -53,7 +53,7 @@ SOURCES = {
 class Series:
     """A multivariate series: values [rows, channels], target last; calendar features [rows, 4].
 
-    Windows start at every row, or at every ``episode`` rows where the series is made of episodes.
+    Windows start at every row, or every ``episode`` rows if the series consists of episodes.
     """
 
     values: np.ndarray
@@ -65,11 +65,11 @@ class Series:
 
 
 def read_series(name: str, data_root: Path | None) -> Series:
-    """The series of data set ``name`` from its official CSV (or .csv.gz) under ``data_root``.
+    """Read data set ``name`` from its official CSV (or .csv.gz) under ``data_root``.
 
     Raises:
-        ValueError: file missing, truncated or with wrong columns, a value that is missing or not a number,
-            dates out of order, fewer rows than the official split needs.
+        ValueError: the file is missing, truncated or has wrong columns, a value is missing or not finite, dates are not
+            increasing, or there are fewer rows than the official split needs.
     """
     source = SOURCES[name]
     path = find_file(source.file, data_root, name)
@@ -82,8 +82,8 @@ def read_series(name: str, data_root: Path | None) -> Series:
     needed = source.rows or sum(source.split or ())
     if rows < needed or (source.rows is not None and rows != source.rows):
         raise UserError(
-            f"{path}: {rows:,} rows, but the official split of {name} needs {needed:,}; "
-            "the file is truncated or of another edition: download it again"
+            f"{path}: {rows:,} rows, but the official split of {name} needs {needed:,}; the file "
+            "is truncated or another edition: download it again"
         )
     train, test = int(rows * 0.7), int(rows * 0.2)
     return Series(
@@ -96,7 +96,7 @@ def read_series(name: str, data_root: Path | None) -> Series:
 
 
 def find_file(file: str, data_root: Path | None, name: str) -> Path:
-    """``file`` or ``file``.gz of data set ``name`` in ``data_root``/lstf or ``data_root``."""
+    """Find ``file`` or ``file``.gz of data set ``name`` in ``data_root``/lstf or ``data_root``."""
     bring = how_to_get(name, data_root)
     if data_root is None:
         raise UserError(
@@ -157,9 +157,11 @@ def _numbers(path: Path, table: pd.DataFrame) -> pd.DataFrame:
 
 def _dates(path: Path, column: pd.Series) -> pd.DatetimeIndex:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # pandas on formats it cannot guess; the error below says more
+        warnings.simplefilter(
+            "ignore", UserWarning
+        )  # pandas warns about formats it cannot guess; the error below is more specific
         dates = pd.to_datetime(column, errors="coerce")
-    # bare numbers would pass as nanoseconds since 1970
+    # bare numbers would be parsed as nanoseconds since 1970
     broken = np.flatnonzero(dates.isna() | is_numeric_dtype(column))
     if len(broken):
         raise UserError(
@@ -177,7 +179,7 @@ def _dates(path: Path, column: pd.Series) -> pd.DatetimeIndex:
 
 
 def calendar_features(dates: pd.DatetimeIndex) -> np.ndarray:
-    """Hour of day, day of week, of month and of year, each in [-0.5, 0.5] (Informer's ``timeF``, freq h)."""
+    """Return hour of day, day of week, of month and of year, each in [-0.5, 0.5] (Informer's ``timeF``, freq h)."""
     return np.stack(
         [
             dates.hour / 23.0 - 0.5,
@@ -190,17 +192,17 @@ def calendar_features(dates: pd.DatetimeIndex) -> np.ndarray:
 
 
 def standardize(values: np.ndarray, train_rows: int) -> np.ndarray:
-    """Zero mean and unit deviation of each channel over the training part only; constant channels are centred."""
+    """Standardize each channel by its training mean and standard deviation; constant channels are only centered."""
     mean = values[:train_rows].mean(axis=0)
     deviation = values[:train_rows].std(axis=0)
     return ((values - mean) / np.where(deviation > 0, deviation, 1.0)).astype(np.float32)
 
 
 class Windows(Dataset[dict[str, Tensor]]):
-    """Every window of one part of a series: ``seq_len`` rows of past, ``pred_len`` rows to forecast.
+    """Windows of one part of a series: ``seq_len`` rows of past, ``pred_len`` rows to forecast.
 
-    A batch is a dict of ``past`` [B, seq_len, C], ``past_time`` [B, seq_len, 4], ``known`` [B, label_len, C]
-    (the end of the past), ``decoder_time`` [B, label_len + pred_len, 4], ``future`` [B, pred_len, C].
+    A batch is a dict of ``past`` [B, seq_len, C], ``past_time`` [B, seq_len, 4], ``known`` [B, label_len, C] (the end
+    of the past), ``decoder_time`` [B, label_len + pred_len, 4], ``future`` [B, pred_len, C].
 
     Windows start ``stride`` rows apart.
     """

@@ -1,4 +1,4 @@
-"""Forecasts against truth."""
+"""Plots of forecasts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def draw_forecasts(past: np.ndarray, future: np.ndarray, forecast: np.ndarray, *, title: str, path: Path) -> None:
-    """One panel a window, the last channel of [windows, steps, channels] arrays: past, truth and forecast."""
+    """Plot the last channel of [windows, steps, channels] arrays, one panel per window: past, truth and forecast."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 2.1 * len(past)), layout="tight")
@@ -22,6 +22,6 @@ def draw_forecasts(past: np.ndarray, future: np.ndarray, forecast: np.ndarray, *
         axis.axvline(0.5, color="0.8", linewidth=1)
         axis.set_ylabel("standardised")
     axes[0].legend(loc="upper left", ncols=3, frameon=False)
-    axes[-1].set_xlabel("step, forecast from 1 on")
+    axes[-1].set_xlabel("forecast step")
     figure.suptitle(title)
     figure.savefig(path, dpi=110)

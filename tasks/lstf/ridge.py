@@ -1,4 +1,4 @@
-"""The linear forecast: what a network must beat before it can be said to do more than average its past."""
+"""Linear forecast, a baseline that a network must beat to show more than averaging of the past."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tasks.lstf.data import Windows
 
 MOST_WINDOWS = 8_192
 STRENGTH = 0.01
-"""Of the penalty, for each window; values are standardised."""
+"""Ridge penalty per window; values are standardized."""
 
 
 class RidgeForecast:
-    """Each channel's next steps from its own past by a linear map of its own, fitted by ridge regression.
+    """Forecast each channel from its own past by ridge regression.
 
     Args:
-        windows: of the training part; of many, so many at equal distances.
+        windows: windows of the training part; a large set is subsampled at equal distances.
     """
 
     def __init__(self, windows: Windows) -> None:
@@ -30,7 +30,7 @@ class RidgeForecast:
         self.maps = torch.stack(maps)  # [C, N + 1, T]
 
     def __call__(self, past: Tensor) -> Tensor:
-        """[B, N, C] to [B, T, C]."""
+        """Forecast [B, T, C] from [B, N, C]."""
         rows = torch.stack([_with_one(channel) for channel in past.unbind(2)])
         return (rows.double() @ self.maps).permute(1, 2, 0).to(past.dtype)
 

@@ -1,16 +1,15 @@
-"""Generated series that attention forecasts: what comes has been seen once, on a day of a colour that is announced.
+"""Generated series that attention can forecast: future values repeat a past day, identified by an announced color.
 
 An episode is a window of its own: a legend, six days of six hours, and five days to forecast. Values are noise, so
-nothing follows from what is near or from other episodes: an hour to forecast repeats the values of the same hour of
-one of the six days, plus the level of that day, and the calendar says of which, by its colour. Two channels of the
-past show the colour of each day, all its rows; the legend says the level of each day, and not its colour.
+neighboring rows and other episodes carry no information. A forecast hour repeats the values of the same hour of one of
+the six days, plus the level of that day; the calendar identifies the day by its color. Two channels of the past show
+the color of each day in all its rows; the legend gives the level of each day, but not its color.
 
-* ``direct``, the first 6 rows to forecast: the calendar names hour and colour. One look-up in the past (NC) finds the
-  values; their level must have been brought to them before (NS), for the decoder, of one layer, reads the past once.
-* ``lookup`` and ``long_lookup``, 12 rows each: the calendar names the hour alone. The ``direct`` row of the same hour
-  said
-  the colour, 6 to 29 rows before, and nothing in the past knows it: one look-up among the decoder's own rows (CS)
-  more.
+* ``direct``, the first 6 rows to forecast: the calendar gives hour and color. One lookup in the past (NC) finds the
+values; their level must have been added by the encoder (NS), since the one-layer decoder reads the past once.
+* ``lookup`` and ``long_lookup``, 12 rows each: the calendar gives the hour only. The color is given by the ``direct``
+row of the same hour, 6 to 29 rows before, and not by the past: this needs another lookup among the decoder's own rows
+(CS).
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ import numpy as np
 from tasks.lstf.data import Series
 
 NUM_EPISODES = (4_000, 128, 256)
-"""Of training, validation and test."""
+"""Episodes of training, validation and test."""
 DAYS, HOURS, LEGEND_REPEATS = 6, 6, 2
 CHANNELS = 7
-"""Two of colour, five of values."""
+"""Two color channels, five value channels."""
 LEGEND_LENGTH = LEGEND_REPEATS * DAYS
 PAST, HORIZON = LEGEND_LENGTH + DAYS * HOURS, 5 * HOURS
 LEVELS = {"direct": slice(0, 6), "lookup": slice(6, 18), "long_lookup": slice(18, 30)}
 NOISE = 0.1
 RADIUS = 3.0
-"""Of the circles of hours, days and colours, in units of a network's positions."""
+"""Radius of the circles of hours, days and colors, relative to a network's positions."""
 
 
 def synthetic_series() -> Series:
-    """Episodes of 48 rows of past and 30 to forecast, one after the other; the same in every run."""
+    """Generate episodes of 48 rows of past and 30 to forecast, deterministically."""
     rng = np.random.default_rng(20230723)
     count = sum(NUM_EPISODES)
     values = rng.normal(size=(count, PAST + HORIZON, CHANNELS))
@@ -42,7 +41,7 @@ def synthetic_series() -> Series:
     episode = np.arange(count)[:, None]
     days, hours = np.repeat(np.arange(DAYS), HOURS), np.tile(np.arange(HOURS), DAYS)
 
-    colours = shuffled(DAYS, count, rng)  # of each day
+    colours = shuffled(DAYS, count, rng)  # per day
     levels = rng.normal(size=(count, DAYS, CHANNELS - 2))
     legend = np.concatenate([shuffled(DAYS, count, rng) for _ in range(LEGEND_REPEATS)], axis=1)
     values[:, :LEGEND_LENGTH, 2:] = levels[episode, legend]
@@ -68,11 +67,11 @@ def synthetic_series() -> Series:
 
 
 def shuffled(numbers: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """``count`` random orders of 0 .. ``numbers`` - 1."""
+    """Return ``count`` random permutations of 0 .. ``numbers`` - 1."""
     return rng.permuted(np.tile(np.arange(numbers), (count, 1)), axis=1)
 
 
 def _angle(number: np.ndarray, around: int) -> np.ndarray:
-    """Where ``number`` of ``around`` steps of the circle is, [..., 2]."""
+    """Return the coordinates of step ``number`` of ``around`` on a circle, [..., 2]."""
     turn = 2 * np.pi * number / around
     return RADIUS * np.stack([np.cos(turn), np.sin(turn)], axis=-1)

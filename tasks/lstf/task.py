@@ -1,4 +1,4 @@
-"""The LSTF protocol: windows, losses, scores in standardised units, and the two naive forecasts beside them."""
+"""LSTF protocol: windows, losses, scores in standardized units, and naive forecasts as baselines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tasks.lstf.pictures import draw_forecasts
 from tasks.lstf.ridge import RidgeForecast
 from tasks.lstf.synthetic import HORIZON, LEVELS, synthetic_series
 
-UNIT = "standardised"  # values are standardised by the training part, channel by channel
+UNIT = "standardised"  # per channel, by the training part; the spelling is stored in committed results
 
 
 @register_task(
@@ -32,12 +32,12 @@ class LSTF(Task):
 
     Args:
         dataset: etth1, etth2, ettm1, ecl, weather, or synthetic.
-        features: ``M`` reads and forecasts all channels, ``S`` the target channel alone.
-        seq_len, label_len, pred_len: steps of past, of past given to the decoder, and to forecast.
-        evaluation_batch_size: windows a batch in validation and test.
-        test_windows: ``all``; or ``whole_batches``, the published protocol, which leaves the last incomplete
-            batch of 32 windows unscored: ``mse`` and ``mae`` are then its figures, and the sound ones are
-            reported beside them as ``mse_all_windows`` and ``mae_all_windows``.
+        features: ``M`` reads and forecasts all channels, ``S`` the target channel only.
+        seq_len, label_len, pred_len: number of steps of the past, of the past given to the decoder, and of the
+        forecast.
+        evaluation_batch_size: windows per batch in validation and test.
+        test_windows: ``all``; or ``whole_batches``, the published protocol, which drops the last incomplete batch of 32
+            windows from ``mse`` and ``mae``; ``mse_all_windows`` and ``mae_all_windows`` are then reported as well.
     """
 
     required_protocols: ClassVar = (Forecaster,)
@@ -73,7 +73,7 @@ class LSTF(Task):
 
     @property
     def _levels(self) -> Mapping[str, slice]:
-        """Steps of the horizon that are scored apart: those of the generated series, where all are forecast."""
+        """Return the steps of the horizon with separate scores, for generated series with the full horizon."""
         return LEVELS if self.dataset == "synthetic" and self.pred_len == HORIZON else {}
 
     def check(self) -> None:
@@ -94,7 +94,7 @@ class LSTF(Task):
             values = values[:, -1:]
         self.num_channels = values.shape[1]
         train, validation, test = series.split
-        back = self.seq_len if series.episode == 1 else 0  # an episode has its own past
+        back = self.seq_len if series.episode == 1 else 0  # an episode contains its own past
         self._training = self._windows(series, values, 0, train)
         self._validation = self._windows(series, values, train - back, train + validation)
         self._test = self._windows(series, values, train + validation - back, train + validation + test)
@@ -110,8 +110,9 @@ class LSTF(Task):
         )
         if start < 0 or not len(windows):
             raise UserError(
-                f"dataset '{self.dataset}' is shorter than one window: task.seq_len {self.seq_len} + task.pred_len "
-                f"{self.pred_len} steps do not fit into rows {max(start, 0):,} to {stop:,}; make them smaller"
+                f"dataset '{self.dataset}' is shorter than one window: task.seq_len {self.seq_len} + "
+                f"task.pred_len {self.pred_len} steps do not fit into rows {max(start, 0):,} to {stop:,}; "
+                "make them smaller"
             )
         return windows
 
@@ -126,7 +127,7 @@ class LSTF(Task):
         return self._training
 
     def forecast(self, backbone: Backbone, batch: dict[str, Tensor]) -> Tensor:
-        """[B, pred_len, C]."""
+        """Return the forecast [B, pred_len, C]."""
         return backbone(batch["past"], batch["past_time"], batch["known"], batch["decoder_time"])
 
     def loss(self, backbone: Backbone, batch: dict[str, Tensor]) -> Tensor:
@@ -161,7 +162,10 @@ class LSTF(Task):
         return whole or len(self._test)
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Repeat the last value, the last day; the linear forecast. On the windows that ``mse`` and ``mae`` score."""
+        """Return the scores of repeating the last value or the last day, and of the linear forecast.
+
+        All are computed on the windows of ``mse`` and ``mae``.
+        """
         value, day, linear = Error(), Error(), Error()
         ridge = RidgeForecast(self._training)
         steps = min(self.series.steps_per_day, self.seq_len)
@@ -196,7 +200,7 @@ PUBLISHED_BATCH = 32
 
 
 class Error:
-    """Running mean of squared and absolute errors, summed in double precision."""
+    """Running mean of squared and absolute errors, in double precision."""
 
     def __init__(self) -> None:
         self._squared = self._absolute = 0.0

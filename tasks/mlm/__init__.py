@@ -1,1 +1,1 @@
-"""MLM: masked language modelling."""
+"""MLM: masked language modeling."""

@@ -1,13 +1,13 @@
-"""Pages whose hidden words stand once more, far away: facts in random order, then answers in the order of the names.
+"""Pages whose masked words occur once more, far away: facts in random order, then answers in name order.
 
-A page of 52 tokens tells who keeps which thing, 16 facts of one token each (``annalamp``) in random order, and then
-lists all names in alphabetical order with their things (``anna lamp``). Only things of the list are hidden, learnt
-and scored. For 4 of the names, which vary, the list says the fact in place of the name: these are ``near``, a window
-of one token on either side is enough. The others are ``far``: their fact stands 3 to 50 tokens before, and only the
-name, or the place in the list, says what to look for.
+A page of 52 tokens states who keeps which thing, 16 facts of one token each (``annalamp``) in random order, and then
+lists all names in alphabetical order with their things (``anna lamp``). Only things of the list are masked, learned and
+scored. For 4 varying names, the list contains the fact instead of the name: these are ``near``, for which a window of
+one token on either side suffices. The others are ``far``: their fact is 3 to 50 tokens before, and only the name, or
+the position in the list, identifies it.
 
-What bounded readers can reach, as perplexity of the hidden words: without attention 16; a window that shows the name
-alone 16^(3/4) = 8; the whole page 1.
+Best possible perplexities of the masked words: 16 without attention; 16^(3/4) = 8 with a window that shows the name
+only; 1 with the whole page.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tasks.corpus.synthetic import CHAPTERS, NAMES, THINGS
 NEAR = 4
 
 LEVELS = {"near": range(3), "far": range(17, 10_000)}
-"""Tokens from an answer back to its fact."""
+"""Distance in tokens from an answer to its fact."""
 
 
 def generate_book(number: int) -> str:
-    """Book ``number``, of :data:`CHAPTERS` pages; always the same."""
+    """Generate book ``number`` of :data:`CHAPTERS` pages, deterministically."""
     rng = random.Random(f"pages {number}")
     return "".join(_page(rng) for _ in range(CHAPTERS))
 

@@ -1,4 +1,4 @@
-"""The MLM protocol: perplexity of masked tokens."""
+"""MLM protocol: perplexity of masked tokens."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from tasks.corpus.losses import token_losses
 from tasks.corpus.tokens import NUM_SPECIAL, PAD, perplexity, read_corpus, unigram_loss
 from tasks.mlm.synthetic import LEVELS, generate_book
 
-MASKED, REPLACED, KEPT = 0.8, 0.1, 0.1  # of the chosen tokens (Devlin et al. 2019, section 3.1)
+MASKED, REPLACED, KEPT = 0.8, 0.1, 0.1  # fractions of the chosen tokens (Devlin et al. 2019, section 3.1)
 
 
 @register_task(
     "mlm", paper="Liu et al. 2019", datasets="pg19 wikitext103 wikitext2 synthetic", backbones={"roberta": "NS"}
 )
 class MLM(Task):
-    """Predict the hidden tokens of a page from the others.
+    """Predict the masked tokens of a page from the others.
 
     Args:
-        dataset: pg19, wikitext103, wikitext2 or synthetic, as of the task ``lm``.
-        source, tokenizer, vocab_size: as of the task ``lm``.
-        loss_on: ``all`` tokens, or of generated pages the ``answers`` alone: what is chosen. Others have none.
-        block_len: most tokens of a page, packed from whole lines.
-        mask_share: part of the tokens that is chosen; 80 percent of them become the mask, 10 percent a random
-            token, 10 percent stay.
-        scored_part: ``test``, or ``validation`` as published: ``ppl`` is then of the part that chose the
-            checkpoint, and the sound figure is beside it as ``ppl_test``.
-        evaluation_batch_size: pages a batch in validation and test.
+        dataset: pg19, wikitext103, wikitext2 or synthetic, as in task ``lm``.
+        source, tokenizer, vocab_size: as in task ``lm``.
+        loss_on: choose among ``all`` tokens, or in generated pages only among the ``answers``.
+        block_len: maximum number of tokens per page, packed from whole lines.
+        mask_share: fraction of chosen tokens; 80 percent of them become the mask, 10 percent a random token, 10 percent
+            are unchanged.
+        scored_part: ``test``, or ``validation`` as published: ``ppl`` is then of the part that selected the checkpoint,
+            and ``ppl_test`` is reported as well.
+        evaluation_batch_size: pages per batch in validation and test.
     """
 
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
@@ -72,7 +72,7 @@ class MLM(Task):
 
     @property
     def _asks(self) -> bool:
-        """Whether answers are learnt and scored alone."""
+        """Return whether only answers are learned and scored."""
         return self.loss_on == ANSWERS and self.dataset == "synthetic"
 
     def check(self) -> None:
@@ -95,7 +95,7 @@ class MLM(Task):
 
     @property
     def mask(self) -> int:
-        """The entry after the dictionary of LM."""
+        """Return the entry after the dictionary of LM."""
         return self.corpus.size
 
     def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
@@ -106,10 +106,10 @@ class MLM(Task):
         return self.parts["train"]
 
     def hide(self, tokens: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """The page as the network sees it [B, N], and the places to predict [K] in the flattened page.
+        """Return the page as the network reads it [B, N], and the indices to predict [K] in the flattened page.
 
-        ``mask_share`` of each row's tokens are chosen, the number rounded up or down at random so that it is
-        right on average, but at least one. Where answers alone are scored, ``mask_share`` is that of the answers.
+        A fraction ``mask_share`` of each row's tokens is chosen, rounded up or down at random so that it is right on
+        average, but at least one. If only answers are scored, it is a fraction of the answers.
         """
         draw = torch.rand(2, *tokens.shape, generator=generator)
         rounding = torch.rand(len(tokens), 1, generator=generator)
@@ -124,7 +124,7 @@ class MLM(Task):
         return seen, chosen.flatten().nonzero().squeeze(1)
 
     def masked_loss(self, backbone: Backbone, tokens: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Negative log-likelihood of each chosen token, in nats [K]."""
+        """Return the negative log-likelihood of each chosen token, in nats [K]."""
         seen, places = self.hide(tokens, generator)
         padding = tokens == PAD
         mask = padding if bool(padding.any()) else None
@@ -134,7 +134,7 @@ class MLM(Task):
         return self.masked_loss(backbone, batch).mean()
 
     def mean_loss(self, backbone: Backbone, batches: Batches, part: str) -> float:
-        """Mean over the chosen tokens of a part; the choice is always the same."""
+        """Return the mean loss over the chosen tokens of a part; the choice is fixed."""
         generator = torch.Generator().manual_seed(0)
         total, count = 0.0, 0
         for batch in batches(self.parts[part], self.evaluation_batch_size):
@@ -154,7 +154,7 @@ class MLM(Task):
         return {"ppl": perplexity(self.mean_loss(backbone, batches, "validation")), "ppl_test": test, **levels}
 
     def _level_scores(self, facts: Facts, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        """Perplexity of the test part's chosen answers by how far away they are told."""
+        """Return the perplexity of the test part's chosen answers by distance to their facts."""
         generator = torch.Generator().manual_seed(0)
         scores = FactScores(facts, LEVELS)
         for batch in batches(self.parts["test"], self.evaluation_batch_size):
@@ -165,7 +165,7 @@ class MLM(Task):
         return scores.perplexities()
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Each token of the scored part by its share of the training part; of generated pages, what a window tells."""
+        """Return unigram perplexities of the scored part, and in generated pages those of lookup within windows."""
         if self._facts is not None:
             return {f"look_up_{window}": self._looked_up(self._facts, window) for window in (0, 4, self.block_len)}
         scores = {"ppl": perplexity(unigram_loss(self.corpus, self.scored_part))}
@@ -180,7 +180,7 @@ class MLM(Task):
         return {"ppl": perplexity(scores.mean), **scores.perplexities()}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
-        """Pages of the test part with the chosen tokens in brackets: what stands there, and what is predicted."""
+        """Write pages of the test part with the chosen tokens as [truth|prediction]."""
         tokens = next(batches(self.parts["test"], 2))
         seen, places = self.hide(tokens, torch.Generator().manual_seed(0))
         padding = tokens == PAD
@@ -190,5 +190,5 @@ class MLM(Task):
         for place, token in enumerate(tokens.flatten().tolist()):
             text = self.corpus.text([token])
             words.append(f"[{text}|{self.corpus.text([guessed[place]])}]" if place in guessed else text)
-        note = "Hidden tokens stand in brackets: [truth|prediction].\n\n"
+        note = "Masked tokens are shown as [truth|prediction].\n\n"
         (folder / "masked.txt").write_text(note + "".join(words) + "\n")

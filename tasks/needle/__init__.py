@@ -1,1 +1,1 @@
-"""Needles: facts in a haystack, asked for by depth and at longer lengths than were learnt."""
+"""Needle: retrieval of facts from a haystack by depth, also at longer lengths than in training."""

@@ -1,10 +1,10 @@
-"""Texts of one length with a few facts in them, and questions about these at the end.
+"""Texts of one length with a few facts, and questions about these at the end.
 
-A fact is one token that says a name and a thing (``annalamp``), as in the books of :mod:`tasks.lm.synthetic`, so that
-one look-up answers; around it stand words that say nothing. At the end all facts are asked for, in random order
-(``anna lamp``). Tokens have the numbers
+A fact is one token of a name and a thing (``annalamp``), as in the books of :mod:`tasks.lm.synthetic`, so that one
+lookup suffices; it is surrounded by filler words. At the end all facts are queried in random order (``anna lamp``).
+Token ids are
 
-    0 nothing, then the words of the haystack, the names, the things, and names with things.
+    0 empty, then the filler words, the names, the things, and names with things.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 from tasks.corpus.synthetic import NAMES, THINGS
 
 HAY = 64
-"""Words that say nothing."""
+"""Number of filler words."""
 FIRST_NAME = 1 + HAY
 FIRST_THING = FIRST_NAME + len(NAMES)
 FIRST_FACT = FIRST_THING + len(THINGS)
@@ -30,8 +30,12 @@ PARTS = ("train", "validation", "test")
 
 
 class Haystack(NamedTuple):
-    """``tokens`` [B, N], the last 2 K of which ask; ``depths`` [B, K]: where the fact that a question asks for stands,
-    from 0, the beginning of the haystack, to below 1, its end."""
+    """Texts with their questions.
+
+    Attributes:
+        tokens: [B, N], the last 2 K of which are questions with answers.
+        depths: [B, K], relative position of the queried fact in the haystack, from 0 to below 1.
+    """
 
     tokens: Tensor
     depths: Tensor
@@ -42,13 +46,13 @@ class Haystack(NamedTuple):
 
     @property
     def answers(self) -> Tensor:
-        """[B, K]: every second token at the end."""
+        """Return the answers [B, K], every second token at the end."""
         return self.tokens[:, -2 * self.asked :][:, 1::2]
 
 
 @dataclass(frozen=True)
 class Haystacks(Dataset[Haystack]):
-    """``count`` haystacks of a part, each made when it is read and always the same."""
+    """``count`` haystacks of a part, each generated on access and deterministic."""
 
     part: str
     count: int
@@ -76,13 +80,13 @@ class Haystacks(Dataset[Haystack]):
 
     @property
     def digest(self) -> str:
-        """Of the first 64."""
+        """Return a digest of the first 64 texts."""
         first = self.__getitems__(list(range(min(64, self.count))))
         return hashlib.sha256(first.tokens.numpy().tobytes()).hexdigest()[:16]
 
 
 def words(tokens: list[int]) -> str:
-    """The text of tokens; what says nothing is a dot."""
+    """Return the text of tokens; fillers are shown as dots."""
     spelt = [f"{name}{thing}" for name in NAMES for thing in THINGS]
     vocabulary = ["."] * FIRST_NAME + [*NAMES, *THINGS, *spelt]
     return " ".join(vocabulary[token] for token in tokens)

@@ -1,4 +1,4 @@
-"""What a network finds where: a grid of depth and length, and texts with its answers."""
+"""Retrieval accuracy by depth and length, and sample texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tasks.needle.haystacks import Haystack, words
 
 
 def draw_grid(grid: Mapping[int, Sequence[float]], trained: int, path: Path) -> None:
-    """Accuracy by length, a column each, and depth, a row each; the length of training is named."""
+    """Plot accuracy by length (columns) and depth (rows), with the training length marked."""
     import numpy as np
     from matplotlib.figure import Figure
 
@@ -25,12 +25,12 @@ def draw_grid(grid: Mapping[int, Sequence[float]], trained: int, path: Path) -> 
     axis.set_yticks(range(len(values)), [f"{100 * row // len(values)}%" for row in range(len(values))])
     axis.set_xlabel("length, tokens")
     axis.set_ylabel("depth of the fact, from")
-    axis.set_title("Share of questions answered right")
+    axis.set_title("Fraction of correct answers")
     figure.savefig(path, dpi=110)
 
 
 def write_answers(batch: Haystack, guesses: Tensor, path: Path) -> None:
-    """Texts with the answers that the network gives, each as [truth|prediction]."""
+    """Write texts with the network's answers as [truth|prediction]."""
     lines = []
     for row, depths, said in zip(batch.tokens.tolist(), batch.depths.tolist(), guesses.tolist(), strict=True):
         hay = len(row) - 2 * batch.asked

@@ -1,4 +1,4 @@
-"""The protocol of needles: share of the facts that are found, by depth and by length of the text."""
+"""Needle protocol: fraction of the facts that are retrieved, by depth and text length."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Found(NamedTuple):
-    """``right`` [answers] bool and ``depths`` [answers] of one length."""
+    """``right`` [answers] bool and ``depths`` [answers] at one length."""
 
     right: Tensor
     depths: Tensor
@@ -38,19 +38,18 @@ class Found(NamedTuple):
     options_from_task="lm",
 )
 class Needle(Task):
-    """Say which thing stood with a name, once, at any depth of a text; learnt at one length, asked at longer ones too.
+    """Retrieve the thing that occurred once with a name, at any depth of a text, also beyond the training length.
 
-    The grid of depth and length is that of the needle in a haystack (Kamradt 2023); the texts are our own.
+    The grid of depth and length follows the needle in a haystack test (Kamradt 2023); the texts are generated.
 
     Args:
         dataset: synthetic.
-        length: tokens of a text in training, questions included.
-        multiples: lengths of the texts that are tested, in lengths of training; the first is 1, and its accuracy is the
-            score.
-        num_needles: facts of a text, all asked for; at every length as many.
-        depths: parts of a text, as long as each other, whose facts are scored apart.
-        examples, test_examples: of the training part, and of validation and of each length of the test.
-        evaluation_batch_size: texts a batch in validation and test.
+        length: tokens per training text, including questions.
+        multiples: test lengths in multiples of the training length; the first is 1, and its accuracy is the score.
+        num_needles: facts per text, all of them queried, at every length.
+        depths: number of equal parts of a text with separate scores.
+        examples, test_examples: number of training examples, and of examples in validation and per test length.
+        evaluation_batch_size: texts per batch in validation and test.
     """
 
     required_protocols: ClassVar = (TokenLM,)
@@ -74,7 +73,7 @@ class Needle(Task):
 
     @property
     def config_variant(self) -> str:
-        """What makes finding harder."""
+        """Return the settings that determine the difficulty."""
         return f"{self.num_needles} facts, learnt at {self.length} tokens"
 
     @property
@@ -98,7 +97,7 @@ class Needle(Task):
         )
 
     def _by_depth(self, length: int) -> list[str]:
-        """Names of the scores at a length, each with the middle of its part of the text in percent."""
+        """Return the names of the scores at a length, with the center of each part of the text in percent."""
         return [f"accuracy_{length}_depth_{100 * (2 * part + 1) // (2 * self.depths)}" for part in range(self.depths)]
 
     def check(self) -> None:
@@ -108,7 +107,7 @@ class Needle(Task):
                 raise UserError(f"task.{name} must be at least {smallest}, got {getattr(self, name)}")
         if self.num_needles > len(NAMES):
             raise UserError(
-                f"task.num_needles must be at most {len(NAMES)}, the names that there are, got {self.num_needles}"
+                f"task.num_needles must be at most {len(NAMES)}, the number of names, got {self.num_needles}"
             )
         if not 1 <= self.depths <= 50:
             raise UserError(f"task.depths must be from 1 to 50, got {self.depths}")
@@ -118,7 +117,7 @@ class Needle(Task):
                 f"questions and answers, got {self.length}"
             )
         if self.multiples[:1] != (1,) or any(a >= b for a, b in zip(self.multiples, self.multiples[1:], strict=False)):
-            raise UserError(f"task.multiples must begin with 1 and grow, got {list(self.multiples)}")
+            raise UserError(f"task.multiples must start with 1 and increase, got {list(self.multiples)}")
 
     def setup(self, data_root: Path | None) -> None:  # noqa: ARG002
         counts = dict(zip(PARTS, (self.examples, self.test_examples, self.test_examples), strict=True))
@@ -139,11 +138,11 @@ class Needle(Task):
         return self.parts["train"]
 
     def logits(self, backbone: Backbone, batch: Haystack) -> Tensor:
-        """Of the answers, [B, K, V]: each from the tokens before it."""
+        """Return the logits of the answers, [B, K, V], each from the tokens before it."""
         return backbone(batch.tokens[:, :-1])[:, -2 * batch.asked + 1 :][:, ::2].float()
 
     def loss(self, backbone: Backbone, batch: Haystack) -> Tensor:
-        """Mean negative log-likelihood of the answers, in nats."""
+        """Return the mean negative log-likelihood of the answers, in nats."""
         return F.cross_entropy(self.logits(backbone, batch).flatten(0, 1), batch.answers.flatten())
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
@@ -163,7 +162,7 @@ class Needle(Task):
             except (UserError, torch.OutOfMemoryError) as error:
                 if length == self.length:
                     raise
-                log.warning("accuracy at length %d is not possible: %s", length, error)
+                log.warning("accuracy at length %d failed: %s", length, error)
                 scores |= dict.fromkeys([f"accuracy_{length}", *names], math.nan)
                 continue
             self._grid[length] = self._shares(found)
@@ -178,12 +177,12 @@ class Needle(Task):
         return Found(torch.cat(right), torch.cat(depths))
 
     def _shares(self, found: Found) -> list[float]:
-        """Accuracy in each part of the text; NaN where no fact stood."""
+        """Return the accuracy in each part of the text; NaN without facts."""
         parts = (found.depths * self.depths).long()
         return [_mean(found.right[parts == part]) for part in range(self.depths)]
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """A thing at random among those that are told, as good as can be without looking up names."""
+        """Return the accuracy of a random thing of the text, the best without looking up names."""
         scores = {}
         for length, part in self._tests.items():
             answers = part.__getitems__(list(range(len(part)))).answers - FIRST_THING

@@ -1,1 +1,1 @@
-"""PCC: completion of point clouds, PCN with the protocol of PoinTr."""
+"""PCC: point cloud completion, PCN with the protocol of PoinTr."""

@@ -21,7 +21,7 @@ TRAINING_VIEWS = 8
 
 
 class Clouds:
-    """Point clouds of different sizes, one after the other in one array: cloud ``i`` is [n, 3]."""
+    """Point clouds of different sizes, concatenated in one array: cloud ``i`` is [n, 3]."""
 
     def __init__(self, points: np.ndarray, bounds: np.ndarray) -> None:
         self.points, self.bounds = points, bounds
@@ -41,8 +41,8 @@ class Clouds:
 class Shapes(Dataset[dict[str, Tensor]]):
     """Shapes with their partial views: ``partial`` [B, P, 3] and ``complete`` [B, C, 3].
 
-    In training a view is drawn at random, its points too, and the shape is mirrored at random; otherwise the first
-    view is taken, and which points is always the same. A view of fewer points is filled with zeros, as published.
+    In training, the view, its points and a mirror image are chosen at random; otherwise the first view and a fixed
+    choice of points are used. A view with too few points is padded with zeros, as published.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class Shapes(Dataset[dict[str, Tensor]]):
             complete = complete.repeat(-(-self.complete_points // len(complete)), 1)[: self.complete_points]
         if self.random:
             signs = torch.where(torch.rand(3) < 0.5, -1.0, 1.0)
-            signs[1] = 1.0  # up stays up
+            signs[1] = 1.0  # the vertical axis is not mirrored
             partial, complete = partial * signs, complete * signs
         return partial, complete
 
 
 def subset(points: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
-    """``count`` points at random, all of them where there are fewer."""
+    """Choose ``count`` points at random, or all if there are fewer."""
     if len(points) <= count:
         return points
     return points[torch.randperm(len(points), generator=generator)[:count]]
@@ -85,20 +85,20 @@ def subset(points: Tensor, count: int, generator: torch.Generator | None) -> Ten
 def read_pcn(
     data_root: Path | None, list_file: str, part: str, *, views: int, from_part: str | None = None
 ) -> tuple[Clouds, Clouds, dict[str, Any]]:
-    """Partial and complete clouds of a part (train, val, test) of PCN, and what identifies them.
+    """Read the partial and complete clouds of a part (train, val, test) of PCN; also return an identifier.
 
     Args:
-        list_file: the split list, ``PCN.json`` of the official release or one of its form.
+        list_file: the split list, ``PCN.json`` of the official release or one in its format.
         from_part: read another part's shapes (a small sample may have only one).
 
     Raises:
-        ValueError: the list or a shape of it is missing or broken.
+        ValueError: the list or one of its shapes is missing or invalid.
     """
     folder = _find_folder(data_root, list_file)
     part = from_part or part
     names = [(entry["taxonomy_id"], name) for entry in _read_list(folder / list_file) for name in entry.get(part, [])]
     if not names:
-        raise UserError(f"{folder / list_file} names no shapes of part '{part}'")
+        raise UserError(f"{folder / list_file} has no shapes in part '{part}'")
     complete = [folder / part / "complete" / taxonomy / f"{name}.pcd" for taxonomy, name in names]
     partial = [
         folder / part / "partial" / taxonomy / name / f"{view:02d}.pcd"

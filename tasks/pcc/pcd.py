@@ -10,11 +10,11 @@ from cab import UserError
 
 
 def read_pcd(path: Path) -> np.ndarray:
-    """The points of a file, [N, 3] float32.
+    """Read the points of a file, [N, 3] float32.
 
     Raises:
-        ValueError: naming the file: no .pcd, other fields than x y z, cut short, compressed, or a point that is no
-            number, with its line or its place.
+        ValueError: with the file: not a .pcd, fields other than x y z, truncated, compressed, or a NaN or infinite
+            point, with its line or index.
     """
     try:
         content = path.read_bytes()
@@ -28,27 +28,27 @@ def read_pcd(path: Path) -> np.ndarray:
     try:
         count = int(header["POINTS"])
     except (KeyError, ValueError):
-        raise UserError(f"{path}: the header has no number of POINTS") from None
+        raise UserError(f"{path}: the header does not give the number of POINTS") from None
     if header["DATA"] == "ascii":
         points = _ascii(path, content[start:], count, lines)
     elif header["DATA"] == "binary":
         if len(content) - start < 12 * count:
-            raise UserError(f"{path} is cut short: {(len(content) - start) // 12} of {count} points")
+            raise UserError(f"{path} is truncated: {(len(content) - start) // 12} of {count} points")
         points = np.frombuffer(content, dtype="<f4", count=3 * count, offset=start).reshape(count, 3).copy()
     else:
-        raise UserError(f"{path}: DATA {header['DATA']} is not read here; convert it to ascii or binary")
+        raise UserError(f"{path}: DATA {header['DATA']} is not supported; convert it to ascii or binary")
     bad = ~np.isfinite(points).all(axis=1)
     if bad.any():
         number = int(bad.argmax())
         place = f"line {lines + number + 1}" if header["DATA"] == "ascii" else f"point {number + 1}"
-        raise UserError(f"{path}, {place}: the point is no number: {points[number].tolist()}")
+        raise UserError(f"{path}, {place}: the point is NaN or infinite: {points[number].tolist()}")
     if not count:
         raise UserError(f"{path} has no points")
     return points
 
 
 def _header(path: Path, content: bytes) -> tuple[dict[str, str], int, int]:
-    """The header's entries, where the data start, and how many lines come before them."""
+    """Return the header's entries, the offset of the data, and the number of header lines."""
     header: dict[str, str] = {}
     start = 0
     for number in range(1, 21):
@@ -75,5 +75,5 @@ def _ascii(path: Path, content: bytes, count: int, lines: int) -> np.ndarray:
         except ValueError:
             raise UserError(f"{path}, line {lines + number + 1}: expected three numbers, got '{row[:60]}'") from None
     if len(rows) < count:
-        raise UserError(f"{path} is cut short: {len(rows)} of {count} points")
+        raise UserError(f"{path} is truncated: {len(rows)} of {count} points")
     return points

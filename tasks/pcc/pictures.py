@@ -9,7 +9,7 @@ import numpy as np
 
 
 def draw_clouds(columns: Mapping[str, np.ndarray], path: Path) -> None:
-    """One row a shape, one column a kind; each column is [B, N, 3] with the second axis up."""
+    """Plot clouds [B, N, 3], one row per shape and one column per kind; the second axis points up."""
     from matplotlib.figure import Figure
 
     count = len(next(iter(columns.values())))

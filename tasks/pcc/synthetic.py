@@ -1,18 +1,18 @@
-"""Symmetric furniture of boxes: what is hidden follows from the other side of the shape."""
+"""Symmetric furniture made of boxes: hidden parts follow from the visible side."""
 
 from __future__ import annotations
 
 import numpy as np
 
-Box = tuple[np.ndarray, np.ndarray]  # centre and half the sides
+Box = tuple[np.ndarray, np.ndarray]  # center and half sides
 
 
 def generate_shape(number: int, *, points: int = 2048) -> tuple[np.ndarray, np.ndarray]:
-    """Shape ``number``, always the same: the points that are seen, and all [points, 3].
+    """Generate shape ``number`` deterministically: the visible points, and all [points, 3].
 
-    A table, a chair or a lamp of random proportions, symmetric left to right and, the table and the lamp, front to
-    back. It is seen from one side: about half of its points, those nearest to a random direction on the horizon.
-    Legs, wings and backs that are hidden have the sizes of those that are seen.
+    A table, chair or lamp of random proportions with left-right symmetry; tables and lamps also have front-back
+    symmetry. It is seen from one side: about half of its points, those nearest to a random horizontal direction. Hidden
+    legs, wings and backs have the sizes of visible ones.
     """
     rng = np.random.default_rng([11, number])
     boxes = (table, chair, lamp)[number % 3](rng)
@@ -26,6 +26,7 @@ def generate_shape(number: int, *, points: int = 2048) -> tuple[np.ndarray, np.n
 
 
 def table(rng: np.random.Generator) -> list[Box]:
+    """Draw a table of random proportions."""
     width, depth, height = rng.uniform([0.25, 0.15, 0.2], [0.45, 0.3, 0.4])
     leg = rng.uniform(0.015, 0.05)
     top = _box([0, height, 0], [width, 0.02, depth])
@@ -34,6 +35,7 @@ def table(rng: np.random.Generator) -> list[Box]:
 
 
 def chair(rng: np.random.Generator) -> list[Box]:
+    """Draw a chair of random proportions."""
     width, height, back = rng.uniform([0.15, 0.15, 0.15], [0.25, 0.3, 0.3])
     leg = rng.uniform(0.015, 0.04)
     x = width - leg
@@ -42,6 +44,7 @@ def chair(rng: np.random.Generator) -> list[Box]:
 
 
 def lamp(rng: np.random.Generator) -> list[Box]:
+    """Draw a lamp of random proportions."""
     base, shade, height = rng.uniform([0.1, 0.08, 0.25], [0.2, 0.25, 0.4])
     tall = rng.uniform(0.05, 0.12)
     pole = _box([0, 0, 0], [0.02, height, 0.02])
@@ -58,7 +61,7 @@ def _area(half: np.ndarray) -> float:
 
 
 def _on_surface(box: Box, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Points on the surface [count, 3], each place as likely as any other."""
+    """Sample points uniformly on the surface, [count, 3]."""
     centre, half = box
     faces = np.array([half[1] * half[2], half[2] * half[0], half[0] * half[1]])
     points = rng.uniform(-half, half, size=(count, 3))

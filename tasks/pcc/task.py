@@ -1,4 +1,4 @@
-"""The PCC protocol: complete a shape from one view, scored by Chamfer distances and F-score."""
+"""PCC protocol: complete a shape from one view, scored by Chamfer distances and F-score."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class PCC(Task):
 
     Args:
         dataset: pcn, or synthetic.
-        list_file: the split list of pcn, in the folder of the data.
-        sample_part: read validation and test from this part of the list too (train), for samples with one part.
-        partial_points, complete_points: points of the input, and of the truth.
-        f_score_of: points of a completed cloud that its F-score counts: ``real``, or ``all``, as published: the zeros
-            that fill a short view up count as points that are wrong; the score of the real ones is beside it.
-        validation_split: part whose Chamfer distance chooses the checkpoint: ``val``, or ``test``, as published: the
-            scores of the validation part, which then chose nothing, are beside those of the test part.
+        list_file: the split list of pcn, in the data folder.
+        sample_part: also read validation and test from this part of the list (train), for samples with one part.
+        partial_points, complete_points: number of input and target points.
+        f_score_of: predicted points that the F-score counts: ``real``, or ``all``, as published, which counts the zero
+            padding of a short view as wrong points; ``f_score_real`` is then reported as well.
+        validation_split: part whose Chamfer distance selects the checkpoint: ``val``, or ``test``, as published; the
+            scores of the validation part are then reported as well.
         batch_norm: momentum of batch norms: ``constant``, or ``decaying`` from 0.9 by half every 21 epochs, as
             published.
-        evaluation_batch_size: shapes a batch in validation; the test is one by one.
+        evaluation_batch_size: shapes per batch in validation; the test uses single shapes.
     """
 
     required_protocols: ClassVar = (PointCompleter,)
@@ -123,12 +123,12 @@ class PCC(Task):
                     module.momentum = momentum
 
     def loss(self, backbone: Backbone, batch: Mapping[str, Tensor]) -> Tensor:
-        """Chamfer distance (l1) of the coarse and of the fine points."""
+        """Return the Chamfer distance (l1) of the coarse plus the fine points."""
         coarse, fine = backbone(batch["partial"])
         return (chamfer_l1(coarse.float(), batch["complete"]) + chamfer_l1(fine.float(), batch["complete"])).mean()
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
-        """Chamfer distance (l1) x 1000 of the fine points."""
+        """Return the Chamfer distance (l1) x 1000 of the fine points."""
         part, total = self.parts[self.validation_split], 0.0
         for batch in batches(part, self.evaluation_batch_size):
             total += chamfer_l1(backbone(batch["partial"])[1].float(), batch["complete"]).sum().item()
@@ -141,12 +141,12 @@ class PCC(Task):
         return scores | {f"{k}_unseen": v for k, v in self._scores(backbone, batches, "val").items()}
 
     def _scores(self, backbone: Backbone, batches: Batches, part: str) -> dict[str, float]:
-        """Means over the shapes of a part."""
+        """Return the means over the shapes of a part."""
         clouds = ((backbone(batch["partial"])[1], batch["complete"]) for batch in batches(self.parts[part], 1))
         return mean_scores(clouds, self.f_score_of)
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """The view itself; the view and its mirror images, left to right and front to back, as most things are."""
+        """Return the scores of the view itself, and of the view with its mirror images (left-right, front-back)."""
         test = self.parts["test"]
         pairs = [test.__getitems__([i]) for i in range(len(test))]
         return {
@@ -162,16 +162,16 @@ class PCC(Task):
 
 
 def mirrored(points: Tensor) -> Tensor:
-    """[B, N, 3] to [B, 4 N, 3]: with the mirror images in the first axis, the third, and both."""
+    """Add the mirror images in the first axis, the third, and both: [B, N, 3] to [B, 4 N, 3]."""
     signs = points.new_tensor([[1, 1, 1], [-1, 1, 1], [1, 1, -1], [-1, 1, -1]])
     return (points.unsqueeze(1) * signs[:, None]).flatten(1, 2)
 
 
 def mean_scores(pairs: Iterable[tuple[Tensor, Tensor]], f_score_of: str = "real") -> dict[str, float]:
-    """Chamfer distances x 1000 and F-score at 0.01 of (points, truth) [1, N, 3], points of zeros left out.
+    """Return Chamfer distances x 1000 and F-score at 0.01 of (points, truth) [1, N, 3], without zero points.
 
-    With ``f_score_of="all"`` the F-score counts them (PoinTr's ``utils/metrics.py`` filters them for the distances
-    alone), and ``f_score_real`` does not.
+    With ``f_score_of="all"`` the F-score counts zero points (PoinTr's ``utils/metrics.py`` filters them for the
+    distances only), and ``f_score_real`` does not.
     """
     real = "f_score" if f_score_of == "real" else "f_score_real"
     totals, count = dict.fromkeys([*NAMES, real], 0.0), 0

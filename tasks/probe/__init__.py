@@ -1,1 +1,1 @@
-"""Synthetic probes: small questions, each of which asks for one thing that an attention may or may not do."""
+"""Synthetic probes: small questions, each of which tests one capability of an attention."""

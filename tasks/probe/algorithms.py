@@ -1,9 +1,9 @@
-"""Algorithms that are learnt on short sequences and asked for on long ones: copy, reverse, addition.
+"""Algorithms learned on short sequences and tested on long ones: copy, reverse, addition.
 
 The distributions are those of ``tensor2tensor/data_generators/algorithmic.py``, on which the Universal Transformer
-(Dehghani et al. 2019) was tested: lengths uniform from 1 to the longest, ten symbols, the two numbers of an addition
-with their last digits first. Here one sequence holds the input, a mark, and the output with its end, each symbol of
-which is to be said after those before it.
+(Dehghani et al. 2019) was tested: lengths uniform from 1 to the maximum, ten symbols, and the digits of summands in
+reverse order. Here one sequence contains the input, a mark, and the output with its end; each output symbol is
+predicted from those before it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from tasks.probe.questions import IGNORE_INDEX, NOTHING, ProbeBatch, stream
 
 MARK, END, DIGITS = 1, 2, 3
 PLUS = MARK
-"""The mark stands between two summands too."""
+"""The mark also separates two summands."""
 
 
 def copy(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, reverse: bool = False) -> ProbeBatch:
-    """The input once more, or from its end to its beginning."""
+    """Repeat the input, or reverse it."""
     made = []
     for size in rng.integers(1, length, size=rows, endpoint=True):
         symbols = DIGITS + rng.integers(vocab_size, size=size)
@@ -27,10 +27,10 @@ def copy(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, r
 
 
 def addition(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int) -> ProbeBatch:
-    """The sum of two numbers in base ``vocab_size``, all three with their last digits first.
+    """Add two numbers in base ``vocab_size``, all three with their digits in reverse order.
 
-    The first summand has 1 to ``length // 2`` digits and the second 1 to what leaves ``length`` for both and the mark;
-    neither has a leading zero.
+    The first summand has 1 to ``length // 2`` digits; the second has at least 1 and at most as many as fit ``length``
+    with the mark. Neither has a leading zero.
     """
     made = []
     for first in rng.integers(1, length // 2, size=rows, endpoint=True):
@@ -60,7 +60,7 @@ def _digits(value: int, base: int) -> np.ndarray:
 
 
 def _said(made: list[tuple[np.ndarray, np.ndarray]], places: int) -> ProbeBatch:
-    """Each input, the mark and the output in ``places`` places, empty at the end; asked from the mark on."""
+    """Join input, mark and output in ``places`` positions, padded at the end; predictions start at the mark."""
     tokens = np.full((len(made), places), NOTHING)
     answers = np.full((len(made), places), IGNORE_INDEX)
     for i, (read, said) in enumerate(made):

@@ -1,9 +1,9 @@
 """Probes of MAD (Poli et al. 2024, "Mechanistic Design and Scaling of Hybrid Architectures"), as in its repository.
 
-Read beside ``mad/data/instances.py`` of athms/mad-lab, commit 6e7e4c9; the distributions are its own, the random
-numbers are not. Its sixth task, compression, is :func:`tasks.probe.recall.compression`. Symbol numbers are MAD's plus
-one, since 0 means that there is none. In training MAD asks for every next token, in the test for those that can be
-known; ``everything`` chooses.
+Checked against ``mad/data/instances.py`` of athms/mad-lab, commit 6e7e4c9: the distributions agree, the random numbers
+do not. Its sixth task, compression, is :func:`tasks.probe.recall.compression`. Symbols are MAD's plus one, since 0 is
+empty. In training MAD predicts every next token, in the test only those that can be known; ``everything`` selects
+which.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from tasks.probe.questions import IGNORE_INDEX, ProbeBatch, stream
 
 NOISE_SYMBOLS = 16
 LONGEST = 3
-"""Symbols of the longest key or value in fuzzy recall."""
+"""Maximum number of symbols of a key or value in fuzzy recall."""
 MAP_SEED = 12345
-"""Of the map that is to be memorised: training and test have the same."""
+"""Seed of the map to memorize, which training and test share."""
 
 
 def recall(
     rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, noise: float, everything: bool
 ) -> ProbeBatch:
-    """Pairs of key and value, keys drawn again and again; asked is the value of a key that was seen before.
+    """Generate key-value pairs with repeated keys; queries are the values of keys seen before.
 
     Keys are the lower half of the symbols, values the upper; a key keeps its value. The last key has been seen. With
-    noise, a pair is two of :data:`NOISE_SYMBOLS` further symbols with that probability, but one pair never is.
+    noise, a pair consists of two of :data:`NOISE_SYMBOLS` further symbols with that probability, except for one pair.
     """
     pairs = length // 2
     count = (vocab_size - (NOISE_SYMBOLS if noise else 0)) // 2
@@ -53,11 +53,11 @@ def recall(
 def fuzzy(
     rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, everything: bool, test: bool
 ) -> ProbeBatch:
-    """Recall in which a key and a value are one to :data:`LONGEST` different symbols in a row.
+    """Generate recall in which keys and values are one to :data:`LONGEST` different consecutive symbols.
 
-    Keys of a test are always of the longest. One pair stands somewhere and is asked for at the end; other keys that
-    come again are asked for too. Short sequences are padded on the left with the last symbol. MAD draws the place of
-    the pair from a range that its loop may end before, and then asks for what it never told; here it is always told.
+    Keys of a test have the maximum length. One pair is planted and queried at the end; other repeated keys are queried
+    too. Short sequences are left-padded with the last symbol. MAD draws the position of the pair from a range that its
+    loop may not reach, and then queries a missing pair; here it is always present.
     """
     generator = random.Random(int(rng.integers(2**62)))
     made = [_fuzzy_row(generator, vocab_size, length, test=test) for _ in range(rows)]
@@ -83,7 +83,7 @@ def _fuzzy_row(generator: random.Random, vocab_size: int, length: int, *, test: 
     values = {last: value()}
     size = len(last) + len(values[last])
     enough = length - size - 2 * LONGEST
-    planted_at = generator.randrange(enough - 2 * LONGEST + 1)  # no pair reaches from before it to the end
+    planted_at = generator.randrange(enough - 2 * LONGEST + 1)  # no earlier pair reaches the end
     tokens: list[int] = []
     asked: list[bool] = []
     told: set[tuple[int, ...]] = set()
@@ -97,10 +97,10 @@ def _fuzzy_row(generator: random.Random, vocab_size: int, length: int, *, test: 
 
 
 def selective_copying(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, pairs: int) -> ProbeBatch:
-    """``pairs`` symbols in order with blanks among them, a mark, and as many blanks: say the symbols again.
+    """Generate ``pairs`` symbols in order among blanks, a mark, and as many blanks at which to repeat the symbols.
 
-    Blanks stand before a symbol drawn for each, never after the last one, as in MAD. Its two last symbols are the blank
-    and the mark.
+    Each blank precedes a randomly drawn symbol, never following the last one, as in MAD. Its two last symbols are the
+    blank and the mark.
     """
     blank, mark = vocab_size - 2, vocab_size - 1
     blanks = length - 2 * pairs - 1
@@ -116,8 +116,8 @@ def selective_copying(rng: np.random.Generator, rows: int, *, vocab_size: int, l
 
 
 def memorization(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int) -> ProbeBatch:
-    """Keys, each followed by a mark in whose place its value is to be said; the map is the same in all examples."""
-    symbols = vocab_size - 2  # MAD takes one for the mark and gives its map one less again
+    """Generate keys, each followed by a mark at which its value is predicted; the map is the same in all examples."""
+    symbols = vocab_size - 2  # MAD reserves one symbol for the mark and another one for its map
     fixed = np.random.default_rng(MAP_SEED)
     half = symbols // 2
     keys, values = fixed.permutation(half), half + fixed.permutation(symbols - half)[:half]
@@ -128,6 +128,6 @@ def memorization(rng: np.random.Generator, rows: int, *, vocab_size: int, length
 
 
 def _next_tokens(tokens: np.ndarray, asked: np.ndarray, *, everything: bool) -> ProbeBatch:
-    """The stream without its last token, and after each token the next, where that is ``asked`` or everything is."""
+    """Return the stream without its last token, and the next tokens where ``asked``, or all with ``everything``."""
     answers = np.where(asked | everything, tokens + 1, IGNORE_INDEX)
     return stream(tokens[:, :-1] + 1, answers[:, 1:])

@@ -7,22 +7,22 @@ import numpy as np
 from tasks.probe.questions import IGNORE_INDEX, ProbeBatch, questions
 
 POWER = 0.01
-"""Of the law by which queries come soon after the pairs: p(s) ~ s^(POWER - 1)."""
+"""Exponent of the distribution of query positions s after the pairs: p(s) ~ s^(POWER - 1)."""
 
 
 def mqar(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, pairs: int) -> ProbeBatch:
-    """Keys and values by turns, then every key once more, at drawn places among fillers: say its value there.
+    """Generate alternating keys and values, then every key again at random positions; predict its value there.
 
-    As in ``zoology/data/multiquery_ar.py`` of HazyResearch/zoology, commit dbcb60d, without random symbols in place of
-    fillers, which the paper's Figure 2 has not. Keys of an example differ, values too: they are the lower and the upper
-    half of ``vocab_size`` numbers, whose first, 0, is the filler. Here all numbers are greater by one.
+    As in ``zoology/data/multiquery_ar.py`` of HazyResearch/zoology, commit dbcb60d, without random symbols instead of
+    fillers, which Figure 2 of the paper does not use. Keys are distinct, and so are values: they are the lower and the
+    upper half of ``vocab_size`` numbers, the first of which, 0, is the filler. Here all numbers are greater by one.
     """
     half = vocab_size // 2
     keys = _distinct(rng, rows, half - 1, pairs) + 1
     values = _distinct(rng, rows, vocab_size - half, pairs) + half
     slots = (length - 2 * pairs) // 2
     law = (POWER - 1.0) * np.log(np.arange(1, slots + 1))
-    places = 2 * np.argsort(-(law + rng.gumbel(size=(rows, slots))), axis=1)[:, :pairs]  # drawn without replacement
+    places = 2 * np.argsort(-(law + rng.gumbel(size=(rows, slots))), axis=1)[:, :pairs]  # sampling without replacement
     asked = np.zeros((rows, length - 2 * pairs), dtype=np.int64)
     answers = np.full(asked.shape, IGNORE_INDEX)
     np.put_along_axis(asked, places, keys, axis=1)
@@ -31,5 +31,5 @@ def mqar(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, p
 
 
 def _distinct(rng: np.random.Generator, rows: int, count: int, chosen: int) -> np.ndarray:
-    """``chosen`` different numbers below ``count`` in each row."""
+    """Return ``chosen`` distinct numbers below ``count`` per row."""
     return np.stack([rng.choice(count, size=chosen, replace=False) for _ in range(rows)])

@@ -1,4 +1,4 @@
-"""What a network answers, to look at."""
+"""Predictions as text."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tasks.probe.questions import IGNORE_INDEX, ProbeBatch
 
 
 def write_answers(batch: ProbeBatch, guesses: Tensor, path: Path) -> None:
-    """Examples as numbers: what is told, what is asked, and each answer as [truth|prediction]."""
+    """Write examples as numbers: context, queries, and each answer as [truth|prediction]."""
     text = []
     for context, asked, answers, guessed in zip(*(x.tolist() for x in (*batch, guesses)), strict=True):
         said = [f"[{a}|{g}]" if a != IGNORE_INDEX else "." for a, g in zip(answers, guessed, strict=True)]
-        text.append(f"told  {_places(context)}\nasked {_places(asked)}\nsaid  {' '.join(said)}\n")
+        text.append(f"context {_places(context)}\nqueries {_places(asked)}\nanswers {' '.join(said)}\n")
     path.write_text("\n".join(text))
 
 

@@ -1,13 +1,13 @@
-"""What a probe asks, whatever the pattern, and how it is put to a network in each of the four.
+"""Probe queries independent of the pattern, and how a network reads them in each of the four patterns.
 
-An example is a ``context`` and the places where something is ``asked``, each a sequence of symbols:
+An example is a ``context`` and the queries ``asked``, each a sequence of symbols:
 
-* CS: the context, then the questions; an answer may use what stands before it.
-* NS: half of the questions, the context, the other half; an answer may use all of it.
-* NC: the context is the source, the questions are the target, all answered at once.
-* CC: the same, one answer after the other: beside each question stands the answer before it, as in generation.
+* CS: the context, then the queries; an answer may use all earlier positions.
+* NS: half of the queries, the context, the other half; an answer may use all positions.
+* NC: the context is the source, the queries are the target, all answered at once.
+* CC: as NC, one answer after the other: each query includes the previous answer, as in generation.
 
-So one set of bytes serves all patterns, and what differs between two of them is what the attention may look at.
+All patterns thus read identical data and differ only in what the attention may see.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from cab import Backbone, Pattern
 from cab.backbone_protocols import Prober
 
 NOTHING = 0
-"""The symbol of a place that holds no further one; its vector is zero."""
+"""The symbol of an unused slot of a position; its vector is zero."""
 IGNORE_INDEX = -100
-"""In place of an answer: nothing is asked there."""
+"""Replaces the answer at positions without a query."""
 
 
 class ProbeBatch(NamedTuple):
     """``context`` [B, M, S] and ``asked`` [B, Q, S] symbols, ``answers`` [B, A]; ids are int64.
 
-    A is Q, or for a single question (Q = 1) any number of answers that its one place must hold.
+    A is Q, or any number of answers for a single query (Q = 1), all read from its position.
     """
 
     context: Tensor
@@ -42,7 +42,7 @@ class ProbeBatch(NamedTuple):
 
 
 class Examples(Dataset[ProbeBatch]):
-    """Questions of a part, made at once."""
+    """Examples of a part, generated at once."""
 
     def __init__(self, questions: ProbeBatch) -> None:
         self.questions = questions
@@ -55,7 +55,7 @@ class Examples(Dataset[ProbeBatch]):
 
     @property
     def digest(self) -> str:
-        """Of all bytes."""
+        """Return a digest of all data."""
         digest = hashlib.sha256()
         for x in self.questions:
             digest.update(np.ascontiguousarray(x.numpy()).tobytes())
@@ -63,18 +63,18 @@ class Examples(Dataset[ProbeBatch]):
 
 
 def questions(context: np.ndarray, asked: np.ndarray, answers: np.ndarray) -> ProbeBatch:
-    """Arrays of ids as :class:`ProbeBatch`; places of one symbol may leave out the last dimension."""
+    """Convert arrays of ids to a :class:`ProbeBatch`; the last dimension may be omitted for single symbols."""
     context, asked = (x[..., None] if x.ndim == 2 else x for x in (context, asked))
     return ProbeBatch(*(torch.from_numpy(np.ascontiguousarray(x, dtype=np.int64)) for x in (context, asked, answers)))
 
 
 def stream(symbols: np.ndarray, answers: np.ndarray) -> ProbeBatch:
-    """A sequence that tells and asks as it goes, with an answer, or :data:`IGNORE_INDEX`, at each place."""
+    """Build a sequence with inline queries: an answer, or :data:`IGNORE_INDEX`, at each position."""
     return questions(symbols[:, :0], symbols, answers)
 
 
 def ask(backbone: Backbone, batch: ProbeBatch) -> Tensor:
-    """Logits of the answers, [B, A, V]."""
+    """Return the logits of the answers, [B, A, V]."""
     network = cast(Prober, backbone)
     context, asked, answers = batch
     read = network.unpack if answers.shape[1] != asked.shape[1] else network
@@ -90,7 +90,7 @@ def ask(backbone: Backbone, batch: ProbeBatch) -> Tensor:
 
 
 def _after_its_answer(asked: Tensor, answers: Tensor) -> Tensor:
-    """Questions [B, Q, S + 1], each with the answer to the one before it."""
+    """Return queries [B, Q, S + 1], each with the answer to the previous one."""
     if answers.shape[1] != asked.shape[1]:
         return asked
     previous = F.pad(answers[:, :-1], (1, 0), value=NOTHING)

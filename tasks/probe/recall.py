@@ -1,13 +1,13 @@
-"""The questions of all four patterns: recall, noisy recall, copying, compression.
+"""Queries for all four patterns: recall, noisy recall, copying, compression.
 
-One place holds one fact: a key and its value are two symbols whose vectors are added, so that one look-up answers, and
-no layer is spent on joining neighbours. Symbols have the numbers
+One position holds one fact: a key and its value are two symbols whose vectors are added, so that one lookup suffices
+and no layer is needed to join neighbors. Symbol ids are
 
-    0 nothing, 1 a filler, 2 the question mark, then ``vocab_size`` values, then as many keys, then as many keys that
-    are never asked for.
+    0 empty, 1 a filler, 2 the question mark, then ``vocab_size`` values, then as many keys, then as many keys that are
+    never queried.
 
-What a state must hold to answer all questions is ``pairs`` times log2(vocab_size) bits, and for a noiseless look-up by
-content as many directions as there are pairs.
+To answer all queries a state must hold ``pairs`` times log2(vocab_size) bits; noiseless content lookup needs as many
+directions as there are pairs.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ FILLER, QUESTION, VALUES = 1, 2, 3
 def recall(
     rng: np.random.Generator, rows: int, *, vocab_size: int, pairs: int, distance: int, noise: float, num_queries: int
 ) -> ProbeBatch:
-    """Facts in random order, fillers, then keys whose values are to be said.
+    """Generate facts in random order, fillers, then keys whose values are predicted.
 
     Args:
-        vocab_size: values that there are, and keys.
-        pairs: facts of one example, whose keys differ; values may repeat.
-        distance: fillers between the facts and the questions.
-        noise: share of the facts whose keys are never asked for, and are none of the others; they come on top of
-            ``pairs``.
-        num_queries: questions of an example; a key is asked for again only when there are more questions than pairs.
+        vocab_size: number of values, and of keys.
+        pairs: facts per example, with distinct keys; values may repeat.
+        distance: number of fillers between the facts and the queries.
+        noise: fraction of facts with additional keys that are never queried; these are added to ``pairs``.
+        num_queries: queries per example; keys are repeated only if there are more queries than pairs.
     """
     keys = VALUES + vocab_size
     told = rng.permuted(np.tile(np.arange(vocab_size), (rows, 1)), axis=1)[:, :pairs]
@@ -54,19 +53,19 @@ def recall(
 
 
 def copying(rng: np.random.Generator, rows: int, *, vocab_size: int, pairs: int, distance: int) -> ProbeBatch:
-    """``pairs`` values, fillers, then as many question marks: the values in their order, told apart by place alone."""
+    """Generate ``pairs`` values, fillers, then as many question marks: the values in order, identified by position."""
     values = VALUES + rng.integers(vocab_size, size=(rows, pairs))
     return questions(_far(values[..., None], distance), np.full((rows, pairs), QUESTION), values)
 
 
 def compression(rng: np.random.Generator, rows: int, *, vocab_size: int, pairs: int, distance: int) -> ProbeBatch:
-    """``pairs`` values, fillers, and one place that must hold them all: MAD's compression in pattern CS."""
+    """Generate ``pairs`` values, fillers, and one position that must hold them all: MAD's compression in pattern CS."""
     values = VALUES + rng.integers(vocab_size, size=(rows, pairs))
     return questions(_far(values[..., None], distance), np.full((rows, 1), QUESTION), values)
 
 
 def _far(context: np.ndarray, distance: int) -> np.ndarray:
-    """``context`` [B, M, S] with ``distance`` fillers behind it."""
+    """Append ``distance`` fillers to ``context`` [B, M, S]."""
     rows, _, width = context.shape
     fillers = np.zeros((rows, distance, width), dtype=context.dtype)
     fillers[..., 0] = FILLER

@@ -1,4 +1,4 @@
-"""The protocol of synthetic probes: share of the questions that are answered right."""
+"""Protocol of the synthetic probes: fraction of correct answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks.probe.pictures import write_answers
 from tasks.probe.questions import IGNORE_INDEX, Examples, ProbeBatch, ask
 
 IN_CONTEXT = ("recall", "noisy")
-"""Data sets whose answers are values that the context tells."""
+"""Data sets whose answers are values in the context."""
 PACKED = ("copying", "compression")
 ALGORITHMS = ("copy", "reverse", "addition")
 PARTS = ("train", "validation", "test", "longer")
@@ -46,25 +46,25 @@ ALL, ANSWERS = "all", "answers"
     in_index=False,
 )
 class Probe(Task):
-    """Answer questions that need one thing of an attention: looking up, picking out, keeping order, packing.
+    """Answer queries that test one capability of an attention: lookup, selection, order, compression.
 
-    ``recall``, ``noisy``, ``copying`` and ``compression`` are the same bytes in all four patterns
+    ``recall``, ``noisy``, ``copying`` and ``compression`` are identical data in all four patterns
     (:mod:`tasks.probe.questions`); in pattern CS, ``compression`` is MAD's. ``mad_*`` are its other five tasks,
     ``mqar`` is Zoology's, ``copy``, ``reverse`` and ``addition`` are the algorithms of the Universal Transformer.
 
     Args:
         dataset: the probe.
-        vocab_size: in ``recall``, ``noisy``, ``copying`` and ``compression`` values, and as many keys; in the
-            algorithms digits; else all symbols, as published.
-        length: places of an example of ``mad_*`` and ``mqar``; of the algorithms the most symbols of an input.
-        longer_length: of the algorithms, the most symbols of an input in the part that is scored besides.
-        pairs: facts of an example, or symbols to copy or to pack.
-        distance: places without content between what is told and what is asked.
-        noise: share of the pairs that are never asked for.
-        num_queries: questions of an example of ``recall`` and ``noisy``.
+        vocab_size: in ``recall``, ``noisy``, ``copying`` and ``compression`` the number of values, and of keys; in the
+            algorithms the number of digits; otherwise of all symbols, as published.
+        length: positions per example of ``mad_*`` and ``mqar``; maximum input symbols of the algorithms.
+        longer_length: maximum input symbols of the algorithms in an additional test part.
+        pairs: facts per example, or symbols to copy or compress.
+        distance: number of fillers between context and queries.
+        noise: fraction of pairs that are never queried.
+        num_queries: queries per example of ``recall`` and ``noisy``.
         train_on: the ``answers``, or ``all`` next tokens, as MAD does in recall.
-        examples, test_examples: of the training part, and of each of the others.
-        evaluation_batch_size: examples a batch in validation and test.
+        examples, test_examples: number of training examples, and of examples in each other part.
+        evaluation_batch_size: examples per batch in validation and test.
     """
 
     required_protocols: ClassVar = (Prober,)
@@ -92,7 +92,7 @@ class Probe(Task):
 
     @property
     def config_variant(self) -> str:
-        """The settings that make a question harder."""
+        """Return the settings that determine the difficulty."""
         settings = {"vocabulary": self.vocab_size}
         if self.dataset in (*IN_CONTEXT, *PACKED):
             settings |= {"pairs": self.pairs, "distance": self.distance}
@@ -121,17 +121,17 @@ class Probe(Task):
         if not 0.0 <= self.noise < 1.0:
             raise UserError(f"task.noise must be from 0 to below 1, got {self.noise}")
         if self.noise and self.dataset not in ("noisy", "mad_noisy"):
-            raise UserError(f"task.noise is of noisy and mad_noisy, not of {self.dataset}")
+            raise UserError(f"task.noise applies to noisy and mad_noisy, not to {self.dataset}")
         if self.train_on not in (ALL, ANSWERS):
             raise UserError(f"task.train_on must be {ALL} or {ANSWERS}, got '{self.train_on}'")
         if problem := self._misfit():
             raise UserError(problem)
 
     def _misfit(self) -> str:
-        """Why no example of these sizes can be made; empty where it can."""
+        """Return why these sizes are impossible, or an empty string."""
         vocab_size, length, pairs = self.vocab_size, self.length, self.pairs
         if self.dataset in IN_CONTEXT and pairs > vocab_size:
-            return f"task.pairs {pairs} need as many keys: raise task.vocab_size to {pairs}"
+            return f"task.pairs {pairs} needs as many keys: raise task.vocab_size to {pairs}"
         smallest = {
             "mad_recall": 4,
             "mad_noisy": mad.NOISE_SYMBOLS + 4,
@@ -156,7 +156,7 @@ class Probe(Task):
         return self.dataset in ALGORITHMS
 
     def _made(self, part: str) -> ProbeBatch:
-        """The examples of a part, always the same."""
+        """Generate the examples of a part, deterministically."""
         rng = np.random.default_rng(PARTS.index(part))
         rows = self.examples if part == "train" else self.test_examples
         sizes: dict[str, Any] = {"vocab_size": self.vocab_size}
@@ -197,7 +197,7 @@ class Probe(Task):
         return self.parts["train"]
 
     def loss(self, backbone: Backbone, batch: ProbeBatch) -> Tensor:
-        """Mean negative log-likelihood of the answers, in nats."""
+        """Return the mean negative log-likelihood of the answers, in nats."""
         logits = ask(backbone, batch).flatten(0, 1).float()
         return F.cross_entropy(logits, batch.answers.flatten(), ignore_index=IGNORE_INDEX)
 
@@ -221,13 +221,13 @@ class Probe(Task):
         return _share(torch.cat(guesses).cpu(), self.parts[part].questions.answers)
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """The commonest answer of the validation part; where the context tells them, the commonest value in it."""
-        answers = self.parts["validation"].questions.answers  # in training MAD asks for every next token
+        """Predict the most frequent validation answer; for answers from the context, its most frequent value."""
+        answers = self.parts["validation"].questions.answers  # in training MAD predicts every next token
         commonest = int(answers[answers != IGNORE_INDEX].mode().values)
         found = {"commonest": torch.full_like(self.parts["test"].questions.answers, commonest)}
         if self.dataset in IN_CONTEXT:
             told = self.parts["test"].questions.context[..., 1]
-            told = told.where(told > 0, -torch.arange(1, told.shape[1] + 1))  # fillers differ, and are no mode
+            told = told.where(told > 0, -torch.arange(1, told.shape[1] + 1))  # distinct fillers are never the mode
             found["commonest_told"] = told.mode(dim=1, keepdim=True).values.expand(-1, self.num_queries)
         return {name: _share(guess, self.parts["test"].questions.answers) for name, guess in found.items()}
 
@@ -237,7 +237,7 @@ class Probe(Task):
 
 
 def _share(guesses: Tensor, answers: Tensor) -> dict[str, float]:
-    """``accuracy`` over all answers, ``sequences``: over examples, those with every answer right."""
+    """Return ``accuracy`` over all answers, and ``sequences``, the fraction of examples with only correct answers."""
     asked = answers != IGNORE_INDEX
     right = (guesses == answers) & asked
     return {

@@ -1,4 +1,4 @@
-"""Pairs of images: SR3's folders, folders of raw images, or generated ones."""
+"""Image pairs: SR3's folders, folders of raw images, or generated images."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 
 
 def degrade(image: np.ndarray, low: int) -> np.ndarray:
-    """``image`` [H, W, 3] uint8, bicubic down to ``low`` pixels a side and up again."""
+    """Downsample ``image`` [H, W, 3] uint8 to ``low`` pixels per side and upsample it again (bicubic)."""
     size = image.shape[1], image.shape[0]
     small = Image.fromarray(image).resize((low, low), Image.Resampling.BICUBIC)
     return np.asarray(small.resize(size, Image.Resampling.BICUBIC))
 
 
 def read_image(path: Path) -> np.ndarray:
-    """[H, W, 3] uint8; UserError naming the file when it is no RGB image."""
+    """Read an image [H, W, 3] uint8; raise UserError with the file if it is not an RGB image."""
     try:
         with Image.open(path) as image:
             image.load()
@@ -39,7 +39,7 @@ def read_image(path: Path) -> np.ndarray:
 
 
 def centre_crop(image: np.ndarray, size: int) -> np.ndarray:
-    """The shorter side scaled to ``size`` (bicubic), and the middle of the longer one."""
+    """Scale the shorter side to ``size`` (bicubic) and crop the center of the longer one."""
     height, width = image.shape[:2]
     scale = size / min(height, width)
     shape = max(size, round(width * scale)), max(size, round(height * scale))
@@ -49,14 +49,15 @@ def centre_crop(image: np.ndarray, size: int) -> np.ndarray:
 
 
 def list_images(folder: Path) -> list[Path]:
+    """Return the image files below ``folder``, sorted."""
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
 
 
 class ImagePairs(Dataset[dict[str, Tensor]]):
-    """Images and their blurred forms in [-1, 1], [B, 3, H, W]; mirrored at random when ``mirror``.
+    """Images and their low-resolution versions in [-1, 1], [B, 3, H, W]; with ``mirror`` flipped at random.
 
     Args:
-        truth, blurred: [N, H, W, 3] uint8, kept where they are (a memory map for files).
+        truth, blurred: [N, H, W, 3] uint8, not copied (a memory map for files).
     """
 
     def __init__(self, truth: np.ndarray, blurred: np.ndarray, *, mirror: bool) -> None:
@@ -78,13 +79,13 @@ class ImagePairs(Dataset[dict[str, Tensor]]):
 
 
 def read_pairs(name: str, data_root: Path | None, *, low: int, high: int) -> tuple[ImagePairs, dict[str, Any]]:
-    """The pairs of ``name`` (ffhq, celebahq) and what identifies them.
+    """Read the pairs of ``name`` (ffhq, celebahq); also return an identifier.
 
-    SR3's layout ``<name>_<low>_<high>/{hr_<high>,sr_<low>_<high>}`` is taken as it is; from a folder ``<name>`` of
-    images of any size the pairs are made: shorter side to ``high``, middle cut out, bicubic down and up.
+    SR3's layout ``<name>_<low>_<high>/{hr_<high>,sr_<low>_<high>}`` is used as it is. From a folder ``<name>`` of
+    images of any size, pairs are made: scale the shorter side to ``high``, crop the center, downsample and upsample.
 
     Raises:
-        ValueError: neither folder is there, or an image that is broken, not RGB, of the wrong size, or alone.
+        ValueError: there is neither folder, or an image is broken, not RGB, of the wrong size, or unpaired.
     """
     if data_root is None:
         raise UserError(
@@ -112,7 +113,7 @@ def _from_files(
     partners = [blurred / path.name for path in files] if blurred is not None else []
     for path in partners:
         if not path.is_file():
-            raise UserError(f"{path} is missing: every image of hr_{high} needs its partner of the same name")
+            raise UserError(f"{path} is missing: every image of hr_{high} needs a counterpart with the same name")
     key = {"truth": checksums(files), "blurred": checksums(partners), "low": low, "high": high}
 
     def whole(path: Path) -> np.ndarray:
@@ -138,6 +139,6 @@ def _from_files(
 
 
 def make_pairs(count: int, paint: Callable[[int, int, int], np.ndarray], *, low: int, high: int) -> ImagePairs:
-    """``count`` generated images and their blurred forms."""
+    """Generate ``count`` images and their low-resolution versions."""
     truth = np.stack([paint(i, low, high) for i in range(count)])
     return ImagePairs(truth, np.stack([degrade(image, low) for image in truth]), mirror=False)

@@ -1,4 +1,4 @@
-"""The diffusion of SR3: noise schedule, noisy images to train on, and sampling (Saharia et al. 2021, section 2)."""
+"""Diffusion of SR3: noise schedule, noisy training images, and sampling (Saharia et al. 2021, section 2)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Denoise = Callable[[Tensor, Tensor], Tensor]
 class Diffusion:
     """A linear schedule of ``steps`` noise levels.
 
-    2,000 steps are the published schedule, from 1e-6 to 1e-2. With fewer the betas are larger in proportion, so
-    that the last level is as noisy: their sum, and nearly log(alpha-bar), stay the same.
+    2,000 steps are the published schedule, from 1e-6 to 1e-2. With fewer steps the betas are scaled up proportionally,
+    so that their sum, and approximately log(alpha-bar), are unchanged at the last level.
     """
 
     def __init__(self, steps: int) -> None:
@@ -34,9 +34,9 @@ class Diffusion:
         self.weight_of_noisy = (1.0 - before) * alphas.sqrt() / (1.0 - after)
 
     def noisy(self, image: Tensor, *, one_step: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """``image`` [B, C, H, W] with noise, the noise, and the noise level [B], drawn between two steps' levels.
+        """Return ``image`` [B, C, H, W] with noise, the noise, and the noise level [B], sampled between two steps.
 
-        ``one_step``: between the same two for all images.
+        ``one_step``: use the same two steps for all images.
         """
         step = torch.randint(1, self.steps + 1, (1 if one_step else len(image),))
         high, low = self.levels[step - 1], self.levels[step]
@@ -46,12 +46,12 @@ class Diffusion:
         return broad * image + (1.0 - broad.square()).sqrt() * noise, noise, level
 
     def sample(self, denoise: Denoise, like: Tensor, seeds: Sequence[int]) -> Tensor:
-        """Images from noise, step by step from the noisiest level down (ancestral sampling).
+        """Sample images, from the noisiest level down (ancestral sampling).
 
         Args:
-            denoise: (noisy images, noise levels [B]) to the noise in them.
-            like: [B, C, H, W], of the shape and on the device of the images.
-            seeds: of each image's noise, so that it does not depend on the batch.
+            denoise: maps noisy images and noise levels [B] to the predicted noise.
+            like: [B, C, H, W], with the shape and device of the images.
+            seeds: one per image, so that its noise does not depend on the batch.
         """
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
 

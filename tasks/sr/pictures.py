@@ -1,4 +1,4 @@
-"""Low resolution, sampled images and truth side by side."""
+"""Low resolution, sampled images and truth in columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def draw_faces(columns: Mapping[str, np.ndarray], path: Path) -> None:
-    """One row an image, one column a kind; each column is [N, H, W, 3] uint8."""
+    """Plot one row per image and one column per kind; each column is [N, H, W, 3] uint8."""
     from matplotlib.figure import Figure
 
     count = len(next(iter(columns.values())))

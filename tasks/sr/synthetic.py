@@ -1,29 +1,30 @@
-"""Images with a legend: fine textures that a low resolution cannot show, told by a colour elsewhere."""
+"""Images with a legend: fine textures, invisible at low resolution, identified by a color elsewhere."""
 
 from __future__ import annotations
 
 import numpy as np
 
 COLOURS = np.array([(red, green) for red in (50, 125, 200) for green in (50, 125, 200)], dtype=np.float64)
-"""Red and green of a cell: six of these nine colours are in an image."""
+"""Red and green of a cell: an image has six of these nine colors."""
 NUM_COLOURS = 6
 SAID = np.array([20, 90, 160, 230], dtype=np.float64)
-"""Blue of a legend's cell: stripes across, stripes down, chequers, nothing."""
+"""Blue of a legend cell: horizontal stripes, vertical stripes, checkerboard, no texture."""
 UNSAID = 125.0
 CONTRAST = 50.0
-"""So that no channel is cut off at 0 or 255: that would tell a texture by the mean of its cell."""
+"""Avoids clipping at 0 or 255, which would reveal a texture by the mean of its cell."""
 
 
 def render(number: int, low: int, high: int) -> np.ndarray:
-    """Image ``number`` [high, high, 3] uint8, always the same.
+    """Generate image ``number`` [high, high, 3] uint8, deterministically.
 
-    A pixel of the low resolution is a cell of one colour, by its red and green. The first row of cells is the legend:
-    each colour of the image at least once, in random order, and its blue says a texture. All other cells have the
-    texture of their colour, whose period is one cell: at low resolution it is invisible there, and faint in the cells
-    beside it. It follows from the cell of the same colour in the first row, which may be at any distance.
+    A low-resolution pixel is a cell of one color, given by its red and green. The first row of cells is the legend:
+    each color of the image at least once, in random order, with a texture encoded in blue. All other cells have the
+    texture of their color, with a period of one cell: it is invisible at low resolution in the cell, and faint in
+    neighboring cells. It follows from the legend cell of the same color, at any distance.
 
     Without attention the best guess is one of four textures. Convolutions reach the whole image, but would have to
-    bring six colours and what each means to every cell; a window of three cells reaches the legend from the second row.
+    transport six colors and their textures to every cell; a window of three cells reaches the legend from the second
+    row only.
     """
     rng = np.random.default_rng([8, number])
     cell = high // low

@@ -1,4 +1,4 @@
-"""The SR protocol: learn to remove noise, sample the high resolution, score it in 8-bit RGB."""
+"""SR protocol: learn to denoise, sample the high resolution, score it in 8-bit RGB."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ SYNTHETIC = {"train": 2000, "validation": 32, "test": 64}
 
 @register_task("sr", paper="Saharia et al. 2021", datasets="ffhq synthetic", backbones={"sr3": "NS"})
 class SR(Task):
-    """Super-resolution of images from ``low_resolution`` to ``high_resolution`` pixels a side.
+    """Super-resolution of images from ``low_resolution`` to ``high_resolution`` pixels per side.
 
     Args:
         dataset: ffhq (trained on FFHQ, scored on CelebA-HQ), or synthetic.
         low_resolution, high_resolution: sides of the images.
-        num_held_out: score on so many of the last FFHQ images, which are then not trained on, in place of CelebA-HQ.
+        num_held_out: score on this many of the last FFHQ images, excluded from training, instead of CelebA-HQ.
         diffusion_steps: noise levels of training and sampling; 2,000 as published.
-        step_of: what a step of the noise schedule is drawn for in training: each ``image``, or, as in the public
-            implementation, the whole ``batch``, whose images then have nearly one level of noise.
-        scored_images: ``all``, or ``first_100``, the published protocol: ``psnr`` and ``ssim`` are then of the
-            first 100 images, and those of all are beside them.
+        step_of: sample a training step of the noise schedule per ``image``, or per ``batch``, as in the public
+            implementation; all images of a batch then have similar noise levels.
+        scored_images: ``all``, or ``first_100``, the published protocol: ``psnr`` and ``ssim`` are then those of the
+            first 100 images, and those of all images are reported as well.
         evaluation_batch_size: images sampled at once.
     """
 
@@ -81,9 +81,11 @@ class SR(Task):
                 f"{self.high_resolution} and {self.low_resolution}"
             )
         if self.num_held_out < 0 or min(self.diffusion_steps, self.evaluation_batch_size) < 1:
-            raise UserError("task.diffusion_steps and evaluation_batch_size must be at least 1, held_out at least 0")
+            raise UserError(
+                "task.diffusion_steps and evaluation_batch_size must be at least 1, num_held_out at least 0"
+            )
         if self.dataset == "synthetic" and self.num_held_out:
-            raise UserError("task.num_held_out is for ffhq: the synthetic images have parts of their own")
+            raise UserError("task.num_held_out applies to ffhq: the synthetic images have separate parts")
 
     def setup(self, data_root: Path | None) -> None:
         sizes = {"low": self.low_resolution, "high": self.high_resolution}
@@ -120,12 +122,12 @@ class SR(Task):
         return self._training
 
     def loss(self, backbone: Backbone, batch: Mapping[str, Tensor]) -> Tensor:
-        """Mean absolute error of the predicted noise."""
+        """Return the mean absolute error of the predicted noise."""
         noisy, noise, level = self.diffusion.noisy(batch["truth"], one_step=self.step_of == "batch")
         return F.l1_loss(backbone(torch.cat([batch["blurred"], noisy], dim=1), level), noise)
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
-        """The loss on the validation part, always with the same noise."""
+        """Return the loss on the validation part, with fixed noise."""
         total, count = 0.0, 0
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -135,7 +137,7 @@ class SR(Task):
         return total / count
 
     def sample(self, backbone: Backbone, batch: Mapping[str, Tensor]) -> Tensor:
-        """High-resolution images [B, 3, H, W] in [-1, 1]."""
+        """Sample high-resolution images [B, 3, H, W] in [-1, 1]."""
         blurred = batch["blurred"]
 
         def denoise(noisy: Tensor, level: Tensor) -> Tensor:
@@ -163,7 +165,7 @@ class SR(Task):
         }
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """The low resolution, enlarged (bicubic)."""
+        """Return the scores of the upsampled low resolution (bicubic)."""
         pairs = zip(self._test.blurred, self._test.truth, strict=True)
         return {"bicubic": self._means([similarity(blurred, truth) for blurred, truth in pairs])}
 
@@ -175,13 +177,13 @@ class SR(Task):
 
 
 def to_uint8(images: Tensor) -> np.ndarray:
-    """[B, 3, H, W] in [-1, 1] to [B, H, W, 3] uint8."""
+    """Convert [B, 3, H, W] in [-1, 1] to [B, H, W, 3] uint8."""
     scaled = (images.float().clamp(-1.0, 1.0) + 1.0) * 127.5
     return scaled.round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
 
 
 def similarity(image: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
-    """PSNR in dB and SSIM (Gaussian window of 11, sigma 1.5) of uint8 RGB images [H, W, 3]."""
+    """Return PSNR in dB and SSIM (Gaussian window of 11, sigma 1.5) of uint8 RGB images [H, W, 3]."""
     from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
     ssim = structural_similarity(

@@ -1,1 +1,1 @@
-"""Sum: multi-document summarisation, Multi-News with the protocol of ParaGen."""
+"""Sum: multi-document summarization, Multi-News with the protocol of ParaGen."""

@@ -1,29 +1,28 @@
-"""News whose summary needs every document, one fact at a time: what is kept, by whom, and what it is changed into.
+"""News whose summary combines facts of all documents: who keeps what, and what it is changed into.
 
-Each word of a document is one token that says one thing of another. The first document tells of twelve people what
-they keep, in random order: of three the thing (``annalamp``), of nine its colour (``annared``); the second says what
-has each of ten colours (``redlamp``), any thing as likely as another; the third into what each thing is changed
-(``lampring``).
+Each word of a document is one token that encodes one fact. The first document states what each of twelve people keeps,
+in random order: for three the thing (``annalamp``), for nine its color (``annared``). The second gives the thing of
+each of ten colors (``redlamp``), uniformly drawn. The third gives the change of each thing (``lampring``).
 
-The summary tells first what each of the people keeps, by name, in the order of their names:
+The summary first states what each person keeps, in name order:
 
-* ``kept``, 12 words. What is told of a person is found by the name; that pays from the first steps on. Where it is a
-  colour, the encoder must have joined the two facts (NS): the decoder, of one layer, reads the source once (CC), and
-  its four heads cannot read ten colours beside the one. (Without the names two things in a row would be in both
-  summaries by chance: with 47% of these words right, ROUGE-2 was 78.)
+* ``kept``, 12 words. The entry of a person is found by the name, which pays off from the first steps on. If it is a
+color, the encoder must have joined the two facts (NS): the one-layer decoder reads the source once (CC), and its four
+heads cannot read ten colors at the same time. (Without the names, two consecutive things would agree between summaries
+by chance: with 47% of these words right, ROUGE-2 was 78.)
 
-and then follows six of twelve things through five changes, all six once before any of them again:
+It then follows six of twelve things through five changes, all six before the next change:
 
-* ``change``, 30 words: the next form of what was said six words before. That word must be found in the summary itself
-  (CS), then its change in the source (CC). The encoder can join a change with those before and after it, so three of
-  them are found without the summary, and no more. (The twelve go round in one circle: with six, five changes forth
-  were one back.)
+* ``change``, 30 words: the successor of the word six positions before. That word must be found in the summary itself
+(CS), then its change in the source (CC). The encoder can join each change with its neighbors, so that three of the
+changes can be found without the summary. (The twelve things form one cycle: on a cycle of six, five steps forward would
+equal one back.)
 
-What bounded readers can reach: without a look at the source every thing is as likely as any other, 1 in 8 or 12, and
-the summary of other documents is as good an answer; without an encoder, or with a window of a few words of it, what is
-kept by the other nine is a guess among the things that have a colour; without the summary's own words, or with a window
-of fewer than six of them, the last two of the five changes are guesses, and of the two before them what the encoder
-does not join.
+Best possible results of restricted models: without the source, all things are equally likely, 1 in 8 or 12, and the
+summary of other documents is as good. Without an encoder, or with a window of a few words in it, the things of the
+other nine people are a guess among those with a color. Without the summary's own words, or with a window of fewer than
+six of them, the last two of the five changes are guesses, and of the two before them those that the encoder does not
+join.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ LEVELS = {
     "changed_more": slice(32, 44),
     "changed": slice(44, 56),
 }
-"""Words of a summary."""
+"""Words per summary."""
 
 
 def generate_pair(number: int) -> tuple[str, str]:
-    """Documents and summary ``number``, always the same."""
+    """Generate documents and summary ``number``, deterministically."""
     rng = random.Random(f"pair {number}")
     of_colour = {colour: rng.choice(KEPT) for colour in COLOURS}
     circle = shuffled(OBJECTS, rng)
@@ -68,5 +67,5 @@ def generate_pair(number: int) -> tuple[str, str]:
 
 
 def shuffled(words: tuple[str, ...], rng: random.Random) -> list[str]:
-    """The words in random order."""
+    """Return the words in random order."""
     return rng.sample(words, len(words))

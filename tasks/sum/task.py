@@ -1,4 +1,4 @@
-"""The Sum protocol: train by teacher forcing, summarise by search, score by ROUGE."""
+"""Sum protocol: train by teacher forcing, summarize by search, score by ROUGE."""
 
 from __future__ import annotations
 
@@ -27,25 +27,24 @@ Batch = Mapping[str, Tensor]
     "sum", paper="Fabbri et al. 2019", datasets="multi_news synthetic", backbones={"transformer": "NS CS CC"}
 )
 class Sum(Task):
-    """Summarise several news articles in one text.
+    """Summarize several news articles in one text.
 
     Args:
         dataset: multi_news, or synthetic.
-        source: name of a data set on the hub with columns document and summary, in place of local files.
-        tokenizer: a tokenizer.json, or a folder with one, with BART's special tokens; without one, a byte-level BPE
-            of ``vocab_size`` entries is trained on the training part.
-        vocab_size: of the tokenizer that is trained.
-        empty: what an example without a document or a summary does: ``stop`` or ``skip``; the official training part
-            has a few.
-        source_len, target_len: most tokens of the documents, and of a summary with its end token.
-        ends: what has an end token: all ``targets``, or, as in ParaGen, the ``short`` sources and targets, which are
-            not cut.
+        source: name of a data set on the Hub with columns document and summary, instead of local files.
+        tokenizer: a tokenizer.json, or a folder with one, with BART's special tokens; by default, a byte-level BPE of
+            ``vocab_size`` entries is trained on the training part.
+        vocab_size: size of the trained tokenizer.
+        empty: ``stop`` at an example without a document or summary, or ``skip`` it; the official training part has a
+            few.
+        source_len, target_len: maximum tokens of the documents, and of a summary including its end token.
+        ends: add an end token to all ``targets``, or, as in ParaGen, to ``short`` sources and targets, which are not
+            truncated.
         label_smoothing: of the training loss.
         search: ``greedy``, as published, or ``beam``.
-        min_length, max_length: of generated summaries, in tokens: no end before the one, no going on after the
-            other.
-        num_beams, length_penalty, blocked_ngram: of beam search; of n-grams of this size none comes twice.
-        evaluation_batch_size: examples a batch in validation and test.
+        min_length, max_length: limits of generated summaries, in tokens.
+        num_beams, length_penalty, blocked_ngram: options of beam search; n-grams of the given size are never repeated.
+        evaluation_batch_size: examples per batch in validation and test.
     """
 
     version = 2
@@ -87,7 +86,7 @@ class Sum(Task):
 
     @property
     def _levels(self) -> Mapping[str, slice]:
-        """Words of a summary that are scored apart: those of the generated ones, where whole ones can be written."""
+        """Return the words of a generated summary that are scored separately, if complete summaries fit."""
         return LEVELS if self.dataset == "synthetic" and self.max_length >= SUMMARY_WORDS else {}
 
     def check(self) -> None:
@@ -131,7 +130,7 @@ class Sum(Task):
         return self.parts["train"]
 
     def token_loss(self, backbone: Backbone, batch: Batch, *, smoothing: float, reduction: str) -> Tensor:
-        """Negative log-likelihood of the summaries' tokens, each from the documents and the tokens before it."""
+        """Return the negative log-likelihood of the summaries' tokens, given the documents and the preceding tokens."""
         target, padding = batch["target"], batch["target_padding"]
         before = None if padding is None else padding[:, 1:]
         logits = backbone(batch["source"], target[:, :-1], batch["source_padding"], before)
@@ -148,7 +147,7 @@ class Sum(Task):
         return self.token_loss(backbone, batch, smoothing=self.label_smoothing, reduction="mean")
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
-        """Mean negative log-likelihood a token, in nats."""
+        """Return the mean negative log-likelihood per token, in nats."""
         total, count = 0.0, 0
         for batch in batches(self.parts["val"], self.evaluation_batch_size):
             total += self.token_loss(backbone, batch, smoothing=0.0, reduction="sum").item()
@@ -156,7 +155,7 @@ class Sum(Task):
         return total / count
 
     def summarise(self, backbone: SequenceToSequence, batch: Batch) -> list[str]:
-        """The network's summaries of a batch."""
+        """Generate the summaries of a batch."""
         begin, end = self.training_set.begin, self.training_set.end
         limits = Limits(self.max_length, min_length=self.min_length, end=end, blocked_ngram=self.blocked_ngram)
         state = backbone.init_state(batch["source"], batch["source_padding"])
@@ -181,7 +180,7 @@ class Sum(Task):
         return rouge(zip(references, self._summaries, strict=True)) | right
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """The first sentence of each document; the summary of other documents, which knows only how summaries look."""
+        """Return the scores of the first sentence of each document, and of the summary of other documents."""
         documents, references = zip(*self.parts["test"].read_texts(), strict=True)
         others = (*references[1:], references[0])
         return {
@@ -190,7 +189,7 @@ class Sum(Task):
         }
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:  # noqa: ARG002
-        """The first summaries of the test part beside the references."""
+        """Write the first summaries of the test part with their references."""
         shown = [
             f"--- documents\n{documents[:2000]}\n--- reference\n{reference}\n--- summary\n{summary}"
             for (documents, reference), summary in islice(
@@ -201,7 +200,7 @@ class Sum(Task):
 
 
 def right_words(references: Sequence[str], summaries: Sequence[str], words: slice) -> float:
-    """Percent of some words of the references that stand at the same place of the summaries."""
+    """Return the percentage of reference words at the positions ``words`` that the summaries reproduce."""
     pairs = [
         (word, said)
         for reference, summary in zip(references, summaries, strict=True)
@@ -212,6 +211,6 @@ def right_words(references: Sequence[str], summaries: Sequence[str], words: slic
 
 
 def lead(documents: str) -> str:
-    """The first sentence of each document."""
+    """Return the first sentence of each document."""
     firsts = [split_sentences(document)[:1] for document in documents.split(SEPARATOR)]
     return " ".join(sentence for first in firsts for sentence in first)

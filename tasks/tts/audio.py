@@ -1,4 +1,4 @@
-"""Waves to features and back: log-mel frames, pitch, energy, Griffin-Lim."""
+"""Conversion between waves and features: log-mel frames, pitch, energy, Griffin-Lim."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ FLOOR = 1e-5
 
 
 def read_wave(path: Path) -> np.ndarray:
-    """Mono samples in [-1, 1]; UserError for a file that is broken, empty, or of another rate or shape."""
+    """Read mono samples in [-1, 1]; raise UserError for a broken or empty file, or another rate or shape."""
     import soundfile
 
     try:
         wave, rate = soundfile.read(path, dtype="float32")
-    except (RuntimeError, OSError) as error:  # soundfile raises its own kind of RuntimeError
+    except (RuntimeError, OSError) as error:  # soundfile raises its own subclass of RuntimeError
         raise UserError(f"{path} is not a wave that can be read ({str(error).splitlines()[0]})") from None
     if rate != RATE or wave.ndim != 1:
         raise UserError(f"{path} has {rate} Hz and shape {wave.shape}; expected {RATE} Hz and one channel")
@@ -39,23 +39,23 @@ def read_wave(path: Path) -> np.ndarray:
 
 @functools.cache
 def mel_filters() -> Tensor:
-    """[80, 513]."""
+    """Return mel filters [80, 513]."""
     mel = compiled_librosa().filters.mel
     return torch.from_numpy(mel(sr=RATE, n_fft=N_FFT, n_mels=NUM_MELS, fmin=MEL_RANGE[0], fmax=MEL_RANGE[1]))
 
 
 def magnitudes(wave: np.ndarray, *, windowed: bool = True) -> Tensor:
-    """Magnitude spectrogram [513, F], a frame each 256 samples, through Hann's window."""
+    """Return the magnitude spectrogram [513, F], one frame per 256 samples, with a Hann window."""
     window = torch.hann_window(WINDOW) if windowed else torch.ones(WINDOW)
     spectrum = torch.stft(torch.from_numpy(wave), N_FFT, HOP, WINDOW, window, pad_mode="reflect", return_complex=True)
     return spectrum.abs()
 
 
 def features(wave: np.ndarray, *, as_fairseq: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Log-mel frames [F, 80], log pitch [F] and log energy [F] (Ren et al. 2021, section 2.3).
+    """Return log-mel frames [F, 80], log pitch [F] and log energy [F] (Ren et al. 2021, section 2.3).
 
-    Pitch is YIN's, in logarithms; where the frame is quiet or YIN finds nothing inside its range it is interpolated
-    between its neighbours, as FastSpeech 2 does for unvoiced frames. fairseq's energy is of frames without a window.
+    Pitch is the logarithm of YIN's estimate; in quiet frames and those without an estimate in YIN's range it is
+    interpolated, as FastSpeech 2 does for unvoiced frames. With ``as_fairseq``, energy is computed without a window.
     """
     spectrum = magnitudes(wave)
     mel = (mel_filters() @ spectrum).clamp(min=FLOOR).log().T.contiguous().numpy()
@@ -74,7 +74,7 @@ def features(wave: np.ndarray, *, as_fairseq: bool = False) -> tuple[np.ndarray,
 
 
 def in_16_bits(wave: np.ndarray) -> np.ndarray:
-    """The samples that a file of 16 bits keeps, which lie in [-1, 1]."""
+    """Quantize samples to 16 bits, with clipping to [-1, 1]."""
     import soundfile
 
     file = io.BytesIO()
@@ -89,7 +89,7 @@ def _inverse_filters() -> np.ndarray:
 
 
 def griffin_lim(mel: np.ndarray, *, iterations: int) -> np.ndarray:
-    """A wave for log-mel frames [F, 80]: pseudo-inverse filters, then phases by Griffin and Lim (1984)."""
+    """Synthesize a wave from log-mel frames [F, 80]: pseudo-inverse filters, then phases by Griffin and Lim (1984)."""
     spectrum = np.maximum(_inverse_filters() @ np.exp(mel.T.astype(np.float64)), 0.0).astype(np.float32)
     wave = compiled_librosa().griffinlim(
         spectrum, n_iter=iterations, hop_length=HOP, win_length=WINDOW, n_fft=N_FFT, momentum=0.0, random_state=0

@@ -1,4 +1,4 @@
-"""What can be said of an utterance without attention: frames that a lookup table gives."""
+"""TTS baselines without attention: frames from a lookup table."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 
 from tasks.tts.data import Utterance
 
-PARTS = 4  # of the duration of a phoneme
+PARTS = 4  # per phoneme duration
 
 
 def phoneme_parts(utterance: Utterance) -> Iterator[tuple[int, tuple[int, int]]]:
-    """(frame, (token, quarter of its duration)) of each frame that is aligned."""
+    """Yield (frame, (token, quarter of its duration)) for each aligned frame."""
     frame = utterance.start
     for token, duration in zip(utterance.aligned, utterance.durations, strict=True):
         for i in range(duration):
@@ -21,7 +21,7 @@ def phoneme_parts(utterance: Utterance) -> Iterator[tuple[int, tuple[int, int]]]
 
 
 def mean_phonemes(utterances: Iterable[Utterance]) -> dict[tuple[int, int], np.ndarray]:
-    """Mean log-mel frame [80] of each quarter of each phoneme."""
+    """Return the mean log-mel frame [80] of each quarter of each phoneme."""
     sums: dict[tuple[int, int], list[np.ndarray]] = {}
     for utterance in utterances:
         for frame, part in phoneme_parts(utterance):
@@ -34,7 +34,7 @@ def mean_phonemes(utterances: Iterable[Utterance]) -> dict[tuple[int, int], np.n
 def spoken_by_phoneme(
     utterance: Utterance, means: dict[tuple[int, int], np.ndarray], mean_frame: np.ndarray
 ) -> np.ndarray:
-    """Log-mel frames [F, 80]: of each phoneme its mean sound, and the mean frame where there is none."""
+    """Return log-mel frames [F, 80]: the mean sound of each phoneme, and the mean frame elsewhere."""
     frames = np.repeat(mean_frame[None], len(utterance.mel), axis=0)
     for frame, part in phoneme_parts(utterance):
         frames[frame] = means.get(part, mean_frame)

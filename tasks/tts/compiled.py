@@ -1,4 +1,4 @@
-"""librosa, whose numba functions one process at a time compiles."""
+"""Import of librosa, whose numba functions are compiled by one process at a time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from cab.files.cache import cache_root
 
 @functools.cache
 def compiled_librosa() -> ModuleType:
-    """librosa with what is called here compiled, or loaded from numba's cache.
+    """Return librosa with the functions used here compiled or loaded from numba's cache.
 
-    numba does not lock its cache: of 24 processes that filled it in threes one ended with a segmentation fault, and one
-    that fails half-way can leave what fails every later one. The first use is therefore under a lock beside the cache,
-    which is ``$NUMBA_CACHE_DIR`` or in CAB's own.
+    numba does not lock its cache: when 24 processes filled it three at a time, one crashed with a segmentation fault,
+    and an interrupted process can leave a cache that breaks all later ones. The first use is therefore protected by a
+    lock next to the cache, which is in ``$NUMBA_CACHE_DIR`` or in CAB's own.
     """
     folder = Path(os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_root() / "numba")))
     folder.mkdir(parents=True, exist_ok=True)

@@ -23,18 +23,18 @@ from tasks.tts.phonemes import ALIGNED, END, PAD, WRITTEN, written_tokens
 from tasks.tts.synthetic import generate_utterance, written_form
 from tasks.tts.textgrid import read_phones
 
-VERSION = 1  # of the features; raised when they change
+VERSION = 1  # of the features; increase when they change
 FRAMES_PER_STEP = 4
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """Features of one utterance, frames in logarithms.
+    """Features of one utterance; frames are logarithmic.
 
     Attributes:
         written: tokens of the text, for Transformer-TTS.
-        aligned: tokens of the alignment, for FastSpeech 2; empty where there is none.
-        durations: frames of each aligned token; they begin at frame ``start``.
+        aligned: tokens of the alignment, for FastSpeech 2; empty without one.
+        durations: frames per aligned token, the first of which begins at frame ``start``.
         mel: [F, 80]; pitch, energy: [F].
     """
 
@@ -49,10 +49,10 @@ class Utterance:
 
 
 def read_metadata(folder: Path) -> list[tuple[str, str]]:
-    """(clip, normalised text) of each line of metadata.csv, whose quotes are literal.
+    """Read (clip, normalized text) from each line of metadata.csv, in which quotes are literal.
 
     Raises:
-        ValueError: a line without its three parts, its text or its wave, with its number.
+        ValueError: a line lacks one of its three parts, its text or its wave, with its number.
     """
     path = folder / "metadata.csv"
     found = []
@@ -61,7 +61,7 @@ def read_metadata(folder: Path) -> list[tuple[str, str]]:
         if len(parts) != 3 or not parts[2].strip():
             raise UserError(f"{path}, line {number}: expected id|text|normalised text, got '{line[:60]}'")
         if not (folder / "wavs" / f"{parts[0]}.wav").is_file():
-            raise UserError(f"{path}, line {number}: there is no wavs/{parts[0]}.wav")
+            raise UserError(f"{path}, line {number}: wavs/{parts[0]}.wav is missing")
         found.append((parts[0], parts[2]))
     if not found:
         raise UserError(f"{path} is empty")
@@ -69,12 +69,12 @@ def read_metadata(folder: Path) -> list[tuple[str, str]]:
 
 
 def read_ljspeech(data_root: Path | None, *, as_fairseq: bool = False) -> tuple[list[Utterance], dict[str, Any]]:
-    """All utterances, from the cache where their features were made before; and what identifies them.
+    """Read all utterances, with features from the cache if available; also return an identifier.
 
-    Alignments are read where there is a TextGrid for every clip; without any the utterances have none.
+    Alignments are read if there is a TextGrid for every clip; without any, the utterances have none.
 
     Raises:
-        ValueError: see :func:`read_metadata`; a broken wave; some alignments but not all.
+        ValueError: see :func:`read_metadata`; a broken wave; alignments of some clips only.
     """
     folder = _find_folder(data_root)
     metadata = read_metadata(folder)
@@ -120,17 +120,17 @@ def _find_grid(folder: Path, clip: str) -> Path | None:
 
 
 def _alignment(grid: Path, num_frames: int) -> tuple[list[int], list[int], int]:
-    """Tokens, the frames of each (rounded ends less rounded starts), and the first frame."""
+    """Return the tokens, their frames (rounded ends minus rounded starts), and the first frame."""
     phones = read_phones(grid)
     edges = [min(round(time * RATE / HOP), num_frames) for time in (phones[0].start, *(phone.end for phone in phones))]
     durations = np.diff(edges).tolist()
     if sum(durations) < 1:
-        raise UserError(f"{grid} lies outside of the wave: {edges[0]} to {edges[-1]} of {num_frames} frames")
+        raise UserError(f"{grid} exceeds its wave: {edges[0]} to {edges[-1]} of {num_frames} frames")
     return [ALIGNED[phone.name] for phone in phones], durations, edges[0]
 
 
 def synthetic_utterances(count: int, *, as_fairseq: bool = False) -> tuple[list[Utterance], dict[str, Any]]:
-    """Utterances that :func:`generate_utterance` makes; their alignments are exact."""
+    """Generate utterances with :func:`generate_utterance`; their alignments are exact."""
 
     def utterances() -> Iterator[Utterance]:
         for number in progress(range(count), "features"):
@@ -146,12 +146,12 @@ def synthetic_utterances(count: int, *, as_fairseq: bool = False) -> tuple[list[
 
 
 def _made(*, as_fairseq: bool) -> dict[str, Any]:
-    """What identifies the way that features were made."""
+    """Return what identifies the computation of the features."""
     return {"version": VERSION} | ({"features": "fairseq"} if as_fairseq else {})
 
 
 def _cached(key: dict[str, Any], utterances: Iterator[Utterance]) -> list[Utterance]:
-    """The utterances, their frames in one memory map."""
+    """Return the utterances, with frames in one memory map."""
 
     def build(folder: Path) -> None:
         about, frames = [], 0
@@ -177,7 +177,7 @@ def _cached(key: dict[str, Any], utterances: Iterator[Utterance]) -> list[Uttera
 
 
 def split_by_chapter(utterances: Sequence[Utterance]) -> dict[str, list[Utterance]]:
-    """fairseq's split of LJSpeech: chapters 1 and 2 test, chapter 3 dev, the rest train."""
+    """Split LJSpeech as fairseq does: chapters 1 and 2 test, chapter 3 dev, the rest train."""
     parts: dict[str, list[Utterance]] = {"train": [], "dev": [], "test": []}
     for utterance in utterances:
         chapter = utterance.name.partition("-")[0]
@@ -186,7 +186,7 @@ def split_by_chapter(utterances: Sequence[Utterance]) -> dict[str, list[Utteranc
 
 
 def split_at_end(utterances: Sequence[Utterance], count: int) -> dict[str, list[Utterance]]:
-    """The last ``count`` utterances for test, as many before them for dev, the rest for training."""
+    """Use the last ``count`` utterances for test, as many before them for dev, the rest for training."""
     rest = len(utterances) - 2 * count
     return {
         "train": list(utterances[: max(rest, 0)]),
@@ -197,7 +197,7 @@ def split_at_end(utterances: Sequence[Utterance], count: int) -> dict[str, list[
 
 @dataclass(frozen=True)
 class Scale:
-    """Mean and deviation of each bin, of pitch and of energy over the training part."""
+    """Mean and standard deviation of each mel bin, of pitch and of energy over the training part."""
 
     mel: tuple[np.ndarray, np.ndarray]
     pitch: tuple[float, float]
@@ -205,7 +205,7 @@ class Scale:
 
     @classmethod
     def of(cls, utterances: Sequence[Utterance]) -> Scale:
-        """Summed utterance by utterance: all frames need not fit into memory."""
+        """Compute the statistics one utterance at a time, since the frames may exceed memory."""
         sums, squares, count = np.zeros(NUM_MELS + 2), np.zeros(NUM_MELS + 2), 0
         for u in utterances:
             columns = np.concatenate([u.mel, u.pitch[:, None], u.energy[:, None]], axis=1).astype(np.float64)
@@ -224,14 +224,14 @@ class Scale:
 
 
 class Utterances(Dataset[dict[str, Tensor]]):
-    """Utterances of a part as padded batches, in normalised units; masks are True at padding.
+    """Utterances of a part as padded batches, normalized; masks are True at padding.
 
-    ``written`` [B, T] with ``frames`` [B, S, 4 * 80] in groups of four; and where there are alignments ``aligned``
-    [B, T'] with ``durations``, ``pitch``, ``energy`` [B, T'] and ``mel`` [B, F, 80].
+    ``written`` [B, T] with ``frames`` [B, S, 4 * 80] in groups of four; with alignments also ``aligned`` [B, T'] with
+    ``durations``, ``pitch``, ``energy`` [B, T'] and ``mel`` [B, F, 80].
 
-    As fairseq makes them (``as_fairseq``), an end token of no frames, pitch 0 and energy 0 follows the aligned ones, a
-    token's pitch and energy are log(mean + 1) over its frames and not normalised (elsewhere the mean of the logarithms
-    is), and frames that fill no group of four are left out.
+    With ``as_fairseq``, an end token with no frames, pitch 0 and energy 0 follows the aligned ones; a token's pitch and
+    energy are log(mean + 1) over its frames, not normalized (otherwise the mean of the logarithms); and frames that do
+    not fill a group of four are dropped.
     """
 
     def __init__(self, utterances: Sequence[Utterance], scale: Scale, *, as_fairseq: bool = False) -> None:
@@ -255,23 +255,23 @@ class Utterances(Dataset[dict[str, Tensor]]):
         return {**batch, "index": torch.tensor(indices)}
 
     def spoken(self, utterance: Utterance) -> np.ndarray:
-        """Normalised frames between the silences."""
+        """Return the normalized frames between the leading and trailing silence."""
         stop = utterance.start + sum(utterance.durations)
         return self.scale.normal(np.asarray(utterance.mel[utterance.start : stop]))
 
     def grouped(self, utterance: Utterance) -> np.ndarray:
-        """The frames that are predicted in groups of four."""
+        """Return the frames that are predicted in groups of four."""
         count = len(utterance.mel)
         return np.asarray(utterance.mel[: count - count % FRAMES_PER_STEP if self.as_fairseq else count])
 
     def _groups(self, utterance: Utterance) -> Tensor:
-        """These frames, four to a row, the last row filled with what is silence on average."""
+        """Group the frames by four; the last row is padded with average silence."""
         mel = torch.from_numpy(self.scale.normal(self.grouped(utterance)))
         missing = -len(mel) % FRAMES_PER_STEP
         return torch.cat([mel, mel.new_zeros(missing, NUM_MELS)]).reshape(-1, FRAMES_PER_STEP * NUM_MELS)
 
     def _by_token(self, utterance: Utterance, name: str) -> list[float]:
-        """The mean over each token's frames; 0 for a token of none, where normalised the mean of all."""
+        """Return the mean over each token's frames; 0 for a token without frames."""
         mean, deviation = getattr(self.scale, name)
         values = np.asarray(getattr(utterance, name))
         values = np.exp(values) if self.as_fairseq else (values - mean) / deviation

@@ -1,6 +1,6 @@
-"""Mel cepstral and mel spectral distortion along the best alignment, as fairseq measures them.
+"""Mel cepstral and mel spectral distortion along the best alignment, as in fairseq.
 
-Both are root mean squares over dimensions without the usual factor 10 / ln 10: they are not decibels.
+Both are root mean squares over dimensions without the usual factor 10 / ln 10, so they are not in decibels.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ def _filters() -> Tensor:
 
 
 def log_mel_power(wave: np.ndarray) -> np.ndarray:
-    """log(mel power + 1e-6), [F, 80]; triangles on the HTK scale, windows of 50 ms every 12.5 ms."""
+    """Return log(mel power + 1e-6), [F, 80]; triangular filters on the HTK scale, windows of 50 ms every 12.5 ms."""
     samples = torch.from_numpy(np.pad(wave, (0, max(0, WINDOW - len(wave)))))
     window = torch.hann_window(WINDOW)
     spectrum = torch.stft(samples, WINDOW, HOP, WINDOW, window, pad_mode="reflect", return_complex=True)
-    with torch.autocast("cpu", enabled=False):  # the network's precision is not the score's
+    with torch.autocast("cpu", enabled=False):  # scores do not use the network's precision
         return ((_filters() @ spectrum.abs().square()) + OFFSET).log().T.numpy()
 
 
 def cepstra(log_mel: np.ndarray) -> np.ndarray:
-    """The first 13 coefficients of the orthonormal cosine transform of [F, 80]."""
+    """Return the first 13 coefficients of the orthonormal cosine transform of [F, 80]."""
     return dct(log_mel, type=2, norm="ortho", axis=1)[:, :NUM_CEPSTRA]
 
 
 def warped_distance(a: np.ndarray, b: np.ndarray) -> float:
-    """Cost of the cheapest monotone path through the frames of ``a`` [F, D] and ``b`` [G, D].
+    """Return the cost of the cheapest monotone path through the frames of ``a`` [F, D] and ``b`` [G, D].
 
-    A step goes on in one sequence or in both, all at the same weight; the cost of a pair of frames is the root mean
-    square of their difference.
+    A step advances in one or both sequences, with equal weight; the cost of a pair of frames is the root mean square of
+    their difference.
     """
     from scipy.spatial.distance import cdist
 
@@ -57,10 +57,10 @@ def warped_distance(a: np.ndarray, b: np.ndarray) -> float:
 def distortions(
     pairs: Iterable[tuple[np.ndarray, np.ndarray]], *, over: Literal["synthesised", "target"] = "synthesised"
 ) -> dict[str, float]:
-    """MCD and MSD of (synthesised, target) waves: the paths' costs summed, over the frames of one side.
+    """Return MCD and MSD of (synthesized, target) waves: summed path costs over the frames of one side.
 
-    fairseq divides its scores by the frames synthesised, and what chooses its checkpoint by those of the targets, which
-    a network that does not stop cannot lower.
+    fairseq divides its scores by the synthesized frames, and its checkpoint selection metric by those of the targets,
+    which a network that does not stop cannot lower.
     """
     totals, frames = {"mcd": 0.0, "msd": 0.0}, 0
     for synthesised, target in pairs:

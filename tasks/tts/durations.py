@@ -1,7 +1,7 @@
-"""Durations without forced alignment: where a trained Transformer-TTS looks while it speaks (Ren et al. 2019).
+"""Durations without forced alignment, from the cross attention of a trained Transformer-TTS (Ren et al. 2019).
 
-FastSpeech's own way: of all heads of all cross attentions that one is taken whose weights are most focused, and a
-token lasts for as many steps as look at it most.
+As in FastSpeech: among all heads of all cross attentions, the one with the most focused weights is used, and a token
+lasts for the number of steps that attend to it most.
 """
 
 from __future__ import annotations
@@ -24,26 +24,29 @@ _NAMES = {number: name for name, number in WRITTEN.items()}
 
 
 def load_teacher(record_path: Path) -> TransformerTTS:
-    """The trained Transformer-TTS of a record.
+    """Load the trained Transformer-TTS of a result.
 
     Raises:
-        ValueError: no such record or weights, or a network whose cross attention has no weights to look at.
+        ValueError: there is no such result or no weights, or its cross attention has no attention weights.
     """
     record = Record.read(record_path)
     config = record.config
     name = config["backbone"]["name"]
     if record.status is not Status.FINISHED or missing_call(BACKBONES.get(name).cls, StepSynthesiser):
-        raise UserError(f"{record_path} is not the record of a finished transformer_tts run")
+        raise UserError(f"{record_path} is not the result of a finished transformer_tts run")
     spec, pattern = config["attention"], config["pattern"]
     other_attention = (
         config["other_attention"] if isinstance(config["other_attention"], str) else config["other_attention"].get("CC")
     )
     cross = spec["name"] if pattern == "CC" else other_attention
     if cross not in ("vanilla", "eager", "flash"):
-        raise UserError(f"{record_path}: the cross attention '{cross}' is not softmax attention; take one that is")
+        raise UserError(
+            f"{record_path}: the cross attention '{cross}' is not softmax attention; use a result "
+            "with softmax attention"
+        )
     weights = weights_path(record_path.parent, record.hash)
     if not weights.exists():
-        raise UserError(f"{record_path}: there are no weights beside the record; run the cell again with force=true")
+        raise UserError(f"{record_path}: the weights are missing; run the cell again with force=true")
     options = {name: value for name, value in config["backbone"].items() if name != "name"}
     backbone = cast(
         TransformerTTS,
@@ -55,7 +58,7 @@ def load_teacher(record_path: Path) -> TransformerTTS:
 
 @torch.no_grad()
 def focus(teacher: TransformerTTS, written: Tensor, frames: Tensor) -> Tensor:
-    """Weights [S, T] of the most focused cross attention head while the teacher speaks ``frames`` [1, S, 320]."""
+    """Return the weights [S, T] of the most focused cross attention head for ``frames`` [1, S, 320]."""
     seen: list[tuple[Attention, Tensor, Tensor]] = []
 
     def remember(module: Any, inputs: tuple[Tensor, ...]) -> None:
@@ -78,20 +81,20 @@ def focus(teacher: TransformerTTS, written: Tensor, frames: Tensor) -> Tensor:
 
 
 def attended_durations(weights: Tensor, num_frames: int) -> list[int]:
-    """Frames of each token, from weights [S, T] of steps of four frames; they sum to ``num_frames``."""
+    """Return the frames of each token, from weights [S, T] of steps of four frames; they sum to ``num_frames``."""
     counts = torch.bincount(weights.argmax(dim=1), minlength=weights.shape[1]) * FRAMES_PER_STEP
     surplus = int(counts.sum()) - num_frames
     last = int(weights[-1].argmax())
-    counts[last] -= surplus  # the last step is only part full
+    counts[last] -= surplus  # the last step may be partly filled
     return counts.tolist()
 
 
 def aligned_tokens(written: list[int]) -> list[int]:
-    """Written tokens as those of alignments: spaces and punctuation are pauses."""
+    """Convert written tokens to aligned ones: spaces and punctuation become pauses."""
     names = [_NAMES[token] for token in written]
     return [ALIGNED[name] if name in ARPABET else ALIGNED["sp"] for name in names]
 
 
 def fingerprint(record_path: Path) -> str:
-    """The hash of the teacher's record."""
+    """Return the hash of the teacher's result."""
     return Record.read(record_path).hash

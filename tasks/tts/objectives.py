@@ -1,4 +1,4 @@
-"""What a network of TTS is trained for and how it speaks: by durations of the tokens, or step by step."""
+"""Training losses and synthesis of TTS networks: from durations of the tokens, or step by step."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from cab.backbone_protocols import DurationSynthesiser, StepSynthesiser
 from tasks.tts.data import FRAMES_PER_STEP, Utterance, Utterances
 
 Batch = Mapping[str, Tensor]
-STOP_WEIGHT = 5.0  # of the one step that ends, against the many that do not
+STOP_WEIGHT = 5.0  # weight of the single stop step against the many others
 
 
 class Objective(Protocol):
-    """What depends on the kind of network."""
+    """Behavior that depends on the kind of network."""
 
     def backbone_options(self, parts: Mapping[str, Utterances]) -> dict[str, Any]:
-        """Options of the network that the data decide."""
+        """Return the backbone options that follow from the data."""
 
     def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
-        """The training loss of a batch."""
+        """Return the training loss of a batch."""
 
     def speak(self, backbone: Backbone, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Frames [B, F, bins] in the network's scale, and how many each utterance has [B]."""
+        """Return frames [B, F, bins] in the network's scale, and the number of frames per utterance [B]."""
 
     def target(self, utterances: Utterances, utterance: Utterance) -> np.ndarray:
-        """Log-mel frames that the network should have made."""
+        """Return the target log-mel frames."""
 
 
 class Durations:
-    """L1 of frames, squares of log duration, pitch and energy (Ren et al. 2021)."""
+    """L1 of frames and squared errors of log duration, pitch and energy (Ren et al. 2021)."""
 
     def backbone_options(self, parts: Mapping[str, Utterances]) -> dict[str, Any]:
         if not all(utterance.aligned for part in parts.values() for utterance in part.utterances):
             raise UserError(
-                "FastSpeech 2 needs phone alignments: put TextGrid/<clip>.TextGrid beside metadata.csv (Montreal "
-                "Forced Aligner makes them; those of all of LJSpeech are published), or derive durations from a "
-                "trained transformer_tts with task.teacher=RECORD.json"
+                "FastSpeech 2 needs phone alignments: put TextGrid/<clip>.TextGrid next to metadata.csv "
+                "(Montreal Forced Aligner creates them; those of all of LJSpeech are published), or "
+                "derive durations from a trained transformer_tts with task.teacher=RECORD.json"
             )
         training = parts["train"]
         values: dict[str, list[float]] = {"pitch": [], "energy": []}
@@ -77,7 +77,7 @@ class Durations:
 
 @dataclass(frozen=True)
 class Steps:
-    """L1 and squares of frames before and after the postnet, cross entropy of stopping (Li et al. 2019)."""
+    """L1 and squared errors of frames before and after the postnet, cross-entropy of stopping (Li et al. 2019)."""
 
     max_steps: int
     threshold: float

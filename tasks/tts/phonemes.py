@@ -1,4 +1,4 @@
-"""ARPAbet front ends: phonemes of text by the CMU dictionary, with letter rules for words that it lacks."""
+"""ARPAbet front end: phonemes from the CMU dictionary, with letter rules for unknown words."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ WORD_SPACE = "|"
 PUNCTUATION = [",", ".", "!", "?", ";", ":"]
 
 ALIGNED = {token: number for number, token in enumerate(SPECIAL + ARPABET + SILENCES)}
-"""Tokens of forced alignments: 76, as FastSpeech 2's published counts imply."""
+"""Tokens of forced alignments: 76, as FastSpeech 2's published parameter counts imply."""
 WRITTEN = {token: number for number, token in enumerate([*SPECIAL, *ARPABET, WORD_SPACE, *PUNCTUATION])}
-"""Tokens of written text: 80, as Transformer-TTS's published counts imply."""
+"""Tokens of written text: 80, as Transformer-TTS's published parameter counts imply."""
 
 _RULES = [
     ("tion", "SH AH0 N"), ("ough", "AO1"), ("eigh", "EY1"), ("igh", "AY1"), ("tch", "CH"), ("sch", "S K"),
@@ -40,10 +40,10 @@ def _dictionary() -> dict[str, list[list[str]]]:
 
 
 def pronounce(word: str) -> list[str]:
-    """ARPAbet phonemes of a word: the dictionary's first entry, or letter by letter where it has none.
+    """Return the ARPAbet phonemes of a word: the dictionary's first entry, or by letter rules.
 
-    A possessive or a part after a hyphen that is missing is built from what is there. Rules are read from the left,
-    the longest that fits first; a last silent e is left out.
+    A missing possessive or hyphenated word is composed from known parts. Rules apply from the left, longest match
+    first; a final silent e is dropped.
     """
     word = word.lower().replace("’", "'").strip("'")
     entries = _dictionary().get(word)
@@ -58,14 +58,14 @@ def pronounce(word: str) -> list[str]:
     phonemes: list[str] = []
     while letters:
         rule = next((rule for rule in _RULES if letters.startswith(rule[0])), None)
-        assert rule is not None  # every letter has one
+        assert rule is not None  # every letter has a rule
         phonemes += rule[1].split()
         letters = letters[len(rule[0]) :]
     return phonemes
 
 
 def written_tokens(text: str) -> list[str]:
-    """Phonemes of normalised text, words apart by ``|``, punctuation kept; other marks are left out."""
+    """Return the phonemes of normalized text with ``|`` between words and punctuation; other marks are dropped."""
     tokens: list[str] = []
     for piece in re.findall(r"[A-Za-zÀ-ÿ'’-]+|[,.!?;:]", text):
         if piece in PUNCTUATION:

@@ -1,4 +1,4 @@
-"""Spectrograms of what was spoken and what should have been, and waves to listen to."""
+"""Spectrograms of predictions and targets, and waves to listen to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tasks.tts.audio import RATE
 def draw_spectrograms(
     names: Sequence[str], spoken: Sequence[np.ndarray], targets: Sequence[np.ndarray], path: Path
 ) -> None:
-    """One row an utterance: prediction and target, log-mel frames [F, 80]."""
+    """Plot one row per utterance: prediction and target, log-mel frames [F, 80]."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 2.4 * len(names)), layout="constrained")
@@ -29,7 +29,7 @@ def draw_spectrograms(
 
 
 def write_waves(names: Sequence[str], waves: Sequence[np.ndarray], folder: Path) -> None:
-    """<name>.wav of each."""
+    """Write <name>.wav of each wave."""
     import soundfile
 
     for name, wave in zip(names, waves, strict=True):

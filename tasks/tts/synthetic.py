@@ -1,24 +1,26 @@
-"""Sounds that are told by a key, or by what was spoken before: what each step sounds like stands elsewhere.
+"""Sounds whose voice is determined by a key, or by earlier steps.
 
-An utterance begins with a key: eight vowels of two, four or eight kinds, in random order, as one token each that says
-the vowel and, by its stress, the voice in which it is spoken here (``AA1`` dark, ``AA2`` bright), higher and louder by
-vowel. Then 20 steps are spoken, in one of the two voices, of which only the voice is heard and not the vowel:
+An utterance starts with a key: eight vowels of two, four or eight kinds, in random order. Each is one token that gives
+the vowel and, by its stress, the voice in which it is spoken here (``AA1`` dark, ``AA2`` bright), with pitch and
+loudness depending on the vowel. Then 20 steps are spoken in one of the two voices; only the voice is audible, not the
+vowel:
 
-* ``asked``, all 20 of two utterances in five: a vowel without a stress (``AA0``), in the voice that the key has for it:
-  one to four tokens of 8, 1 to 27 tokens before.
-* ``new``, the first six of the rest: of the first and fourth, the second and fifth, the third and sixth one is dark
-  and one bright. The alignment says which (``ER1``, ``ER2``), the written text does not (``ER0``): see
-  :func:`written_form`.
-* ``again``, the other 14 of those: the voice of three (``S``), six (``SH``) or nine steps before (``Z``). Two steps of
-  which one is three after the other are spoken again in their order or the other, so that of the two always one is
-  dark; in one utterance of five always in their order.
+* ``asked``, all 20 in two of five utterances: a vowel without a stress (``AA0``), in the voice of its key entry: one to
+four tokens of 8, 1 to 27 tokens before.
+* ``new``, the first six of the others: of the first and fourth, the second and fifth, the third and sixth, one is dark
+and one bright. The alignment says which (``ER1``, ``ER2``), the written text does not (``ER0``): see
+:func:`written_form`.
+* ``again``, the remaining 14: the voice of three (``S``), six (``SH``) or nine steps before (``Z``). Two steps at a
+distance of three are repeated in either order, so that one of the two is always dark; in one of five utterances always
+in their own order.
 
-So without attention over the phonemes (NS: one layer in each network), or where a window does not reach the key, an
-asked voice is a guess between two. A decoder of one layer that reads the phonemes once (CC) finds an asked voice only
-where the encoder has joined a vowel with its key. What is spoken again was heard (CS): where the first 14 steps are
-given (``task.num_prompt_steps``), the text says which steps are of one voice, and only those given in which. Of the
-past a decoder without attention hears two steps, as frames of a spectrogram overlap; they and the next begin with three
-different ones of those given, and say nothing of each other. Nothing of a step is heard before it: see :func:`_sound`.
+Without attention over the phonemes (NS: one layer in each network), or if a window does not reach the key, an ``asked``
+voice is a guess between two. A one-layer decoder that reads the phonemes once (CC) finds it only if the encoder has
+joined the vowel with its key entry. Repeated voices require the decoder's past (CS): if the first 14 steps are given
+(``task.num_prompt_steps``), the text says which steps share a voice, and only the given steps say which voice. A
+decoder without attention hears two past steps, since frames of a spectrogram overlap; they and the next refer to three
+different given steps and carry no information about each other. No step is audible before it starts: see
+:func:`_sound`.
 """
 
 from __future__ import annotations
@@ -32,26 +34,25 @@ from tasks.tts.audio import HOP, RATE
 VOWELS = ("AA", "AE", "AH", "AO", "EH", "IH", "IY", "UW")
 PITCH = 170.0
 VOICES = {"1": (730.0, 1090.0, 2440.0), "2": (270.0, 2290.0, 3010.0)}
-"""Stress of a vowel and the voice that it means: its formants in Hz. Neither is higher or louder: FastSpeech
-2 is given pitch and energy while it is trained, and if they said the voice, nothing would have to be looked up."""
+"""Stress of a vowel and its voice: formants in Hz. Both voices have the same pitch and loudness: FastSpeech
+2 receives pitch and energy in training, which must not reveal the voice."""
 MANNERS = [(0.86 + 0.04 * vowel, 0.6 + 0.1 * (3 * vowel % len(VOWELS))) for vowel in range(len(VOWELS))]
-"""How much higher and louder than what is asked for each vowel of the key is. FastSpeech 2 knows pitch and energy by
-bins from the least to the largest of its training: what is asked for is in the middle, where it has met every bin."""
+"""Relative pitch and loudness of each key vowel, compared with queried steps. FastSpeech 2 embeds pitch and energy in
+bins between the training extremes; queried steps are in the middle, where training covers every bin."""
 VARIETY = (2, 4, 8)
-"""Different vowels of a key of eight. With two of them half of the keys have one voice only, and looking there begins
-to pay before the vowel is found."""
+"""Distinct vowels of a key of eight. With two, half of the keys have a single voice, and attending to the key pays off
+before the vowel is found."""
 NEW, AGAIN = "ER", {3: "S", 6: "SH", 9: "Z"}
-"""What begins, and what is in the voice that was heard so many steps before."""
+"""New voices, and voices repeated from the given number of steps before."""
 PAIRS, BETWEEN = ((6, 6), (3, 9)), 3
-"""How many steps before two steps, of which one is three after the other, were heard that are spoken again: in their
-order, or the other."""
+"""Distances of two steps, three apart, that are repeated: in their own order, or swapped."""
 STEPS = 20
 FRAMES = 4
-"""Of a phoneme: one decoder step."""
+"""Frames per phoneme: one decoder step."""
 
 
 def generate_utterance(number: int) -> tuple[list[str], list[int], np.ndarray]:
-    """Aligned phonemes, frames of each, and the wave of utterance ``number``, always the same."""
+    """Generate aligned phonemes, their frames, and the wave of utterance ``number``, deterministically."""
     rng = np.random.default_rng([5, number])
     stresses = list(VOICES)
     vowels = rng.permutation(len(VOWELS))[: rng.choice(VARIETY)]
@@ -77,23 +78,23 @@ def generate_utterance(number: int) -> tuple[list[str], list[int], np.ndarray]:
 
 
 def written_form(phonemes: list[str]) -> list[str]:
-    """What the text says of aligned phonemes: not in which voice a chain of voices begins."""
+    """Return the written text of aligned phonemes, which does not give the voices of new chains."""
     return [NEW + "0" if phoneme[:-1] == NEW else phoneme for phoneme in phonemes]
 
 
 @cache
 def _loudest() -> float:
-    """Of all sounds. If each utterance were as loud as it can be, nothing would tell a decoder how loud that is."""
+    """Return the peak of all sounds; a common scale reveals the absolute loudness to a decoder."""
     manners = [*MANNERS, (1.0, 1.0)]
     return max(float(np.abs(_sound(voice, *manner)).max()) for voice in VOICES.values() for manner in manners)
 
 
 @cache
 def _sound(formants: tuple[float, ...], raised: float, loudness: float) -> np.ndarray:
-    """The frames of a phoneme: silence for one, then a tone with the formants' envelope.
+    """Return the wave of a phoneme: silence for one frame, then a tone with the formants' envelope.
 
-    The window of a step's last frame ends with that silence: without it a decoder that is given the step before would
-    hear in it which voice comes next, and would look nothing up.
+    The window of a step's last frame ends with the silence of the next step: otherwise a decoder could hear the next
+    voice in the previous step, without any lookup.
     """
     time = np.arange((FRAMES - 1) * HOP) / RATE
     pitch = raised * PITCH

@@ -1,4 +1,4 @@
-"""The TTS protocol: predict mel frames, make waves of them, measure distortion along the best alignment."""
+"""TTS protocol: predict mel frames, synthesize waves, measure distortion along the best alignment."""
 
 from __future__ import annotations
 
@@ -41,25 +41,24 @@ from tasks.tts.pictures import draw_spectrograms, write_waves
     backbones={"fastspeech2": "NS", "transformer_tts": "NS CS CC"},
 )
 class TTS(Task):
-    """Speak text: mel frames from phonemes.
+    """Synthesize speech: mel frames from phonemes.
 
     Args:
         dataset: ljspeech, or synthetic.
-        num_held_out: of ljspeech, test on the last so many clips and validate on as many before them; 0 is the official
+        num_held_out: for ljspeech, test on this many last clips and validate on as many before them; 0 is the official
             split by chapters.
-        generated, generated_held_out: utterances of synthetic in all, and of its dev and test each.
-        teacher: the record of a trained transformer_tts whose cross attention gives the durations of FastSpeech 2,
-            where there are no alignments.
-        chosen_by: what chooses the checkpoint: ``loss`` of the dev part, or its ``mcd``, as published.
-        as_fairseq: targets as fairseq makes them (see :class:`tasks.tts.data.Utterances`), and waves of the test part
-            rounded to 16 bits before they are scored, as in its files.
-        validation_iterations, iterations: of Griffin-Lim, in validation and in the test.
-        max_steps: most decoder steps of Transformer-TTS.
+        generated, generated_held_out: number of synthetic utterances, and of those in dev and in test.
+        teacher: result of a trained transformer_tts whose cross attention gives the durations for FastSpeech 2, if
+            there are no alignments.
+        chosen_by: metric that selects the checkpoint: ``loss`` of the dev part, or its ``mcd``, as published.
+        as_fairseq: targets as in fairseq (see :class:`tasks.tts.data.Utterances`), and test waves quantized to 16 bits
+            before scoring, as in its files.
+        validation_iterations, iterations: iterations of Griffin-Lim, in validation and in the test.
+        max_steps: maximum number of decoder steps of Transformer-TTS.
         threshold: stop probability that ends an utterance.
         num_prompt_steps: decoder steps (four frames each) at the beginning of every utterance that Transformer-TTS
-            hears
-            as they are, and that nobody is scored by: it goes on in a voice that only they tell.
-        evaluation_batch_size: utterances a batch in validation and test.
+            receives as a prompt; they are not scored, and determine the voice of the rest.
+        evaluation_batch_size: utterances per batch in validation and test.
     """
 
     required_protocols: ClassVar = (DurationSynthesiser, StepSynthesiser)
@@ -134,14 +133,14 @@ class TTS(Task):
         for name, part in parts.items():
             if not part:
                 raise UserError(
-                    f"the {name} part of {self.dataset} has no clips: chapters LJ001 and LJ002 are test, LJ003 is dev, "
-                    "the rest train; of a sample hold some out with task.num_held_out=N"
+                    f"the {name} part of {self.dataset} has no clips: chapters LJ001 and LJ002 are test, "
+                    "LJ003 is dev, the rest train; for a sample, set task.num_held_out=N"
                 )
             short = min(part, key=lambda utterance: len(utterance.mel))
             if len(short.mel) <= self._given_frames:
                 raise UserError(
-                    f"{short.name} has {len(short.mel)} frames, of which "
-                    f"task.num_prompt_steps={self.num_prompt_steps} leaves nothing to say; give fewer"
+                    f"{short.name} has {len(short.mel)} frames, all of which are in the prompt of "
+                    f"task.num_prompt_steps={self.num_prompt_steps}; reduce it"
                 )
         self.scale = Scale.of(parts["train"])
         if self.teacher is not None:
@@ -151,7 +150,7 @@ class TTS(Task):
         self.parts = {name: Utterances(part, self.scale, as_fairseq=self.as_fairseq) for name, part in parts.items()}
 
     def _listen(self, teacher: TransformerTTS, utterance: Utterance) -> Utterance:
-        """The utterance with durations from where the teacher looks."""
+        """Return the utterance with durations from the teacher's attention."""
         batch = Utterances([utterance], self.scale).__getitems__([0])
         durations = attended_durations(focus(teacher, batch["written"], batch["frames"]), len(utterance.mel))
         aligned = aligned_tokens(utterance.written)
@@ -161,7 +160,7 @@ class TTS(Task):
         return {**self._about, "parts": {name: len(part) for name, part in self.parts.items()}}
 
     def objective(self, backbone: type) -> Objective:
-        """What a network of the class is trained for."""
+        """Return the objective for a class of networks."""
         if self.protocol_of(backbone) is DurationSynthesiser:
             return Durations()
         return Steps(self.max_steps, self.threshold, self.num_prompt_steps)
@@ -187,19 +186,19 @@ class TTS(Task):
         return total / count
 
     def speak(self, backbone: Backbone, batch: Batch) -> list[np.ndarray]:
-        """Log-mel frames [F, 80] of each utterance of a batch."""
+        """Return log-mel frames [F, 80] of each utterance of a batch."""
         frames, lengths = self.objective(_class(backbone)).speak(backbone, batch)
         rows = zip(frames.float().cpu().numpy(), lengths.tolist(), strict=True)
         return [self.scale.log_mel(row[:length]) for row, length in rows]
 
     def target(self, utterance: Utterance, backbone: Backbone) -> np.ndarray:
-        """Log-mel frames that the network should have made."""
+        """Return the target log-mel frames."""
         return self.objective(_class(backbone)).target(self.training_set, utterance)
 
     def _waves(
         self, backbone: Backbone, batches: Batches, part: str, iterations: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(synthesised, target) of each utterance, both through Griffin-Lim, without what was given."""
+        """Return (synthesized, target) of each utterance, both through Griffin-Lim, without the prompt."""
         utterances = self.parts[part]
         for batch in batches(utterances, self.evaluation_batch_size):
             for index, mel in zip(batch["index"].tolist(), self.speak(backbone, batch), strict=True):
@@ -216,7 +215,7 @@ class TTS(Task):
         return distortions(waves)
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """The mean frame for as long as the utterance lasts, and the mean sound of each phoneme, where it is aligned.
+        """Return the scores of the mean frame at the utterance's length, and of the mean sound of aligned phonemes.
 
         Means are those of the training part.
         """
@@ -228,7 +227,7 @@ class TTS(Task):
         return {name: self._scored(frames_of) for name, frames_of in said.items()}
 
     def _scored(self, frames_of: Callable[[Utterance], np.ndarray]) -> dict[str, float]:
-        """Distortions of the test part, spoken in these frames."""
+        """Return the distortions of the test part, synthesized from the frames of ``frames_of``."""
         utterances = self.parts["test"].utterances
         return distortions(self._pair(frames_of(u), np.asarray(u.mel), self.iterations) for u in utterances)
 
@@ -244,5 +243,5 @@ class TTS(Task):
 
 
 def _class(backbone: Backbone) -> type:
-    """Of the backbone itself, where torch.compile has wrapped it."""
+    """Return the backbone's class, also if torch.compile has wrapped it."""
     return type(getattr(backbone, "_orig_mod", backbone))

@@ -1,4 +1,4 @@
-"""Forced alignments: the phones of a TextGrid file in Praat's long form, as the Montreal Forced Aligner writes it."""
+"""Forced alignments: phones of a TextGrid file in Praat's long form, as written by the Montreal Forced Aligner."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _INTERVAL = re.compile(
 
 
 def read_phones(path: Path) -> list[Phone]:
-    """The tier ``phones`` without leading and trailing silence.
+    """Read the tier ``phones`` without leading and trailing silence.
 
     Raises:
-        ValueError: naming the file: no such tier, an unknown phone, times out of order, or silence only.
+        ValueError: with the file: no such tier, an unknown phone, times out of order, or silence only.
     """
     text = path.read_text(encoding="utf-8", errors="replace")
     tiers = list(_TIER.finditer(text))
@@ -45,11 +45,11 @@ def read_phones(path: Path) -> list[Phone]:
         phones.append(Phone(name, float(interval["start"]), float(interval["end"])))
     for before, after in itertools.pairwise(phones):
         if not before.start <= before.end <= after.start + 1e-6:
-            raise UserError(f"{path}: phone '{after.name}' at {after.start} s begins before the one before it ends")
+            raise UserError(f"{path}: phone '{after.name}' at {after.start} s starts before the previous one ends")
     while phones and phones[0].name in SILENCES:
         phones.pop(0)
     while phones and phones[-1].name in SILENCES:
         phones.pop()
     if not phones:
-        raise UserError(f"{path} has no phone that is not silence")
+        raise UserError(f"{path} contains only silence")
     return phones

@@ -21,6 +21,13 @@ def make(name: str, pattern: str, **options: Any) -> Attention:
     return module
 
 
+def with_output(module: Attention) -> Attention:
+    """Draw an output projection that starts at zero (RWKV), with which every other gradient would be zero."""
+    if hasattr(module, "out_proj") and not module.out_proj.weight.any():
+        torch.nn.init.xavier_uniform_(module.out_proj.weight)
+    return module
+
+
 def padding(length: int) -> Tensor:
     """Five rows: padding on the right, on the left, inside, everywhere, nowhere."""
     mask = torch.zeros(5, length, dtype=torch.bool)

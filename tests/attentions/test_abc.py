@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from attentions.abc import ABCAttention
-from attentions.kernels import blocks, running_memory
-from attentions.kernels.precision import no_weight
-from attentions.kernels.running_memory import BLOCK, causal_abc
+from attentions.kernels.common import blocks
+from attentions.kernels.common.precision import neg_inf
+from attentions.kernels.recurrences import causal_abc as kernel
+from attentions.kernels.recurrences.causal_abc import BLOCK, causal_abc
 
 
 def build(scale: float = 1.0, num_landmarks: int = 5) -> ABCAttention:
@@ -34,7 +35,7 @@ def gradients(attention: ABCAttention, x: Tensor, padding: Tensor | None) -> lis
 def test_spans_equal_the_readable_form(
     length: int, padded: bool, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running_memory, "SPAN", 2 * BLOCK)
+    monkeypatch.setattr(kernel, "SPAN", 2 * BLOCK)
     monkeypatch.setattr(blocks, "ON_CPU", 8 * BLOCK)  # two of three rows at once
     attention = build(scale)
     x = 2 * torch.randn(3, length, 8, dtype=torch.float64)
@@ -61,7 +62,7 @@ def test_gradients_reach_through_the_memory() -> None:
     torch.manual_seed(3)
     query, key, value = torch.randn(3, 1, 2, 75, 4, dtype=torch.float64).requires_grad_()
     compress = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)
-    mass = torch.full((2, 1, 2, 3), no_weight(), dtype=torch.float64)
+    mass = torch.full((2, 1, 2, 3), neg_inf(), dtype=torch.float64)
     mean = torch.zeros(2, 1, 2, 3, 4, dtype=torch.float64)
     leaves = [query, key, value, compress]
     whole, *memory = causal_abc(query, key, value, compress, None, mass, mean)
@@ -78,8 +79,8 @@ def test_gradients_reach_through_the_memory() -> None:
 
 
 def test_gradients_of_the_memory_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running_memory, "BLOCK", 3)
-    monkeypatch.setattr(running_memory, "SPAN", 6)
+    monkeypatch.setattr(kernel, "BLOCK", 3)
+    monkeypatch.setattr(kernel, "SPAN", 6)
     torch.manual_seed(5)
     heads = torch.randn(3, 1, 1, 11, 2, dtype=torch.float64, requires_grad=True)
     compress = torch.randn(2, 2, 3, dtype=torch.float64, requires_grad=True)
@@ -99,6 +100,6 @@ def test_operators_are_well_formed(padded: bool) -> None:
     heads = [torch.randn(2, 1, 40, 4, requires_grad=True) for _ in range(3)]
     compress = torch.randn(2, 4, 3, requires_grad=True)
     padding = torch.rand(2, 40) < 0.3 if padded else None
-    mass = torch.full((2, 2, 1, 3), no_weight(), dtype=torch.float64)
+    mass = torch.full((2, 2, 1, 3), neg_inf(), dtype=torch.float64)
     mean = torch.zeros(2, 2, 1, 3, 4)
     torch.library.opcheck(torch.ops.cab.causal_abc.default, (*heads, compress, padding, mass, mean))

@@ -18,7 +18,10 @@ from tests.attentions import agreement
 
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("reformer", "NS", {"num_buckets": 4, "chunk_size": 3, "rounds": 1}),
-    ("reformer", "NS", {"num_buckets": 6, "chunk_size": 2, "rounds": 3, "key_norm": "scaled"}),
+    ("reformer", "NS", {"num_buckets": 6, "chunk_size": 7, "rounds": 3, "key_norm": "unit"}),
+    ("reformer", "NS", {"num_buckets": 4, "chunk_size": 1, "rounds": 2}),
+    ("reformer", "NS", {"num_buckets": 4, "chunk_size": 3, "rounds": 1, "keys": "buckets"}),
+    ("reformer", "NS", {"num_buckets": 6, "chunk_size": 2, "rounds": 3, "keys": "buckets"}),
     ("reformer", "CS", {"num_buckets": 4, "chunk_size": 2, "rounds": 3}),
     ("reformer", "CS", {"num_buckets": 2, "chunk_size": 40}),
     ("routing", "NS", {"num_clusters": 4, "window": 8}),
@@ -149,6 +152,7 @@ def test_rotations_are_drawn_in_training_alone() -> None:
         ("reformer", {"num_buckets": 0}),
         ("reformer", {"rounds": 0}),
         ("reformer", {"key_norm": "none"}),
+        ("reformer", {"keys": "all"}),
         ("routing", {"num_clusters": 0}),
         ("routing", {"decay": 1.5}),
         ("cluster_former", {"chunk_size": 0}),

@@ -51,6 +51,7 @@ CASES += [
     ("longformer", "CS", {"window": 3, "dilation": 2, "num_globals": 0}),
     ("etc", "NS", {"radius": 6, "num_globals": 5, "max_distance": 3}),
     ("etc", "NS", {"radius": 2, "num_globals": 0, "max_distance": 9}),
+    ("etc", "NS", {"radius": 3}),
     ("bigbird", "NS", {"block_size": 3, "num_random": 2}),
     ("bigbird", "NS", {"block_size": 2, "num_random": 0, "num_window": 5}),
     ("poolingformer", "NS", {"window": 3, "pooled_window": 9}),
@@ -105,6 +106,12 @@ def test_distances_of_logsparse() -> None:
     assert seen(local, 40, 50) == [40 - d for d in (34, 18, 10, 6, 4, 3, 2, 1, 0)]
     again = agreement.make("logsparse", "CS", local=3, restart=8)
     assert seen(again, 20, 50) == [20 - d for d in (20, 19, 18, 17, 16, 14, 12, 11, 10, 9, 8, 6, 4, 3, 2, 1, 0)]
+
+
+def test_global_tokens_of_etc_scale_with_the_length_up_to_the_published_number() -> None:
+    module = agreement.make("etc", "NS")
+    assert isinstance(module, ETCAttention)
+    assert [module.count_globals(n) for n in (1, 17, 18, 512, 4096, 8192)] == [1, 1, 2, 29, 230, 230]
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from attentions.bases.recurrent import Recurrent
-from attentions.kernels import fla_kernels
+from attentions.kernels.recurrences import fla_kernels
 from cab import build_attention
 from cab.registry.registries import ATTENTIONS
+from tests.attentions.agreement import with_output
 from tests.attentions.interpreter import needs_triton
 
 INTERPRETED = Path(__file__).with_name("fla_interpreted.py")
@@ -33,7 +34,8 @@ def test_they_compute_what_ours_do(part: str) -> None:
 @pytest.mark.parametrize("name", [entry.name for entry in ATTENTIONS if issubclass(entry.cls, Recurrent)])
 def test_a_layer_in_bfloat16_computes_by_the_form_that_is_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours stands in the place of theirs, and in the place of ours what must not be called."""
-    module, x = build_attention(name, pattern="CS", embed_dim=32, num_heads=2), torch.randn(2, 70, 32)
+    module = with_output(build_attention(name, pattern="CS", embed_dim=32, num_heads=2))
+    x = torch.randn(2, 70, 32)
     assert isinstance(module, Recurrent)
     ours, theirs = module.forms
     assert theirs is getattr(fla_kernels, ours.__name__)

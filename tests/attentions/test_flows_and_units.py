@@ -1,4 +1,4 @@
-"""XCiT, Flowformer and FLASH: readable forms, decoding, what leaks, limits, public code."""
+"""XCiT, Flowformer and FLASH: readable forms, decoding, what leaks, limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tests.attentions.agreement import (
     assert_padding_is_nothing,
     make,
 )
-from tests.attentions.public import assert_gives, vectors, with_weights
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "xcit": {},
@@ -98,44 +97,3 @@ def test_one_group_without_the_linear_part_is_the_quadratic_unit() -> None:
 def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(options))):
         build_attention(name, pattern="NS", embed_dim=8, num_heads=2, **options)
-
-
-# --- public code ----------------------------------------------------------------------------------------
-
-
-def test_xcit_of_its_authors() -> None:
-    """facebookresearch/xcit 82f5291, ``XCA``."""
-    data = vectors("xcit")
-    assert_gives(with_weights(build_attention("xcit", pattern="NS", embed_dim=8, num_heads=2), data), data, "x")
-
-
-def test_flowformer_of_its_authors() -> None:
-    """thuml/Flowformer 61f5d8c, ``Flow_Attention`` with 7 sinks and 9 sources."""
-    data = vectors("flowformer")
-    module = build_attention("flowformer", pattern="NC", embed_dim=8, num_heads=2)
-    assert_gives(with_weights(module, data), data, "query", "source")
-
-
-def test_causal_flowformer_of_its_authors() -> None:
-    """thuml/Flowformer 61f5d8c, ``Flow_Attention_Causal``."""
-    data = vectors("flowformer_causal")
-    assert_gives(with_weights(build_attention("flowformer", pattern="CS", embed_dim=8, num_heads=2), data), data, "x")
-
-
-@pytest.mark.parametrize("pattern", ["NS", "CS"])
-def test_the_quadratic_unit_of_public_code(pattern: str) -> None:
-    """FLASH-pytorch 0.1.9 of PyPI, ``GAU`` without norm and residual.
-
-    It divides the bias by the length too, in CS by that of the batch, which a prefix does not know.
-    """
-    data = vectors(f"flash_quad_{pattern.lower()}")
-    module = build_attention("flash_quad", pattern=pattern, embed_dim=6, num_heads=1, query_key_dim=4, scale_length=9)
-    assert_gives(with_weights(module, data), data, "x")
-
-
-@pytest.mark.parametrize("pattern", ["NS", "CS"])
-def test_the_grouped_unit_of_public_code(pattern: str) -> None:
-    """FLASH-pytorch 0.1.9 of PyPI, ``FLASH`` without norm and residual: 11 tokens in groups of 4, rotary positions."""
-    data = vectors(f"flash_gau_{pattern.lower()}")
-    module = build_attention("flash_gau", pattern=pattern, embed_dim=6, num_heads=1, query_key_dim=6, group_size=4)
-    assert_gives(with_weights(module, data), data, "x")

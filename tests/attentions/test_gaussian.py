@@ -1,4 +1,4 @@
-"""Kernelized attention, Skyformer, SOFT and YOSO's expectation: readable forms, limits, public code."""
+"""Kernelized attention, Skyformer, SOFT and YOSO: readable forms, limits."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from attentions.kernels import target_blocks
+from attentions.kernels.features import collisions
+from attentions.kernels.gathers import target_blocks
 from attentions.skyformer import SkyformerAttention
 from attentions.soft import SoftAttention
+from attentions.yoso import HashedAttention
 from cab import UserError, build_attention
 from cab.registry.registries import ATTENTIONS
 from tests.attentions.agreement import (
@@ -20,11 +22,12 @@ from tests.attentions.agreement import (
     assert_padding_is_nothing,
     make,
 )
-from tests.attentions.public import OUTPUT, assert_gives, distance, vectors, with_weights
+from tests.public_numbers.golden import distance
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "kernelized": {},
-    "yoso": {"hash_length": 3},
+    "yoso": {"num_hashes": 5},
+    "yoso_e": {},
     "skyformer": {"num_landmarks": 5},
     "soft": {"num_landmarks": 4, "conv_kernel_size": 3},
 }
@@ -34,7 +37,7 @@ CASES = [(name, str(pattern)) for name in OPTIONS for pattern in ATTENTIONS.get(
 @pytest.mark.parametrize(("name", "pattern"), CASES)
 def test_fast_form_is_the_readable_one(name: str, pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target_blocks, "ON_CPU", 1)  # several blocks of targets
-    module = make(name, pattern, **OPTIONS[name])
+    module = make(name, pattern, **OPTIONS[name]).eval()
     assert_forms_agree(module, 37, 23)
     assert_forms_agree(module, 1, 1, masked=False)
     assert_padding_is_nothing(module, 11, 17)
@@ -46,7 +49,7 @@ def test_causal_form() -> None:
     assert_decodes(module, 14, 0, (6, 3, 1))
 
 
-@pytest.mark.parametrize("name", ["kernelized", "yoso", "skyformer"])
+@pytest.mark.parametrize("name", ["kernelized", "yoso", "yoso_e", "skyformer"])
 def test_decoding_with_a_source(name: str) -> None:
     assert_decodes(make(name, "CC", **OPTIONS[name]), 9, 13, (4, 1))
 
@@ -79,21 +82,72 @@ def test_soft_with_its_queries_as_landmarks_is_kernelized_attention() -> None:
     torch.testing.assert_close(soft(x), kernelized(x), rtol=1e-5, atol=1e-5)
 
 
-def test_yosos_weights_are_collision_probabilities() -> None:
-    """Of 20,000 hashes of 3 hyperplanes."""
-    module = build_attention("yoso", pattern="NC", embed_dim=5, num_heads=1, hash_length=3)
-    query, key = torch.randn(1, 1, 4, 5), torch.randn(1, 1, 6, 5)
-    planes = torch.randn(20_000, 3, 5)
-    codes = [(torch.einsum("hpe,ne->hnp", planes, x[0, 0]) > 0) for x in (query, key)]
-    collisions = (codes[0][:, :, None] == codes[1][:, None]).all(dim=-1).float().mean(dim=0)
-    weights = module.weigh(query, key, None, torch.tensor(6))  # type: ignore[operator]
-    torch.testing.assert_close(weights[0, 0], collisions, rtol=0, atol=0.02)
+@pytest.mark.parametrize("name", ["yoso", "yoso_e"])
+@pytest.mark.parametrize(("count", "tau"), [(1, 1), (2, 1), (3, 2), (512, 9), (513, 10), (1024, 10), (4000, 12)])
+def test_hashes_are_as_long_as_in_the_released_configurations(name: str, count: int, tau: int) -> None:
+    module = make(name, "NS")
+    assert isinstance(module, HashedAttention)
+    assert module.length_of_hash(torch.tensor([count])).tolist() == [tau]
+
+
+def test_yosos_exact_gradient_is_the_derivative() -> None:
+    module = make("yoso_e", "NS", gradient="exact")
+    assert_forms_agree(module, 13, 0)
+    x, towards = torch.randn(2, 1, 9, 24, dtype=torch.float64)
+    x.requires_grad_()
+    (gradient,) = torch.autograd.grad(module(x).sin().sum(), x)
+    with torch.no_grad():
+        ends = [module(x + step * towards).sin().sum() for step in (1e-6, -1e-6)]
+    torch.testing.assert_close((gradient * towards).sum(), (ends[0] - ends[1]) / 2e-6, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("pattern", ["NS", "NC"])
+def test_yoso_tends_to_its_expectation(pattern: str) -> None:
+    """With 20,000 hashes, in output and gradient; the heads are the same."""
+    sampled = make("yoso", pattern, num_hashes=20_000, hash_length=3).eval()
+    expected = make("yoso_e", pattern, hash_length=3)
+    expected.load_state_dict(sampled.state_dict(), strict=False)
+    inputs = [torch.randn(1, n, 24, dtype=torch.float64) for n in ((7,) if pattern == "NS" else (7, 9, 9))]
+    results = []
+    for module in (sampled, expected):
+        given = [x.clone().requires_grad_() for x in inputs]
+        output = module(*given)
+        results.append([output, *torch.autograd.grad(output.sin().sum(), given)])
+    for found, wanted in zip(*results, strict=True):
+        assert distance(found, wanted) < 0.03
+
+
+@pytest.mark.parametrize("share", [0.0, 0.9])
+def test_both_ways_to_weight_collisions_agree(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of pairs that collide, in several pieces, and of all pairs; with padding, and with one crowded bucket."""
+    codes = [torch.randint(0, 8, (4, 3, n)) for n in (19, 23)]
+    for code in codes:
+        code[torch.rand(code.shape) < share] = 2
+        code[:, 1, 11:] = 8
+    left, right, x = (torch.randn(3, n, 5, dtype=torch.float64) for n in (19, 23, 23))
+    same = (codes[0].unsqueeze(3) == codes[1].unsqueeze(2)) & (codes[0].unsqueeze(3) < 8)
+    expected = (left @ right.mT * same.sum(dim=0)) @ x
+    torch.testing.assert_close(collisions._bucket_sums(*codes, x, 8), (same.sum(dim=0).double() @ x))
+    monkeypatch.setattr(collisions, "PAIRS", 13)
+    for factor in (0, 10**6):
+        monkeypatch.setattr(collisions, "SPARSE", factor)
+        torch.testing.assert_close(collisions._weighted_sums(*codes, left, right, x, 8), expected)
+
+
+def test_hyperplanes_are_drawn_in_training_alone() -> None:
+    module, x = make("yoso", "NS"), torch.randn(1, 50, 24, dtype=torch.float64)
+    assert not torch.equal(module(x), module(x))
+    module.eval()
+    assert torch.equal(module(x), module(x))
 
 
 @pytest.mark.parametrize(
     ("name", "options"),
     [
         ("yoso", {"hash_length": 0}),
+        ("yoso", {"num_hashes": 0}),
+        ("yoso_e", {"hash_length": 17}),
+        ("yoso_e", {"gradient": "none"}),
         ("skyformer", {"num_landmarks": 1}),
         ("skyformer", {"ridge": 0.0}),
         ("soft", {"num_landmarks": 0}),
@@ -104,43 +158,3 @@ def test_yosos_weights_are_collision_probabilities() -> None:
 def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(options))):
         build_attention(name, pattern="NS", embed_dim=8, num_heads=2, **options)
-
-
-# --- public code ----------------------------------------------------------------------------------------
-
-
-def test_kernelized_attention_of_its_authors() -> None:
-    """pkuzengqi/Skyformer 1a677cb, ``SoftmaxAttention_RBF``."""
-    data = vectors("kernelized")
-    assert_gives(with_weights(build_attention("kernelized", pattern="NS", embed_dim=8, num_heads=2), data), data, "x")
-
-
-def test_skyformer_of_its_authors() -> None:
-    """pkuzengqi/Skyformer 1a677cb, ``Skyformer`` with three queries and three keys as landmarks.
-
-    Head width 32, the one for which its scale is right, and 40 steps of its iteration (six are as near here).
-    """
-    data = vectors("skyformer")
-    module = build_attention("skyformer", pattern="NS", embed_dim=32, num_heads=1, num_landmarks=6)
-    assert_gives(with_weights(module, data), data, "x")
-
-
-def test_soft_of_its_authors() -> None:
-    """fudan-zvg/SOFT d3febc3, ``SoftmaxFreeAttention`` on a 6 x 2 grid whose convolution takes means of four tokens.
-
-    Its inverse refuses a CPU: Newton's iteration of the same file, 80 steps, was put in its place.
-    """
-    data = vectors("soft")
-    module = build_attention("soft", pattern="NS", embed_dim=8, num_heads=2, num_landmarks=3, conv_kernel_size=None)
-    assert_gives(with_weights(module, data), data, "x")
-
-
-def test_yosos_expectation_of_transformers() -> None:
-    """transformers 5.23.0, ``YosoSelfAttention``: its output.
-
-    Its gradient is no derivative: it takes tau/2 times the weight for the slope of the weight, as the paper has it for
-    the sampled form. Ours is the derivative, so the gradient of the input differs.
-    """
-    data = vectors("yoso")
-    module = with_weights(build_attention("yoso", pattern="NS", embed_dim=8, num_heads=2), data)
-    assert distance(module(data["x"]), data["output"]) < OUTPUT

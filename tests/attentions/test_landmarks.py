@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from attentions.kernels.landmarks import average, segment_means, segments
+from attentions.kernels.gathers.landmarks import average, segment_means, segments
 from attentions.nystromformer import pseudo_inverse
 from cab import UserError, build_attention
 from tests.attentions.agreement import assert_forms_agree, make

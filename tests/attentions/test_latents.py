@@ -1,4 +1,4 @@
-"""Efficient attention, Set Transformer, Luna and Linformer: readable forms, public code, limits."""
+"""Efficient attention, Set Transformer, Luna and Linformer: readable forms, limits."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from attentions.kernels import running_means
-from attentions.kernels.precision import no_weight
-from attentions.kernels.running_means import BLOCK, read_running_means
+from attentions.kernels.common.precision import neg_inf
+from attentions.kernels.recurrences import cumulative_softmax_mean
+from attentions.kernels.recurrences.cumulative_softmax_mean import BLOCK, read_cumulative_means
 from attentions.linformer import LinformerAttention
 from cab import PaddingMasks, UserError, build_attention
 from cab.registry.registries import ATTENTIONS
@@ -20,7 +20,6 @@ from tests.attentions.agreement import (
     assert_padding_is_nothing,
     make,
 )
-from tests.attentions.public import assert_gives, vectors, with_weights
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "efficient": {},
@@ -41,7 +40,7 @@ def test_fast_form_is_the_readable_one(name: str, pattern: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "option"),
-    [("set_transformer", {"feedforward": True}), ("luna", {"tie_kv": False}), ("linformer", {"share": "key_value"})],
+    [("set_transformer", {"feedforward": False}), ("luna", {"tie_kv": False}), ("linformer", {"share": "key_value"})],
 )
 @pytest.mark.parametrize("pattern", ["NS", "CC"])
 def test_fast_form_with_options(name: str, option: dict[str, Any], pattern: str) -> None:
@@ -50,7 +49,7 @@ def test_fast_form_with_options(name: str, option: dict[str, Any], pattern: str)
 
 @pytest.mark.parametrize("name", ["efficient", "luna"])
 def test_causal_forms(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running_means, "SPAN", 2 * BLOCK)
+    monkeypatch.setattr(cumulative_softmax_mean, "SPAN", 2 * BLOCK)
     module = make(name, "CS", **OPTIONS[name])
     assert_causal(module, 9)
     assert_decodes(module, 14, 0, (6, 3, 1))
@@ -99,8 +98,8 @@ def test_running_means_of_equal_keys_are_means() -> None:
     value = torch.randn(1, 2, 70, 3, dtype=torch.float64)
     read = torch.rand(1, 2, 70, 4, dtype=torch.float64).softmax(dim=-1)
     logits = torch.full((1, 2, 70, 4), 5.0, dtype=torch.float64)
-    mass, mean = torch.full((1, 2, 4), no_weight(), dtype=torch.float64), torch.zeros(1, 2, 4, 3, dtype=torch.float64)
-    output, mass, mean = read_running_means(read, logits, value, mass, mean)
+    mass, mean = torch.full((1, 2, 4), neg_inf(), dtype=torch.float64), torch.zeros(1, 2, 4, 3, dtype=torch.float64)
+    output, mass, mean = read_cumulative_means(read, logits, value, mass, mean)
     count = torch.arange(1, 71).unsqueeze(-1)
     torch.testing.assert_close(output, value.cumsum(dim=2) / count)
     torch.testing.assert_close(mean, value.mean(dim=2, keepdim=True).expand_as(mean))
@@ -135,7 +134,7 @@ def test_linformer_with_identities_is_softmax_attention() -> None:
 def test_linformer_is_defined_up_to_its_length() -> None:
     module = make("linformer", "NC", max_length=8)
     source = torch.zeros(1, 9, 24, dtype=torch.float64)
-    with pytest.raises(UserError, match=r"raise attention\.max_length"):
+    with pytest.raises(UserError, match=r"increase attention\.max_length"):
         module(source, source, source)
 
 
@@ -152,54 +151,3 @@ def test_linformer_is_defined_up_to_its_length() -> None:
 def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(options))):
         build_attention(name, pattern="NS", embed_dim=8, num_heads=2, **options)
-
-
-# --- public code ----------------------------------------------------------------------------------------
-
-
-def test_efficient_attention_of_its_author() -> None:
-    """cmsflash/efficient-attention 46a5f9e, ``EfficientAttention`` on a 3 x 3 grid, less its residual."""
-    data = vectors("efficient")
-    assert_gives(with_weights(build_attention("efficient", pattern="NS", embed_dim=8, num_heads=2), data), data, "x")
-
-
-def test_set_transformer_of_its_authors() -> None:
-    """juho-lee/set_transformer 73432c6, ``ISAB`` without the outer block's residual and feed-forward layer.
-
-    It divides by sqrt(D), not sqrt(E): keys are scaled to that. It takes no masks.
-    """
-    data = vectors("set_transformer")
-    for name in ("k_proj", "slot_k"):
-        for part in ("weight", "bias"):
-            data[f"weight_{name}.{part}"] *= (4 / 8) ** 0.5
-    data["weight_inducing"] = data["weight_inducing"].unflatten(1, (2, 4)).transpose(0, 1).contiguous()
-    module = build_attention(
-        "set_transformer", pattern="NS", embed_dim=8, num_heads=2, num_inducing=3, feedforward=True
-    )
-    assert_gives(with_weights(module, data), data, "x")
-
-
-def test_luna_of_its_authors() -> None:
-    """XuezheMax/fairseq-apollo 3644d20, ``LunarMultiheadAttention`` with tied keys and values."""
-    data = vectors("luna")
-    module = build_attention("luna", pattern="NC", embed_dim=8, num_heads=2, num_landmarks=3)
-    for part in ("weight", "bias"):
-        data[f"weight_v_proj.{part}"] = data[f"weight_k_proj.{part}"]
-        data[f"weight_slots_v.{part}"] = data[f"weight_slots_k.{part}"]
-    assert_gives(with_weights(module, data), data, "query", "source")
-
-
-def test_causal_luna_of_its_authors() -> None:
-    """XuezheMax/fairseq-apollo 3644d20, ``LunarCausalAttention``; it never reads its padding mask of keys."""
-    data = vectors("luna_causal")
-    module = build_attention("luna", pattern="CS", embed_dim=8, num_heads=2, num_landmarks=3)
-    for part in ("weight", "bias"):
-        data[f"weight_v_proj.{part}"] = data[f"weight_k_proj.{part}"]
-    assert_gives(with_weights(module, data), data, "query")
-
-
-def test_linformer_of_a_public_package() -> None:
-    """linformer 0.2.3 of PyPI, ``LinformerSelfAttention`` with a source shorter than its length; it takes no masks."""
-    data = vectors("linformer")
-    module = build_attention("linformer", pattern="NC", embed_dim=8, num_heads=2, num_landmarks=4, max_length=12)
-    assert_gives(with_weights(module, data), data, "query", "source")

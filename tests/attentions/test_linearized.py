@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from attentions.kernels.recurrence import BLOCK
+from attentions.kernels.recurrences.recurrence import BLOCK
 from attentions.performer import PerformerAttention, ReleasedExponential
 from cab import UserError, build_attention
 from tests.attentions.agreement import assert_forms_agree, make

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attentions.kernels import relative_window
+from attentions.kernels.windows import window_layout
 from cab import UserError, build_attention
 from tests.attentions import agreement
 
@@ -131,7 +131,7 @@ def test_wrong_options(pattern: str, options: dict[str, int]) -> None:
 @pytest.mark.parametrize("length", [1, 43, 130])
 def test_blocks_across_chunks(options: dict[str, int], length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The form of a GPU: outputs, gradients, decoding onto slots, dropout."""
-    monkeypatch.setattr(relative_window, "_extents", lambda query, _: (50, query.shape[2]))
+    monkeypatch.setattr(window_layout, "_extents", lambda query, *_: (50, query.shape[2]))
     module = agreement.make("longshort", "CS", **options)
     agreement.assert_forms_agree(module, length, length)
     if length == 43:

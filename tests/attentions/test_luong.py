@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from attentions.kernels import pieces
+from attentions.kernels.common import pieces
 from cab import UserError
 from tests.attentions import agreement
 

@@ -102,6 +102,17 @@ def test_compression_learns_from_its_own_loss_alone() -> None:
     assert float(module.auxiliary_loss()) < 1e-12
 
 
+@pytest.mark.parametrize("options", [{}, {"segment": 6, "memory": 5, "compressed": 4, "factor": 3}])
+def test_compression_has_a_gradient_beyond_the_stated_length(options: dict[str, Any]) -> None:
+    module = agreement.make("compressive", "CS", **options).train()
+    longest = module.segment * -(-(module.memory + module.factor) // module.segment)
+    module(torch.randn(1, longest, agreement.WIDTH, dtype=torch.float64))
+    assert module.auxiliary_loss() is None
+    module(torch.randn(1, longest + 1, agreement.WIDTH, dtype=torch.float64))
+    module.auxiliary_loss().backward()
+    assert module.compress.weight.grad.any()
+
+
 def test_loss_of_compression_is_causal() -> None:
     """The loss of a target is the same when later tokens are replaced; one of a padded batch is that of its rows."""
     module = agreement.make("compressive", "CS", segment=6, memory=5, compressed=4, factor=3).train()

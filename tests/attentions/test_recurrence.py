@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentions.kernels.delta_rule import delta_rule
-from attentions.kernels.generalized_delta_rule import generalized_delta_rule
-from attentions.kernels.recurrence import BLOCK, recurrence
-from attentions.kernels.short_conv import ShortConvolution
+from attentions.kernels.common.short_conv import ShortConvolution
+from attentions.kernels.recurrences.delta_rule import delta_rule
+from attentions.kernels.recurrences.generalized_delta_rule import generalized_delta_rule
+from attentions.kernels.recurrences.recurrence import BLOCK, recurrence
 
 ROWS, HEADS, KEYS, VALUES = 2, 3, 5, 4
 
@@ -167,10 +167,13 @@ def test_digits_are_kept_beside_what_is_forgotten(rate: float, kind: str) -> Non
         assert (got - wanted).norm() < 1e-6 * wanted.norm()
 
 
-def test_short_convolution_is_torch_s_own() -> None:
-    module = ShortConvolution(HEADS, KEYS, 4).double()
-    plain = torch.nn.Conv1d(HEADS * KEYS, HEADS * KEYS, 4, groups=HEADS * KEYS, bias=False, padding=3).double()
+@pytest.mark.parametrize("bias", [False, True])
+def test_short_convolution_is_torch_s_own(bias: bool) -> None:
+    module = ShortConvolution(HEADS, KEYS, 4, bias=bias).double()
+    plain = torch.nn.Conv1d(HEADS * KEYS, HEADS * KEYS, 4, groups=HEADS * KEYS, bias=bias, padding=3).double()
     plain.weight.data = module.weight.data.permute(1, 3, 2, 0).flatten(0, 1)
+    if module.bias is not None:
+        plain.bias.data = module.bias.data.flatten()
     x = drawn(ROWS, HEADS, 9, KEYS)
     flat = x.transpose(2, 3).flatten(1, 2)
     expected = plain(flat)[..., :9].unflatten(1, (HEADS, KEYS)).transpose(2, 3)

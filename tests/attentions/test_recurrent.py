@@ -1,23 +1,18 @@
-"""Recurrent methods: readable forms, decoding, public code, both ends of their decays, what they are limits of."""
+"""Recurrent methods: readable forms, decoding, both ends of their decays, what they are limits of."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from attentions.bases.recurrent import Recurrent
 from attentions.bases.token_shift import TokenShift
-from attentions.kernels.recurrence import recurrence
-from attentions.rwkv6 import RWKV6Attention
+from attentions.kernels.recurrences.recurrence import recurrence
 from attentions.rwkv7 import RWKV7Attention
 from cab import Attention, LayerPosition, PaddingMasks, UserError, build_attention
-from cab.training import parameter_groups
 from tests.attentions.agreement import (
     assert_causal,
     assert_compiles,
@@ -25,6 +20,7 @@ from tests.attentions.agreement import (
     assert_forms_agree,
     assert_padding_is_nothing,
     make,
+    with_output,
 )
 
 CONVOLVED = ["retention", "lightning", "gla", "hgrn2", "ssd", "deltanet", "gated_deltanet"]
@@ -39,6 +35,11 @@ CASES = [(name, {"conv_size": size}) for name in CONVOLVED for size in (0, 3)] +
     ("ssd", {"state_size": 3, "value_expansion": 1.0}),
     ("hgrn2", {"layer_position": LayerPosition(2, 3)}),
     ("lightning", {"layer_position": LayerPosition(2, 3)}),
+    ("lightning", {"variant": "released"}),
+    ("lightning", {"variant": "repository", "layer_position": LayerPosition(1, 3)}),
+    ("ssd", {}),
+    ("deltanet", {}),
+    ("gated_deltanet", {}),
     ("deltanet", {"negative_eigenvalues": True}),
     ("gated_deltanet", {"key_expansion": 0.3, "value_expansion": 3.0, "negative_eigenvalues": True}),
 ]
@@ -58,7 +59,7 @@ def test_fast_form_is_the_readable_one(name: str, options: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("name", METHODS)
 def test_fast_form_is_the_readable_one_across_blocks_and_spans(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attentions.kernels.blocks.ON_CPU", 64 * 15)  # spans of one block
+    monkeypatch.setattr("attentions.kernels.common.blocks.ON_CPU", 64 * 15)  # spans of one block
     assert_forms_agree(make(name, "CS", **convolved(name)), 101, 0)
 
 
@@ -70,77 +71,19 @@ def test_contracts(name: str) -> None:
     assert_decodes(module, 19, 0, (5, 2, 1))
 
 
-@pytest.mark.parametrize("name", ["gla", "gated_deltanet", "ssd"])
+@pytest.mark.parametrize("name", ["gla", "gated_deltanet", "ssd", "lightning"])
 def test_compiles(name: str) -> None:
     assert_compiles(make(name, "CS", conv_size=4), 21)
-
-
-# --- public code: flash-linear-attention 0.6.0 ------------------------------------------------------------
-
-
-PUBLIC = {  # name: options and parameters of the module whose terms are compared
-    "retention": {},
-    "gla": {},
-    "hgrn2": {"layer_position": LayerPosition(1, 2)},
-    "ssd": {"state_size": 6, "value_expansion": 1 / 3},
-    "deltanet": {},
-    "gated_deltanet": {"value_expansion": 2 / 3},
-    "rwkv6": {},
-    "rwkv7": {},
-}
-WIDTHS = {"gla": 24, "hgrn2": 12, "ssd": 24, "gated_deltanet": 16}
-
-
-@pytest.mark.parametrize("name", PUBLIC)
-def test_public_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """fla/ops/*/naive.py on the same heads: naive_retention, naive_recurrent_gla (GLA and HGRN2, whose parameters
-    are formed as in fla/layers/hgrn2.py), naive_recurrent_simple_gla (Mamba-2), delta_rule_recurrence,
-    naive_recurrent_gated_delta_rule, naive_recurrent_rwkv6 (with scale 1, as its layer has it), and dplr_recurrence
-    for RWKV-7, whose terms are formed as in fla/layers/rwkv7.py. Queries of HGRN2 and RWKV-7 are multiplied by
-    sqrt(K), which those functions divide by.
-    """
-    module = build_attention(name, pattern="CS", embed_dim=WIDTHS.get(name, 12), num_heads=2, **PUBLIC[name])
-    assert isinstance(module, Recurrent)
-    given = {key: torch.from_numpy(x) for key, x in public(name).items()}
-    inputs = {key: x.requires_grad_() for key, x in given.items() if f"d_{key}" in given}
-    own = {"bound", "log_rate", "bonus", "removed", "replaced"} & set(inputs)
-    for parameter in own:
-        delattr(module, parameter)
-        of_heads = parameter in ("bonus", "removed", "replaced")
-        setattr(module, parameter, inputs[parameter].unsqueeze(1) if of_heads else inputs[parameter])
-    extras = {key: x for key, x in inputs.items() if key not in own | {"query", "key", "value"}}
-    if name == "rwkv6":
-        extras["decay"] = module.merge_heads(extras["decay"])
-    if isinstance(module, RWKV7Attention):  # the function has neither its norm nor its bonus
-        monkeypatch.setattr(module, "normalise", lambda x: x)
-        module.bonus.data.zero_()
-    still = torch.zeros(1, 1)  # retention's rotation, which the function does not have
-    terms = module.terms(inputs["query"], inputs["key"], inputs["value"], extras, still)
-    memory = torch.zeros(1, 2, terms.key.shape[-1], terms.value.shape[-1])
-    assert_near_public(module.update(terms, memory, module.forms[0])[0], inputs, given)
-
-
-def public(name: str) -> dict[str, np.ndarray]:
-    with np.load(Path(__file__).parent / "public_code" / f"{name}.npz") as file:
-        return dict(file)
-
-
-def assert_near_public(output: Tensor, inputs: dict[str, Tensor], given: dict[str, Tensor]) -> None:
-    """Outputs within 1e-5 and gradients within 1e-4 of the largest."""
-    weights = torch.linspace(-1, 1, output.numel()).view_as(output).cos()
-    assert (output - given["output"]).abs().max() < 1e-5 * given["output"].abs().max()
-    for key, gradient in zip(inputs, torch.autograd.grad(output, list(inputs.values()), weights), strict=True):
-        assert (gradient - given[f"d_{key}"]).abs().max() < 1e-4 * given[f"d_{key}"].abs().max(), key
 
 
 # --- precision --------------------------------------------------------------------------------------------
 
 
-EXTREMES: dict[str, tuple[str, float, float]] = {  # a parameter, and its values at the ends of the decay's range
+EXTREMES: dict[str, tuple[str, float, float]] = {  # a parameter ("" for the keys), and values at both ends
     "gla": ("decay_map.1.bias", 100.0, -3000.0),
     "ssd": ("log_rate", -20.0, 9.0),
     "gated_deltanet": ("log_rate", -20.0, 9.0),
-    "hgrn2": ("k_proj.bias", 8.0, -80.0),
+    "hgrn2": ("", 8.0, -80.0),
     "rwkv6": ("decay", -20.0, 100.0),
     "rwkv7": ("decay", -100.0, 100.0),
 }
@@ -153,9 +96,12 @@ def test_both_ends_of_the_decays_in_low_precision(name: str, end: int, dtype: to
     """4,096 tokens whose heads are in the lower precision: within 3 units of its rounding of float32's, and finite."""
     module = build_attention(name, pattern="CS", embed_dim=8, num_heads=1)
     with torch.no_grad():
-        dict(module.named_parameters())[EXTREMES[name][0]].fill_(EXTREMES[name][end])
+        parameter = EXTREMES[name][0]
+        if parameter:
+            dict(module.named_parameters())[parameter].fill_(EXTREMES[name][end])
         x = torch.randn(1, 4096, 8)
-        heads: Sequence[Tensor] = module.project(x, x, x)
+        query, key, value = module.project(x, x, x)
+        heads: Sequence[Tensor] = (query, key if parameter else key + EXTREMES[name][end], value)
         extras = {**module.query_side_inputs(x), **module.key_side_inputs(x)}
         if isinstance(module, TokenShift):
             heads, extras = module.inputs(x, x.roll(1, dims=1))
@@ -186,6 +132,7 @@ def test_a_gated_delta_rule_that_forgets_nothing_is_the_delta_rule() -> None:
     shared_with(gated, plain)
     with torch.no_grad():
         gated.log_rate.fill_(-100.0)
+        gated.strength_proj.bias.zero_()
     x = torch.randn(1, 30, 24, dtype=torch.float64)
     extras = {**gated.query_side_inputs(x), **gated.key_side_inputs(x)}
     extras["gate"] = torch.full_like(extras["gate"], 40.0)  # silu is the identity there
@@ -208,83 +155,51 @@ def test_gates_that_forget_nothing_leave_a_sum() -> None:
 
 
 def test_retention_forgets_and_turns_with_the_distance() -> None:
-    """q_i k_j gamma^(i - j), the same wherever the pair stands."""
+    """Scores q_i k_j gamma^(i - j), at each i divided by the root of the sum of the decays, depend on the distance."""
     module = make("retention", "CS")
     query, key = torch.randn(2, 1, 3, 1, 8, dtype=torch.float64)
     value = torch.ones(1, 3, 9, 16, dtype=torch.float64)
     position = torch.arange(9)[None]
-    terms = module.terms(query.expand(-1, -1, 9, -1), key.expand(-1, -1, 9, -1), value, {}, position)
-    weights = terms.query @ terms.key.mT
+    terms = module.recurrence_inputs(query.expand(-1, -1, 9, -1), key.expand(-1, -1, 9, -1), value, {}, position)
+    decays = 1 - 2.0 ** -torch.arange(5, 8, dtype=torch.float64)
+    total = (decays[:, None] ** torch.arange(9)).cumsum(dim=-1)  # [H, N]
+    weights = terms.query @ terms.key.mT * total.sqrt().unsqueeze(-1)
     for distance in range(9):
         diagonal = weights.diagonal(-distance, -2, -1)
         torch.testing.assert_close(diagonal, diagonal[..., :1].expand_as(diagonal))
     assert terms.log_decay is not None
-    torch.testing.assert_close(terms.log_decay[0, :, 0].exp(), 1 - 2.0 ** -torch.arange(5, 8, dtype=torch.float64))
+    torch.testing.assert_close(terms.log_decay[0, :, 0].exp(), decays)
 
 
-def test_later_layers_of_lightning_forget_less() -> None:
-    x = torch.ones(1, 3, 2, 8)
-    rates = []
-    for index in range(3):
-        module = build_attention(
-            "lightning", pattern="CS", embed_dim=24, num_heads=3, layer_position=LayerPosition(index, 3)
-        )
-        rates.append(module.terms(x, x, x, {}, torch.zeros(1, 2)).log_decay[0, :, 0])
-    slopes = -(2.0 ** (-8 * torch.arange(1, 4) / 3))
-    for rate, factor in zip(rates, (1.0, 0.5, 0.0), strict=True):
-        torch.testing.assert_close(rate, slopes * (factor + 1e-5))
-
-
-def test_hgrn2_forgets_less_in_later_layers() -> None:
-    key = torch.full((1, 3, 1, 8), -50.0)
-    for index, count in ((0, 4), (1, 4), (3, 4)):
-        module = build_attention(
-            "hgrn2", pattern="CS", embed_dim=24, num_heads=3, layer_position=LayerPosition(index, count)
-        )
-        terms = module.terms(key, key, key, {}, torch.zeros(1, 1))
-        torch.testing.assert_close(terms.log_decay.exp(), torch.full_like(key, index / count), atol=1e-6, rtol=1e-5)
-        torch.testing.assert_close(terms.key, 1 - terms.log_decay.exp())
-
-
-def test_rwkv6_begins_as_released() -> None:
-    """RWKV-LM's RWKV-v5/src/model.py, RWKV_Tmix_x060: the second of three layers, two of its 24 channels."""
-    module = build_attention("rwkv6", pattern="CS", embed_dim=24, num_heads=3, layer_position=LayerPosition(1, 3))
-    assert isinstance(module, RWKV6Attention)
-    far = 1 - 0.5 ** (2 / 3), 1 - 0.5 ** (1 / 3)  # channel 12 of 24
-    torch.testing.assert_close(module.mix[:, 12], torch.tensor([far[0], far[0], far[0] - 0.15, far[1], far[1]]))
-    torch.testing.assert_close(module.decay[[0, 23]], torch.tensor([-6.0, -1.0]))
-    torch.testing.assert_close(module.decay[12], torch.tensor(-6 + 5 * (12 / 23) ** 1.35))
-    torch.testing.assert_close(module.bonus.flatten()[[0, 12]], torch.tensor([0.5, 0.5 * 11 / 23]), atol=1e-6, rtol=0)
-
-
-def test_rwkv7_begins_as_released() -> None:
-    """RWKV-LM's RWKV-v7/train_temp/src/model.py, RWKV_Tmix_x070: the second of three layers, some of 24 channels."""
-    module = build_attention("rwkv7", pattern="CS", embed_dim=24, num_heads=3, layer_position=LayerPosition(1, 3))
-    assert isinstance(module, RWKV7Attention)
-    mixed = [1 - 0.5 ** (power * 2 / 3) for power in (0.2, 0.9, 0.7, 0.7, 0.9, 0.2)]  # channel 12 of 24
-    torch.testing.assert_close(module.mix[:, 12], torch.tensor(mixed))
-    zigzag = torch.tensor([-1.0, (1 / 7) ** 2, 1.0])  # channels 0, 4 and 7 of heads of 8
-    place, channels = torch.tensor([0.0, 12.0, 23.0]) / 23, [0, 12, 23]
-    torch.testing.assert_close(module.decay[channels], -6 + 6 * place ** (1 + 0.5**0.3) + 0.5 + 2.5 * zigzag)
-    torch.testing.assert_close(module.rate[channels], -0.19 + 0.3 * zigzag + 0.4 * (place - 0.5))
-    torch.testing.assert_close(module.removed.flatten()[channels], 0.71 - 0.1 * (place - 0.5))
-    torch.testing.assert_close(module.replaced, torch.full_like(module.replaced, 1.02))
-    torch.testing.assert_close(module.bonus, torch.full_like(module.bonus, -0.04))
-    torch.testing.assert_close(module.norm_weight, torch.full_like(module.norm_weight, (2 / 3) ** 0.7))
-    assert not any(x.any() for x in (module.decay_in, module.rate_in, module.gate_in))
-    for second, rank in ((module.decay_out, 64), (module.rate_out, 64), (module.gate_out, 128)):
-        torch.testing.assert_close(second.mT @ second, 0.01 * rank / 24 * torch.eye(24), atol=1e-6, rtol=1e-5)
+def test_only_the_first_layer_of_lightning_encodes_positions() -> None:
+    """With theta of zero nothing is encoded; scores depend on the distance."""
+    first, without = (make("lightning", "CS", layer_position=LayerPosition(0, 2), lrpe=lrpe) for lrpe in (True, False))
+    assert (
+        build_attention("lightning", pattern="CS", embed_dim=24, num_heads=3, layer_position=LayerPosition(1, 2)).theta
+        is None
+    )
+    shared_with(without, first)
+    x = torch.randn(1, 30, 24, dtype=torch.float64)
+    assert (first(x) - without(x)).norm() > 1e-3 * first(x).norm()
+    query, key, value = (y[:, :, :1].expand(-1, -1, 30, -1) for y in first.project(x, x, x))
+    terms = first.recurrence_inputs(query, key, value, {}, torch.arange(30)[None])
+    scores = terms.query @ terms.key.mT
+    torch.testing.assert_close(scores[..., 1:, 1:], scores[..., :-1, :-1])
+    with torch.no_grad():
+        first.theta.zero_()
+    torch.testing.assert_close(first(x), without(x))
 
 
 def test_rwkv7_has_gradients_in_a_backward_pass_under_autocast() -> None:
     """Its blocks divide decays by each other: factors that float16 has no room for would be infinite there."""
-    module = build_attention("rwkv7", pattern="CS", embed_dim=24, num_heads=3)
+    module = with_output(build_attention("rwkv7", pattern="CS", embed_dim=24, num_heads=3))
     with torch.no_grad():
         module.decay.fill_(100.0)
     x = torch.randn(2, 70, 24, requires_grad=True)
     with torch.autocast("cpu", torch.float16):
         gradients = torch.autograd.grad(module(x).sum(), [x, *module.parameters()])
     assert all(gradient.isfinite().all() for gradient in gradients)
+    assert gradients[0].any()
 
 
 def test_rwkv7_without_learning_rates_forgets_and_adds() -> None:
@@ -294,7 +209,7 @@ def test_rwkv7_without_learning_rates_forgets_and_adds() -> None:
     x = torch.randn(1, 40, 24, dtype=torch.float64)
     heads, extras = module.inputs(x, x.roll(1, dims=1))
     extras["rate"] = torch.full_like(extras["rate"], -1e3)
-    terms = module.terms(*heads, extras, torch.zeros(1, 1))
+    terms = module.recurrence_inputs(*heads, extras, torch.zeros(1, 1))
     with torch.no_grad():
         module.bonus.zero_()
     memory = torch.zeros(1, 3, 8, 8, dtype=torch.float64)
@@ -303,20 +218,11 @@ def test_rwkv7_without_learning_rates_forgets_and_adds() -> None:
     torch.testing.assert_close(module.update(terms, memory, module.forms[0]), (module.normalise(expected), last))
 
 
-@pytest.mark.parametrize(("name", "own"), [("ssd", 3), ("gated_deltanet", 2)])
-def test_rates_and_steps_have_no_weight_decay(name: str, own: int) -> None:
-    module = build_attention(name, pattern="CS", embed_dim=24, num_heads=3)
-    first, second = parameter_groups(module, learning_rate=1.0, weight_decay=0.1)
-    assert (first["weight_decay"], second["weight_decay"], len(second["params"])) == (0.1, 0.0, own)
-    step = torch.nn.functional.softplus(module.step_proj.bias)
-    assert ((step > 0.9e-3) & (step < 0.11)).all()
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_the_state_is_what_it_is_said_to_be(name: str) -> None:
     """H K V numbers, a count, with a convolution of W taps W - 1 tokens of q, k and v, in RWKV the token before."""
     for size in (0, 4) if name in CONVOLVED else (0,):
-        options = {"conv_size": size} if size else {}
+        options = {"conv_size": size} if name in CONVOLVED else {}
         module = build_attention(name, pattern="CS", embed_dim=24, num_heads=3, **options)
         tokens = 2 * module.key_heads * module.key_width + 3 * module.value_width
         expected = 4 * (3 * module.memory_width * module.value_width + max(size - 1, 0) * tokens) + 8
@@ -338,6 +244,7 @@ def test_the_state_is_what_it_is_said_to_be(name: str) -> None:
         ("rwkv7", {"decay_rank": 0}),
         ("rwkv7", {"rate_rank": 0}),
         ("rwkv7", {"gate_rank": 0}),
+        ("lightning", {"variant": "other"}),
         ("gated_deltanet", {"value_expansion": 0.0}),
     ],
 )

@@ -61,12 +61,12 @@ def test_kernel_is_made_of_powers(length: int, state_size: int) -> None:
     for _ in range(length):
         expected.append((readout[:, 0].unsqueeze(1) @ state).real.flatten())
         state = forwards @ state
-    reached = torch.stack(expected, dim=1)
+    receptive_field = torch.stack(expected, dim=1)
     torch.testing.assert_close(
         module.kernel(length, *module.modes())[:, 0],
-        reached,
+        receptive_field,
         rtol=0.0,
-        atol=1e-10 * reached.abs().max().item(),
+        atol=1e-10 * receptive_field.abs().max().item(),
     )
 
 

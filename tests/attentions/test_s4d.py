@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attentions import s4d
-from attentions.kernels import block_readout
+from attentions.kernels.recurrences import block_readout
 from attentions.s4d import S4DAttention
 from cab import build_attention
 

@@ -1,4 +1,4 @@
-"""Sigmoid, forgetting, differential, MLA, MoBA, NSA, shared keys and sinks: readable forms, decoding, public code."""
+"""Sigmoid, forgetting, differential, MLA, MoBA, NSA, shared keys and sinks: readable forms, decoding."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 
 from attentions.differential import DifferentialAttention
 from attentions.forgetting import ForgettingAttention
-from attentions.kernels import target_blocks
-from attentions.kernels.rotary import rotate
+from attentions.kernels.common.rotary import rotate
+from attentions.kernels.gathers import target_blocks
 from attentions.mla import LatentKeyValueAttention
 from attentions.nsa import NativeSparseAttention
-from cab import LayerPosition, UserError, build_attention
+from cab import Attention, LayerPosition, UserError, build_attention
 from cab.registry.registries import ATTENTIONS
 from tests.attentions.agreement import (
     assert_causal,
@@ -22,8 +22,9 @@ from tests.attentions.agreement import (
     assert_padding_is_nothing,
     make,
 )
-from tests.attentions.public import assert_gives, vectors, with_weights
 
+NSA = {"block_size": 4, "num_blocks": 3, "window_size": 5, "compress_size": 2, "compress_stride": 1}
+SIMPLE_NSA = {"compression": "mean", "separate_kv": False}
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "sigmoid": ("sigmoid", {}),
     "sigmoid with a bias": ("sigmoid", {"bias": -1.5}),
@@ -31,8 +32,19 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "differential": ("differential", {"layer_position": LayerPosition(2, 4)}),
     "mla": ("mla", {"rotary_dim": 6, "kv_rank": 5}),
     "moba": ("moba", {"block_size": 3, "top_k": 2}),
-    "nsa": ("nsa", {"block_size": 2, "num_blocks": 4, "window_size": 3}),
-    "nsa of shared keys": ("nsa", {"block_size": 2, "num_blocks": 3, "window_size": 5, "num_kv_heads": 1}),
+    "nsa": (
+        "nsa",
+        {"block_size": 4, "num_blocks": 3, "window_size": 3, "compress_size": 4, "compress_stride": 2},
+    ),
+    "nsa of a group per head": (
+        "nsa",
+        {**NSA, "block_size": 2, "num_blocks": 4, "window_size": 1, "num_kv_heads": 3},
+    ),
+    "nsa of means": ("nsa", {**NSA, "compression": "mean", "separate_kv": False}),
+    "nsa of blocks without overlap": (
+        "nsa",
+        {"block_size": 3, "num_blocks": 3, "window_size": 5, "compress_size": 3, "compress_stride": 3},
+    ),
     "multi-query": ("vanilla", {"num_kv_heads": 1}),
     "one sink": ("vanilla", {"sink": "one"}),
     "learned sinks": ("vanilla", {"sink": "learned", "num_kv_heads": 1}),
@@ -116,8 +128,43 @@ def test_rotary_products_depend_on_the_distance() -> None:
     torch.testing.assert_close(*products)
 
 
+def _nsa_of_every_block() -> Attention:
+    sizes = {"block_size": 3, "num_blocks": 9, "compress_size": 3, "compress_stride": 3}
+    return make("nsa", "CS", **sizes, **SIMPLE_NSA, num_kv_heads=3)
+
+
+@pytest.mark.parametrize(("heads", "groups"), [(1, 1), (8, 1), (12, 1), (16, 1), (32, 2), (56, 2), (64, 4)])
+def test_heads_of_nsa_share_keys_as_published(heads: int, groups: int) -> None:
+    module = build_attention("nsa", pattern="CS", embed_dim=heads, num_heads=heads)
+    assert isinstance(module, NativeSparseAttention)
+    assert module.num_kv_heads == groups
+    assert module.k_proj.out_features == 3 * groups
+
+
+@pytest.mark.parametrize(("rival", "counted"), [(0.75, [4, 5, 6]), (0.25, [3, 4, 5, 6])])
+def test_scores_of_overlapping_blocks(rival: float, counted: list[int]) -> None:
+    """l 32, d 16, blocks of 64: block 1 counts compression blocks 3 to 6 as 1, 2, 2, 2 (Eq. 9)."""
+    module = build_attention("nsa", pattern="CS", embed_dim=4, num_heads=1, num_blocks=4)
+    assert isinstance(module, NativeSparseAttention)
+    found = []
+    for number in (0, 1, 2, 3, 4, 5, 6, 8, 9):
+        weights = torch.zeros(1, 1, 1, 23, dtype=torch.float64)
+        weights[..., number], weights[..., 13] = 1.0, rival  # 13 is inside block 3, twice
+        seen = module.selected(weights, torch.tensor([[383]]), 384)[0, 0, 0].view(6, 64)
+        assert torch.equal(seen.all(dim=1), seen.any(dim=1))
+        assert bool(seen[[0, 4, 5]].all())
+        if seen[1].all():
+            found.append(number)
+    assert found == counted
+
+
+@pytest.mark.parametrize("pieces", [(70, 1), (1,), (5, 29, 3)])
+def test_nsa_decodes_beyond_its_window_and_its_blocks(pieces: tuple[int, ...]) -> None:
+    assert_decodes(make("nsa", "CS", **NSA | {"compress_size": 4, "compress_stride": 2}), 75, 0, pieces)
+
+
 def test_nsa_of_every_block_alone_is_softmax_attention() -> None:
-    module, vanilla = make("nsa", "CS", block_size=3, num_blocks=9), make("vanilla", "CS")
+    module, vanilla = _nsa_of_every_block(), make("vanilla", "CS")
     assert isinstance(module, NativeSparseAttention)
     torch.nn.init.zeros_(module.gate.weight)
     module.gate.bias.data.copy_(torch.tensor([-60.0, 60.0, -60.0]).repeat(3))
@@ -126,10 +173,16 @@ def test_nsa_of_every_block_alone_is_softmax_attention() -> None:
     torch.testing.assert_close(module(x), vanilla(x))
 
 
-def test_latent_state_is_that_of_one_short_vector_a_token() -> None:
-    module = build_attention("mla", pattern="CS", embed_dim=32, num_heads=4)
+@pytest.mark.parametrize(
+    ("width", "heads", "rank", "rotary"),
+    [(32, 4, 8, 4), (512, 8, 128, 32), (768, 12, 192, 32), (2048, 16, 512, 64), (5120, 40, 512, 64)],
+)
+def test_latent_state_is_that_of_one_short_vector_a_token(width: int, heads: int, rank: int, rotary: int) -> None:
+    """Four head widths, at most a quarter of the width: 512 as DeepSeek-V2-Lite at its width, and with more heads."""
+    module = build_attention("mla", pattern="CS", embed_dim=width, num_heads=heads)
     assert isinstance(module, LatentKeyValueAttention)
-    assert module.state_bytes(101) - module.state_bytes(100) == 4 * (4 * 8 + 4) + 1  # c, k', and the mask
+    assert module.state_bytes(3) - module.state_bytes(2) == 4 * (rank + rotary) + 1  # c, k', and the mask
+    assert all(part.bias is None for part in module.modules() if isinstance(part, torch.nn.Linear))
 
 
 @pytest.mark.parametrize(
@@ -143,6 +196,10 @@ def test_latent_state_is_that_of_one_short_vector_a_token() -> None:
         ("nsa", {"num_blocks": 2}),
         ("nsa", {"window_size": 0}),
         ("nsa", {"num_kv_heads": 3}),
+        ("nsa", {"compress_size": 24}),
+        ("nsa", {"compress_size": 128}),
+        ("nsa", {"compress_stride": 0}),
+        ("nsa", {"compression": "sum"}),
         ("vanilla", {"num_kv_heads": 3}),
         ("vanilla", {"num_kv_heads": 0}),
         ("vanilla", {"sink": "two"}),
@@ -156,59 +213,3 @@ def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
 def test_a_width_that_has_no_halves_is_refused() -> None:
     with pytest.raises(UserError, match="choose another width"):
         build_attention("differential", pattern="CS", embed_dim=9, num_heads=3)
-
-
-# --- public code ----------------------------------------------------------------------------------------
-
-
-def test_sigmoid_attention_of_its_authors() -> None:
-    """apple/ml-sigmoid-attention 9273b49, ``Attention`` with a bias of -ln 9 (its own default is 0)."""
-    data = vectors("sigmoid")
-    assert_gives(with_weights(build_attention("sigmoid", pattern="NS", embed_dim=8, num_heads=2), data), data, "x")
-
-
-def test_forgetting_attention_of_public_code() -> None:
-    """flash-linear-attention 0.6.0, ``naive_forgetting_attn``, in float64."""
-    data = vectors("forgetting")
-    assert_gives(with_weights(build_attention("forgetting", pattern="CS", embed_dim=8, num_heads=2), data), data, "x")
-
-
-def test_differential_attention_of_its_authors() -> None:
-    """microsoft/unilm 3aca927, ``MultiheadDiffAttn`` of the fourth layer with two heads, without rotary positions."""
-    data = vectors("differential")
-    module = build_attention(
-        "differential", pattern="CS", embed_dim=16, num_heads=4, layer_position=LayerPosition(3, 4)
-    )
-    assert_gives(with_weights(module, data), data, "x")
-
-
-def test_shared_keys_and_sinks_of_transformers() -> None:
-    """transformers 5.23.0, gpt-oss's ``eager_attention_forward``: four heads, two of keys, a sink each."""
-    data = vectors("sink")
-    module = build_attention("vanilla", pattern="CS", embed_dim=16, num_heads=4, num_kv_heads=2, sink="learned")
-    assert_gives(with_weights(module, data), data, "x")
-
-
-def test_mla_of_transformers() -> None:
-    """transformers 5.23.0, ``DeepseekV3Attention`` without the compression of queries."""
-    data = vectors("mla")
-    module = build_attention("mla", pattern="CS", embed_dim=8, num_heads=2, kv_rank=6, rotary_dim=4)
-    assert_gives(with_weights(module, data), data, "x")
-
-
-def test_moba_of_its_authors() -> None:
-    """MoonshotAI/MoBA 61e456b, ``moba_attn_varlen_naive`` in float64: 23 tokens, blocks of 4, three of them."""
-    data = vectors("moba")
-    module = build_attention("moba", pattern="CS", embed_dim=8, num_heads=2, block_size=4, top_k=3)
-    assert_gives(with_weights(module, data), data, "x")
-
-
-def test_nsa_of_public_code() -> None:
-    """flash-linear-attention 0.6.0, ``naive_nsa`` in float64: 16 heads over one of keys, 23 tokens in blocks of 3.
-
-    Its means of blocks and its window, which need a GPU there, were written out.
-    """
-    data = vectors("nsa")
-    options = {"block_size": 3, "num_blocks": 4, "window_size": 5, "num_kv_heads": 1}
-    module = build_attention("nsa", pattern="CS", embed_dim=32, num_heads=16, **options)
-    assert_gives(with_weights(module, data), data, "x")

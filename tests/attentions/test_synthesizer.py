@@ -1,4 +1,4 @@
-"""Synthesizer: every variant's readable form, causality, decoding, padding; softmax attention; public code."""
+"""Synthesizer: every variant's readable form, causality, decoding, padding; softmax attention."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from attentions.kernels import target_blocks
+from attentions.kernels.gathers import target_blocks
 from attentions.synthesizer import VARIANTS
 from cab import UserError, build_attention
 from tests.attentions.agreement import (
@@ -17,7 +17,6 @@ from tests.attentions.agreement import (
     assert_padding_is_nothing,
     make,
 )
-from tests.attentions.public import assert_gives, vectors, with_weights
 
 
 @pytest.mark.parametrize("pattern", ["NS", "CS", "NC", "CC"])
@@ -42,7 +41,7 @@ def test_a_step_beyond_the_length_is_refused_and_holes_in_the_cache_do_not_count
         _, state = module.prefill(x, state, query_padding_mask=torch.ones(1, 1, dtype=torch.bool))
     for _ in range(4):
         _, state = module.step(x, state)
-    with pytest.raises(UserError, match=r"raise attention\.max_length"):
+    with pytest.raises(UserError, match=r"increase attention\.max_length"):
         module.step(x, state)
 
 
@@ -60,7 +59,7 @@ def test_without_random_scores_random_plus_is_softmax_attention() -> None:
 def test_it_is_defined_up_to_its_length(pattern: str, sizes: tuple[int, ...]) -> None:
     module = make("synthesizer", pattern, variant="factorized_random", max_length=8)
     inputs = [torch.zeros(1, size, 24, dtype=torch.float64) for size in sizes]
-    with pytest.raises(UserError, match=r"raise attention\.max_length"):
+    with pytest.raises(UserError, match=r"increase attention\.max_length"):
         module(*inputs, *inputs[1:])
 
 
@@ -68,23 +67,3 @@ def test_it_is_defined_up_to_its_length(pattern: str, sizes: tuple[int, ...]) ->
 def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(options))):
         build_attention("synthesizer", pattern="NS", embed_dim=8, num_heads=2, **options)
-
-
-def test_the_dense_variant_of_public_code() -> None:
-    """leaderj1001/Synthesizer-Rethinking-Self-Attention-Transformer-Models 3ee5829, ``SynthesizerDense``, one head.
-
-    Its second layer has a bias, zero here. Of its other variants, ``SynthesizerRandom`` leaves the softmax out and
-    ``FactorizedSynthesizerRandom`` is softmax attention of the input.
-    """
-    data = vectors("synthesizer_dense")
-    module = build_attention("synthesizer", pattern="NS", embed_dim=9, num_heads=1, max_length=9)
-    assert_gives(with_weights(module, data), data, "x")
-
-
-def test_random_scores_beside_products_of_public_code() -> None:
-    """The same repository's ``MixtureSynthesizers``, one head; it does not scale the products, so keys are."""
-    data = vectors("synthesizer_random_plus")
-    for part in ("weight", "bias"):
-        data[f"weight_k_proj.{part}"] *= 3.0
-    module = build_attention("synthesizer", pattern="NS", embed_dim=9, num_heads=1, max_length=9, variant="random_plus")
-    assert_gives(with_weights(module, data), data, "x")

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.diag_attention import DiagAttention
-from attentions.kernels.merged_norm import SimpleRMSNorm
+from attentions.kernels.common.merged_norm import SimpleRMSNorm
 from cab import LayerPosition, PaddingMasks, UserError, build_attention, build_backbone
 from cab.registry.registries import ATTENTIONS
 from tests.attentions.agreement import (
@@ -22,7 +22,6 @@ from tests.attentions.agreement import (
     assert_padding_is_nothing,
     make,
 )
-from tests.attentions.public import assert_gives, distance, vectors, with_weights
 
 EARLY = LayerPosition(0, 2)
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -198,45 +197,6 @@ def test_dropout_is_of_the_weights_within_blocks() -> None:
 def test_bad_options(name: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         build_attention(name, pattern="CS", embed_dim=8, num_heads=2, **options)
-
-
-PUBLIC: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "norm_attention_t1": ("norm_attention", "CS", {"kernel": "elu", "positions": "lrpe"}),
-    "norm_attention_t2": ("norm_attention", "NS", {"kernel": "elu1", "positions": "lrpe"}),
-    "norm_attention_plain": ("norm_attention", "NC", {"kernel": "elu1"}),
-    "diag_attention_t1": ("diag_attention", "CS", {"weights": "rela", "positions": "lrpe"}),
-    "diag_attention_t2": ("diag_attention", "CS", {"weights": "softmax", "positions": "lrpe"}),
-    "diag_attention_whole": ("diag_attention", "NS", {"weights": "softmax"}),
-}
-
-
-@pytest.mark.parametrize("file", PUBLIC)
-def test_numbers_of_the_released_code(file: str) -> None:
-    """OpenNLPLab/fairseq-evo 38fa81f: NormLinearAttention, and NormLocalAttention.forward_chunk with blocks of 4."""
-    name, pattern, options = PUBLIC[file]
-    if name == "diag_attention":
-        options = {"block_size": 4, **options}
-    data = vectors(file)
-    module = build_attention(name, pattern=pattern, embed_dim=12, num_heads=2, **options)
-    assert_gives(with_weights(module, data), data, "query", "source" if pattern == "NC" else None)
-
-
-def test_keys_of_zero_in_the_last_block_are_absent() -> None:
-    """Released: 10 tokens in blocks of 4 are filled up with two keys of zero, which take their share of softmax.
-
-    The first two blocks agree; of the last, ours is what its two tokens give alone, and theirs ours with two keys more.
-    """
-    data = vectors("diag_attention_ragged")
-    module = build_attention("diag_attention", pattern="NS", embed_dim=12, num_heads=2, block_size=4)
-    module = with_weights(module, data)
-    output = module(data["query"])
-    assert distance(output[:, :8], data["output"][:, :8]) < 1e-6
-    assert distance(output[:, 8:], data["output"][:, 8:]) > 0.05
-    torch.testing.assert_close(output[:, 8:], module(data["query"][:, 8:]))
-    q, k, v = (F.pad(y, (0, 0, 0, 2)) for y in weights_of(module, data["query"][0, 8:]))
-    filled = (q @ k.mT * 6**-0.5).softmax(dim=-1) @ v
-    theirs = module.out_proj(filled[:, :2].transpose(0, 1).flatten(1))
-    assert distance(theirs, data["output"][0, 8:]) < 1e-6
 
 
 def test_weights_within_a_block_do_not_look_ahead() -> None:

@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentions.kernels.windowed import Window, windowed_attention
+from attentions.kernels.windows.window_attention import window_attention
+from attentions.kernels.windows.window_layout import Window
 from cab import build_attention
 from cab.registry.registries import ATTENTIONS
+from tests.attentions.agreement import with_output
 
 CASES = [(entry.name, str(pattern)) for entry in ATTENTIONS for pattern in entry.patterns if entry.name != "none"]
 
@@ -20,7 +22,7 @@ def gradients(output: Tensor, leaves: list[Tensor]) -> list[Tensor]:
 
 @pytest.mark.parametrize(("name", "pattern"), CASES)
 def test_nothing_uninitialised_is_read(name: str, pattern: str) -> None:
-    attention = build_attention(name, pattern=pattern, embed_dim=16, num_heads=2)
+    attention = with_output(build_attention(name, pattern=pattern, embed_dim=16, num_heads=2))
     inputs = [
         torch.randn(3, length, 16, requires_grad=True)
         for length in ((150, 130, 130) if attention.pattern.is_cross else (150,))
@@ -43,7 +45,7 @@ def test_keys_that_no_window_reaches_have_no_gradient(offset: int) -> None:
     """Before the first window, and after the last one."""
     query = torch.randn(1, 2, 100, 4, requires_grad=True)
     key, value = (torch.randn(1, 2, 100 + offset + 200, 4, requires_grad=True) for _ in range(2))
-    output = windowed_attention(query, key, value, Window(5, 2, offset=offset))
+    output = window_attention(query, key, value, Window(5, 2, offset=offset))
     _, _, d_key, d_value = gradients(output, [query, key, value])
     for gradient in (d_key, d_value):
         assert not gradient[:, :, : max(offset - 5, 0)].any()

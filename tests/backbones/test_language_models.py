@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from backbones.layers.tokens import SinusoidalPositions
 from cab import Backbone, UserError, build_backbone
-from cab.config.folders import CONFIGS
+from cab.files.config_folders import CONFIGS
 from tests.backbones import language_models
 from tests.backbones.language_models import VOCABULARY, padding, small, tokens
 

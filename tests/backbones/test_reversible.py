@@ -179,7 +179,7 @@ def test_it_learns() -> None:
 
 
 def test_what_does_not_go_together() -> None:
-    with pytest.raises(UserError, match="reversible=true recomputes activations already: leave out checkpoint_act"):
+    with pytest.raises(UserError, match="reversible=true recomputes activations already: remove checkpoint_act"):
         network("gpt2", checkpoint_activations=True)
 
 

@@ -215,11 +215,9 @@ def test_ponder_weight_is_felt_by_what_halts() -> None:
 
 def test_what_does_not_go_together() -> None:
     assert isinstance(halting().layer_stack, HaltingStack)
-    with pytest.raises(UserError, match="halting=act is of one layer that is repeated: set weight_sharing=universal"):
+    with pytest.raises(UserError, match="halting=act needs one repeated layer: set weight_sharing=universal"):
         small("gpt2", "CS", halting="act")
-    with pytest.raises(
-        UserError, match="reversible=true is of layers with weights of their own: set weight_sharing=stacked"
-    ):
+    with pytest.raises(UserError, match="reversible=true needs separate weights per layer: set weight_sharing=stacked"):
         universal(reversible=True)
     with pytest.raises(UserError, match=r"ponder_weight must be 0 or more, got -1\.0"):
         halting(ponder_weight=-1.0)

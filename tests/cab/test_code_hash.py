@@ -108,7 +108,7 @@ def hash_of_registered(name):
 @pytest.mark.parametrize(
     ("file", "changed"),
     [
-        ("attentions/kernels/windowed.py", [True, False, False]),
+        ("attentions/kernels/windows/window_attention.py", [True, False, False]),
         ("attentions/vanilla.py", [False, True, False]),
         ("cab/attention.py", [True, True, False]),
         ("cab/padding.py", [True, True, False]),
@@ -195,10 +195,10 @@ def test_moved_modules_leave_every_hash_and_a_changed_operator_those_that_use_it
     before = hashes_in(copy)
     assert len(before) >= 70
     move(copy, "cab/padding.py", "cab/masks/padding.py")
-    move(copy, "attentions/kernels/precision.py", "attentions/kernels/upcasting.py")
+    move(copy, "attentions/kernels/common/precision.py", "attentions/kernels/common/upcasting.py")
     assert hashes_in(copy) == before
 
-    kernel = copy / "attentions" / "kernels" / "rotary.py"
+    kernel = copy / "attentions" / "kernels" / "common" / "rotary.py"
     text = kernel.read_text()
     kernel.write_text(text.replace("even * cos - odd * sin", "even * cos + odd * sin"))
     assert kernel.read_text() != text

@@ -14,7 +14,7 @@ from hydra import compose, initialize_config_dir
 from backbones.gpt2 import GPT2
 from cab import UserError, register_backbone, register_task
 from cab.config.compose import check_overrides, read_rows, read_table, register_configs, resolve, tuned_options
-from cab.config.folders import CONFIGS, config_folders
+from cab.files.config_folders import CONFIGS, config_folders
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.runner.cell import runnable_cells
 from tasks.lm.task import LM
@@ -156,7 +156,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir(parents=True)
     monkeypatch.syspath_prepend(tmp_path)
     point = EntryPoint("own", "plugin_with_configs.configs", "cab.configs")
-    monkeypatch.setattr("cab.config.folders.entry_points", lambda group: [point] if group == point.group else [])
+    monkeypatch.setattr("cab.files.config_folders.entry_points", lambda group: [point] if group == point.group else [])
     for cached in (config_folders, read_table):
         cached.cache_clear()
     yield folder

@@ -9,7 +9,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 
 from cab.config.compose import paper_value, read_table, register_configs, resolve, tuned_options
-from cab.config.folders import CONFIGS
+from cab.files.config_folders import CONFIGS
 from cab.registry.registries import TASKS
 from cab.runner import launch
 

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from cab import Backbone
 from cab.config.compose import register_configs, resolve
-from cab.config.folders import CONFIGS
 from cab.config.trainer_config import TrainerConfig
+from cab.files.config_folders import CONFIGS
 from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone
 from cab.training import after_optimizer_step, auxiliary_loss
@@ -61,7 +61,7 @@ class Ours:
         backbone = make_backbone(cell).eval()
         items: Any = cell.task.training_set
         drawn = [items.__getitems__(list(range(4 * step, 4 * step + 4))) for step in range(STEPS)]
-        return cls(cell, cell.trainer, backbone, [_seen_and_target(cell, batch) for batch in drawn])
+        return cls(cell, cell.config.trainer, backbone, [_seen_and_target(cell, batch) for batch in drawn])
 
     def logits(self) -> Tensor:
         """Of the first batch."""
@@ -82,7 +82,7 @@ class Ours:
         pieces = self.config.batch_size // (self.config.micro_batch_size or self.config.batch_size)
         losses = []
         for step in range(STEPS // pieces):
-            torch.manual_seed(int(self.cell.config["seed"]) + step)
+            torch.manual_seed(self.cell.config.seed + step)
             optimizer.zero_grad()
             self.backbone.train()
             for number in range(step * pieces, (step + 1) * pieces):
@@ -108,7 +108,7 @@ class Ours:
 
 def _seen_and_target(cell: Cell, batch: Tensor) -> tuple[Tensor, Tensor]:
     task: Any = cell.task
-    if cell.backbone == "gpt2":
+    if cell.config.backbone.name == "gpt2":
         return batch[:, :-1], batch[:, 1:]
     seen, places = task.hide(batch, torch.Generator().manual_seed(0))
     target = torch.full_like(batch, PAD)

@@ -1,7 +1,7 @@
-"""Other people's implementations of the same methods, for comparison; none is a requirement of this project.
+"""Third-party implementations of the same methods, for comparison; none is required.
 
-Each is imported when it is built. A kernel that comes without projections sits between the linear maps of ours, and
-gates, decays and strengths that ours computes from its input are computed in the peer by maps of the same sizes.
+Packages are imported when an implementation is built. Kernels without projections are placed between the linear maps of
+our layers. Gates, decays and strengths are computed by maps of the same sizes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PEERS = (*dense.PEERS, *sparse.PEERS, *recurrent.PEERS)
 
 
 def find_peers(subjects: Iterable[AttentionSubject]) -> tuple[list[PeerSubject], list[str]]:
-    """Peers of these attentions that are installed, and lines about those that are not or do not exist."""
+    """Return the installed third-party implementations of the attentions, and notes about missing ones."""
     found, notes, without = [], [], []
     for subject in subjects:
         peers = [peer for peer in PEERS if peer.attention == subject.name and peer.exists_here]
@@ -28,8 +28,8 @@ def find_peers(subjects: Iterable[AttentionSubject]) -> tuple[list[PeerSubject],
             if peer.is_installed:
                 found.append(PeerSubject(peer, subject))
             else:
-                notes.append(f"{subject.label}: {peer.package} is not installed (pip install {peer.package})")
-    notes = list(dict.fromkeys(notes))  # a package may have several forms of a method
+                notes.append(f"{subject.label}: {peer.package} is not installed; run `pip install {peer.package}`")
+    notes = list(dict.fromkeys(notes))  # a package may provide several implementations
     if without:
-        notes.append(f"no implementation that pip can install is known for: {', '.join(without)}")
+        notes.append(f"no third-party implementation is known for: {', '.join(without)}")
     return found, notes

@@ -1,4 +1,4 @@
-"""Peers of softmax attention, of kernels, slots and windows, and of gated units."""
+"""Third-party implementations of softmax, kernel, landmark and window attention, and of gated attention units."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ NS, CS, NC, CC = Pattern
 
 
 def multihead_attention(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:  # noqa: ARG001
+    """Build ``torch.nn.MultiheadAttention``."""
     module = nn.MultiheadAttention(embed_dim, num_heads, batch_first=True)
 
     def call(module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -28,7 +29,7 @@ def multihead_attention(pattern: Pattern, embed_dim: int, num_heads: int, option
 
 
 def one_kernel(backend: SDPBackend) -> Make:
-    """Fused softmax attention by one of torch's kernels and by no other."""
+    """Return a builder of softmax attention with a single backend of torch."""
 
     def make(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:  # noqa: ARG001
         def core(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -41,6 +42,7 @@ def one_kernel(backend: SDPBackend) -> Make:
 
 
 def performer(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:
+    """Build performer-pytorch."""
     core = import_module("performer_pytorch").FastAttention(
         embed_dim // num_heads, nb_features=options["num_features"], causal=pattern is Pattern.CS
     )
@@ -48,6 +50,7 @@ def performer(pattern: Pattern, embed_dim: int, num_heads: int, options: Options
 
 
 def nystromformer(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:  # noqa: ARG001
+    """Build nystrom-attention."""
     kernel = options["conv_kernel_size"]
     module = import_module("nystrom_attention").NystromAttention(
         embed_dim,
@@ -61,6 +64,7 @@ def nystromformer(pattern: Pattern, embed_dim: int, num_heads: int, options: Opt
 
 
 def local(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:
+    """Build local-attention."""
     width = options["window_size"] if options["extent"] == "per_side" else max(options["window_size"] // 2, 1)
     core = import_module("local_attention").LocalAttention(
         window_size=width,
@@ -73,16 +77,18 @@ def local(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) ->
 
 
 def linear(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:  # noqa: ARG001
+    """Build linear-attention-transformer."""
     package = import_module("linear_attention_transformer.linear_attention_transformer")
 
     def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        # with larger buckets a token does not see its own
+        # with larger buckets, a token does not attend to itself
         return package.causal_linear_attn(q, k, v, bucket_size=1)
 
     return Projected(causal if pattern is Pattern.CS else package.linear_attn, embed_dim, num_heads)
 
 
 def linformer(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:
+    """Build linformer."""
     require(options, share="none")
     module = import_module("linformer").LinformerSelfAttention(
         embed_dim, options["max_length"], k=options["num_landmarks"], heads=num_heads
@@ -91,16 +97,16 @@ def linformer(pattern: Pattern, embed_dim: int, num_heads: int, options: Options
 
 
 def set_transformer(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:  # noqa: ARG001
-    """With maps of the points' queries and outputs besides, which are few."""
+    """Build isab-pytorch, which has additional, small maps of the inducing points."""
     require(options, feedforward=False)
     if embed_dim != 64 * num_heads:
-        raise UserError("its heads are 64 wide")
+        raise UserError("head dimension {embed_dim // num_heads} is not supported (only 64)")
     module = import_module("isab_pytorch").ISAB(dim=embed_dim, heads=num_heads, num_latents=options["num_inducing"])
     return Whole(module, lambda module, x, *_: module(x)[0])
 
 
 def gated_unit(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:  # noqa: ARG001
-    """Without its norm, which is the backbone's; of all pairs, or in groups where there is such an option."""
+    """Build FLASH without its norm, which the backbone applies; all pairs, or groups if there is such an option."""
     package = import_module("flash_pytorch.flash_pytorch")
     sizes = {"dim": embed_dim, "query_key_dim": options["query_key_dim"], "norm_klass": nn.Identity}
     if "group_size" not in options:
@@ -124,5 +130,5 @@ PEERS = (
     Peer("local", "local-attention", "local_attention", (NS, CS), local),
     Peer("linear", "linear-attention-transformer", "linear_attention_transformer", (NS, CS, NC), linear),
 )
-"""Sound and faster than others of the same method where several exist. performer-pytorch's causal form sees the
-future through its stabiliser; it is timed because there is no other."""
+"""The fastest correct implementation of each method. performer-pytorch's causal form depends on the future through its
+stabilizer; it is included because there is no alternative."""

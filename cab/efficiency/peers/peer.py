@@ -1,4 +1,4 @@
-"""What a peer is, and the modules that other people's kernels and layers are put into."""
+"""Third-party implementations, and modules that wrap third-party kernels and layers."""
 
 from __future__ import annotations
 
@@ -24,17 +24,13 @@ Core = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Peer:
-    """An implementation that pip can install.
+    """A third-party implementation that pip can install.
 
-    Args:
-        attention: the registered attention that it is compared with.
-        package: what pip calls it.
-        module: what Python imports.
-        patterns: those in which its results are sound.
-        make: builds it from pattern, width, heads and the attention's options; UserError where it has no such form,
-            as from the module that it builds for lengths that it does not take: a row of status ``unsupported``.
-        needs_cuda: it exists on a GPU alone.
-        form: what the table calls it, where a package has several forms of a method.
+    Args: attention: the registered attention to compare with. package: package name for pip. module: module name for
+            Python. patterns: patterns in which its results are correct. make: builds it from pattern, width, heads and
+            the attention's options; raises UserError for unsupported options, as does the built module for unsupported
+            lengths (status ``unsupported``). needs_cuda: whether it requires a GPU. form: label in the table if a
+            package has several implementations of a method.
     """
 
     attention: str
@@ -47,20 +43,23 @@ class Peer:
 
     @property
     def name(self) -> str:
+        """Label in the table."""
         return self.form or self.package
 
     @property
     def is_installed(self) -> bool:
+        """Whether the package is installed."""
         return find_spec(self.module) is not None
 
     @property
     def exists_here(self) -> bool:
+        """Whether the machine has the required device."""
         return torch.cuda.is_available() or not self.needs_cuda
 
 
 @dataclass(frozen=True)
 class PeerSubject:
-    """A peer, built for the options of one of our subjects."""
+    """A third-party implementation, built for the options of an attention."""
 
     peer: Peer
     ours: AttentionSubject
@@ -72,6 +71,7 @@ class PeerSubject:
 
     @property
     def peer_of(self) -> str:
+        """Label of the attention to compare with."""
         return self.ours.label
 
     @property
@@ -79,12 +79,12 @@ class PeerSubject:
         return tuple(pattern for pattern in self.peer.patterns if pattern in self.ours.patterns)
 
     def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module:  # noqa: ARG002
-        with contextlib.redirect_stdout(sys.stderr):  # some greet; tables go to stdout
+        with contextlib.redirect_stdout(sys.stderr):  # some packages print on import; stdout is for tables
             return self.peer.make(pattern, setting.embed_dim, setting.num_heads, self.ours.all_options(pattern))
 
 
 class Projected(Projections):
-    """``core(q, k, v)`` on heads [B, H, N, E], between the four linear maps."""
+    """``core(q, k, v)`` on heads [B, H, N, E] between the four linear maps."""
 
     core: Core
 
@@ -103,7 +103,7 @@ class Projected(Projections):
 
 
 class Whole(nn.Module):
-    """A module with projections of its own; ``call(module, query, key, value)`` calls it."""
+    """A module with its own projections, called as ``call(module, query, key, value)``."""
 
     q_proj = k_proj = v_proj = True
 
@@ -118,7 +118,7 @@ class Whole(nn.Module):
 
 
 class Other(nn.Module):
-    """A module of x that, as ours, has not the projections of query, key, value and output."""
+    """A self attention module without projections of query, key, value and output."""
 
     def __init__(self, module: nn.Module, call: Callable[[Any, Tensor], Tensor]) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class Other(nn.Module):
 
 
 class WithOutput(nn.Module):
-    """A layer of transformers and the last linear map, which stands in another class there."""
+    """A layer of transformers with the output map, which belongs to another class there."""
 
     def __init__(self, layer: nn.Module, embed_dim: int) -> None:
         super().__init__()
@@ -139,13 +139,13 @@ class WithOutput(nn.Module):
 
 
 def require(options: Options, **values: object) -> None:
-    """UserError where an option is not one of those that the peer has: a value, or several in a tuple."""
+    """Raise UserError for an option value outside the supported ones: a value, or several in a tuple."""
     for name, allowed in values.items():
         if options[name] not in (allowed if isinstance(allowed, tuple) else (allowed,)):
-            raise UserError(f"it has no {name} {options[name]}")
+            raise UserError(f"{name}={options[name]} is not supported")
 
 
 def require_multiple(length: int, size: int) -> None:
-    """UserError for a length that it does not take."""
+    """Raise UserError for an unsupported length."""
     if length % size:
-        raise UserError(f"it takes multiples of {size} tokens, not {length}")
+        raise UserError(f"the length must be a multiple of {size}, got {length}")

@@ -1,7 +1,7 @@
-"""Peers of causal methods with gates, decays and strengths.
+"""Third-party kernels of causal methods with gates, decays and strengths.
 
-Kernels of flash-linear-attention and, in their place in our layer, all that it computes besides: projections, gates,
-decays, norms. Its readable forms run everywhere; on a GPU they are not what a user of the package would run.
+Kernels of flash-linear-attention inside our layers, which compute projections, gates, decays and norms. Its naive
+implementations run on any device; on a GPU, users of the package run other kernels.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from cab.registry.build import make_attention
 NS, CS, NC, CC = Pattern
 
 Layer = Any
-"""Ours, of which the kernel alone is left out."""
+"""One of our layers, whose kernel is replaced."""
 
 FLA = "flash-linear-attention"
 CHUNK, LINEAR_CHUNK, BASED_CHUNK = 32, 64, 256
-"""Tokens of a block by the package's defaults, where it asks for whole ones."""
+"""Block lengths of the package, for kernels that require multiples."""
 
 
 class InOurLayer(nn.Module):
-    """``kernel(layer, q, k, v, extras)`` on heads [B, H, N, E], in our layer for what it does by ``attend``."""
+    """``kernel(layer, q, k, v, extras)`` on heads [B, H, N, E] instead of the layer's ``attend``."""
 
     q_proj = k_proj = v_proj = True
 
@@ -49,27 +49,29 @@ class InOurLayer(nn.Module):
         return self.layer.out_proj(self.layer.merge_heads(output.to(query.dtype)))
 
     def inputs(self, x: Tensor) -> tuple[list[Tensor], dict[str, Tensor]]:
-        """q, k and v, and what else is computed of the layer's input."""
+        """Return q, k and v, and additional quantities computed from the layer's input."""
         layer = self.layer
-        if hasattr(layer, "mixed"):  # of a token and the one before it
+        if hasattr(layer, "mixed"):  # token shift
             heads, extras = layer.inputs(x, F.pad(x[:, :-1], (0, 0, 1, 0)))
             return list(heads), extras
         return list(layer.project(x, x, x)), {**layer.query_side_inputs(x), **layer.key_side_inputs(x)}
 
 
 def in_our_layer(name: str, kernel: Callable[..., Tensor]) -> Make:
+    """Return a builder of the attention ``name`` with another kernel."""
+
     def make(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:
         spec = AttentionSpec(name, dict(options))
         layer: Layer = make_attention(spec, pattern, embed_dim=embed_dim, num_heads=num_heads)
         if hasattr(layer, "mixed"):
-            layer.mixed_by_spans = layer.mixed  # what saves memory in ours takes time
+            layer.mixed_by_spans = layer.mixed  # avoid the slower, memory-saving path
         return InOurLayer(layer, kernel)
 
     return make
 
 
 def recurrence(kernel: Callable[[Layer, Any], Tensor]) -> Callable[..., Tensor]:
-    """What a recurrent layer of ours does around ``kernel(layer, terms)``, of all tokens at once."""
+    """Return the forward pass of our recurrent layer around ``kernel(layer, terms)``, for all tokens at once."""
 
     def whole(layer: Layer, query: Tensor, key: Tensor, value: Tensor, extras: dict[str, Tensor]) -> Tensor:
         heads, start = {"query": query, "key": key, "value": value}, layer.init_decode_state(len(query), query)
@@ -84,21 +86,21 @@ def recurrence(kernel: Callable[[Layer, Any], Tensor]) -> Callable[..., Tensor]:
 
 
 def fla(path: str) -> Any:
-    """A function of the package, by module and name."""
+    """Return a function of the package, by module and name."""
     module, _, name = path.rpartition(".")
     return getattr(import_module(f"fla.ops.{module}"), name)
 
 
 def tokens_first(*tensors: Tensor) -> list[Tensor]:
-    """[B, H, N, ...] to [B, N, H, ...]."""
+    """Transpose [B, H, N, ...] to [B, N, H, ...]."""
     return [x.transpose(1, 2) for x in tensors]
 
 
-# --- memories that forget, at a rate of the head or of each feature ------------------------------------------
+# --- decaying states, with a rate per head or feature --------------------------------------------------------
 
 
 def decay_of_heads(form: str, _layer: Layer, terms: Any) -> Tensor:
-    """One query and key for all heads are repeated; theirs divide by sqrt(K) unless they are told."""
+    """Compute decays per head; a query and key shared by all heads are expanded."""
     batch, heads, length, _ = terms.value.shape
     query, key = (x.expand(batch, heads, -1, -1) for x in (terms.query, terms.key))
     decay = terms.log_decay.expand(batch, heads, length)
@@ -109,29 +111,33 @@ def decay_of_heads(form: str, _layer: Layer, terms: Any) -> Tensor:
 
 
 def retention(_layer: Layer, terms: Any) -> Tensor:
+    """Compute retention in parallel."""
     return fla("retention.naive.naive_retention")(terms.query * terms.query.shape[-1] ** 0.5, terms.key, terms.value)
 
 
 def decay_of_features(_layer: Layer, terms: Any) -> Tensor:
+    """Compute decays per feature."""
     query = terms.query * terms.query.shape[-1] ** 0.5
     inputs = tokens_first(query, terms.key, terms.value, terms.log_decay)
     return fla("gla.naive.naive_recurrent_gla")(*inputs)[0].transpose(1, 2)
 
 
 def rwkv6(form: str, layer: Layer, terms: Any) -> Tensor:
+    """Compute RWKV-6."""
     inputs = terms.query, terms.key, terms.value, terms.log_decay, layer.bonus[:, 0]
     if form == "chunk":
         require_multiple(terms.query.shape[2], CHUNK)
         if torch.is_grad_enabled():
-            raise UserError("it changes in place what its gradient needs")
+            raise UserError("the backward pass is not supported (in-place operations)")
         return fla("rwkv6.chunk_naive.naive_chunk_rwkv6")(*inputs)
     return fla("rwkv6.recurrent_naive.naive_recurrent_rwkv6")(*inputs, scale=1.0)[0]
 
 
-# --- memories that correct what they hold ---------------------------------------------------------------------
+# --- states with error correction -----------------------------------------------------------------------------
 
 
 def delta_rule(form: str, _layer: Layer, terms: Any) -> Tensor:
+    """Compute the delta rule."""
     if form == "chunkwise":
         require_multiple(terms.query.shape[2], CHUNK)
     query = terms.query * terms.query.shape[-1] ** 0.5
@@ -139,13 +145,14 @@ def delta_rule(form: str, _layer: Layer, terms: Any) -> Tensor:
 
 
 def gated_delta_rule(form: str, _layer: Layer, terms: Any) -> Tensor:
+    """Compute the gated delta rule."""
     inputs = tokens_first(terms.query, terms.key, terms.value)
     extras = {"beta": terms.strength.transpose(1, 2), "g": terms.log_decay.transpose(1, 2)}
     return fla(f"gated_delta_rule.naive.naive_{form}_gated_delta_rule")(*inputs, **extras, scale=1.0)[0].transpose(1, 2)
 
 
 def rwkv7(form: str, layer: Layer, terms: Any) -> Tensor:
-    """A decay and a correction of rank one, which is what is removed times what is read."""
+    """Compute a decay and a rank-one correction."""
     if form == "chunkwise":
         require_multiple(terms.query.shape[2], CHUNK)
     query, key, value, decay, rate = terms
@@ -157,34 +164,37 @@ def rwkv7(form: str, layer: Layer, terms: Any) -> Tensor:
     return layer.normalise(output) + (query * layer.bonus * key).sum(dim=-1, keepdim=True) * value
 
 
-# --- others ---------------------------------------------------------------------------------------------------
+# --- other methods --------------------------------------------------------------------------------------------
 
 
 def based(form: str, _layer: Layer, query: Tensor, key: Tensor, value: Tensor, _extras: dict[str, Tensor]) -> Tensor:
+    """Compute Based."""
     if form == "chunk":
         require_multiple(query.shape[2], BASED_CHUNK)
     return fla(f"based.naive.naive_{form}_based")(query, key, value)
 
 
 def linear(layer: Layer, query: Tensor, key: Tensor, value: Tensor, _extras: dict[str, Tensor]) -> Tensor:
+    """Compute linear attention."""
     require_multiple(query.shape[2], LINEAR_CHUNK)
     if layer.kernel != "elu1":
-        raise UserError(f"with the kernel {layer.kernel} it has no sound denominator")
+        raise UserError(f"kernel={layer.kernel} is not supported (incorrect denominator)")
     inputs = tokens_first(F.elu(query) + 1, F.elu(key) + 1, value)
     return fla("linear_attn.naive.naive_chunk_linear_attn")(*inputs, normalize=True).transpose(1, 2)
 
 
 def forgetting(_layer: Layer, query: Tensor, key: Tensor, value: Tensor, extras: dict[str, Tensor]) -> Tensor:
+    """Compute forgetting attention."""
     inputs = tokens_first(query, key, value, extras["kept"])
     return fla("forgetting_attn.naive.naive_forgetting_attn")(*inputs).transpose(1, 2)
 
 
 def mamba2(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:  # noqa: ARG001
-    """Its plain form, in blocks of 64: a quarter of the time and the memory of its usual 256."""
+    """Build Mamba-2 of transformers in blocks of 64, which takes a quarter of time and memory of its default 256."""
     package = import_module("transformers.models.mamba2")
     width = max(1, round(options["value_expansion"] * (embed_dim // num_heads)))
     if width * num_heads % embed_dim:
-        raise UserError(f"it has no value_expansion {options['value_expansion']}, which is no whole number")
+        raise UserError(f"value_expansion={options['value_expansion']} is not supported (integers only)")
     config = package.Mamba2Config(
         hidden_size=embed_dim,
         num_heads=num_heads,
@@ -200,11 +210,12 @@ def mamba2(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -
 
 
 def of_package(attention: str, form: str, kernel: Callable[..., Tensor]) -> Peer:
+    """Return the implementation of flash-linear-attention called ``form``."""
     return Peer(attention, FLA, "fla", (CS,), in_our_layer(attention, kernel), form=f"fla-naive-{form}")
 
 
 def forms(attention: str, kernel: Callable[..., Tensor], **names: str) -> list[Peer]:
-    """A peer for each form of a kernel of terms: what the table calls it, and what the kernel does."""
+    """Return one implementation per form of a kernel, from labels to names in the package."""
     return [of_package(attention, form, recurrence(partial(kernel, name))) for form, name in names.items()]
 
 

@@ -1,4 +1,4 @@
-"""Peers of methods that see a part of the sequence, or a shorter one."""
+"""Third-party implementations of sparse attention and of attention on shortened sequences."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ NS, CS, NC, CC = Pattern
 
 
 def longformer(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:  # noqa: ARG001
+    """Build Longformer of transformers."""
     require(options, dilation=1, share_global=False)
     count, window = options["num_globals"], options["window"]
     if not window:
-        raise UserError("it has no window 0")
+        raise UserError("window=0 is not supported")
     package = import_module("transformers.models.longformer")
     config = package.LongformerConfig(
         hidden_size=embed_dim,
@@ -41,7 +42,7 @@ def longformer(pattern: Pattern, embed_dim: int, num_heads: int, options: Option
 
 
 def bigbird(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:  # noqa: ARG001
-    """Blocks drawn at each call, as in training: in evaluation the package takes the first for all."""
+    """Build BigBird of transformers in training mode, because it reuses the first random blocks in evaluation."""
     require(options, num_window=3)
     size, shortest = options["block_size"], (5 + 2 * options["num_random"]) * options["block_size"]
     package = import_module("transformers.models.big_bird")
@@ -53,12 +54,12 @@ def bigbird(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) 
         attention_probs_dropout_prob=0.0,
     )
     make_masks = package.modeling_big_bird.BigBirdModel.create_masks_for_block_sparse_attn
-    masks: dict[tuple[int, ...], tuple[Tensor, ...]] = {}  # which a network forms once for all of its layers
+    masks: dict[tuple[int, ...], tuple[Tensor, ...]] = {}  # computed once, as in a network with several layers
 
     def call(module: Any, x: Tensor, *_: Tensor) -> Tensor:
         require_multiple(x.shape[1], size)
         if x.shape[1] <= shortest:
-            raise UserError(f"it has full attention for up to {shortest} tokens")
+            raise UserError(f"full attention up to {shortest} tokens")
         if x.shape[:2] not in masks:
             masks[x.shape[:2]] = make_masks(x.new_ones(x.shape[:2]), size)
         blocked, band, of_queries, of_keys = masks[x.shape[:2]]
@@ -74,7 +75,7 @@ def reformer_transformers(
     num_heads: int,
     options: Options,
 ) -> nn.Module:
-    """Tokens see other buckets of their chunks too, and twice what they meet in two rounds: less work than ours."""
+    """Build Reformer of transformers, which also attends to other buckets in a chunk and counts repeated keys twice."""
     package = import_module("transformers.models.reformer")
     config = package.ReformerConfig(
         hidden_size=embed_dim,
@@ -96,7 +97,7 @@ def reformer_transformers(
 
 
 def reformer_pytorch(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:  # noqa: ARG001
-    """Told to see its own bucket alone, and what it meets in two rounds once. It has as many buckets as chunks."""
+    """Build reformer-pytorch, restricted to equal buckets and without duplicates, with one bucket per chunk."""
     size = options["chunk_size"]
     module = import_module("reformer_pytorch").LSHSelfAttention(
         embed_dim,
@@ -116,6 +117,7 @@ def reformer_pytorch(pattern: Pattern, embed_dim: int, num_heads: int, options: 
 
 
 def fnet(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:  # noqa: ARG001
+    """Build FNet of transformers."""
     require(options, norm="backward")
     package = import_module("transformers.models.fnet")
     module = package.modeling_fnet.FNetBasicFourierTransform(package.FNetConfig(hidden_size=embed_dim))
@@ -123,7 +125,7 @@ def fnet(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> 
 
 
 def routing(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:  # noqa: ARG001
-    """Its windows are blocks, each with its neighbours: half a window that slides is a block."""
+    """Build routing-transformer, whose local windows are blocks with their neighbors: block length is half a window."""
     require(options, normalize=True)
     window, clusters = options["window"], options["num_clusters"]
     block, local = max(window // 2, 1), num_heads // 2 if options["local_heads"] else 0
@@ -143,14 +145,16 @@ def routing(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) 
     def call(module: Any, x: Tensor, *_: Tensor) -> Tensor:
         if local:
             require_multiple(x.shape[1], block)
-        module.global_attn.window_size = min(-(-x.shape[1] // clusters), window)  # as ours, by the length
+        module.global_attn.window_size = min(
+            -(-x.shape[1] // clusters), window
+        )  # depends on the length, as in our layer
         return module(x)[0]
 
     return Whole(module, call)
 
 
 def sinkhorn(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:
-    """In CS a block takes its best earlier one, by products of all of them."""
+    """Build sinkhorn-transformer; in CS, each block selects one earlier block from the products of all blocks."""
     size = options["block_size"]
     module = import_module("sinkhorn_transformer.sinkhorn_transformer").SinkhornSelfAttention(
         embed_dim,
@@ -171,9 +175,10 @@ def sinkhorn(pattern: Pattern, embed_dim: int, num_heads: int, options: Options)
 
 
 def axial(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:  # noqa: ARG001
+    """Build axial-attention."""
     require(options, spread="heads")
     if num_heads % 2:
-        raise UserError(f"half of {num_heads} heads attend along each axis")
+        raise UserError(f"num_heads={num_heads} is not supported (must be even)")
     module = import_module("axial_attention").AxialAttention(
         embed_dim, num_dimensions=2, heads=num_heads // 2, dim_heads=embed_dim // num_heads
     )
@@ -187,6 +192,7 @@ def axial(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) ->
 
 
 def mca(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:
+    """Build memory-compressed-attention."""
     require(options, reduction="conv")
     module = import_module("memory_compressed_attention").MemoryCompressedAttention(
         embed_dim, heads=num_heads, causal=pattern is Pattern.CS, compression_factor=options["factor"]
@@ -195,9 +201,9 @@ def mca(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> n
 
 
 def compressive(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:  # noqa: ARG001
-    """Segment by segment, with the memories that its network hands on, and its embeddings of distances.
+    """Build compressive-transformer-pytorch, segment by segment, with memories and relative position embeddings.
 
-    It takes the gradient of the loss from the weights of keys and values for good; they get it back.
+    The package disables the gradient of the key and value weights; the wrapper enables it again.
     """
     package = import_module("compressive_transformer_pytorch.compressive_transformer_pytorch")
     sizes = [options[name] for name in ("segment", "memory", "compressed")]
@@ -218,27 +224,28 @@ def compressive(pattern: Pattern, embed_dim: int, num_heads: int, options: Optio
 
 
 def nsa(pattern: Pattern, embed_dim: int, num_heads: int, options: Options) -> nn.Module:  # noqa: ARG001
-    """The token's own block comes on top of the chosen; the first and the one before are chosen if they score."""
-    size = options["block_size"]
+    """Build native-sparse-attention-pytorch, whose branches share keys and values; adds the token's own block."""
+    width, size = embed_dim // num_heads, options["compress_size"]
+    mlp = nn.Sequential(nn.Flatten(-2), nn.Linear(size * width, width), nn.ReLU(), nn.Linear(width, width))
     module = import_module("native_sparse_attention_pytorch").SparseAttention(
         embed_dim,
-        dim_head=embed_dim // num_heads,
+        dim_head=width,
         heads=num_heads,
         sliding_window_size=max(options["window_size"] - 1, 1),
         compress_block_size=size,
-        compress_block_sliding_stride=size,
-        selection_block_size=size,
+        compress_block_sliding_stride=options["compress_stride"],
+        selection_block_size=options["block_size"],
         num_selected_blocks=options["num_blocks"] - 1,
-        kv_heads=options["num_kv_heads"],
+        kv_heads=options["num_kv_heads"] or max(1, num_heads // 16),
         causal=True,
         norm=False,
-        compress_mlp=Means(),
+        compress_mlp=mlp if options["compression"] == "mlp" else Means(),
     )
     return Whole(module, lambda module, x, *_: module(x))
 
 
 class Means(nn.Module):
-    """Of the tokens of a block, [..., b, E] to [..., E]."""
+    """Mean over the tokens of a block, [..., b, E] to [..., E]."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean(dim=-2)
@@ -257,5 +264,7 @@ PEERS = (
     Peer("compressive", "compressive-transformer-pytorch", "compressive_transformer_pytorch", (CS,), compressive),
     Peer("nsa", "native-sparse-attention-pytorch", "native_sparse_attention_pytorch", (CS,), nsa),
 )
-"""CS is left out where theirs sees the future: reformer's chunks and routing's clusters are drawn up with later tokens.
-sinkhorn-transformer takes keys for sorted values in NS; the time is the same."""
+"""CS is omitted where an implementation depends on the future, as Reformer's chunks and Routing's clusters do.
+
+sinkhorn-transformer passes keys instead of sorted values in NS, which does not affect the time.
+"""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cab import build_attention
-from cab.analysis.dilution import dilution, effective_weights, mass_of_neighbours, uniform_area
+from cab.analysis.dilution import dilution, effective_weights, mass_of_neighbors, uniform_area
 from cab.analysis.gradients import recorded, relative_deviation, score_gradients
 from cab.analysis.subject import Subject, subject_of
 from tests.cab.cli.command import cab
@@ -34,7 +34,7 @@ def fresh(attention: str) -> Subject:
 @pytest.mark.parametrize("causal", [True, False])
 def test_uniform_attention_reaches_the_diagonal(causal: bool) -> None:
     """Of 100 tokens that all see as many, r of the neighbours hold exactly r; what is rounded up is little."""
-    mass = mass_of_neighbours(torch.ones(2, 100, 100), causal)
+    mass = mass_of_neighbors(torch.ones(2, 100, 100), causal)
     share = torch.arange(1, 101, dtype=torch.float64) / 100
     assert ((mass - share) > -1e-9).all()
     torch.testing.assert_close(mass, share, atol=0.05 if causal else 1e-9, rtol=0)
@@ -44,9 +44,9 @@ def test_uniform_attention_reaches_the_diagonal(causal: bool) -> None:
 def test_neighbours_alternate_and_begin_with_the_token_itself() -> None:
     weights = torch.zeros(1, 4, 4)
     weights[0, 1] = torch.tensor([1.0, 4.0, 2.0, -3.0])  # order of token 1: itself, left, right, the last
-    mass = mass_of_neighbours(weights, is_causal=False)
+    mass = mass_of_neighbors(weights, is_causal=False)
     torch.testing.assert_close(mass[[24, 49, 74, 99]], torch.tensor([0.4, 0.5, 0.7, 1.0]).double())
-    assert (mass_of_neighbours(torch.eye(5)[None], is_causal=True) == 1).all()
+    assert (mass_of_neighbors(torch.eye(5)[None], is_causal=True) == 1).all()
 
 
 def heads(module: nn.Module, x: Tensor) -> list[Tensor]:
@@ -157,8 +157,11 @@ def test_a_fresh_network_and_a_record(tmp_path: Path) -> None:
 
 def test_mistakes(tmp_path: Path) -> None:
     for arguments, words in (
-        (["dilution", "task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "preset=smoke"], "neighbours"),
-        (["dilution", *SMOKE, "attention=abc", "--steps", "2"], "--steps is of gradients"),
+        (
+            ["dilution", "task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "preset=smoke"],
+            "dilution is not defined",
+        ),
+        (["dilution", *SMOKE, "attention=abc", "--steps", "2"], "--steps applies to gradients"),
         (["gradients", *SMOKE, "attention=abc", "--rows", "0"], "--rows must be"),
         (["gradients", *SMOKE, "attention=abcd"], "abcd"),
     ):

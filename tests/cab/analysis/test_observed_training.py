@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -109,8 +110,9 @@ def test_more_steps_than_the_training_has_is_an_error() -> None:
         norms_over_training(subject_of([*LM, *LAST]), STEPS + 1)
 
 
-def test_another_engine_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_engine_is_an_error() -> None:
     subject = subject_of([*LM, *LAST])
-    monkeypatch.setitem(subject.cell.config, "engine", "fairseq")  # type: ignore[arg-type]
+    config = dataclasses.replace(subject.cell.config, engine="fairseq")
+    subject = dataclasses.replace(subject, cell=dataclasses.replace(subject.cell, config=config))
     with pytest.raises(UserError, match="observes engine=torch only, got engine=fairseq"):
         norms_over_training(subject, 1)

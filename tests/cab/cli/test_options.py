@@ -68,9 +68,9 @@ def tree(folder: Path) -> dict[str, bytes]:
         ("backbone.num_heads=0", "num_heads"),
         ("task.pred_len=soon", "task.pred_len must be a whole number"),
         ("task.features=3", "task.features must be"),
-        ("seed=1.5", "seed must be a whole number, got 1.5; as seed=2"),
-        ("seed=null", "seed must be a whole number, got None"),
-        ("seed=true", "seed must be a whole number, got True"),
+        ("seed=1.5", "seed must be a whole number from 0 to 2147483647, got 1.5; as seed=2"),
+        ("seed=null", "seed must be a whole number from 0 to 2147483647, got None"),
+        ("seed=true", "seed must be a whole number from 0 to 2147483647, got True"),
         ("seed=-1", "seed must be"),
         ("device=3", "device must be text, got 3"),
         ("retry=failed", "retry must be a list"),
@@ -107,10 +107,16 @@ def test_a_wrong_option_of_a_run_is_one_line(override: str, words: str, refused:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["cluster=local", "cluster.workers=many"], "cluster.workers must be a whole number or null, got 'many'"),
+        (
+            ["cluster=local", "cluster.workers=many"],
+            "cluster.workers must be a whole number from 1 or null, got 'many'",
+        ),
         (["cluster=local", "+cluster.speed=1"], "unknown option 'cluster.speed'"),
         (["cluster=slurm", "cluster.wait=maybe"], "cluster.wait must be true or false, got 'maybe'"),
-        (["cluster=slurm", "cluster.gpus=1.5"], "cluster.gpus must be a whole number, got 1.5; as cluster.gpus=2"),
+        (
+            ["cluster=slurm", "cluster.gpus=1.5"],
+            "cluster.gpus must be a whole number from 0, got 1.5; as cluster.gpus=2",
+        ),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )

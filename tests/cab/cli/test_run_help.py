@@ -9,8 +9,8 @@ import yaml
 
 from cab.cli.main import main
 from cab.cli.run_help import help_text
-from cab.config.folders import CONFIGS
-from cab.config.run_options import DATA_KINDS, KEYS, TRAINER_KEYS
+from cab.config.run_config import DATA_KINDS, KEYS, TRAINER_KEYS
+from cab.files.config_folders import CONFIGS
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 
 

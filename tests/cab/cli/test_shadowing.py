@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from cab.config.cluster_config import SlurmConfig
 from cab.errors import UserError
 from cab.runner.cell import Cell
 from cab.runner.report import Job
-from cab.runner.slurm import SlurmOptions, _submit
+from cab.runner.slurm import _submit
 
 OURS = ("attentions", "backbones", "configs", "engines", "tasks")
 CELL = ["run", "task=lstf", "dataset=synthetic", "backbone=informer", "attention=none", "pattern=NS", "preset=smoke"]
@@ -70,7 +71,7 @@ def test_a_job_of_slurm_imports_ours(hostile: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(submitit, "AutoExecutor", executor)
     cells: list[tuple[Cell, Job]] = []
     with pytest.raises(UserError, match="no Slurm here"):
-        _submit(cells, SlurmOptions(), hostile)
+        _submit(cells, SlurmConfig(), hostile)
     imported = start([*shlex.split(given["slurm_python"]), "-u", "-c", f"import {', '.join(OURS)}"], hostile)
     assert imported.returncode == 0
     replaced = start([sys.executable, "-u", "-c", "import tasks"], hostile)

@@ -146,7 +146,7 @@ def test_a_file_of_a_registered_package_is_what_the_package_imports(capsys):
         (["vanila"], "did you mean 'vanilla'"),
         (["vanilla", "--pattern", "XS"], "unknown pattern 'XS'"),
         (["vanilla", "--checks", "everything"], "unknown check 'everything'"),
-        (["local", "--pattern", "NC"], "does not claim pattern NC"),
+        (["local", "--pattern", "NC"], "does not support pattern NC"),
         (["vanilla", "--pattern", "NS", "--checks", "causality"], "none of these checks applies"),
         (["vanilla", "--device", "nowhere"], "device 'nowhere' does not work here"),
         (["missing.py:A"], "no file 'missing.py'"),

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from cab.config.run_options import typed_config
 from cab.data.sources import data_sets
 from cab.errors import UserError
 from cab.records.results import is_generated
@@ -91,8 +90,3 @@ def test_what_cannot_be_brought_is_one_line(tmp_path: Path) -> None:
         cell("weather", tmp_path, download="perhaps")
     with pytest.raises(UserError, match=r"unknown option 'data.downlaod': did you mean 'data.download'"):
         cell("weather", tmp_path, downlaod=True)
-
-
-def test_a_record_from_before_the_option_can_be_run_again() -> None:
-    before = {key: value for key, value in config("synthetic").items() if key != "data"}
-    assert typed_config(before)["data"] == {"download": False}

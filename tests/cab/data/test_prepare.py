@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from cab.cli.main import main
-from cab.config.folders import CONFIGS
 from cab.data.sources import data_set, data_sets
 from cab.errors import UserError
+from cab.files.config_folders import CONFIGS
 from cab.runner.prepared_data import prepare
 
 PAGE = (CONFIGS.parent / "docs" / "howto" / "data.md").read_text()

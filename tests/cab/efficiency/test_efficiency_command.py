@@ -55,7 +55,7 @@ def test_costs_in_the_columns_that_are_read_elsewhere(tmp_path: Path, capsys: py
         ("abc", "n"),
         ("projections", ""),
     }
-    assert "NS has no phase decode" in captured.err
+    assert "NS skipped in phase decode" in captured.err
     facts = {"protocol": "default", "repeats": "2", "batch_size": "1", "dtype": "float32", "device": "cpu"}
     assert all(row | facts == row for row in rows)
 
@@ -72,7 +72,7 @@ def test_efficiency_lengths_are_made_from_the_costs(tmp_path: Path, capsys: pyte
 def test_tables_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert efficiency("abc", "--lengths", "4", "8", "--no-verify", "--plot", str(tmp_path)) == 0
     captured = capsys.readouterr()
-    assert "NS forward: ms a call (relative to vanilla)" in captured.out
+    assert "NS forward: ms per call (relative to vanilla)" in captured.out
     assert "NS forward: MiB" in captured.out
     assert {path.name for path in tmp_path.iterdir()} == {"ns-forward-time.png", "ns-forward-memory.png"}
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
@@ -118,16 +118,16 @@ def test_what_fails_verification_is_not_timed(
     [
         (["abd"], "did you mean 'abc'"),
         (["abc:window=3"], "no option 'window'"),
-        (["abc:num_landmarks"], "write options as name:option=value"),
+        (["abc:num_landmarks"], "write name:option=value"),
         (["local", "--pattern", "CC"], "does not support pattern CC"),
         (["--pattern", "XX"], "unknown pattern 'XX'"),
-        (["--phase", "decode"], "only CS and CC decode"),
-        (["--phase", "decode-graph", "--pattern", "CS", "--device", "cpu"], "a CUDA graph, and the device is cpu"),
-        (["--phase", "forward+backward", "--protocol", "paper"], "measures phase forward only"),
+        (["--phase", "decode"], "decoding requires pattern CS or CC"),
+        (["--phase", "decode-graph", "--pattern", "CS", "--device", "cpu"], "requires --device cuda, got cpu"),
+        (["--phase", "forward+backward", "--protocol", "paper"], "supports only phase forward"),
         (["--lengths", "0"], "lengths must be at least 1"),
         (["--embed-dim", "10", "--num-heads", "4"], "not divisible"),
         (["--repeats", "0"], "repeats must be at least 1"),
-        *([] if torch.cuda.is_available() else [(["--device", "cuda"], "sees no GPU")]),
+        *([] if torch.cuda.is_available() else [(["--device", "cuda"], "not available to torch")]),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

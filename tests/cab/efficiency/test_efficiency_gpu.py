@@ -72,7 +72,9 @@ def test_what_is_not_told_is_no_error(smi: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_gpu_that_others_use_is_refused(smi: Path) -> None:
     refuse_when_shared()
     (smi / "processes").write_text("1234, /usr/bin/python3, 40960\n77, [Not Found], [N/A]\n")
-    with pytest.raises(UserError, match=r"not free.*: /usr/bin/python3 \(1234, 40960 MiB\), \[Not Found\] \(77,"):
+    with pytest.raises(
+        UserError, match=r"other processes use the GPU.*: /usr/bin/python3 \(1234, 40960 MiB\), \[Not Found\] \(77,"
+    ):
         refuse_when_shared()
 
 
@@ -135,4 +137,4 @@ def test_costs_say_how_fast_the_gpu_ran(monkeypatch: pytest.MonkeyPatch) -> None
     said: list[str] = []
     [cost] = measure(Plan([], [], [Pattern.NS], ["forward"], [5], setting), report=said.append)
     assert (cost.clock, cost.clock_most, cost.temperature) == (1410, 1980, 88)
-    assert "the GPU is slowed down: power limit, hardware thermal limit; 1410 of 1980 MHz" in said[-1]
+    assert "GPU throttled (power limit, hardware thermal limit): 1410 of 1980 MHz" in said[-1]

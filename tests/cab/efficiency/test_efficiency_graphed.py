@@ -18,6 +18,7 @@ from cab.efficiency.protocol_default import measure_length
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject
 from cab.registry.registries import ATTENTIONS
+from tests.attentions.agreement import with_output
 
 CONSTANT = [
     (entry.name, pattern)
@@ -44,7 +45,7 @@ class Recorded(TorchDispatchMode):
 @torch.no_grad()
 def after_a_prefix(name: str, pattern: Pattern) -> tuple[Attention, Tensor, DecodeState]:
     """The attention, tokens [5, B, D], and the state after 40 others."""
-    module = build_attention(name, pattern=pattern, embed_dim=16, num_heads=2).double().eval()
+    module = with_output(build_attention(name, pattern=pattern, embed_dim=16, num_heads=2)).double().eval()
     source = torch.randn(3, 20, 16).double() if pattern.is_cross else None
     _, state = module.prefill(torch.randn(3, 40, 16).double(), module.init_state(3, key=source, value=source))
     return module, torch.randn(5, 3, 16).double(), state
@@ -91,8 +92,8 @@ def test_the_phase_reads_the_same_tokens_again(monkeypatch: pytest.MonkeyPatch) 
             super().__init__(module, state, token)
             made.append(self)
 
-    monkeypatch.setattr(workload, "StandingStep", Kept)
-    monkeypatch.setattr(workload, "captured", lambda call: call)
+    monkeypatch.setattr(workload, "CudaGraphStep", Kept)
+    monkeypatch.setattr(workload, "capture_graph", lambda call: call)
     module = AttentionSubject.parse("linear").build(Pattern.CS, SMALL)
     graphed = workload.PHASES["decode-graph"](module, Pattern.CS, 9, SMALL)
     graphed.call()
@@ -105,4 +106,4 @@ def test_the_phase_reads_the_same_tokens_again(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_state_that_grows_is_no_graph() -> None:
     (cost,) = measure_length([AttentionSubject.parse("vanilla")], Pattern.CS, "decode-graph", 5, SMALL)
-    assert (cost.status, cost.detail) == ("unsupported", "keeps a state that grows: no CUDA graph repeats its step")
+    assert (cost.status, cost.detail) == ("unsupported", "the decoding state grows, which CUDA graphs do not support")

@@ -47,7 +47,7 @@ def test_the_command_measures_a_batch_at_every_length(tmp_path: Path, capsys: py
     arguments = ["local", "--protocol", "lra", "--lengths", "16", "32", "--no-verify", "--out", str(out), *TINY]
     assert main(["efficiency", *arguments]) == 0
     text = capsys.readouterr().out
-    assert "steps a second (relative to vanilla)" in text
+    assert "steps per second (relative to vanilla)" in text
     assert "MiB (relative to vanilla)" in text
     with out.open() as file:
         rows = list(csv.DictReader(file))
@@ -71,5 +71,5 @@ def test_tables_say_how_many_times_faster_and_smaller() -> None:
 @pytest.mark.parametrize(("patterns", "phases"), [((Pattern.CS,), ["forward"]), ((Pattern.NS,), ["decode"])])
 def test_other_patterns_and_phases_are_refused(patterns: tuple[Pattern, ...], phases: list[str]) -> None:
     attentions = [AttentionSubject.parse("vanilla")]
-    with pytest.raises(UserError, match="protocol lra measures NS in the phases forward and forward"):
+    with pytest.raises(UserError, match="protocol lra supports only pattern NS and the phases forward and forward"):
         Plan(attentions, [], patterns, phases, [16], SETTING, "lra")

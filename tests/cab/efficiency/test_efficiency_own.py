@@ -172,7 +172,7 @@ def test_a_busy_machine_is_reported() -> None:
     )
     assert lines == []
     report_noise([Cost("vanilla", "NS", "forward", 5, 0.01, 1, 0.010, 0.016)], lines.append)
-    assert "noisy: vanilla took 10 to 16 ms" in lines[0]
+    assert "noisy: vanilla takes 10 to 16 ms" in lines[0]
 
 
 def test_a_row_names_the_kernels_that_ran() -> None:

@@ -62,8 +62,8 @@ def test_a_peer_that_is_not_installed_is_a_line(monkeypatch: pytest.MonkeyPatch)
     found, notes = find_peers([AttentionSubject.parse("local"), AttentionSubject.parse("s4d")])
     assert found == []
     assert notes == [
-        "local: some-package is not installed (pip install some-package)",
-        "no implementation that pip can install is known for: s4d",
+        "local: some-package is not installed; run `pip install some-package`",
+        "no third-party implementation is known for: s4d",
     ]
 
 
@@ -107,8 +107,9 @@ SIZES = {
     "bigbird": "block_size=16",
     "compressive": "segment=64:memory=64:compressed=32",
     "longformer": "window=32",
-    "nsa": "block_size=16:num_blocks=4:window_size=32",
+    "nsa": "block_size=16:num_blocks=4:window_size=32:compress_size=16:compress_stride=8",
     "routing": "num_clusters=8:window=64",
+    "set_transformer": "feedforward=false",
 }
 """Options for 256 tokens, where those of the attention are for more."""
 
@@ -134,7 +135,7 @@ def test_a_peer_is_of_its_attention_s_shape_and_has_gradients(peer: Peer, patter
         check_outputs_are_equal(module, ours, x.detach())
     inputs = (x, source, source) if pattern.is_cross else (x,)
     if (peer.attention, peer.name) in NO_GRADIENT:
-        with pytest.raises(UserError, match="gradient"):
+        with pytest.raises(UserError, match="backward pass"):
             module(*inputs)
         with torch.no_grad():
             assert module(*inputs).shape == x.shape
@@ -171,7 +172,7 @@ def test_every_peer_is_found_or_a_line_says_how_to_get_it() -> None:
     found, notes = find_peers(AttentionSubject.parse(name) for name in dict.fromkeys(peer.attention for peer in PEERS))
     missing = sorted({peer.package for peer in PEERS if peer.exists_here and not peer.is_installed})
     assert [subject.peer for subject in found] == sorted(HERE, key=lambda peer: names_in_order(peer.attention))
-    assert {note.rpartition("pip install ")[2].rstrip(")") for note in notes} == set(missing)
+    assert {note.rpartition("pip install ")[2].rstrip("`") for note in notes} == set(missing)
     if missing:
         warnings.warn(f"peers that were not tested: pip install {' '.join(missing)}", stacklevel=1)
 
@@ -183,7 +184,7 @@ def names_in_order(name: str) -> int:
 def test_what_a_peer_does_not_take_is_a_row() -> None:
     """A length of the wrong multiple, and an option that it has not."""
     peer = next(peer for peer in PEERS if (peer.attention, peer.package) == ("longformer", "transformers"))
-    for options, why in (("window=4", "multiples of 8 tokens, not 9"), ("dilation=2", "no dilation 2")):
+    for options, why in (("window=4", "multiple of 8, got 9"), ("dilation=2", "dilation=2 is not supported")):
         subject = PeerSubject(peer, AttentionSubject.parse(f"longformer:{options}"))
         (cost,) = measure_length([subject], Pattern.NS, "forward", 9, SMALL)
         assert cost.status == "unsupported"

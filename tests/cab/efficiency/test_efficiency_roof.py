@@ -183,7 +183,7 @@ def test_costs_and_tables_have_the_share() -> None:
     costs = list(measure(Plan([subject], [], [Pattern.NS], ["forward"], [16], SMALL)))
     assert all(cost.roof_share > 0 and cost.roof in ("compute", "memory") for cost in costs)
     table = next(block for block in tables(costs).split("\n\n") if "roof" in block)
-    assert "NS forward: % of the nearer roof (c compute, m memory)" in table
+    assert "NS forward: % of the limiting roofline (c compute, m memory)" in table
     assert "GFLOP/s" in table
     assert [line.split()[0] for line in table.splitlines()[3:]] == ["projections", "vanilla"]
 

@@ -81,8 +81,8 @@ def test_a_missing_task_leaves_no_average_and_says_why(suite_folder: Path, tmp_p
     table = leaderboard(tmp_path / "out", suite_folder).set_index(["pattern", "attention"])
     row = table.loc[("CS", "s4d")]
     assert math.isnan(row["index"])
-    assert math.isnan(row["lm.ci"])
-    assert math.isfinite(row["sum.ci"])
+    assert math.isnan(row["lm.index"])
+    assert math.isfinite(row["sum.index"])
     assert row["missing"] == "lm: no result for lm/pg19/gpt2 ppl; no index in lm"
 
 
@@ -118,7 +118,7 @@ def test_not_a_number_is_named(tmp_path: Path, add: Callable[..., Path]) -> None
     table = leaderboard(tmp_path / "out", tmp_path / "results").set_index("attention")
     assert math.isnan(table.loc["abc", f"{LSTF}.mse"])
     assert math.isnan(table.loc["abc", "index"])
-    assert "not a number" in table.loc["abc", "missing"]
+    assert "NaN or inf" in table.loc["abc", "missing"]
     assert f"{LSTF} mse" in table.loc["abc", "missing"]
 
 
@@ -127,7 +127,7 @@ def test_one_attention_only(tmp_path: Path, add: Callable[..., Path]) -> None:
     table = leaderboard(tmp_path / "out", tmp_path / "results")
     assert len(table) == 1
     assert table["index"].isna().all()
-    assert "only one" in table["missing"][0]
+    assert "fewer than two attentions" in table["missing"][0]
     assert table[f"{LSTF}.mse"][0] == 1.5
 
 
@@ -190,14 +190,14 @@ def test_a_name_that_ends_in_a_number_is_no_point_of_a_curve(tmp_path: Path, add
     board = score_boards(load_results(tmp_path / "results"), normalization="results")[0]
     assert [column.label for column in metrics_table(board, "NC").columns[1:3]] == ["rouge_1", "hits_10"]
     missing = board.table.set_index("attention")["missing"]
-    assert missing["abc"] == f"lstf: not a number in {LSTF} hits_10; no index in lstf"
+    assert missing["abc"] == f"lstf: NaN or inf in {LSTF} hits_10; no index in lstf"
 
 
 def test_what_no_index_needs_is_no_reason_for_none(tmp_path: Path, add: Callable[..., Path]) -> None:
     for name, value in (("vanilla", 1.0), ("abc", None), ("local", 2.0)):
         add({"mse": value, "all_windows": value}, beside=["all_windows"], attention=name)
     missing = leaderboard(tmp_path / "out", tmp_path / "results").set_index("attention")["missing"]
-    assert missing["abc"] == f"lstf: not a number in {LSTF} mse; no index in lstf"
+    assert missing["abc"] == f"lstf: NaN or inf in {LSTF} mse; no index in lstf"
 
 
 def test_a_task_that_nothing_was_measured_in_is_the_reason_for_no_average(tmp_path: Path) -> None:

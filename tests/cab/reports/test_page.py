@@ -138,7 +138,7 @@ def test_naive_forecasts_stand_below_the_attentions(suite_folder: Path, tmp_path
 
 @pytest.mark.parametrize(
     ("preset", "dataset", "badge"),
-    [("mini", "synthetic", "generated"), ("smoke", "synthetic", "generated, ranks nothing"), ("mini", "etth1", "")],
+    [("mini", "synthetic", "generated"), ("smoke", "synthetic", "generated, not for ranking"), ("mini", "etth1", "")],
 )
 def test_generated_data_are_called_so(preset: str, dataset: str, badge: str, tmp_path: Path) -> None:
     for seed in (1, 2):
@@ -146,13 +146,13 @@ def test_generated_data_are_called_so(preset: str, dataset: str, badge: str, tmp
     [board] = score_boards(load_results(tmp_path), normalization="results")
     section = suite_section(board)
     assert section.badge == badge
-    assert ("rank nothing" in section.summary) == ("ranks nothing" in badge)
+    assert ("not meaningful" in section.summary) == ("not for ranking" in badge)
     assert ("cab suite validate" in section.summary) == (badge == "generated")
 
 
 def test_metrics_at_lengths_become_a_curve(suite_folder: Path, tmp_path: Path) -> None:
     page, _ = page_of(suite_folder, tmp_path / "out")
-    assert page.count("<h3>ppl against length, lm / pg19 / gpt2</h3>") == 1
+    assert page.count("<h3>ppl by length, lm / pg19 / gpt2</h3>") == 1
     assert "ppl_256" not in re.sub(r'<script type="application/json".*?</script>', "", page, flags=re.DOTALL)
     for path in suite_folder.glob("*.json"):
         if "ppl_256" in path.read_text():
@@ -202,8 +202,8 @@ def test_hostile_names_are_inert(tmp_path: Path, add: Callable[..., Path]) -> No
     half = add({"mse": 1.5}, attention="half a character: \ud800")
     nested = add({"mse": 1.5}, attention={"name": ["abc"]})
     page, elements = page_of(tmp_path / "results", tmp_path / "out")
-    assert half.name in page.partition("Left out")[2]
-    assert nested.name in page.partition("Left out")[2]
+    assert half.name in page.partition("Skipped files")[2]
+    assert nested.name in page.partition("Skipped files")[2]
     assert [set(script) for script in elements.of("script")] == [{"type", "id"}, set()]
     assert not {"img", "iframe", "object", "embed", "base"} & {tag for tag, _ in elements.found}
     for _, attributes in elements.found:

@@ -12,7 +12,7 @@ from hydra import compose, initialize_config_dir
 
 from cab import register_attention, register_task
 from cab.config.compose import register_configs, resolve
-from cab.config.folders import CONFIGS, config_folders
+from cab.files.config_folders import CONFIGS, config_folders
 from cab.registry.registries import ATTENTIONS, TASKS
 from tests.cab.runner.learning_attention import Learning
 from tests.cab.runner.troubled import Troubled
@@ -26,7 +26,7 @@ def _registered() -> Iterator[None]:
     register_attention("learning", patterns="CS", complexity="n^2", paper="none")(Learning)
     point = EntryPoint("troubled", "tests.cab.runner.troubled_configs", "cab.configs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cab.config.folders.entry_points", lambda group: [point] if group == point.group else [])
+        patch.setattr("cab.files.config_folders.entry_points", lambda group: [point] if group == point.group else [])
         config_folders.cache_clear()
         yield
     config_folders.cache_clear()

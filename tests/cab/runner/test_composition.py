@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from cab.config import composer
 from cab.config.compose import register_configs, resolve
 from cab.config.composer import ConfigComposer
-from cab.config.folders import CONFIGS
+from cab.files.config_folders import CONFIGS
 from cab.runner.sweep import expand
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from cab.cli.main import main
 from cab.config.compose import PRESETS
-from cab.config.folders import CONFIGS
+from cab.files.config_folders import CONFIGS
 from cab.registry.registries import ATTENTIONS, TASKS
 from cab.runner.explain import COMMAND_LINE, MISSING, Setting, explain
 

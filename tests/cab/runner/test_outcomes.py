@@ -75,7 +75,7 @@ def test_a_wrong_option_deletes_nothing(option: str, troubled: Cell, tmp_path: P
 def test_yes_and_true_are_one_cell(troubled: Cell) -> None:
     words = [CheckedCell.from_config(troubled(f"trainer.decay_vectors={word}")) for word in ("yes", "true", "no")]
     assert words[0].hash == words[1].hash != words[2].hash
-    assert words[0].trainer.decay_vectors is True
+    assert words[0].config.trainer.decay_vectors is True
 
 
 @pytest.mark.parametrize("place", ["file", "file/below"])

@@ -16,7 +16,6 @@ import torch
 from cab import UserError
 from cab.backbone_protocols import RecurrentLM
 from cab.config.compose import check_overrides
-from cab.config.trainer_config import measured
 from cab.runner.cell import Cell
 from cab.runner.launch import composed
 from cab.runner.processes import Processes
@@ -52,12 +51,11 @@ def test_the_commands_of_its_page_are_cells() -> None:
         check_overrides(overrides, sweep="-m" in command.split())
 
 
-def test_a_cell_without_it_is_what_it_was() -> None:
+def test_the_memory_length_names_the_variant() -> None:
     usual = Cell.from_config(composed([*CELL, "attention=vanilla"]))
-    assert "memory_length" not in usual.identity["trainer"]
     assert usual.key["config_variant"] == ""
     cell = Cell.from_config(composed(RECURRENT))
-    assert measured(cell.config["trainer"])["memory_length"] == 32
+    assert cell.config.trainer.memory_length == 32
     assert cell.key["config_variant"] == "recurrence 32"
 
 
@@ -89,9 +87,9 @@ def test_a_network_that_remembers_nothing_is_refused(monkeypatch: pytest.MonkeyP
 
 def test_fairseq_has_none() -> None:
     cell = Cell.from_config(composed(RECURRENT))
-    with pytest.raises(UserError, match=r"engine=fairseq has no trainer\.memory_length=32; change it"):
-        check_trainer(cell.trainer)
-    with pytest.raises(UserError, match=r"engine=fairseq has no backbone\.positions=none"):
+    with pytest.raises(UserError, match=r"engine=fairseq does not support trainer\.memory_length=32; change it"):
+        check_trainer(cell.config.trainer)
+    with pytest.raises(UserError, match=r"engine=fairseq does not support backbone\.positions=none"):
         network_arguments(dataclasses.replace(cell, task=SimpleNamespace(backbone_options=lambda _: {})))  # type: ignore[arg-type]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from cab.config.compose import register_configs, resolve
-from cab.config.folders import CONFIGS
+from cab.files.config_folders import CONFIGS
 from cab.records.record import Record, weights_path
 from cab.runner.cell import Cell
 from cab.runner.run import run_cell
@@ -91,4 +91,4 @@ def test_a_network_whose_slots_follow_the_test_is_another_in_each_pattern(tmp_pa
 def test_a_filler_that_is_not_sound_in_a_pattern_has_no_cell_there(tmp_path: Path) -> None:
     fillers = "other_attention={NS: probsparse, CS: probsparse}"  # as in the published runs
     twins = same_network(Cell.from_config(config(tmp_path, "attention=vanilla", "pattern=NC", fillers)))
-    assert [(str(twin.pattern), twin.attention.name) for twin in twins] == [("NS", "probsparse")]
+    assert [(str(twin.config.pattern), twin.config.attention.name) for twin in twins] == [("NS", "probsparse")]

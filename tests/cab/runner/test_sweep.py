@@ -18,13 +18,14 @@ import torch
 import yaml
 
 from cab.cli.main import main
-from cab.config.folders import CONFIGS
+from cab.config.cluster_config import SlurmConfig
 from cab.errors import UserError
+from cab.files.config_folders import CONFIGS
 from cab.records.record import Record
 from cab.registry.registries import TASKS
 from cab.runner.cell import runnable_cells
 from cab.runner.run import run_cell
-from cab.runner.slurm import SlurmOptions, job_facts, job_name
+from cab.runner.slurm import job_facts, job_name
 from cab.runner.statuses import cell_statuses
 from cab.runner.sweep import expand
 from tests.cab.cli.command import ROOT
@@ -218,7 +219,7 @@ def test_the_recipe_is_the_whole_benchmark(pattern: str, tmp_path: Path) -> None
 def test_options_of_slurm_are_checked_before_anything_is_submitted(option: str) -> None:
     name, _, value = option.partition("=")
     with pytest.raises(UserError, match=f"cluster.{name} must be"):
-        SlurmOptions(**{name: yaml.safe_load(value)})
+        SlurmConfig(**{name: yaml.safe_load(value)})
 
 
 def test_jobs_are_called_as_submitit_calls_them() -> None:

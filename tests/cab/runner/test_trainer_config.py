@@ -9,8 +9,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from cab import UserError
-from cab.config.folders import CONFIGS
 from cab.config.trainer_config import TrainerConfig
+from cab.files.config_folders import CONFIGS
 
 
 def config(**changes: Any) -> TrainerConfig:

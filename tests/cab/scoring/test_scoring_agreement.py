@@ -33,7 +33,7 @@ def test_it_is_spearmans_rho(values: list[float]) -> None:
     assert row["shared"] == len(values)
     reach = 1.959964 * math.sqrt((1 + row["spearman"] ** 2 / 2) / (len(values) - 3))
     assert math.atanh(row["high"]) - math.atanh(row["spearman"]) == pytest.approx(reach)
-    assert row["note"] == ("" if len(values) >= 5 else "too few to conclude from: 4 shared")
+    assert row["note"] == ("" if len(values) >= 5 else "inconclusive: only 4 shared attentions")
 
 
 def test_small_sets_have_an_exact_p_value() -> None:
@@ -54,7 +54,7 @@ def test_what_is_missing_is_not_ranked() -> None:
     [row] = rank_agreement(first, second).to_dict("records")
     assert row["shared"] == 2
     assert math.isnan(row["spearman"])
-    assert "a correlation needs 3" in row["note"]
+    assert "at least 3 required" in row["note"]
     assert rank_agreement(first, table([1.0, 2.0], task="sum")).empty
 
 

@@ -47,13 +47,13 @@ def test_one_published_index_contradicts_its_raw_metrics(official: pd.DataFrame)
     assert contradictions(official, "6") == {("CS", "LM", "abc")}
     row = official[(official["table"] == "6") & (official["verdict"] == CONTRADICTS)].iloc[0]
     assert row["recomputed"] == pytest.approx(-0.828, abs=5e-4)
-    assert row["note"] == "the printed index needs ppl 31.53, Table 3 prints 29.13"
+    assert row["note"] == "the printed index requires ppl 31.53; Table 3 has 29.13"
 
 
 def test_the_average_that_follows_from_it_contradicts_too(official: pd.DataFrame) -> None:
     assert contradictions(official, "3") == {("CS", "all", "abc")}
     row = official[(official["table"] == "3") & (official["verdict"] == CONTRADICTS)].iloc[0]
-    assert row["note"] == "the mean of the indices that Table 6 prints is -0.624"
+    assert row["note"] == "the mean of the indices printed in Table 6 is -0.624"
 
 
 def test_printed_constants_explain_less_by_agreement_and_as_much_in_all() -> None:

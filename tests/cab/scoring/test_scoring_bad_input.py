@@ -112,7 +112,7 @@ def test_one_attention_has_no_deviation() -> None:
 def test_equal_attentions_have_no_deviation() -> None:
     made = score(table(result(0.1 + 0.2, "abc"), result(0.3, "local")))
     assert made.table["index"].isna().all()
-    assert any("abc, local have the same informer etth1 M mse" in note for note in made.notes)
+    assert any("abc, local have equal values of informer etth1 M mse" in note for note in made.notes)
 
 
 def test_only_the_ablation() -> None:
@@ -123,7 +123,7 @@ def test_only_the_ablation() -> None:
 def test_a_metric_that_only_the_ablation_has() -> None:
     made = score(table(*two(), result(2.0, "none"), result(2.0, "none", "mae")))
     assert math.isfinite(index_of(made.table, "none"))
-    assert made.notes == ["NC lstf: not scored, only 'none' has informer etth1 M mae"]
+    assert made.notes == ["NC lstf: not scored (measured only for 'none': informer etth1 M mae)"]
 
 
 def test_no_number_at_all() -> None:
@@ -133,7 +133,7 @@ def test_no_number_at_all() -> None:
 
 
 def test_directions_must_agree() -> None:
-    with pytest.raises(UserError, match="'lstf mse' is better high in some"):
+    with pytest.raises(UserError, match="'lstf mse' is higher-is-better in some"):
         score_table(table(result(1.0, "abc"), result(2.0, "local", higher_is_better=True)))
 
 
@@ -144,7 +144,7 @@ def test_unknown_normalisation() -> None:
 
 @pytest.mark.parametrize("normalization", ["paper", "official"])
 def test_synthetic_data_have_no_constants(normalization: str) -> None:
-    with pytest.raises(UserError, match="synthetic data cannot be scored with the paper's constants"):
+    with pytest.raises(UserError, match="synthetic data cannot be normalized with the paper's constants"):
         score_table(table(*two(dataset="synthetic")), normalization=normalization)
 
 
@@ -154,8 +154,8 @@ def test_an_unknown_metric_has_no_constants() -> None:
         for metric in ("mse", "mae", "mape")
     ]
     made = score(table(*rows), normalization="official")
-    assert any("no constants for informer weather mape" in note for note in made.notes)
-    with pytest.raises(UserError, match=r"no constants for any of these results.*weather/informer/mape.* own"):
+    assert any("no constants in the paper for informer weather mape" in note for note in made.notes)
+    with pytest.raises(UserError, match=r"no constants for these results.*weather/informer/mape.* results"):
         score_table(table(rows[2]), normalization="official")
 
 
@@ -170,7 +170,7 @@ def test_a_small_preset_is_not_comparable_with_the_paper() -> None:
 
 
 def test_selection_of_what_is_not_there() -> None:
-    with pytest.raises(UserError, match="no result has dataset 'etth3'; there is etth1"):
+    with pytest.raises(UserError, match=r"no result has dataset 'etth3' \(available: etth1"):
         select(table(*two()), datasets=["etth3"])
 
 

@@ -107,16 +107,16 @@ def test_a_method_that_is_cheaper_at_short_lengths_too_says_so() -> None:
 def test_a_length_that_was_not_measured_says_so() -> None:
     found = efficiency_length(costs({"vanilla": quadratic, "abc": lambda n: 0.05 * n + 13}))
     assert time_of(found)["length"] > 8000
-    assert "outside the measured 200 to 8,000" in time_of(found)["note"]
+    assert "extrapolated beyond the measured 200 to 8,000" in time_of(found)["note"]
 
 
 def test_a_length_that_the_measurements_contradict_says_so() -> None:
     wrong = costs({"vanilla": quadratic, "abc": lambda n: 2 * quadratic(n)})  # declared linear
     row = time_of(efficiency_length(wrong))
     assert 0 < row["length"] < 8000
-    assert "measured dearer at 8,000" in row["note"]
+    assert "measured more expensive at 8,000" in row["note"]
     published_note = time_of(efficiency_length(load_costs(PAPER_DIR / "efficiency_cost.csv"), protocol="paper"))["note"]
-    assert published_note == "measured cheaper from 512 on"
+    assert published_note == "measured cheaper from 512"
     table = costs({"vanilla": quadratic, "abc": lambda n: 6e-3 * n + 13})
     table.loc[(table["attention"] == "abc"), "seconds"] = 1.0 + table["length"] * 0.005
     assert "measured" not in time_of(efficiency_length(table))["note"]
@@ -133,7 +133,7 @@ def test_linear_memory_of_a_fused_baseline_is_never_undercut() -> None:
 def test_the_paper_has_no_answer_for_a_baseline_that_bends_down() -> None:
     found = efficiency_length(costs({"vanilla": lambda n: 50 - 1e-7 * n * n, "abc": lambda n: n}), protocol="paper")
     assert math.isnan(time_of(found)["length"])
-    assert "opens downwards" in time_of(found)["note"]
+    assert "is concave" in time_of(found)["note"]
 
 
 def test_curves_that_do_not_meet_are_always_cheaper_in_the_paper_too() -> None:
@@ -183,7 +183,7 @@ def test_eager_as_baseline_and_out_of_memory() -> None:
     table.loc[table["attention"] == "abc", "seconds"] = math.nan
     row = time_of(efficiency_length(table))
     assert math.isnan(row["length"])
-    assert row["note"] == "abc has no time here"
+    assert row["note"] == "no time measured for abc"
 
 
 def test_too_few_lengths() -> None:
@@ -191,7 +191,7 @@ def test_too_few_lengths() -> None:
     for protocol in ("default", "paper"):
         row = time_of(efficiency_length(table[table["length"] < 600], protocol=protocol))
         assert math.isnan(row["length"])
-        assert "too few lengths" in row["note"]
+        assert "insufficient lengths" in row["note"]
 
 
 def test_names_that_do_not_exist() -> None:
@@ -232,15 +232,15 @@ def test_costs_of_the_published_form() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "not a table of costs"),
-        (f"{HEAD}\n", "holds no costs"),
+        ("", "not a CSV file of costs"),
+        (f"{HEAD}\n", "contains no costs"),
         ("attention,length\nabc,5\n", "lacks the columns bytes, pattern, phase, seconds"),
-        (f"{HEAD}\nabc,NS,forward,256,fast,1\n", "seconds 'fast' is not a positive number"),
-        (f"{HEAD}\nabc,NS,forward,-256,1,1\n", "length '-256' is not a positive number"),
-        (f"{HEAD}\nabc,NS,forward,,1,1\n", "a length is missing"),
+        (f"{HEAD}\nabc,NS,forward,256,fast,1\n", "seconds 'fast' is not a finite non-negative number"),
+        (f"{HEAD}\nabc,NS,forward,-256,1,1\n", "length '-256' is not a finite positive number"),
+        (f"{HEAD}\nabc,NS,forward,,1,1\n", "column 'length' has an empty value"),
         (
             f"{HEAD},device\nabc,NS,forward,1,1,1,cpu\nabc,NS,forward,2,1,1,cuda\n",
-            "costs of device cpu, cuda, which do not",
+            "mixes costs with different device \\(cpu, cuda",
         ),
     ],
 )
@@ -250,5 +250,5 @@ def test_costs_that_are_none(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_no_costs_at_all(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no costs at"):
+    with pytest.raises(UserError, match="no cost file at"):
         load_costs(tmp_path / "nothing.csv")

@@ -60,5 +60,5 @@ def test_what_is_no_table_of_probes_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no table of probes at"):
         read_probes(tmp_path / "probes.csv")
     (tmp_path / "probes.csv").write_text("pattern,attention\nCS,abc\n")
-    with pytest.raises(ValueError, match="lacks the columns accuracy"):
+    with pytest.raises(ValueError, match="missing columns: accuracy"):
         read_probes(tmp_path / "probes.csv")

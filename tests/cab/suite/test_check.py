@@ -12,7 +12,7 @@ from cab.cli.main import main
 from cab.records.results import MINI_DIR
 from cab.registry.registries import TASKS
 from cab.suite.cells import CellScores, collect, read_scores, suite_cells
-from cab.suite.check import cells_that_fail, check_cell, check_suite, distance, resolved_pairs, seed_spread
+from cab.suite.check import cells_that_fail, check_cell, check_suite, distance, seed_sd_ratio, significant_pairs
 from cab.suite.summary import summarize_suite
 
 GOOD = {
@@ -32,22 +32,24 @@ def scores(changes: dict[str, list[float]] | None = None, *, trivial_baseline: f
 def test_a_cell_that_measures_attention() -> None:
     verdict = check_cell(scores())
     assert verdict.failures == ()
-    assert verdict.deviations == pytest.approx(80.0)
-    assert verdict.way == pytest.approx(0.8 / 0.89)
-    assert verdict.behind["local"] == pytest.approx(70.0)
-    assert verdict.resolved == 1.0
-    assert check_suite([verdict]) == ["no cell of pattern CC in which a state of constant size loses clearly"]
+    assert verdict.effect_size == pytest.approx(80.0)
+    assert verdict.gap_fraction == pytest.approx(0.8 / 0.89)
+    assert verdict.leads["local"] == pytest.approx(70.0)
+    assert verdict.significant_pairs == 1.0
+    assert check_suite([verdict]) == [
+        "no cell of pattern CC in which a constant-size state is clearly worse than vanilla"
+    ]
 
 
 @pytest.mark.parametrize(
     ("changes", "failure"),
     [
-        ({"none": [-0.10, -0.25, -0.20]}, "none is"),
-        ({"none": [-0.20, -0.201, -0.202], "vanilla": [-0.10, -0.101, -0.102]}, "of the way"),
-        ({"none": [-0.9, -0.91]}, "no 3 seeds"),
-        ({"local": [-0.11, -0.10, -0.12]}, "local is 0.0 deviations"),
-        ({"abc": [-0.1, -0.5, -0.9], "linear": [-0.2, -0.5, -0.8]}, "pairs are resolved"),
-        ({"abc": [-0.2, -0.5, -0.6]}, "seeds spread"),
+        ({"none": [-0.10, -0.25, -0.20]}, "vanilla over none is"),
+        ({"none": [-0.20, -0.201, -0.202], "vanilla": [-0.10, -0.101, -0.102]}, "of the range"),
+        ({"none": [-0.9, -0.91]}, "fewer than 3 seeds"),
+        ({"local": [-0.11, -0.10, -0.12]}, "vanilla over local is 0.0 SD"),
+        ({"abc": [-0.1, -0.5, -0.9], "linear": [-0.2, -0.5, -0.8]}, "of attention pairs differ significantly"),
+        ({"abc": [-0.2, -0.5, -0.6]}, "seed SD is"),
     ],
 )
 def test_why_a_cell_does_not(changes: dict[str, list[float]], failure: str) -> None:
@@ -55,7 +57,7 @@ def test_why_a_cell_does_not(changes: dict[str, list[float]], failure: str) -> N
 
 
 def test_without_its_baseline_nothing_is_known_of_the_way() -> None:
-    assert check_cell(scores(trivial_baseline=None)).failures == ("no record has the baseline ridge",)
+    assert check_cell(scores(trivial_baseline=None)).failures == ("no record contains baseline ridge",)
 
 
 def test_distance_is_in_pooled_deviations() -> None:
@@ -67,8 +69,8 @@ def test_distance_is_in_pooled_deviations() -> None:
 
 def test_pairs_and_spread() -> None:
     three = {"a": [0.0, 0.1, 0.2], "b": [0.05, 0.15, 0.25], "c": [9.0, 9.1, 9.2]}
-    assert resolved_pairs(three) == pytest.approx(2 / 3)
-    assert seed_spread({"a": [0.0, 2.0], "b": [4.0, 6.0]}) == pytest.approx(math.sqrt(2.0) / math.sqrt(8.0))
+    assert significant_pairs(three) == pytest.approx(2 / 3)
+    assert seed_sd_ratio({"a": [0.0, 2.0], "b": [4.0, 6.0]}) == pytest.approx(math.sqrt(2.0) / math.sqrt(8.0))
 
 
 def test_the_cells_are_those_that_the_tasks_are_tested_in() -> None:
@@ -119,9 +121,9 @@ def test_lessons_say_what_attention_brings_and_what_is_kept_of_it() -> None:
     lines = paragraph.splitlines()
     assert lines[0] == "lstf, informer, pattern CS: mse (lower is better)"
     assert lines[1] == "  vanilla: 0.11"
-    assert "  with a window (local): 0.86, 6% of what vanilla attention brings" in lines
+    assert "  with a window (local): 0.86, 6% of vanilla's gain" in lines
     assert lines[-2] == "  without attention: 0.91"
-    assert lines[-1].endswith("a trivial answer: 2")
+    assert lines[-1].endswith("(trivial baseline): 2")
 
 
 def test_nothing_is_told_of_a_cell_without_its_ablation() -> None:
@@ -132,4 +134,4 @@ def test_nothing_is_told_of_a_cell_without_its_ablation() -> None:
 
 def test_telling_nothing_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["suite", "report", str(tmp_path)]) == 2
-    assert "attention=vanilla and attention=none" in capsys.readouterr().err
+    assert "results of both vanilla and none" in capsys.readouterr().err

@@ -57,13 +57,13 @@ def row_of(mine: list[Record], field: Path) -> dict[str, str]:
 def test_an_attention_lands_where_its_scores_put_it(field: Path, mse: float, rank: str, above: str, below: str) -> None:
     row = row_of([record("mine", mse, seed) for seed in (1, 2, 3)], field)
     assert (row["pattern"], row["rank"]) == ("CS", rank)
-    assert (row["resolved above"], row["resolved below"]) == (above, below)
+    assert (row["significantly better"], row["significantly worse"]) == (above, below)
     assert float(row["low"]) < float(row["index"]) < float(row["high"])
 
 
 def test_with_one_seed_nothing_is_resolved(field: Path) -> None:
     row = row_of([record("mine", 0.2, 1)], field)
-    assert (row["low"], row["resolved above"], row["resolved below"]) == ("-", "-", "-")
+    assert (row["low"], row["significantly better"], row["significantly worse"]) == ("-", "-", "-")
     assert row["rank"] == "2 of 5"
 
 
@@ -71,7 +71,7 @@ def test_the_worst_part_is_named(field: Path) -> None:
     metrics = {"mse": 0.2, "mae": 0.1, "mse_direct": 0.002, "mse_far": 0.6}
     names = {"dataset": "synthetic", "pattern": "CS", "attention": "mine"}
     mine = [make_record(metrics, beside=["mse_direct", "mse_far"], seed=seed, **names) for seed in (1, 2, 3)]
-    assert row_of(mine, field)["loses most"].startswith("lstf informer mse_far: 7% of")
+    assert row_of(mine, field)["weakest metric"].startswith("lstf informer mse_far: 7% of")
 
 
 def test_records_of_the_same_attention_are_no_competitor(field: Path) -> None:
@@ -88,7 +88,7 @@ def test_cells_that_cannot_be_compared_are_named(field: Path) -> None:
     assert standing.rows == []
     assert standing.left_out == [
         "lstf informer CS: seed 2 is diverged",
-        "lstf informer NC: no 3 seeds of both none and vanilla",
+        "lstf informer NC: fewer than 3 seeds of none or vanilla",
     ]
 
 
@@ -103,10 +103,10 @@ def test_what_the_suite_stands_for() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["suite=paper", "attention=abc"], "the suite is mini"),
-        (["suite=mini", "attention=abc", "preset=paper"], "chooses the preset"),
-        (["suite=mini", "attention=abc", "dataset=etth1"], "chooses the dataset"),
-        (["suite=mini", "pattern=CS"], "name an attention"),
+        (["suite=paper", "attention=abc"], "unknown suite in 'suite=paper'"),
+        (["suite=mini", "attention=abc", "preset=paper"], "sets the preset"),
+        (["suite=mini", "attention=abc", "dataset=etth1"], "sets the dataset"),
+        (["suite=mini", "pattern=CS"], "requires an attention"),
     ],
 )
 def test_a_suite_that_cannot_be(overrides: list[str], message: str) -> None:
@@ -148,15 +148,15 @@ def test_cells_that_fail_are_shown_and_counted_in_no_index(monkeypatch: pytest.M
     failing = {("sum", "transformer", "CS"): "its seeds differ", ("lstf", "informer", "NC"): "its seeds differ"}
     monkeypatch.setattr("cab.reports.suites.cells_that_fail", lambda: failing)
     [board] = score_boards(load_results(MINI_DIR), normalization="results")
-    assert board.suite.uncounted == ("sum transformer CS is in no index: its seeds differ",)
+    assert board.suite.uncounted == ("sum transformer CS is excluded from the index: its seeds differ",)
     assert "sum" not in board.tasks("CS")
     assert {"sum", "lstf", "mlm"} <= set(board.tasks("NS"))
     assert "lstf" in board.tasks("NC"), "the only cell of its pattern: it is averaged with nothing"
     of_cell = board.measured.query("pattern == 'CS' and task == 'sum' and metric == 'rouge2'")
     assert of_cell["value"].notna().all()
     assert {"none", "vanilla"} <= set(of_cell["attention"])
-    assert "in no index: its seeds differ" in markdown([board])
-    assert "in no index: its seeds differ" in suite_section(board).summary
+    assert "excluded from the index: its seeds differ" in markdown([board])
+    assert "excluded from the index: its seeds differ" in suite_section(board).summary
 
 
 def test_the_records_that_come_along_are_of_the_suite() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -10,9 +9,6 @@ import pytest
 import torch
 
 from cab.cli.main import main
-from cab.config.backbone_options import ADDED
-from cab.records.record import Record
-from cab.runner.pretrained import Pretrained
 from tasks.glue import synthetic
 from tests.cab.cli.command import cab
 from tests.tasks.glue.test_tables import table
@@ -110,15 +106,6 @@ def test_another_network_is_refused_in_one_line(
     assert message in said
     assert "Traceback" not in said
     assert not list(tmp_path.iterdir())
-
-
-def test_a_run_from_before_an_option_has_its_default(results: Path) -> None:
-    [run] = (Pretrained(path, Record.read(path)) for path in results.glob("*.json"))
-    backbone = {name: value for name, value in run.record.config["backbone"].items() if name not in ADDED}
-    older = Pretrained(run.path, dataclasses.replace(run.record, config={**run.record.config, "backbone": backbone}))
-    assert older._misfit(dict(run.record.config), "mlm") == ""
-    changed = {**run.record.config, "backbone": {**backbone, "funnel_blocks": [1, 1]}}
-    assert older._misfit(changed, "mlm").endswith("add backbone.funnel_blocks=null")
 
 
 @pytest.mark.usefixtures("_few_pairs")

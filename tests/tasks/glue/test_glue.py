@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cab import Backbone, UserError, build_backbone
 from cab.config.compose import register_configs, resolve
-from cab.config.folders import CONFIGS
+from cab.files.config_folders import CONFIGS
 from cab.runner.pretrained import WHILE_LEARNING
 from tasks.corpus.synthetic import NAMES
 from tasks.corpus.tokens import BEGIN, END, PAD
@@ -166,7 +166,7 @@ def test_the_loss_is_the_likelihood_of_the_class() -> None:
         ({"validation_fraction": 1.0}, "validation_fraction"),
         ({"max_length": 4}, "max_length"),
         ({"evaluation_batch_size": 0}, "evaluation_batch_size"),
-        ({"pretrained": "a", "tokenizer": "b"}, "task.tokenizer is of fresh weights"),
+        ({"pretrained": "a", "tokenizer": "b"}, "task.tokenizer is for fresh weights"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:

@@ -64,15 +64,15 @@ def test_a_sentence_may_be_empty(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dataset", "lines", "message"),
     [
-        ("rte", ["0\ta\tb\tentailment", "1\ta\tb"], "line 3: 3 columns, and the official file has 4"),
+        ("rte", ["0\ta\tb\tentailment", "1\ta\tb"], "line 3: 3 columns, but the official file has 4"),
         ("rte", ["0\ta\tb\tentailment\tmore"], "line 2: 5 columns"),
         ("rte", ["0\ta\tb\tentailment", "", "1\ta\tb\tentailment"], "line 3: 1 columns"),
         ("qqp", ["1\t2\t3\ta\tb\t0\tmore"], "line 2: 7 columns"),
-        ("cola", ["gj04\t1\t\ta", "gj04\t\t*\tb"], "line 2: the label is '', none of 0, 1"),
-        ("mnli", [f"{MNLI}\t-"], "line 2: the label is '-', none of contradiction, neutral, entailment"),
-        ("mnli", [f"{MNLI}\tneutral\t\t\t\t"], "line 2: 16 columns, and the official file has 12"),
-        ("stsb", ["0\tm\tn\t2012\t17\tx\tx\ta\tb\t5.2"], "line 2: the score is '5.2', no number from 0 to 5"),
-        ("stsb", ["0\tm\tn\t2012\t17\tx\tx\ta\tb\tnan"], "line 2: the score is 'nan'"),
+        ("cola", ["gj04\t1\t\ta", "gj04\t\t*\tb"], "line 2: unknown label '' .known: 0, 1"),
+        ("mnli", [f"{MNLI}\t-"], "line 2: unknown label '-' .known: contradiction, neutral, entailment"),
+        ("mnli", [f"{MNLI}\tneutral\t\t\t\t"], "line 2: 16 columns, but the official file has 12"),
+        ("stsb", ["0\tm\tn\t2012\t17\tx\tx\ta\tb\t5.2"], "line 2: the score must be a number from 0 to 5, got '5.2'"),
+        ("stsb", ["0\tm\tn\t2012\t17\tx\tx\ta\tb\tnan"], "line 2: the score must be a number from 0 to 5, got 'nan'"),
         ("sst2", [], "has no example"),
     ],
 )
@@ -95,7 +95,7 @@ def test_the_broken_lines_of_qqp_are_left_out(tmp_path: Path, caplog: pytest.Log
     with caplog.at_level(logging.WARNING):
         found = read(tmp_path, "qqp", "1\t2\t3\ta\tb\t0", "2\t2\t3\tbroken", "3\t2\t3\tc\td\t1", "4")
     assert found.labels == [0.0, 1.0]
-    assert "left out 2 lines with columns missing, first line 3" in caplog.text
+    assert "skipped 2 lines with missing columns, the first is line 3" in caplog.text
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:

@@ -190,11 +190,11 @@ def test_official_files_are_read(tmp_path: Path) -> None:
         (lambda lines: lines[:1], "has no trees after its header"),
         (lambda lines: [*lines[:2], lines[2].split("\t")[0]], "line 3: expected a tree, a tab and a digit"),
         (lambda lines: [*lines[:2], lines[2] + "7"], "line 3: expected a tree, a tab and a digit, got"),
-        (lambda lines: [*lines[:3], lines[3].replace("]", "", 1)], "line 4: brackets do not match"),
-        (lambda lines: [*lines[:1], lines[1][lines[1].index(")") + 1 :]], "line 2: brackets do not match"),
-        (lambda lines: [*lines[:1], "[AVG 1 2 ]\t1"], r"line 2: '\[AVG' is no digit, operator or bracket"),
-        (lambda lines: [*lines[:1], "\x00\xff\t1"], "line 2: '.*' is no digit, operator or bracket"),
-        (lambda lines: [*lines[:1], "( )\t1"], "line 2: brackets do not match"),
+        (lambda lines: [*lines[:3], lines[3].replace("]", "", 1)], "line 4: unbalanced brackets"),
+        (lambda lines: [*lines[:1], lines[1][lines[1].index(")") + 1 :]], "line 2: unbalanced brackets"),
+        (lambda lines: [*lines[:1], "[AVG 1 2 ]\t1"], r"line 2: '\[AVG' is not a digit, operator or bracket"),
+        (lambda lines: [*lines[:1], "\x00\xff\t1"], "line 2: '.*' is not a digit, operator or bracket"),
+        (lambda lines: [*lines[:1], "( )\t1"], "line 2: unbalanced brackets"),
     ],
 )
 def test_damage_is_named_by_file_and_line(damage: object, said: str, tmp_path: Path) -> None:

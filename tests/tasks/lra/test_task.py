@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cab import Backbone, UserError, build_backbone
 from cab.config.compose import read_table, register_configs, resolve
-from cab.config.folders import CONFIGS
+from cab.files.config_folders import CONFIGS
 from cab.records.results import is_generated
 from cab.registry.registries import TASKS
 from cab.runner.cell import Cell, runnable_cells
@@ -45,7 +45,7 @@ def network(task: LongRangeArena, attention: str = "vanilla", **options: Any) ->
 def test_every_preset_composes_a_whole_cell(dataset: str, preset: str) -> None:
     cell = Cell.from_config(composed(dataset, preset))
     cell.task.check()
-    assert cell.trainer.schedule == "linear"
+    assert cell.config.trainer.schedule == "linear"
 
 
 def test_preset_paper_is_the_published_training() -> None:

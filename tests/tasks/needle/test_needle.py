@@ -119,8 +119,8 @@ def test_a_length_that_is_not_possible_leaves_the_others() -> None:
     [
         ({"num_needles": 17}, "at most 16"),
         ({"length": 11}, "task.length must be at least 12"),
-        ({"multiples": (2, 4)}, "must begin with 1 and grow"),
-        ({"multiples": (1, 4, 2)}, "must begin with 1 and grow"),
+        ({"multiples": (2, 4)}, "must start with 1 and increase"),
+        ({"multiples": (1, 4, 2)}, "must start with 1 and increase"),
         ({"depths": 0}, "task.depths must be from 1"),
         ({"examples": 0}, "task.examples must be at least 1"),
     ],

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cab import Backbone, Pattern, UserError, build_backbone
 from cab.config.compose import read_table, register_configs, resolve
-from cab.config.folders import CONFIGS
+from cab.files.config_folders import CONFIGS
 from cab.registry.registries import TASKS
 from cab.runner.cell import Cell, runnable_cells
 from cab.runner.same_network import same_network
@@ -122,7 +122,7 @@ def composed(dataset: str, preset: str, *overrides: str, pattern: str = "CS") ->
 def test_every_preset_composes_a_whole_cell(dataset: str, preset: str) -> None:
     cell = Cell.from_config(composed(dataset, preset, *(["device=cpu"])))
     cell.task.check()
-    assert cell.trainer.schedule == "cosine"
+    assert cell.config.trainer.schedule == "cosine"
 
 
 PUBLISHED = {

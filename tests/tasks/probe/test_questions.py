@@ -206,7 +206,7 @@ def test_two_processes_make_the_same_bytes() -> None:
     ("options", "reason"),
     [
         ({"dataset": "recall", "pairs": 20}, "raise task.vocab_size to 20"),
-        ({"dataset": "copying", "noise": 0.2}, "task.noise is of noisy and mad_noisy"),
+        ({"dataset": "copying", "noise": 0.2}, "task.noise applies to noisy and mad_noisy"),
         ({"dataset": "noisy", "noise": 1.0}, "from 0 to below 1"),
         ({"dataset": "mqar", "vocab_size": 64, "length": 32}, "task.length must be at least 64"),
         ({"dataset": "mqar"}, "task.vocab_size must be at least 34"),

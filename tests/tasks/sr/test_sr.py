@@ -217,7 +217,7 @@ def test_bad_images_are_named(name: str, message: str, tmp_path: Path) -> None:
         ({"num_held_out": 5}, "leaves none"),
         ({"num_held_out": 0}, "celebahq"),
         ({"diffusion_steps": 0}, "at least 1"),
-        ({"dataset": "synthetic"}, "held_out is for ffhq"),
+        ({"dataset": "synthetic"}, "held_out applies to ffhq"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -57,8 +57,8 @@ def test_alignments_lose_their_outer_silence(tmp_path: Path) -> None:
     [
         ("nothing", "no tier 'phones'"),
         (grid(("QQ", 0.0, 0.1)), "unknown phone 'QQ'"),
-        (grid(("HH", 0.0, 0.3), ("AH0", 0.2, 0.4)), "begins before"),
-        (grid(("sil", 0.0, 0.3)), "no phone that is not silence"),
+        (grid(("HH", 0.0, 0.3), ("AH0", 0.2, 0.4)), "starts before"),
+        (grid(("sil", 0.0, 0.3)), "contains only silence"),
     ],
 )
 def test_bad_alignments_are_named(content: str, message: str, tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_durations_of_a_teacher(tmp_path: Path) -> None:
     assert "pitch_range" in task.backbone_options("fastspeech2")
     assert task.fingerprint()["teacher"] == record.stem
     weights_path(record.parent, record.stem).unlink()
-    with pytest.raises(UserError, match="no weights beside"):
+    with pytest.raises(UserError, match="the weights are missing"):
         ready(folder, teacher=str(record))
 
 

@@ -1,0 +1,1 @@
+"""Precision, checkpointing, custom operators and layers that several kernels use."""

@@ -1,0 +1,106 @@
+"""Functions with hand-written gradients that store only their inputs.
+
+Under ``torch.compile`` they are opaque operators. Otherwise they are plain functions, since the first call of an
+operator loads the compiler, which takes as long as importing torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, get_type_hints
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def like_the_first(first: Tensor, *_: Any) -> Tensor:
+    """Return an uninitialized tensor of the shape and dtype of the first input."""
+    return torch.empty_like(first)
+
+
+def differentiable_operator(
+    name: str,
+    forward: Callable[..., Any],
+    backward: Callable[..., list[Tensor]],
+    *,
+    gradients: Sequence[str],
+    shapes: Callable[..., Any] = like_the_first,
+    keeps: Sequence[int] = (),
+) -> Callable[..., Any]:
+    """Return ``forward`` with ``backward`` as its derivative; under the compiler it is the operator ``cab::name``.
+
+    Args:
+        name: of the operator.
+        forward: a function with type annotations that takes tensors, None, numbers and lists of numbers.
+        backward: a function with type annotations that takes the gradients of all outputs, all inputs of ``forward``,
+            and the stored outputs. It returns the gradients of the inputs in ``gradients`` that are not None, in order.
+        gradients: names of the inputs that have a gradient.
+        shapes: a function from the inputs to uninitialized outputs.
+        keeps: indices of the outputs that ``backward`` reads.
+    """
+    names = list(inspect.signature(forward).parameters)
+    places = [names.index(wanted) for wanted in gradients]
+    call = torch.library.custom_op(f"cab::{name}", forward, mutates_args=())
+    derive = torch.library.custom_op(f"cab::{name}_backward", backward, mutates_args=())
+    num_grads = len(inspect.signature(backward).parameters) - len(names) - len(keeps)
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        outputs = output if isinstance(output, tuple) else (output,)
+        ctx.tensors = [place for place, x in enumerate(inputs) if isinstance(x, Tensor)]
+        ctx.others = [None if isinstance(x, Tensor) else x for x in inputs]
+        ctx.save_for_backward(*(inputs[place] for place in ctx.tensors), *(outputs[number] for number in keeps))
+
+    def differentiate(derive: Callable[..., list[Tensor]], ctx: Any, *output_gradients: Tensor) -> tuple[Any, ...]:
+        inputs, saved, count = list(ctx.others), ctx.saved_tensors, len(ctx.tensors)
+        for place, tensor in zip(ctx.tensors, saved[:count], strict=True):
+            inputs[place] = tensor
+        found = iter(derive(*output_gradients, *inputs, *saved[count:]))
+        given: list[Tensor | None] = [None] * len(inputs)
+        for place in places:
+            given[place] = None if inputs[place] is None else next(found)
+        return tuple(given)
+
+    def gradient_shapes(*arguments: Any) -> list[Tensor]:
+        inputs = arguments[num_grads:]
+        return [torch.empty_like(inputs[place]) for place in places if inputs[place] is not None]
+
+    call.register_fake(shapes)
+    derive.register_fake(gradient_shapes)
+    call.register_autograd(functools.partial(differentiate, derive), setup_context=save)
+
+    class Plain(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            output = forward(*inputs)
+            save(ctx, inputs, output)
+            return output
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, *output_gradients: Tensor) -> tuple[Any, ...]:
+            return differentiate(backward, ctx, *output_gradients)
+
+    return lambda *inputs: call(*inputs) if torch.compiler.is_compiling() else Plain.apply(*inputs)
+
+
+def of_flat_arguments(function: Callable[..., Any], inputs: Any, *gradients: str) -> Callable[..., Any]:
+    """Return ``function(*gradients, inputs(...))`` as a function of the gradients and the fields of ``inputs``.
+
+    Args:
+        function: takes the gradients of the outputs, and one named tuple.
+        inputs: class of the named tuple; its annotations become those of the arguments.
+        gradients: names of the gradients.
+    """
+    kind, count = inspect.Parameter.POSITIONAL_OR_KEYWORD, len(gradients)
+    types = dict.fromkeys(gradients, Tensor) | get_type_hints(inputs)
+
+    def call(*arguments: Any) -> Any:
+        return function(*arguments[:count], inputs(*arguments[count:]))
+
+    parameters = [inspect.Parameter(name, kind, annotation=annotation) for name, annotation in types.items()]
+    returned = get_type_hints(function)["return"]
+    call.__signature__ = inspect.Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
+    return call

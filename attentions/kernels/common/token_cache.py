@@ -1,0 +1,34 @@
+"""Caches of decoding that grow by the new tokens, with a mask of padding.
+
+Shapes: B batch, H heads, n cached tokens, T new ones.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cab.attention import DecodeState
+
+
+def no_tokens(batch_size: int, like: Tensor, **shapes: tuple[int, ...]) -> DecodeState:
+    """Return an empty cache of tensors [B, H, 0, ...] from the shapes (H, ...), with the mask ``hidden`` [B, 0]."""
+    empty = {name: like.new_empty(batch_size, heads, 0, *rest) for name, (heads, *rest) in shapes.items()}
+    return {**empty, "hidden": like.new_zeros(batch_size, 0, dtype=torch.bool)}
+
+
+def with_tokens(state: DecodeState, padding: Tensor | None, **new: Tensor) -> DecodeState:
+    """Return the cache with new tensors [B, H, T, ...] appended by name; padding [B, T] is hidden."""
+    count = next(iter(new.values())).shape[2]
+    if padding is None:
+        padding = state["hidden"].new_zeros(len(state["hidden"]), count)
+    grown = {name: torch.cat([state[name].to(x.dtype), x], dim=2) for name, x in new.items()}
+    return {**state, **grown, "hidden": torch.cat([state["hidden"], padding], dim=1)}
+
+
+def masked_tokens(state: DecodeState, num_new: int) -> Tensor:
+    """Return the mask of padding and later tokens for the last ``num_new`` cached ones, bool [B, 1, T, n]."""
+    hidden = state["hidden"]
+    past = hidden.shape[1] - num_new
+    later = hidden.new_ones(num_new, hidden.shape[1]).triu(past + 1)
+    return hidden[:, None, None] | later

@@ -1,0 +1,1 @@
+"""Attention on gathered blocks, landmarks and latents."""

@@ -1,0 +1,1 @@
+"""Linear recurrences and prefix means, computed in chunks."""

@@ -1,0 +1,1 @@
+"""Attention over windows, tiles, fixed offsets, buckets and sorted chunks."""

@@ -1,0 +1,231 @@
+"""Softmax attention inside buckets: tokens are sorted by bucket, then position, and see a window of the sorted row.
+
+A window never leaves its bucket and counts its tokens alone, so in a causal form what a token sees depends on nothing
+after it. (The published forms cut the sorted row into chunks, whose borders move with later tokens.) Several rounds of
+buckets share one softmax, in which a pair counts once however many rounds it meets in.
+
+Weights are formed block by block and recomputed in the backward pass; no tensor is larger than the inputs.
+
+Shapes: B rows, H heads, G rows times heads, R rounds, N tokens, E width of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from attentions.kernels.common.blocks import BlockSum, dropout_seed
+from attentions.kernels.common.precision import accumulation_dtype, neg_inf, upcast
+
+BLOCK, ELSEWHERE = 64, 512
+"""Queries of one block on a CPU; elsewhere a launch costs more than keys that are computed in vain."""
+
+
+class Reach(NamedTuple):
+    """Which tokens of its bucket a token sees: as many before it, itself or not, as many after it."""
+
+    left: int
+    right: int
+    itself: bool = True
+
+    def is_visible(self, distance: Tensor) -> Tensor:
+        """Of a key that stands so many places of the bucket before the query."""
+        seen = (distance <= self.left) & (distance >= -self.right)
+        return seen if self.itself else seen & (distance != 0)
+
+
+def bucket_attention(
+    query: Tensor, key: Tensor, value: Tensor, buckets: Tensor, reach: Reach, *, dropout: float = 0.0
+) -> Tensor:
+    """softmax(q_i k_j / sqrt(E)) v_j over the keys in reach in some round: [B, H, N, E]; zero where there is none.
+
+    Args:
+        query, key, value: [B, H, N, E].
+        buckets: numbers from 0 on, [R, B, H, N].
+        reach: what a token sees of its bucket.
+        dropout: probability of dropping a weight.
+    """
+    dtype = query.dtype
+    order = buckets.argsort(dim=-1, stable=True)
+    return _Bucketed.apply(query, key.to(dtype), value.to(dtype), buckets, order, reach, dropout, dropout_seed(dropout))
+
+
+def places_in_buckets(buckets: Tensor) -> Tensor:
+    """How many tokens of the same bucket stand before each, [..., N]."""
+    order = buckets.argsort(dim=-1, stable=True)
+    slot = torch.arange(buckets.shape[-1], device=buckets.device).expand_as(order)
+    place = slot - _starts(buckets.gather(-1, order))
+    return torch.empty_like(order).scatter_(-1, order, place)
+
+
+def meetings(buckets: Tensor, places: Tensor, keys: tuple[Tensor, Tensor], reach: Reach) -> Tensor:
+    """In how many rounds queries see keys, [..., T, S], written out.
+
+    Args:
+        buckets, places: of the queries, [R, ..., T].
+        keys: the same of the keys, [R, ..., S].
+        reach: what a token sees of its bucket.
+    """
+    same = buckets.unsqueeze(-1) == keys[0].unsqueeze(-2)
+    return (same & reach.is_visible(places.unsqueeze(-1) - keys[1].unsqueeze(-2))).sum(dim=0)
+
+
+def _starts(ordered: Tensor) -> Tensor:
+    """Return the first slot of the bucket of each slot, for sorted buckets [..., N]."""
+    slot = torch.arange(ordered.shape[-1], device=ordered.device)
+    begins = torch.ones_like(ordered, dtype=torch.bool)
+    begins[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+    return torch.where(begins, slot, 0).cummax(dim=-1).values
+
+
+class _Round:
+    """One round: its tokens in the order of their buckets."""
+
+    def __init__(self, number: int, buckets: Tensor, order: Tensor, reach: Reach) -> None:
+        self.order, self.reach = order[number].flatten(0, 1), reach
+        slots = torch.arange(order.shape[-1], device=order.device)
+        self.slot = torch.empty_like(self.order).scatter_(1, self.order, slots.expand_as(self.order))
+        # Twice the place in each round's sorted row, buckets set apart: what is in reach is so by number alone.
+        gap = max(reach.left, reach.right) + 1
+        places = []
+        for bucket, taken in zip(buckets.flatten(1, 2), order.flatten(1, 2), strict=True):
+            place = torch.empty_like(taken).scatter_(1, taken, slots.expand_as(taken)) + bucket * gap
+            places.append((2 * place).to(torch.int32).gather(1, self.order))
+        self.own, self.others = places[number], places[:number] + places[number + 1 :]
+        self.starts = _starts(buckets[number].flatten(0, 1).gather(1, self.order))
+
+    def sort(self, x: Tensor) -> Tensor:
+        """[B, H, N, ...] to [G, N, ...] in the order of the buckets."""
+        return _at(x.flatten(0, 1), self.order)
+
+    def unsort(self, x: Tensor, like: Tensor) -> Tensor:
+        """Restore the original order."""
+        return _at(x, self.slot).view_as(like)
+
+    def blocks(self) -> Iterator[tuple[slice, slice]]:
+        """Yield queries and the keys that they may attend to."""
+        length = self.order.shape[1]
+        size = BLOCK if self.order.device.type == "cpu" else ELSEWHERE
+        first = self.starts[:, ::size].amin(dim=0).tolist()
+        for number, begin in enumerate(range(0, length, size)):
+            end = min(begin + size, length)
+            low, high = max(first[number], begin - self.reach.left), min(length, end + self.reach.right)
+            yield slice(begin, end), slice(low, high)
+
+    def logits(self, query: Tensor, key: Tensor, queries: slice, keys: slice) -> Tensor:
+        """[G, queries, keys], less the logarithm of the rounds that a pair meets in; hidden where not in this one."""
+        logits = torch.bmm(upcast(query), upcast(key).mT)
+        seen = self._meets(self.own, queries, keys)
+        if not self.reach.itself:
+            slots = torch.arange(self.order.shape[1], device=key.device)
+            seen &= slots[queries, None] != slots[keys]
+        if self.others:
+            count = torch.ones_like(logits)
+            for places in self.others:
+                count += self._meets(places, queries, keys)
+            logits -= count.log_()
+        return logits.masked_fill_(seen.logical_not_(), neg_inf(logits.dtype))
+
+    def _meets(self, places: Tensor, queries: slice, keys: slice) -> Tensor:
+        left, right, _ = self.reach
+        distance = (places[:, queries] - (left - right)).unsqueeze(2) - places[:, keys].unsqueeze(1)
+        return distance.abs_() <= left + right
+
+    def dropout_factor(self, queries: slice, keys: slice, dropout: float, seed: Tensor | None) -> Tensor | None:
+        """Return the dropout factors [G, queries, keys]; a pair of tokens has one factor, wherever both are sorted."""
+        if seed is None:
+            return None
+        row = torch.arange(len(self.order), device=self.order.device).unsqueeze(1)
+        number = (row * self.order.shape[1] + self.order[:, queries]) * self.order.shape[1]
+        mixed = number.unsqueeze(2) + self.order[:, keys].unsqueeze(1) + int(seed)
+        for factor in _MIX:
+            mixed *= factor
+            mixed ^= mixed >> 29
+        kept = mixed & (2**24 - 1) >= dropout * 2**24
+        return kept.to(torch.float32) / (1.0 - dropout)
+
+
+_MIX = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
+"""Odd numbers of splitmix64, whose rounds make any number one at random."""
+
+
+def _at(x: Tensor, index: Tensor) -> Tensor:
+    """Tokens ``index`` [G, N] of [G, N] or [G, N, E]."""
+    return x.gather(1, index if x.dim() == 2 else index.unsqueeze(2).expand(-1, -1, x.shape[2]))
+
+
+class _Bucketed(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        buckets: Tensor,
+        order: Tensor,
+        reach: Reach,
+        dropout: float,
+        seed: Tensor | None,
+    ) -> Tensor:
+        dtype, scale = accumulation_dtype(query.dtype), query.shape[-1] ** -0.5
+        output = torch.zeros_like(query, dtype=dtype)
+        total = torch.full(query.shape[:3], neg_inf(dtype), dtype=dtype, device=query.device)
+        with torch.autocast(query.device.type, enabled=False):
+            for number in range(len(buckets)):
+                rows = _Round(number, buckets, order, reach)
+                q, k, v = rows.sort(query).mul_(scale), rows.sort(key), rows.sort(value)
+                means, sums = torch.empty_like(q, dtype=dtype), torch.empty_like(q[..., 0], dtype=dtype)
+                for queries, keys in rows.blocks():
+                    logits = rows.logits(q[:, queries], k[:, keys], queries, keys)
+                    sums[:, queries] = logits.logsumexp(dim=2)
+                    weights = logits.softmax(dim=2)
+                    factor = rows.dropout_factor(queries, keys, dropout, seed)
+                    weights = weights if factor is None else weights * factor
+                    means[:, queries] = torch.bmm(weights, upcast(v[:, keys]))
+                del q, k, v
+                found = rows.unsort(sums, total)
+                joined = torch.logaddexp(total, found)
+                output *= (total - joined).exp_().unsqueeze(-1)
+                output += rows.unsort(means, output).mul_((found - joined).exp_().unsqueeze(-1))
+                total = joined
+        none = total < 0.5 * neg_inf(dtype)
+        output = output.masked_fill_(none.unsqueeze(-1), 0.0).to(query.dtype)
+        ctx.save_for_backward(query, key, value, output, total.masked_fill_(none, 0.0), buckets, order, seed)
+        ctx.reach, ctx.dropout = reach, dropout
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, output, total, buckets, order, seed = ctx.saved_tensors
+        scale = query.shape[-1] ** -0.5
+        found = [torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) for x in (query, key, value)]
+        with torch.autocast(query.device.type, enabled=False):
+            own = (upcast(grad) * output).sum(dim=-1)
+            for number in range(len(buckets)):
+                rows = _Round(number, buckets, order, ctx.reach)
+                q, k, v, g = (rows.sort(x) for x in (query, key, value, grad))
+                q, sums, means = q.mul_(scale), rows.sort(total).unsqueeze(2), rows.sort(own).unsqueeze(2)
+                d_query = torch.empty_like(q, dtype=total.dtype)
+                d_key, d_value = BlockSum(k.unsqueeze(0)), BlockSum(v.unsqueeze(0))
+                for queries, keys in rows.blocks():
+                    some_q, some_g = upcast(q[:, queries]), upcast(g[:, queries])
+                    weights = rows.logits(some_q, k[:, keys], queries, keys).sub_(sums[:, queries]).exp_()
+                    d_weights = torch.bmm(some_g, upcast(v[:, keys]).mT)
+                    factor = rows.dropout_factor(queries, keys, ctx.dropout, seed)
+                    used = weights if factor is None else weights * factor
+                    d_weights = d_weights if factor is None else d_weights * factor
+                    d_value.add(keys, torch.bmm(used.mT, some_g))
+                    d_logits = d_weights.sub_(means[:, queries]).mul_(weights)
+                    d_query[:, queries] = torch.bmm(d_logits, upcast(k[:, keys]))
+                    d_key.add(keys, torch.bmm(d_logits.mT, some_q))
+                del q, k, v, g
+                parts = d_query.mul_(scale), *(x.result(total.dtype)[0] for x in (d_key, d_value))
+                for so_far, part in zip(found, parts, strict=True):
+                    so_far += rows.unsort(part, so_far)
+        of_query, of_key, of_value = (x.to(query.dtype) for x in found)
+        return of_query, of_key, of_value, None, None, None, None, None

@@ -1,0 +1,96 @@
+"""Attention on a sequence arranged as a grid: along rows, along columns, or over both in one softmax.
+
+Token t is at (t // W, t % W); the last row may be shorter. No N x N tensor is formed.
+
+Shapes: B rows of a batch, H heads, h heads of a chunk, N tokens, E width of a head, R rows of the grid, W its width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attentions.kernels.common.pieces import in_chunks, weighted
+
+
+def in_rows(x: Tensor, width: int) -> Tensor:
+    """Reshape [..., N, E] to [..., R, W, E], with zeros where the last row has no token."""
+    return F.pad(x, (0, 0, 0, -x.shape[-2] % width)).unflatten(-2, (-1, width))
+
+
+def along_rows(
+    query: Tensor, key: Tensor, value: Tensor, width: int, *, is_causal: bool, dropout: float = 0.0
+) -> Tensor:
+    """Return softmax attention of each token over its row, up to itself if causal, [B, H, N, E]."""
+    return _along(query, key, value, width, is_causal, dropout, by_column=False)
+
+
+def along_columns(
+    query: Tensor, key: Tensor, value: Tensor, width: int, *, is_causal: bool, dropout: float = 0.0
+) -> Tensor:
+    """Return softmax attention of each token over its column, up to itself if causal, [B, H, N, E]."""
+    return _along(query, key, value, width, is_causal, dropout, by_column=True)
+
+
+def _along(
+    query: Tensor, key: Tensor, value: Tensor, width: int, is_causal: bool, dropout: float, by_column: bool
+) -> Tensor:
+    num_heads, length = query.shape[1:3]
+    grids = [in_rows(x, width) for x in (query, key, value)]
+    q, k, v = ((x.transpose(2, 3) if by_column else x).flatten(1, 2) for x in grids)
+    visible = None
+    if length % width and not is_causal:  # in the causal form no token looks behind the last one
+        cell = torch.arange(grids[0].shape[2:4].numel(), device=query.device).view(grids[0].shape[2:4]) < length
+        visible = (cell.T if by_column else cell).repeat(num_heads, 1)[None, :, None]
+    output = F.scaled_dot_product_attention(q, k, v, visible, dropout, is_causal)
+    output = output.unflatten(1, (num_heads, -1))
+    return (output.transpose(2, 3) if by_column else output).flatten(2, 3)[:, :, :length]
+
+
+def along_both(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    width: int,
+    *,
+    is_causal: bool,
+    is_sliding: bool,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Return one softmax over the column and the row of each token, [B, H, N, E].
+
+    With ``is_sliding``, the tokens less than W away replace the row.
+    """
+    length, scale = query.shape[2], query.shape[3] ** -0.5
+    position = torch.arange(-(-length // width) * width, device=query.device).view(-1, width)
+    rows = torch.arange(len(position), device=query.device)
+    beside = ([-1, 0] if is_causal else [-1, 0, 1]) if is_sliding else [0]
+    of_near = torch.cat([position + step * width for step in beside], dim=1)
+    distance = position[:, :, None] - of_near[:, None]  # [R, W, keys]
+    hidden = ((of_near < 0) | (of_near >= length))[:, None] | (distance.abs() >= width)
+    if is_causal:
+        hidden = hidden | (distance < 0)
+    other = rows[:, None] <= rows if is_causal else rows[:, None] == rows
+    of_far = other[:, None] | (position >= length).T
+    hidden = torch.cat([hidden, of_far], dim=2)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        query, key, value = (in_rows(x, width) for x in (query, key, value))
+        near_key, near_value = (_neighbours(x, beside) for x in (key, value))
+        near = query @ near_key.mT
+        far = (query.transpose(1, 2) @ key.permute(0, 2, 3, 1)).transpose(1, 2)
+        weights = weighted(torch.cat([near, far], dim=-1) * scale, hidden, dropout)
+        near, far = weights.split([near.shape[-1], far.shape[-1]], dim=-1)
+        output = near @ near_value + (far.transpose(1, 2) @ value.transpose(1, 2)).transpose(1, 2)
+        return output.flatten(1, 2)[:, :length]
+
+    cost = 3 * hidden.numel()
+    return in_chunks(attend, (query, key, value), cost=cost, dropout=dropout)
+
+
+def _neighbours(x: Tensor, steps: list[int]) -> Tensor:
+    """Join each row of [h, R, W, E] with the rows at ``steps`` from it, zeros outside the grid: [h, R, W steps, E]."""
+    num_rows = x.shape[1]
+    filled = F.pad(x, (0, 0, 0, 0, -steps[0], steps[-1]))
+    return torch.cat([filled[:, step - steps[0] : step - steps[0] + num_rows] for step in steps], dim=2)

@@ -1,0 +1,274 @@
+"""Softmax attention over a window of keys and over slots, with optional relative positions, block by block.
+
+A block of queries reads only the keys from the window of its first query to the window of its last one, so neither an
+N x N mask nor a gathered window per query is formed. Logits by distance are one product of queries with embeddings of
+distances, skewed to line up with the keys. The hand-written backward pass recomputes the weights: only the inputs are
+stored (results/efficiency/kernel_gains.csv lists what that gains). On CUDA, windows without relative positions run as
+FlexAttention where it works.
+
+Shapes: B batch, H heads, G batch times heads, N queries, M keys, E width of a head, S slots, W distances in the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attentions.kernels.common.blocks import BlockSum, dropout_factor, dropout_seed, of_block
+from attentions.kernels.common.operator import differentiable_operator, of_flat_arguments
+from attentions.kernels.common.precision import accumulation_dtype, neg_inf
+from attentions.kernels.common.softmax import softmax_gradient
+from attentions.kernels.windows.window_flex import FLEX_BLOCK, by_flex, flex_works
+from attentions.kernels.windows.window_layout import (
+    Block,
+    Chunks,
+    Distances,
+    Slots,
+    Window,
+    blocks,
+    by_distance,
+    by_key,
+)
+
+
+def window_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: Window,
+    *,
+    slots: Slots | None = None,
+    distances: Distances | None = None,
+    key_padding_mask: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Return softmax(q [K_window; K_slots]^T / sqrt(E)) [V_window; V_slots], [B, H, N, E].
+
+    Args:
+        query: [B, H, N, E]. A query whose keys are all hidden gets a finite, meaningless mean.
+        key, value: [B, H, M, E].
+        window: the keys that a query sees, as far as they exist.
+        slots: additional keys and values.
+        distances: relative positions; the window must have ``segment`` 1.
+        key_padding_mask: bool [B, M], True = hidden.
+        dropout: probability of dropping a weight.
+    """
+    # FlexAttention runs another kernel for fewer queries than a tile, as in decoding, which flex_works does not try.
+    if query.is_cuda and not dropout and query.shape[2] >= FLEX_BLOCK and distances is None:
+        dtype, is_plain = query.dtype, slots is None or slots == Slots(slots.key, slots.value)
+        if is_plain and flex_works(query.device, dtype, query.shape[-1], by_blocks):
+            if slots is not None:
+                slots = Slots(slots.key.to(dtype), slots.value.to(dtype))
+            return by_flex(query, key.to(dtype), value.to(dtype), window, slots, key_padding_mask)
+    return by_blocks(query, key, value, window, slots, key_padding_mask, dropout, distances)
+
+
+def by_blocks(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: Window,
+    slots: Slots | None = None,
+    key_padding_mask: Tensor | None = None,
+    dropout: float = 0.0,
+    distances: Distances | None = None,
+) -> Tensor:
+    """Compute :func:`window_attention` on any device."""
+    dtype, batch = query.dtype, len(query)
+
+    def masked(mask: Tensor | None) -> Tensor | None:
+        return None if mask is None else mask.to(accumulation_dtype(dtype)) * neg_inf(accumulation_dtype(dtype))
+
+    def repeated(x: Tensor | None) -> Tensor | None:
+        """[H, ...] to [G, ...]."""
+        return None if x is None else x.to(dtype).repeat(batch, *[1] * (x.dim() - 1))
+
+    shared = [repeated(x) for x in distances or (None, None, None)]
+    slot_key = slot_value = slot_biases = slot_embeddings = slot_mask = None
+    chunks: list[int] = []
+    if slots is not None:
+        slot_key, slot_value = slots.key.to(dtype).flatten(0, 1), slots.value.to(dtype).flatten(0, 1)
+        slot_biases, slot_embeddings = repeated(slots.biases), repeated(slots.embeddings)
+        slot_mask, chunks = masked(slots.padding_mask), list(slots.chunks or ())
+    of_slots = (slot_key, slot_value, slot_biases, slot_embeddings)
+    key, value, masks = key.to(dtype), value.to(dtype), (masked(key_padding_mask), slot_mask)
+    return _attend(query, key, value, *of_slots, *shared, *masks, list(window), chunks, dropout, dropout_seed(dropout))
+
+
+class _Inputs(NamedTuple):
+    """The inputs as the kernel takes them: [G, ...] but for the first three and the masks [B, ...]."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    slot_key: Tensor | None
+    slot_value: Tensor | None
+    slot_biases: Tensor | None
+    slot_embeddings: Tensor | None
+    embeddings: Tensor | None
+    biases: Tensor | None
+    content: Tensor | None
+    # without a gradient:
+    key_mask: Tensor | None
+    slot_mask: Tensor | None
+    window: list[int]
+    chunks: list[int]
+    dropout: float
+    seed: Tensor | None
+
+    def blocks(self) -> Iterator[Block]:
+        num_slots = 0 if self.slot_key is None else self.slot_key.shape[1]
+        chunks = Chunks(*self.chunks) if self.chunks else None
+        return blocks(self.query, self.key.shape[2], num_slots, Window(*self.window), chunks)
+
+
+class _Parts(NamedTuple):
+    """Queries and keys of a block: q, q + u, the keys of the window, and the slots' with their positions."""
+
+    query: Tensor
+    content_query: Tensor
+    key: Tensor
+    slot_key: Tensor | None
+
+
+def _parts(x: _Inputs, block: Block) -> _Parts:
+    query, slot_key = of_block(x.query, block.queries), None
+    if x.slot_key is not None:
+        slot_key = x.slot_key[:, : block.num_slots]
+        if x.slot_embeddings is not None and block.slot_columns is None:
+            slot_key = slot_key + x.slot_embeddings[:, x.slot_embeddings.shape[1] - block.num_slots :]
+    content = query if x.content is None else query + x.content.unsqueeze(1)
+    return _Parts(query, content, of_block(x.key, block.keys), slot_key)
+
+
+def _weights(x: _Inputs, block: Block, parts: _Parts) -> Tensor:
+    """Return the softmax over [keys of the block | its slots], [G, n, keys + slots], in float32 or wider."""
+    (num_groups, n, _), dtype, scale = parts.query.shape, block.mask.dtype, x.query.shape[-1] ** -0.5
+    num_keys = block.mask.shape[1]
+    logits = parts.query.new_empty(num_groups, n, num_keys + block.num_slots, dtype=dtype)
+    window, slots = logits[..., :num_keys], logits[..., num_keys:]
+    content = parts.content_query.to(dtype)
+    if x.embeddings is None:
+        window.copy_(block.mask.expand_as(window))
+    else:
+        assert x.biases is not None
+        biases = x.biases.to(dtype).unsqueeze(1)
+        of_distance = torch.baddbmm(biases, content, x.embeddings.to(dtype).transpose(1, 2), alpha=scale)
+        window.copy_(by_key(of_distance)[..., block.columns])
+        if x.chunks and x.chunks[1] > x.chunks[0]:
+            window += block.mask
+    window.baddbmm_(content, parts.key.to(dtype).transpose(1, 2), alpha=scale)
+    if x.key_mask is not None:
+        window.unflatten(0, (len(x.key_mask), -1)).add_(x.key_mask[:, None, None, block.keys])
+    if parts.slot_key is not None and block.num_slots:
+        query = parts.query.to(dtype)
+        slots.zero_() if block.slot_mask is None else slots.copy_(block.slot_mask.expand_as(slots))
+        slots.baddbmm_(query, parts.slot_key.to(dtype).transpose(1, 2), alpha=scale)
+        if x.slot_embeddings is not None and block.slot_columns is not None:
+            of_distance = query @ x.slot_embeddings.to(dtype).transpose(1, 2) * scale
+            slots += of_distance.gather(2, block.slot_columns.expand(num_groups, -1, -1))
+        if x.slot_biases is not None:
+            slots += x.slot_biases[:, None, : block.num_slots]
+        if x.slot_mask is not None:
+            slots.unflatten(0, (len(x.slot_mask), -1)).add_(x.slot_mask[:, None, None, : block.num_slots])
+    return logits.softmax(dim=-1)
+
+
+def _forward(x: _Inputs) -> Tensor:
+    output = torch.empty_like(x.query)
+    with torch.autocast(x.query.device.type, enabled=False):
+        for block in x.blocks():
+            weights = _weights(x, block, _parts(x, block))
+            factor = dropout_factor(weights, x.dropout, x.seed, block.number)
+            weights = weights if factor is None else weights * factor
+            weights, num_keys = weights.to(x.value.dtype), block.mask.shape[1]
+            mean = torch.bmm(weights[..., :num_keys], of_block(x.value, block.keys))
+            if x.slot_value is not None:
+                mean.baddbmm_(weights[..., num_keys:], x.slot_value[:, : block.num_slots])
+            output[:, :, block.queries] = mean.unflatten(0, output.shape[:2])
+    return output
+
+
+def _backward(grad: Tensor, x: _Inputs) -> list[Tensor]:
+    """Return the gradients of the inputs that are given, summed in float32 or wider where blocks meet."""
+    shared = (x.slot_key, x.slot_value, x.slot_biases, x.slot_embeddings, x.embeddings, x.biases, x.content)
+    sums = [None if y is None else torch.zeros_like(y, dtype=accumulation_dtype(y.dtype)) for y in shared]
+    d_query, d_key, d_value = torch.empty_like(x.query), BlockSum(x.key), BlockSum(x.value)
+    with torch.autocast(x.query.device.type, enabled=False):
+        for block in x.blocks():
+            parts, num_keys = _parts(x, block), block.mask.shape[1]
+            g, weights = of_block(grad, block.queries), _weights(x, block, parts)
+            d_weights = torch.bmm(g, of_block(x.value, block.keys).transpose(1, 2))
+            if x.slot_value is not None:
+                d_slots = torch.bmm(g, x.slot_value[:, : block.num_slots].transpose(1, 2))
+                d_weights = torch.cat([d_weights, d_slots], dim=-1)
+            d_weights = d_weights.to(weights.dtype)
+            factor = dropout_factor(weights, x.dropout, x.seed, block.number)
+            used = weights
+            if factor is not None:
+                used, d_weights = weights * factor, d_weights * factor
+            d_logits = softmax_gradient(weights, d_weights).mul_(x.query.shape[-1] ** -0.5).to(g.dtype)
+            used = used.to(g.dtype)
+            d_value.add(block.keys, torch.bmm(used[..., :num_keys].transpose(1, 2), g))
+            if sums[1] is not None:
+                sums[1][:, : block.num_slots] += torch.bmm(used[..., num_keys:].transpose(1, 2), g)
+            d_block = _window_gradient(x, block, parts, d_logits[..., :num_keys], d_key, sums[4:])
+            if x.slot_key is not None:
+                d_block += _slot_gradient(x, block, parts, d_logits[..., num_keys:], sums)
+            d_query[:, :, block.queries] = d_block.unflatten(0, x.query.shape[:2])
+    dtype = x.query.dtype
+    return [d_query, d_key.result(dtype), d_value.result(dtype), *(y.to(dtype) for y in sums if y is not None)]
+
+
+def _window_gradient(
+    x: _Inputs, block: Block, parts: _Parts, d_logits: Tensor, d_key: BlockSum, sums: list[Tensor | None]
+) -> Tensor:
+    """Add to the gradients of keys, embeddings, biases and content bias, and return that of the queries.
+
+    ``d_logits`` is the gradient of the logits divided by sqrt(E).
+    """
+    d_query = torch.bmm(d_logits, parts.key)
+    d_key.add(block.keys, torch.bmm(d_logits.transpose(1, 2), parts.content_query))
+    d_embeddings, d_biases, d_content = sums
+    if x.embeddings is not None:
+        assert d_embeddings is not None
+        assert d_biases is not None
+        of_distance = by_distance(d_logits, block.columns, x.embeddings.shape[1])
+        d_biases.add_(of_distance.sum(dim=1), alpha=x.query.shape[-1] ** 0.5)
+        d_embeddings += torch.bmm(of_distance.transpose(1, 2), parts.content_query)
+        d_query.baddbmm_(of_distance, x.embeddings)
+    if d_content is not None:
+        d_content += d_query.sum(dim=1)
+    return d_query
+
+
+def _slot_gradient(x: _Inputs, block: Block, parts: _Parts, d_logits: Tensor, sums: list[Tensor | None]) -> Tensor:
+    """Add to the gradients of the slots' keys, biases and embeddings, and return that of the queries."""
+    d_slot_key, _, d_biases, d_embeddings, *_ = sums
+    assert parts.slot_key is not None
+    assert d_slot_key is not None
+    d_query, d_slot = torch.bmm(d_logits, parts.slot_key), torch.bmm(d_logits.transpose(1, 2), parts.query)
+    d_slot_key[:, : block.num_slots] += d_slot
+    if d_biases is not None:
+        d_biases[:, : block.num_slots].add_(d_logits.sum(dim=1), alpha=x.query.shape[-1] ** 0.5)
+    if d_embeddings is not None and block.slot_columns is None:
+        d_embeddings[:, d_embeddings.shape[1] - block.num_slots :] += d_slot
+    elif d_embeddings is not None:
+        assert x.slot_embeddings is not None
+        assert block.slot_columns is not None
+        of_distance = d_logits.new_zeros(*d_logits.shape[:2], d_embeddings.shape[1])
+        of_distance.scatter_(2, block.slot_columns.expand_as(d_logits), d_logits)
+        d_query.baddbmm_(of_distance, x.slot_embeddings)
+        d_embeddings += torch.bmm(of_distance.transpose(1, 2), parts.query)
+    return d_query
+
+
+_attend = differentiable_operator(
+    "window_attention",
+    of_flat_arguments(_forward, _Inputs),
+    of_flat_arguments(_backward, _Inputs, "grad"),
+    gradients=_Inputs._fields[:10],
+)

@@ -1,0 +1,63 @@
+"""`cab show`: the card of an attention as text or Markdown."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import textwrap
+
+from cab.cli.text_table import wrapped_table
+from cab.files.sanitize import sanitize_text
+from cab.reports.card import Card, card
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("attention", help="registered name, or FILE.py:Class")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown instead of text")
+
+
+def run(args: argparse.Namespace) -> int:
+    shown = card(args.attention)
+    print(markdown(shown) if args.markdown else text(shown, shutil.get_terminal_size((120, 24)).columns))
+    return 0
+
+
+def text(shown: Card, width: int) -> str:
+    """Format a card for a terminal of this many columns."""
+    paragraphs = [textwrap.fill(sanitize_text(" ".join(p.split())), width) for p in shown.description.split("\n\n")]
+    facts = wrapped_table((), shown.facts(), width=width)
+    parts = [shown.summary.name, *paragraphs, facts]
+    for section in shown.sections:
+        body = wrapped_table(section.header, section.rows, width=width - 2) if section.rows else section.text
+        parts.append(f"{section.title}\n{textwrap.indent(body, '  ')}")
+    return "\n\n".join(parts)
+
+
+def markdown(shown: Card) -> str:
+    """Format a card as a page of Markdown."""
+    parts = [
+        f"# {shown.summary.name}",
+        _plain(shown.description),
+        _markdown_table(("Property", "Value"), shown.facts()),
+    ]
+    for section in shown.sections:
+        body = _markdown_table(section.header, section.rows) if section.rows else section.text
+        parts.append(f"## {section.title}\n\n{body}")
+    return "\n\n".join(parts)
+
+
+def _markdown_table(header: tuple[str, ...], rows: list[tuple[str, str]] | tuple[tuple[str, ...], ...]) -> str:
+    lines = [header, ("---",) * len(header), *(tuple(map(_plain, row)) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _plain(words: str) -> str:
+    r"""Escape what Markdown would format in mathematics, outside code spans: ``S_t * q`` to ``S\_t \* q``."""
+    escaped = [part if i % 2 else _escape(part) for i, part in enumerate(words.split("`"))]
+    return "`".join(escaped)
+
+
+def _escape(words: str) -> str:
+    for sign in "\\*_<[]|":
+        words = words.replace(sign, f"\\{sign}")
+    return words

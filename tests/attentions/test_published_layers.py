@@ -1,0 +1,150 @@
+"""Initial values and decays of recurrent attentions are those of the published layers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attentions.bases.token_shift import TokenShift
+from attentions.rwkv6 import RWKV6Attention
+from attentions.rwkv7 import RWKV7Attention
+from cab import LayerPosition, build_attention
+from cab.training import parameter_groups
+
+
+def test_retention_begins_as_released() -> None:
+    """torchscale 4d1e0e8, ``MultiScaleRetention.reset_parameters``: uniform with these bounds, no norm weights."""
+    module = build_attention("retention", pattern="CS", embed_dim=96, num_heads=3)
+    assert {name for name, _ in module.named_parameters()} == {
+        f"{name}_proj.weight" for name in ("q", "k", "v", "gate", "out")
+    }
+    for name, gain in (("q", 2**-2.5), ("k", 2**-2.5), ("v", 2**-2.5), ("gate", 2**-2.5), ("out", 0.5)):
+        weight = module.get_parameter(f"{name}_proj.weight")
+        bound = gain * (6 / sum(weight.shape)) ** 0.5
+        assert 0.99 * bound < weight.abs().max() <= bound
+
+
+def lightning_decays(**options: Any) -> Tensor:
+    module = build_attention("lightning", pattern="CS", embed_dim=48, **options)
+    x = torch.ones(1, module.num_heads, 2, 48 // module.num_heads, dtype=torch.float64)
+    return module.recurrence_inputs(x, x, x, {}, torch.zeros(1, 2)).log_decay[0, :, 0].exp()
+
+
+def test_decays_of_lightning_are_those_of_the_paper() -> None:
+    """flash-linear-attention bc3b101, ``chunk_lightning_attn``: -(8 / H) (1 - l / L) h of head h = 0, 1, ..."""
+    for index, heads in ((0, 3), (1, 3), (2, 3), (0, 8), (1, 12)):
+        found = lightning_decays(num_heads=heads, layer_position=LayerPosition(index, 3))
+        expected = [math.exp(-8 / heads * h * (1 - index / 3)) for h in range(heads)]
+        torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 4, 6, 8, 12, 16, 24, 48])
+def test_released_decays_of_lightning(heads: int) -> None:
+    """OpenNLPLab/lightning-attention d15c385: ALiBi's slopes, for 12 heads those of 8 and every second of 16."""
+    power = 2 ** int(math.log2(heads))
+    slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
+    slopes += [2 ** (-8 * (h + 1) / (2 * power)) for h in range(0, 2 * power, 2)][: heads - power]
+    for index, factor in ((0, 1.0), (1, 0.5), (2, 0.0)):
+        expected = [math.exp(-slope * (factor + 1e-5)) for slope in slopes]
+        for variant in ("released", "repository"):
+            found = lightning_decays(num_heads=heads, layer_position=LayerPosition(index, 3), variant=variant)
+            torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_hgrn2_forgets_less_in_later_layers() -> None:
+    key = torch.full((1, 3, 1, 8), -50.0)
+    for index, count in ((0, 4), (1, 4), (3, 4)):
+        module = build_attention(
+            "hgrn2", pattern="CS", embed_dim=24, num_heads=3, layer_position=LayerPosition(index, count)
+        )
+        terms = module.recurrence_inputs(key, key, key, {}, torch.zeros(1, 1))
+        torch.testing.assert_close(terms.log_decay.exp(), torch.full_like(key, index / count), atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(terms.key, 1 - terms.log_decay.exp())
+
+
+def assert_begins_as_rwkv(module: TokenShift) -> None:
+    """RWKV-LM 524481d, ``generate_init_weight``: orthogonal r and v, k a tenth of that, an output of zero."""
+    for linear, gain in ((module.q_proj, 1.0), (module.k_proj, 0.1), (module.v_proj, 1.0), (module.out_proj, 0.0)):
+        torch.testing.assert_close(linear.weight @ linear.weight.mT, gain**2 * torch.eye(24), atol=1e-6, rtol=1e-5)
+        assert linear.bias is None
+
+
+def test_rwkv6_begins_as_released() -> None:
+    """RWKV-LM's RWKV-v5/src/model.py, RWKV_Tmix_x060: the second of three layers, two of its 24 channels."""
+    module = build_attention("rwkv6", pattern="CS", embed_dim=24, num_heads=3, layer_position=LayerPosition(1, 3))
+    assert isinstance(module, RWKV6Attention)
+    assert_begins_as_rwkv(module)
+    gate = module.gate_proj.weight
+    torch.testing.assert_close(gate @ gate.mT, 0.01 * torch.eye(24), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(module.norm_weight, torch.full_like(module.norm_weight, (2 / 3) ** 0.7))
+    far = 1 - 0.5 ** (2 / 3), 1 - 0.5 ** (1 / 3)  # channel 12 of 24
+    torch.testing.assert_close(module.mix[:, 12], torch.tensor([far[0], far[0], far[0] - 0.15, far[1], far[1]]))
+    torch.testing.assert_close(module.decay[[0, 23]], torch.tensor([-6.0, -1.0]))
+    torch.testing.assert_close(module.decay[12], torch.tensor(-6 + 5 * (12 / 23) ** 1.35))
+    torch.testing.assert_close(module.bonus.flatten()[[0, 12]], torch.tensor([0.5, 0.5 * 11 / 23]), atol=1e-6, rtol=0)
+
+
+def test_rwkv7_begins_as_released() -> None:
+    """RWKV-LM's RWKV-v7/train_temp/src/model.py, RWKV_Tmix_x070: the second of three layers, some of 24 channels."""
+    module = build_attention("rwkv7", pattern="CS", embed_dim=24, num_heads=3, layer_position=LayerPosition(1, 3))
+    assert isinstance(module, RWKV7Attention)
+    assert_begins_as_rwkv(module)
+    mixed = [1 - 0.5 ** (power * 2 / 3) for power in (0.2, 0.9, 0.7, 0.7, 0.9, 0.2)]  # channel 12 of 24
+    torch.testing.assert_close(module.mix[:, 12], torch.tensor(mixed))
+    zigzag = torch.tensor([-1.0, (1 / 7) ** 2, 1.0])  # channels 0, 4 and 7 of heads of 8
+    place, channels = torch.tensor([0.0, 12.0, 23.0]) / 23, [0, 12, 23]
+    torch.testing.assert_close(module.decay[channels], -6 + 6 * place ** (1 + 0.5**0.3) + 0.5 + 2.5 * zigzag)
+    torch.testing.assert_close(module.rate[channels], -0.19 + 0.3 * zigzag + 0.4 * (place - 0.5))
+    torch.testing.assert_close(module.removed.flatten()[channels], 0.71 - 0.1 * (place - 0.5))
+    torch.testing.assert_close(module.replaced, torch.full_like(module.replaced, 1.02))
+    torch.testing.assert_close(module.bonus, torch.full_like(module.bonus, -0.04))
+    torch.testing.assert_close(module.norm_weight, torch.full_like(module.norm_weight, (2 / 3) ** 0.7))
+    assert not any(x.any() for x in (module.decay_in, module.rate_in, module.gate_in))
+    for second in (module.decay_out, module.rate_out, module.gate_out):
+        assert second.shape == (32, 24)
+        torch.testing.assert_close(second.mT @ second, 0.01 * 32 / 24 * torch.eye(24), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("width", "ranks"), [(32, (32, 32)), (512, (64, 128)), (768, (64, 128)), (2048, (128, 224))])
+def test_ranks_of_rwkv7_follow_the_width(width: int, ranks: tuple[int, int]) -> None:
+    module = build_attention("rwkv7", pattern="CS", embed_dim=width, num_heads=1)
+    assert isinstance(module, RWKV7Attention)
+    assert (module.decay_in.shape[1], module.gate_in.shape[1]) == ranks
+    assert module.rate_in.shape == module.decay_in.shape
+
+
+@pytest.mark.parametrize(("name", "own"), [("ssd", 3), ("gated_deltanet", 2)])
+def test_rates_and_steps_have_no_weight_decay(name: str, own: int) -> None:
+    module = build_attention(name, pattern="CS", embed_dim=24, num_heads=3)
+    first, second = parameter_groups(module, learning_rate=1.0, weight_decay=0.1)
+    assert (first["weight_decay"], second["weight_decay"], len(second["params"])) == (0.1, 0.0, own)
+    step = torch.nn.functional.softplus(module.step_proj.bias)
+    assert ((step > 0.9e-3) & (step < 0.11)).all()
+
+
+@pytest.mark.parametrize("name", ["ssd", "gated_deltanet"])
+def test_maps_begin_as_linear(name: str) -> None:
+    """state-spaces/mamba e9594ce and NVlabs/GatedDeltaNet leave them to ``nn.Linear``: uniform in 1 / sqrt(inputs)."""
+    module = build_attention(name, pattern="CS", embed_dim=64, num_heads=32)
+    maps = [child for child in module.children() if isinstance(child, torch.nn.Linear)]
+    assert len(maps) == {"ssd": 6, "gated_deltanet": 7}[name]
+    for linear in maps:
+        assert 0.98 * linear.in_features**-0.5 < linear.weight.abs().max() <= linear.in_features**-0.5
+    biases = {child for child, part in module.named_modules() if getattr(part, "bias", None) is not None}
+    convolutions = {f"convolutions.{kind}" for kind in ("query", "key", "value")}
+    assert biases == {"step_proj"} | (convolutions if name == "ssd" else {"strength_proj"})
+
+
+@pytest.mark.parametrize("name", ["deltanet", "gla"])
+def test_maps_begin_with_a_small_gain(name: str) -> None:
+    module = build_attention(name, pattern="CS", embed_dim=64, num_heads=32)
+    maps = [part for part in module.modules() if isinstance(part, torch.nn.Linear)]
+    assert len(maps) == {"deltanet": 5, "gla": 7}[name]
+    for linear in maps:
+        bound = 2**-2.5 * (6 / sum(linear.weight.shape)) ** 0.5
+        assert 0.98 * bound < linear.weight.abs().max() <= bound
+        assert linear.bias is None or not linear.bias.any()

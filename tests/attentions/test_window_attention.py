@@ -1,0 +1,143 @@
+"""The window kernel: FlexAttention's tiles and mask against the block form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask, flex_attention
+
+from attentions.kernels.windows import window_flex, window_layout
+from attentions.kernels.windows.window_attention import by_blocks, window_attention
+from attentions.kernels.windows.window_flex import by_flex, flex_tiles, flex_works
+from attentions.kernels.windows.window_layout import Distances, Slots, Window
+
+WINDOWS = [Window(3, 0), Window(0, 0, offset=9), Window(130, 5), Window(7, 7, segment=15), Window(400, 400)]
+CPU = torch.device("cpu")
+
+
+def dense_flex(query: Tensor, key: Tensor, value: Tensor, *, block_mask: BlockMask) -> Tensor:
+    """What FlexAttention computes, with gradients, which it has on CUDA only."""
+    mask = create_mask(block_mask.mask_mod, len(query), 1, query.shape[2], key.shape[2], device="cpu")
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, mask)
+
+
+@pytest.fixture
+def flex_on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(window_flex, "compiled_flex", lambda: dense_flex)
+    window_flex._answers.clear()
+    yield
+    window_flex._answers.clear()
+
+
+@pytest.mark.parametrize("num_slots", [0, 5, 140])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_tiles_hold_every_visible_key(window: Window, num_slots: int) -> None:
+    length, num_keys = 301, 301 + window.offset + num_slots
+    tiles = flex_tiles(window, length, num_keys, num_slots, None, CPU)
+    wanted = create_block_mask(tiles.mask_mod, 1, 1, length, num_keys, device="cpu")
+    assert torch.equal(tiles.to_dense() != 0, wanted.to_dense() != 0)
+
+
+@pytest.mark.usefixtures("flex_on_cpu")
+@pytest.mark.parametrize("num_slots", [0, 5])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_flex_agrees_with_blocks(window: Window, num_slots: int) -> None:
+    query = torch.randn(2, 3, 140, 16, dtype=torch.float64, requires_grad=True)
+    key, value = torch.randn(2, 2, 3, 140 + window.offset, 16, dtype=torch.float64, requires_grad=True).unbind()
+    padding = torch.zeros(2, 140 + window.offset, dtype=torch.bool)
+    padding[1, 100:] = True
+    real = ~padding[:, window.offset :, None].expand(2, 140, 16).unsqueeze(1)
+    slots = None
+    if num_slots:
+        slot_key, slot_value = torch.randn(2, 2, 3, num_slots, 16, dtype=torch.float64, requires_grad=True).unbind()
+        slots = Slots(slot_key, slot_value)
+    results = []
+    for form in (by_flex, by_blocks):
+        output = form(query, key, value, window, slots, padding).where(real, 0.0)
+        results.append(
+            [output, *torch.autograd.grad(output.sin().sum(), [query, key, value, *(slots[:2] if slots else ())])]
+        )
+    for flex, blocks in zip(*results, strict=True):
+        torch.testing.assert_close(flex, blocks)
+
+
+@pytest.mark.filterwarnings("ignore:.*without torch.compile:UserWarning", "ignore::DeprecationWarning")
+def test_flex_takes_the_tiles() -> None:
+    query, key, value = torch.randn(3, 2, 3, 150, 16).unbind()
+    tiles = flex_tiles(Window(20, 3), 150, 150, 0, None, CPU)
+    output = flex_attention(query, key, value, block_mask=tiles)
+    torch.testing.assert_close(output, by_blocks(query, key, value, Window(20, 3)))
+
+
+@pytest.mark.usefixtures("flex_on_cpu")
+def test_flex_is_used_only_where_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert flex_works(CPU, torch.float32, 16, by_blocks)
+    monkeypatch.setattr(window_flex, "compiled_flex", lambda: lambda query, *_, **__: query * 2.0)
+    assert not flex_works(CPU, torch.float32, 17, by_blocks)
+    monkeypatch.setattr(window_flex, "compiled_flex", lambda: None)
+    assert not flex_works(CPU, torch.float32, 18, by_blocks)
+
+
+@pytest.mark.usefixtures("flex_on_cpu")
+def test_question_is_a_constant_to_the_compiler() -> None:
+    """Answered before; while it compiles, nothing is tried."""
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def double_where_it_works(x: Tensor) -> Tensor:
+        return x * 2.0 if flex_works(x.device, x.dtype, x.shape[-1], by_blocks) else x
+
+    assert flex_works(CPU, torch.float32, 16, by_blocks)
+    torch.testing.assert_close(double_where_it_works(torch.ones(2, 16)), torch.full((2, 16), 2.0))
+    other = torch.ones(2, 16, dtype=torch.float64)
+    torch.testing.assert_close(double_where_it_works(other), other)
+    assert len(window_flex._answers) == 1
+
+
+@pytest.mark.usefixtures("flex_on_cpu")
+def test_question_does_not_disturb_random_numbers() -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    flex_works(CPU, torch.float64, 4, by_blocks)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_gradients_are_derivatives(dropout: float) -> None:
+    tensors = [torch.randn(1, 2, n, 4, dtype=torch.float64, requires_grad=True) for n in (67, 71, 71, 3, 3)]
+
+    def call(*x: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(5)
+        return window_attention(*x[:3], Window(9, 2, offset=4), slots=Slots(x[3], x[4]), dropout=dropout)
+
+    assert torch.autograd.gradcheck(call, tensors, fast_mode=True)
+
+
+def test_gradients_of_relative_positions_and_of_biases_are_derivatives() -> None:
+    shapes = [(2, 2, 70, 3)] * 3 + [(2, 2, 3, 3)] * 2 + [(2, 3), (2, 8, 3), (2, 8), (2, 3)]
+    tensors = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+    def call(*x: Tensor) -> Tensor:
+        slots, distances = Slots(x[3], x[4], x[5]), Distances(x[6], x[7], x[8])
+        return window_attention(x[0], x[1], x[2], Window(5, 2), slots=slots, distances=distances)
+
+    assert torch.autograd.gradcheck(call, tensors, fast_mode=True)
+
+
+def test_many_rows_have_smaller_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    query, key, value = torch.randn(3, 2, 3, 140, 8, dtype=torch.float64).unbind()
+    expected = window_attention(query, key, value, Window(20, 3))
+    monkeypatch.setattr(window_layout, "LARGEST", 2000)
+    torch.testing.assert_close(window_attention(query, key, value, Window(20, 3)), expected)
+
+
+def test_half_precision_forms_its_logits_in_float32() -> None:
+    """Logits of 16 are 0.125 apart in bfloat16, which would be an error of 6% in a weight."""
+    torch.manual_seed(1)
+    query, key, value = (4 * torch.randn(3, 1, 2, 150, 16)).bfloat16().unbind()
+    exact = by_blocks(query.float(), key.float(), value.float(), Window(20, 3))
+    error = (by_blocks(query, key, value, Window(20, 3)).float() - exact).norm() / exact.norm()
+    assert error < 3e-3

@@ -1,0 +1,98 @@
+"""Cards of attentions: complete for every registered attention, equal to the tables, reachable from the page."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+
+from cab.cli.completion import candidates
+from cab.cli.main import main
+from cab.records import verified
+from cab.registry.registries import ATTENTIONS
+from cab.reports import card as cards
+from cab.reports.card import COSTS, DEFAULTS, Card, card
+from tests.cab.cli.command import ROOT
+
+
+def rows(found: Card, title: str) -> tuple[tuple[str, ...], ...]:
+    [section] = [section for section in found.sections if section.title.startswith(title)]
+    return section.rows
+
+
+@pytest.mark.parametrize("name", ATTENTIONS.names())
+def test_every_attention_has_a_whole_card(name: str) -> None:
+    found, entry = card(name), ATTENTIONS.get(name)
+    assert len(found.description) > 20
+    assert "Args:" not in found.description
+    assert all(value for _, value in found.facts())
+    assert bool(found.state) == any(pattern.is_causal for pattern in entry.patterns)
+    for section in found.sections:
+        assert bool(section.text) != bool(section.rows), section.title
+        assert all(len(row) == len(section.header) for row in section.rows)
+    assert [option for option, _, _ in rows(found, "Options")] == list(entry.options)
+    assert [pattern for pattern, _ in rows(found, "Verification")] == list(map(str, entry.patterns))
+
+
+def test_rows_of_the_default_table_are_whole_and_on_their_cards() -> None:
+    with DEFAULTS.open(encoding="utf-8") as file:
+        table = list(csv.DictReader(file))
+    for row in table:
+        assert None not in row, row  # a comma outside of quotes
+        shown = {part: published for part, _, published, *_ in rows(card(row["attention"]), "Default")}
+        is_same = row["default"] == row["published"]
+        assert shown[row["part"]] == ("as published" if is_same else row["published"])
+
+
+def test_verification_depends_on_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    code = cards._code(ATTENTIONS.get("gla"))
+    assert code == verified.code_of(ATTENTIONS.get("gla").cls)
+    monkeypatch.setattr(verified, "COMMITTED", tmp_path / "verified.csv")
+    monkeypatch.setattr(verified, "remembered", lambda: tmp_path / "none.csv")
+    for other, status in (("", "verified"), ("x", "not with this code")):
+        row = verified.Row.of_today("gla", "CS", code + other, quick=False, reach={})
+        verified.write_rows(tmp_path / "verified.csv", [row])
+        assert rows(card("gla"), "Verification") == (("CS", status),)
+
+
+def test_scores_and_costs_are_relative_to_vanilla() -> None:
+    assert {share for _, share, _ in rows(card("vanilla"), "Scores")} == {"100%"}
+    assert {share for _, share, _ in rows(card("none"), "Scores")} == {"0%"}
+    assert {ratio for _, _, ratio, *_ in rows(card("vanilla"), "Cost")} == {"1.00"}
+
+
+def test_an_unknown_name_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "performr"]) == 2
+    assert "did you mean 'performer'?" in capsys.readouterr().err
+    assert candidates(["show", "perf"]) == ["performer"]
+
+
+def test_text_fits_the_terminal_and_markdown_has_every_section(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["show", "gated_deltanet"]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 100
+    assert main(["show", "gated_deltanet", "--markdown"]) == 0
+    page = capsys.readouterr().out
+    for section in card("gated_deltanet").sections:
+        assert f"\n{section.title}\n" in text
+        assert f"\n## {section.title}\n" in page
+
+
+def test_the_wheel_has_the_tables() -> None:
+    files = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
+    assert {str(path.relative_to(ROOT)) for path in (DEFAULTS, COSTS)} <= files
+
+
+def test_names_on_the_leaderboard_lead_to_their_summary(tmp_path: Path) -> None:
+    assert main(["leaderboard", str(ROOT / "results" / "mini"), "--out", str(tmp_path)]) == 0
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    linked = set(re.findall(r'<th scope="row"><a href="#(card-\w+)">', page))
+    assert {"card-vanilla", "card-linear"} <= linked
+    assert linked == set(re.findall(r'<dt id="(card-\w+)">', page))
+    assert "Source: Vaswani et al. 2017." in page

@@ -1,0 +1,73 @@
+"""The checked configuration of a run, and the committed records that were made from one."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cab import UserError
+from cab.backbone import AttentionSpec
+from cab.config.run_config import RunConfig
+from cab.patterns import Pattern
+from cab.records.record import Record
+from cab.records.results import MINI_DIR, whole_records
+from cab.runner.cell import Cell
+from cab.runner.launch import composed
+
+CELL = ["task=lm", "dataset=synthetic", "backbone=gpt2", "attention=abc", "pattern=causal_self", "preset=smoke"]
+
+
+def config(**changes: Any) -> RunConfig:
+    return RunConfig.from_dict(composed(CELL) | changes)
+
+
+def test_values_are_parsed_once() -> None:
+    checked = config(other_attention={"NS": {"name": "local", "window_size": 8}}, force="yes", data_root="~/data")
+    assert checked.pattern is Pattern.CS
+    assert checked.attention.name == "abc"
+    assert checked.other_attention[Pattern.NS] == AttentionSpec("local", {"window_size": 8})
+    assert checked.other_attention[Pattern.CC] == AttentionSpec("vanilla")
+    assert checked.data_root == Path.home() / "data"
+    assert checked.force is checked.resolved["force"] is True
+    assert checked.resolved["pattern"] == "CS"
+    assert checked.trainer.batch_size == checked.resolved["trainer"]["batch_size"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sed": 1}, "unknown option 'sed': did you mean 'seed'"),
+        ({"seed": 2**31}, "seed must be a whole number from 0 to 2147483647, got 2147483648; as seed=1"),
+        ({"cluster": {"name": "slurmm"}}, "unknown cluster 'slurmm': did you mean 'slurm'"),
+        ({"cluster": {"name": "local", "wokers": 2}}, "did you mean 'cluster.workers'"),
+        ({"cluster": {"name": "slurm", "time": 0}}, "cluster.time must be a whole number from 1, got 0"),
+    ],
+)
+def test_a_wrong_value_is_one_line(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        config(**changes)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("task", "attention"), [("lstf", "abc"), ("mlm", "local")])
+def test_a_new_run_has_the_hash_of_the_committed_record(task: str, attention: str) -> None:
+    record = next(
+        record
+        for _, record in whole_records(MINI_DIR, skipped=[])
+        if (record.cell["task"], record.cell["attention"]) == (task, attention)
+    )
+    assert Cell.from_config(record.config).hash == record.hash
+    overrides = shlex.split(record.command.removeprefix("cab run "))
+    assert Cell.from_config(composed(overrides)).hash == record.hash
+
+
+def test_records_are_ordered_by_cell(tmp_path: Path) -> None:
+    paths = sorted(MINI_DIR.glob("*.json"))[:12]
+    for number, path in enumerate(reversed(paths)):
+        shutil.copyfile(path, tmp_path / f"{number:02}.json")
+    expected = sorted((Record.read(path) for path in paths), key=lambda record: list(record.cell.values()))
+    assert [record.hash for _, record in whole_records(tmp_path, skipped=[])] == [record.hash for record in expected]

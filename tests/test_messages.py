@@ -1,0 +1,62 @@
+"""Help texts and messages are plain English, by the rules for pages in :mod:`tests.test_prose`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts import docs_pages
+from tests.documents import ROOT
+from tests.test_prose import faults, paragraphs
+
+SOURCES = [
+    path
+    for folder in ("cab", "attentions", "backbones", "tasks", "engines", "cab_fairseq")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
+
+
+def test_help() -> None:
+    """Of every command and subcommand, as on the page that is generated from them."""
+    blocks = re.findall(r"```text\n(.*?)```", docs_pages.commands(), re.DOTALL)
+    assert len(blocks) > 15
+    texts = [" ".join(text.split()) for block in blocks for text in re.split(r"\n\s*\n|\n  (?=\S)", block)]
+    prose = [text for text in texts if not text.startswith("usage:") and text.count(",") < len(text.split()) / 2]
+    assert [fault for text in prose for fault in faults(text)] == []
+
+
+def test_checks_and_tables() -> None:
+    """Descriptions that generated pages take from the code."""
+    rows = [name() for name in (docs_pages.checks, docs_pages.run_options, docs_pages.trainer_options)]
+    rows += [docs_pages.cluster_options(), docs_pages.taxonomy()]
+    assert [fault for page in rows for paragraph in paragraphs(page) for fault in faults(paragraph)] == []
+
+
+def messages(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each message that a file raises, warns about or logs."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        call = node.exc if isinstance(node, ast.Raise) else node
+        if not isinstance(call, ast.Call):
+            continue
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if isinstance(node, ast.Raise) or name in ("UserError", "UnsupportedError", "warn", "warning", "info", "error"):
+            for argument in call.args:
+                yield node.lineno, _text(argument)
+
+
+def _text(node: ast.AST) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(value) if isinstance(value, ast.Constant) else "VALUE" for value in node.values)
+    return " ".join(_text(child) for child in ast.iter_child_nodes(node) if not isinstance(child, ast.Name))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_messages(path: Path) -> None:
+    found = {f"line {line}: {fault}" for line, text in messages(path) for fault in faults(text)}
+    assert sorted(found) == []
