@@ -14,8 +14,9 @@ from torch import nn
 from cab.attention import Attention
 from cab.errors import UserError
 from cab.patterns import Pattern
+from cab.registry.entries import AttentionEntry
 from cab.registry.index import Place
-from cab.registry.registries import ATTENTIONS, STANDALONE, AttentionEntry
+from cab.registry.registries import ATTENTIONS, STANDALONE
 
 
 def entry_of_file(target: str) -> AttentionEntry:

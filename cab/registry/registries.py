@@ -10,19 +10,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from cab.errors import UnsupportedError, UserError, first_line, unknown_name
+from cab.errors import UserError, unknown_name
 from cab.patterns import Pattern
+from cab.registry.entries import AttentionEntry, BackboneEntry, Entry, import_error
 from cab.registry.index import Place, decorator_calls, module_specs
-from cab.registry.options import annotations_of, check_types, with_words
 
 if TYPE_CHECKING:  # used in string annotations only, since cab.attention imports torch
     from cab.attention import Attention  # noqa: F401
@@ -36,97 +35,6 @@ T = TypeVar("T")
 
 STANDALONE: dict[str, Path] = {}
 """Imported modules that do not belong to a package, with their files."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry(Generic[T]):
-    """A registered class, which is imported on first use; ``imported`` is the class after that."""
-
-    name: str
-    paper: str
-    place: Place
-    imported: type[T] | None = field(default=None, compare=False)
-
-    @functools.cached_property
-    def cls(self) -> type[T]:
-        """The class; UnsupportedError if its module cannot be imported."""
-        if self.imported is not None:
-            return self.imported
-        try:
-            return getattr(importlib.import_module(self.place.module), self.place.qualname)
-        except Exception as error:
-            raise UnsupportedError(f"'{self.name}' ({self.origin}) cannot be imported: {_reason(error)}") from error
-
-    def build(self, **arguments: Any) -> T:
-        """Create an instance of the class."""
-        return cast("Callable[..., T]", self.cls)(**arguments)
-
-    @property
-    def origin(self) -> str:
-        """File and line of the class."""
-        file, line = self.place.file, self.place.line
-        if file is None:
-            try:
-                file = Path(inspect.getsourcefile(self.cls) or "")
-                line = inspect.getsourcelines(self.cls)[1]
-            except (OSError, TypeError):  # defined in an interactive session
-                return self.place.module
-        file = file.resolve()
-        return f"{file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file}:{line}"
-
-    @functools.cached_property
-    def options(self) -> dict[str, Any]:
-        """Keyword arguments of the constructor that users can set, with their defaults."""
-        parameters = inspect.signature(self.cls).parameters.values()
-        return {
-            p.name: p.default
-            for p in parameters
-            if p.kind is p.KEYWORD_ONLY and p.default is not p.empty and p.name not in self.reserved
-        }
-
-    @property
-    def reserved(self) -> frozenset[str]:
-        """Constructor arguments that the benchmark sets."""
-        return frozenset()
-
-    def check_options(self, options: Mapping[str, Any], kind: str) -> dict[str, Any]:
-        """Return the options, with yes and no as booleans.
-
-        Raises:
-            UserError: if an option is unknown or a value does not match its annotation.
-        """
-        for name in options:
-            if name not in self.options:
-                known = ", ".join(sorted(self.options)) or "none"
-                raise UserError(f"{kind} '{self.name}' has no option '{name}' (options: {known})")
-        kinds = annotations_of(self.cls)
-        options = with_words(options, kinds)
-        check_types(options, kinds, self.options, kind)
-        return options
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttentionEntry(Entry["Attention"]):
-    """A registered attention; see :func:`register_attention`."""
-
-    patterns: tuple[Pattern, ...]
-    unsound: tuple[Pattern, ...]
-    complexity: str
-
-    @property
-    def reserved(self) -> frozenset[str]:
-        return frozenset({"pattern", "embed_dim", "num_heads", "dropout", "layer_position"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class BackboneEntry(Entry["Backbone"]):
-    """A registered backbone; see :func:`register_backbone`."""
-
-    tasks: Mapping[str, tuple[Pattern, ...]]
-
-    @property
-    def reserved(self) -> frozenset[str]:
-        return frozenset({"make_attention"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +147,7 @@ class Registry(Generic[E]):
             try:
                 specs = list(module_specs(name))
             except Exception as error:
-                self._leave_out(f"module '{name}': {_reason(error)}")
+                self._leave_out(f"module '{name}': {import_error(error)}")
                 continue
             for spec in specs:
                 self._read_module(spec)
@@ -254,7 +162,7 @@ class Registry(Generic[E]):
             for call in calls or ():
                 self.add(DECORATORS[self.kind](*call.args, **call.kwargs).entry(place=call.place))
         except Exception as error:
-            self._leave_out(f"module '{spec.name}': {_reason(error)}")
+            self._leave_out(f"module '{spec.name}': {import_error(error)}")
             return
         if calls is None:
             self._import(spec.name)
@@ -263,16 +171,12 @@ class Registry(Generic[E]):
         try:
             importlib.import_module(name)
         except Exception as error:
-            self._leave_out(f"module '{name}': {_reason(error)}")
+            self._leave_out(f"module '{name}': {import_error(error)}")
 
     def _leave_out(self, reason: str) -> None:
         if reason not in self._broken:
             log.warning("skipped %s: %s", self.group, reason)
             self._broken.append(reason)
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def is_file(name: str) -> bool:

@@ -20,8 +20,9 @@ from cab.paper.taxonomy import taxonomy
 from cab.records.code_hash import attention_hash
 from cab.records.results import MINI_DIR
 from cab.records.verified import is_verified
+from cab.registry.entries import AttentionEntry
 from cab.registry.options import argument_texts
-from cab.registry.registries import ATTENTIONS, AttentionEntry
+from cab.registry.registries import ATTENTIONS
 from cab.suite.cells import CellScores, read_scores
 
 ROOT = Path(__file__).resolve().parents[2]
