@@ -23,8 +23,9 @@ def make(name: str, pattern: str, **options: Any) -> Attention:
 
 def with_output(module: Attention) -> Attention:
     """Draw an output projection that starts at zero (RWKV), with which every other gradient would be zero."""
-    if hasattr(module, "out_proj") and not module.out_proj.weight.any():
-        torch.nn.init.xavier_uniform_(module.out_proj.weight)
+    weight = getattr(getattr(module, "out_proj", None), "weight", None)  # ``none`` has no such matrix
+    if weight is not None and not weight.any():
+        torch.nn.init.xavier_uniform_(weight)
     return module
 
 
