@@ -95,7 +95,7 @@ def test_sound_class_in_a_file(capsys, file):
     status, out, err = verify(capsys, f"{file}:Mean", "--pattern", "CS", *CHECKS)
     assert status == 0
     assert out.count(" ok ") == 4
-    assert "decoding not verified" in err
+    assert "decoding is not verified" in err
 
 
 def test_leak_of_a_thousandth_in_a_file(capsys, file):

@@ -239,7 +239,7 @@ def test_a_file_that_is_not_what_was_recorded_is_damaged(whole: Path) -> None:
     (whole / "cab-data-small.json").write_text(json.dumps({"files": {"1.txt": entry}}))
     assert state(whole) is State.DAMAGED
     (whole / "cab-data-small.json").write_text("[]")
-    with pytest.raises(UserError, match="is not what cab data download wrote: delete it"):
+    with pytest.raises(UserError, match="was not written by `cab data download`: delete it"):
         state(whole)
 
 

@@ -64,7 +64,7 @@ def test_files_come_out_as_they_were(make: Make, tmp_path: Path) -> None:
     found = {str(p.relative_to(tmp_path / "unpacked")): p.read_bytes() for p in tmp_path.rglob("*.*") if p.is_file()}
     assert found == FILES
     assert find_beside(tmp_path / "unpacked", "metadata.csv") == tmp_path / "unpacked" / "top"
-    with pytest.raises(UserError, match="holds no train: it is another archive"):
+    with pytest.raises(UserError, match="does not contain train: it is a different archive"):
         find_beside(tmp_path / "unpacked", "train")
 
 

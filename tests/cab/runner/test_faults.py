@@ -118,7 +118,7 @@ def test_a_diverged_run_can_go_on(troubled: Cell, tmp_path: Path) -> None:
 def test_a_full_disk_is_named_and_nothing_is_recorded(troubled: Cell, tmp_path: Path) -> None:
     run_cell(troubled("seed=7"))
     before = {path: path.read_bytes() for path in tmp_path.glob("*.json")}
-    with pytest.raises(UserError, match="no room left on the disk"):
+    with pytest.raises(UserError, match="no space left on the disk"):
         run_cell(troubled(trouble="full"))
     assert {path: path.read_bytes() for path in tmp_path.glob("*.json")} == before
     assert sorted(found.status for found in cell_statuses(tmp_path)) == ["interrupted", "finished"]
@@ -129,7 +129,7 @@ def test_a_full_disk_while_a_record_is_written(troubled: Cell, tmp_path: Path, m
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(json, "dump", full)
-    with pytest.raises(UserError, match="no room left"):
+    with pytest.raises(UserError, match="no space left"):
         run_cell(troubled())
     assert not list(tmp_path.glob("*.json"))
     assert not list(tmp_path.glob(".*.tmp"))
