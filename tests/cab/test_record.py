@@ -71,7 +71,7 @@ def test_a_measured_value_is_finite_or_none(value: float | None) -> None:
     ("changes", "words"),
     [
         ({"schema": 2}, "schema 4"),
-        ({"cell": {"task": "lstf"}}, "lacks seed"),
+        ({"cell": {"task": "lstf"}}, "has no field seed"),
         ({"cell": 3}, "cell is 3"),
         ({"hash": "../outside"}, "is not the hash"),
         ({"status": "done"}, "'done' is not a valid Status"),
@@ -85,7 +85,7 @@ def test_a_measured_value_is_finite_or_none(value: float | None) -> None:
         ({"started": "yesterday"}, "yesterday"),
         ({"ended": ""}, "Invalid isoformat"),
         ({"step": -3}, "step is -3"),
-        ({"metrics": [{"name": "mse"}]}, "lacks unit"),
+        ({"metrics": [{"name": "mse"}]}, "has no field unit"),
         ({"metrics": [MSE | {"higher_is_better": 1}]}, "higher_is_better"),
         ({"metrics": [MSE | {"value": "1.0"}]}, "the value of mse"),
         ({"metrics": [MSE | {"value": math.nan}]}, "the value of mse is nan, not finite"),
@@ -93,19 +93,19 @@ def test_a_measured_value_is_finite_or_none(value: float | None) -> None:
         ({"metrics": [MSE | {"at_length": 0}]}, "the length of mse"),
         ({"metrics": [MSE | {"colour": "red"}]}, "colour"),
         ({"metrics": [MSE | {"name": "\ud800"}]}, "not Unicode"),
-        ({"metrics": [3]}, "not a whole result record"),
+        ({"metrics": [3]}, "not a valid result record"),
         ({"status": "diverged", "metrics": [MSE | {"value": 1.0}]}, "in a run without a score"),
         ({"cost": {"params": "many"}}, "params, a cost, is 'many'"),
         ({"cost": {"params": -1}}, "params, a cost, is -1"),
         ({"cost": {"params": 1.5}}, "params, a cost, is 1.5"),
         ({"cost": {"train_seconds": -0.5}}, "train_seconds, a cost, is -0.5"),
         ({"cost": {"cpu_seconds": math.inf}}, "cpu_seconds, a cost, is inf"),
-        ({"cost": {"params": 10**400}}, "not a whole result record"),
+        ({"cost": {"params": 10**400}}, "not a valid result record"),
         ({"cost": {"euros": 1}}, "euros"),
         ({"baselines": {"naive": {"mse": []}}}, "baseline naive"),
         ({"history": [{"step": 1, "loss": math.nan}]}, "loss in the history is nan"),
-        ({"history": [{"loss": 1.0}]}, "lacks step"),
-        ({"revision": {}}, "lacks commit"),
+        ({"history": [{"loss": 1.0}]}, "has no field step"),
+        ({"revision": {}}, "has no field commit"),
         ({"revision": {"commit": None}}, "commit"),
         ({"config": nested(50)}, "config is nested too deeply"),
         ({"hardware": {"gpus": [[nested(50)]]}}, "hardware is nested too deeply"),
@@ -124,14 +124,14 @@ def test_what_is_no_record_at_all(tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     for name in set(content) - {"schema"}:
         path.write_text(json.dumps({key: value for key, value in content.items() if key != name}))
-        with pytest.raises(UserError, match=f"lacks {name}"):
+        with pytest.raises(UserError, match=f"has no field {name}"):
             Record.read(path)
     for text in ("", "[]", "{", "[" * 100_000, '{"schema": 3'):
         path.write_text(text)
         with pytest.raises(UserError, match="is not a"):
             Record.read(path)
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="is not a whole"):
+    with pytest.raises(UserError, match="is not a valid"):
         Record.read(path)
     for nothing in (tmp_path / "nothing.json", tmp_path):
         with pytest.raises(UserError):

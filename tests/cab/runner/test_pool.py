@@ -136,7 +136,7 @@ def test_a_worker_keeps_to_its_part_of_the_memory(
     limit_gpu_memory(torch.device("cuda"))
     assert limits == ([] if share is None else [(pytest.approx(share), None)])
     monkeypatch.setenv(SHARED_BY, "200")
-    with pytest.raises(UserError, match="200 workers are too many for a GPU of 80 GiB: 80 at most"):
+    with pytest.raises(UserError, match="200 workers are too many for a GPU with 80 GiB: use at most 80"):
         limit_gpu_memory(torch.device("cuda"))
 
 
