@@ -26,7 +26,7 @@ from cab.config.run_config import Choice
 from cab.errors import UserError
 from cab.runner.cell import DEFAULT_ENGINE, Cell
 from cab.runner.engine import Run, StepObserver, find_engine
-from cab.runner.failures import Diverged
+from cab.runner.failures import DivergedError
 from cab.runner.processes import Processes
 
 QUANTILES = {"median": 0.5, "q90": 0.9, "q99": 0.99, "largest": 1.0}
@@ -160,7 +160,7 @@ def norms_over_training(subject: Subject, steps: int) -> list[dict[str, float]]:
         try:
             with run.cell.config.trainer.matmul_precision():
                 run.engine.train(run, subject.network)
-        except Diverged as error:
+        except DivergedError as error:
             raise UserError(str(error)) from error
     return table
 

@@ -1,7 +1,7 @@
-"""The batches of a run, on its device.
+"""Batches of a run, on its device.
 
-Those of training come in an order that is a function of (seed, step) and of nothing else, so a resumed run sees what it
-would have; those of validation and evaluation in order and whole.
+The order of training batches depends on (seed, step) only, so a resumed run sees the same batches. Validation and
+evaluation read the complete data set in order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from cab.errors import UserError
 
 
 class Draw(NamedTuple):
-    """The items of one micro-batch, and which micro-batch of the run it is, over all processes."""
+    """A micro-batch.
+
+    Attributes:
+        number: index of the micro-batch in the run, over all processes.
+        indices: items of the data set.
+    """
 
     number: int
     indices: list[int]
@@ -26,10 +31,16 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class Shares:
-    """How the batch of a step is cut: into ``pieces`` micro-batches, one after the other in each process.
+    """Division of the batch of a step into micro-batches, which each process computes one after another.
 
-    The batch of a step is the same whatever the number of processes; so is every random number of a micro-batch
-    as long as its size is the same.
+    The batch of a step does not depend on the number of processes. The random numbers of a micro-batch only depend on
+    its size and index.
+
+    Attributes:
+        batch_size: items per step, over all processes.
+        micro_batch_size: items per micro-batch.
+        rank: rank of this process.
+        num_processes: number of processes.
     """
 
     batch_size: int
@@ -41,15 +52,15 @@ class Shares:
     def cut(
         cls, *, num_items: int, batch_size: int, micro_batch_size: int | None, rank: int = 0, num_processes: int = 1
     ) -> Shares:
-        """Shares of a batch of ``batch_size`` items, or of all items when there are fewer.
+        """Divide a batch of ``batch_size`` items, or of all items if there are fewer.
 
         Raises:
-            ValueError: fewer items than processes, or sizes that do not divide the batch.
+            UserError: there are fewer items than processes, or the sizes do not divide the batch.
         """
-        if num_items < batch_size:  # the whole data set in each step, as evenly as it goes
+        if num_items < batch_size:  # the whole data set in each step, except for a remainder
             batch_size, micro_batch_size = num_items // num_processes * num_processes, None
         if batch_size < 1:
-            raise UserError(f"{num_items} items cannot be shared by {num_processes} processes")
+            raise UserError(f"{num_items} items cannot be divided among {num_processes} processes; use fewer")
         own, rest = divmod(batch_size, num_processes)
         micro = min(micro_batch_size or own, own)
         if rest or own % micro:
@@ -61,30 +72,31 @@ class Shares:
 
     @property
     def pieces(self) -> int:
-        """Micro-batches of a step, over all processes."""
+        """Number of micro-batches per step, over all processes."""
         return self.batch_size // self.micro_batch_size
 
     @property
     def accumulate(self) -> int:
-        """Micro-batches of a step in each process."""
+        """Number of micro-batches per step in each process."""
         return self.pieces // self.num_processes
 
 
 class StepBatches(Sampler[Draw]):
-    """Batch ``s`` of a run is batch ``s mod k`` of the permutation of epoch ``s div k`` (k batches an epoch).
+    """Sampler of training batches.
 
-    The last incomplete batch of an epoch is left out, as in training loops of the field. A process draws every
-    ``num_processes``-th micro-batch of each batch.
+    Batch ``s`` of a run is batch ``s mod k`` of the permutation of epoch ``s div k``, with k batches per epoch. An
+    incomplete last batch of an epoch is dropped. Each process gets every ``num_processes``-th micro-batch.
 
-    In rows (Dai et al. 2019) the items are cut into as many equal runs as a batch has rows, and row b of batch s is
-    item ``s mod k`` of run b: it follows row b of the batch before. The items that no run has are left out.
+    With ``in_rows`` (Dai et al. 2019), the items are divided into as many contiguous rows as a batch has items, and
+    item b of batch s is item ``s mod k`` of row b, so it continues item b of the previous batch. Remaining items are
+    dropped.
 
     Args:
         num_items: size of the data set.
-        shares: how each batch is cut.
-        num_steps: batches of the whole run.
-        seed: of the permutations.
-        in_rows: no permutations.
+        shares: division of each batch.
+        num_steps: number of batches of the whole run.
+        seed: seed of the permutations.
+        in_rows: read contiguous rows instead of permutations.
     """
 
     def __init__(self, *, num_items: int, shares: Shares, num_steps: int, seed: int, in_rows: bool = False) -> None:
@@ -94,14 +106,14 @@ class StepBatches(Sampler[Draw]):
         self.seed = seed
         self.in_rows = in_rows
         self.start = 0
-        """The step to begin with; set before iterating when a run is resumed."""
+        """First step; set before iterating to resume a run."""
 
     @property
     def steps_per_epoch(self) -> int:
         return self.num_items // self.shares.batch_size
 
     def __len__(self) -> int:
-        """Micro-batches that are left to this process."""
+        """Return the number of remaining micro-batches of this process."""
         return (self.num_steps - self.start) * self.shares.accumulate
 
     def __iter__(self) -> Iterator[Draw]:
@@ -117,7 +129,7 @@ class StepBatches(Sampler[Draw]):
                 yield Draw(step * shares.pieces + piece, items.tolist())
 
     def _order(self, epoch: int) -> Tensor:
-        """The items of an epoch, batch after batch."""
+        """Return the items of an epoch in the order of its batches."""
         if self.in_rows:
             rows, length = self.shares.batch_size, self.steps_per_epoch
             return torch.arange(rows * length).view(rows, length).t().flatten()
@@ -125,12 +137,12 @@ class StepBatches(Sampler[Draw]):
         return torch.randperm(self.num_items, generator=generator)
 
     def number(self, index: int) -> int:
-        """Which micro-batch of the run, over all processes, this process's micro-batch ``index`` of the run is."""
+        """Return the index over all processes of micro-batch ``index`` of this process."""
         return index * self.shares.num_processes + self.shares.rank
 
 
 class SeededItems(Dataset[Any]):
-    """A data set whose random choices (views, crops, mirrors) follow from (seed, step), in any worker process."""
+    """A data set whose random augmentations depend on (seed, step) only, in any worker process."""
 
     def __init__(self, items: Dataset[Any], seed: int) -> None:
         self.items = items
@@ -145,10 +157,10 @@ class SeededItems(Dataset[Any]):
 def training_batches(
     dataset: Dataset[Any], order: StepBatches, *, num_workers: int, device: torch.device
 ) -> DataLoader[Any]:
-    """Every micro-batch that is left to this process."""
+    """Return a loader of the remaining micro-batches of this process."""
     return DataLoader(
         SeededItems(dataset, order.seed),
-        batch_sampler=order,  # type: ignore[arg-type]  # it yields draws, which SeededItems takes
+        batch_sampler=order,  # type: ignore[arg-type]  # it yields draws, which SeededItems accepts
         collate_fn=_uncollated,
         num_workers=num_workers,
         pin_memory=device.type == "cuda",
@@ -156,7 +168,7 @@ def training_batches(
 
 
 class DeviceBatches:
-    """Batches in order, whole, moved to the device: what a task is given to validate and evaluate."""
+    """Batches of a complete data set in order, moved to the device; passed to a task's validation and evaluation."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -168,7 +180,7 @@ class DeviceBatches:
 
 
 def on_device(batch: Any, device: torch.device) -> Any:
-    """The batch with every tensor in it moved, whatever holds them."""
+    """Move all tensors in a batch of nested mappings, tuples and lists to the device."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):
@@ -181,12 +193,12 @@ def on_device(batch: Any, device: torch.device) -> Any:
 
 
 def _uncollated(batch: Any) -> Any:
-    """The data sets make whole batches themselves."""
+    """Return the batch unchanged, since the data sets return whole batches."""
     return batch
 
 
 def mix_seed(seed: int, step: int) -> int:
-    """A seed for each (seed, step), spread over 63 bits so that neighbours share nothing."""
+    """Return a 63-bit hash of (seed, step), so that neighboring steps have unrelated random numbers."""
     x = (seed * 0x9E3779B97F4A7C15 + step + 1) & 0xFFFFFFFFFFFFFFFF
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF

@@ -1,4 +1,4 @@
-"""A cell: what one run measures, checked before any data is read."""
+"""Cells: one combination of task, data set, backbone, pattern and attention, checked before any data is read."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from cab.task import Task
 log = logging.getLogger("cab")
 
 GROUPS = ("task", "dataset", "backbone", "pattern", "attention")
-"""What is chosen by name, in the order of :func:`runnable_cells`."""
+"""Groups that are chosen by name, in the order of :func:`runnable_cells`."""
 RUN_KEYS = ("results_dir", "data_root", "data", "device", "force", "retry", "logger", "cluster", "engine", "profile")
-"""Where and how a cell runs; all other keys say what it is, and make its hash."""
+"""Keys that specify where and how a cell runs; all other keys identify it and determine its hash."""
 DEFAULT_ENGINE = "torch"
 
 
@@ -42,8 +42,8 @@ class Cell:
         """Check a composed configuration and build its task.
 
         Raises:
-            UserError: a value is not of its type, or the values contradict each other.
-            UnsupportedError: the task, dataset, backbone, attention and pattern do not fit each other.
+            UserError: a value has the wrong type, or values contradict each other.
+            UnsupportedError: the combination of task, data set, backbone, attention and pattern is not supported.
         """
         checked = RunConfig.from_dict(config)
         task, backbone = checked.task.name, checked.backbone.name
@@ -59,34 +59,35 @@ class Cell:
     @property
     def identity(self) -> dict[str, Any]:
         """The configuration that identifies the cell, without where and how it runs."""
-        what = {key: value for key, value in self.config.resolved.items() if key not in RUN_KEYS}
-        what["trainer"] = measured(what["trainer"])
-        return {**what, **self._other_engine, **self.task.initial_weights_id, "task_version": self.task.version}
+        keys = {key: value for key, value in self.config.resolved.items() if key not in RUN_KEYS}
+        keys["trainer"] = measured(keys["trainer"])
+        return {**keys, **self._other_engine, **self.task.initial_weights_id, "task_version": self.task.version}
 
     @property
     def _other_engine(self) -> dict[str, str]:
-        """The engine if it is not the default: results of another engine are another cell."""
+        """The engine if it is not the default, since a cell with another engine is a different cell."""
         return {} if self.config.engine == DEFAULT_ENGINE else {"engine": self.config.engine}
 
     @functools.cached_property
     def hash(self) -> str:
+        """Name of the run, see :func:`cab.records.record.cell_hash`."""
         return cell_hash(self.identity)
 
     def existing_record(self) -> Record | None:
-        """The record of an earlier run that need not be repeated; ``force`` and ``retry`` decide."""
+        """Return the record of an earlier run; None if there is none, or ``force`` or ``retry`` requests a new run."""
         path = record_path(self.config.results_dir, self.hash)
-        if self.config.force or not os.path.exists(path):  # noqa: PTH110  # False too where there can be no folder
+        if self.config.force or not os.path.exists(path):  # noqa: PTH110  # also False for an invalid path
             return None
         try:
             record = Record.read(path)
-        except UserError as error:  # a broken record is no record: run the cell again
+        except UserError as error:  # run the cell again
             log.warning("%s", error)
             return None
         return None if record.status in self.config.retry else record
 
     @property
     def label(self) -> str:
-        """The attention's name, with the options that were set by hand: ``abc(num_landmarks=32)``."""
+        """Name of the attention with its non-default options, such as ``abc(num_landmarks=32)``."""
         cell = self.config.task.name, self.config.backbone.name, str(self.config.pattern), self.config.attention.name
         usual = tuned_options(*cell, preset=self.config.preset)
         set_by_hand = [f"{k}={v}" for k, v in sorted(self.config.attention.options.items()) if v != usual[k]]
@@ -94,7 +95,7 @@ class Cell:
 
     @property
     def key(self) -> dict[str, Any]:
-        """The columns that name the cell in every table."""
+        """Columns that identify the cell in tables."""
         return {
             "task": self.config.task.name,
             "dataset": self.config.dataset,
@@ -108,10 +109,14 @@ class Cell:
 
     @property
     def title(self) -> str:
+        """Description for logs."""
         return " ".join(str(value) for value in self.key.values() if value != "")
 
     def gpu_hours(self) -> float | None:
-        """What configs/costs.csv expects of one GPU: Table 15's hours in preset `paper`, but not for generated data."""
+        """Return the expected hours on one GPU from configs/costs.csv; None if unknown.
+
+        In preset `paper` these are the hours of Table 15, which do not apply to generated data.
+        """
         wanted = {key: str(self.key[key]) for key in ("preset", "task", "dataset", "backbone")}
         if wanted["preset"] == "paper" and wanted["dataset"] == "synthetic":
             return None
@@ -120,48 +125,51 @@ class Cell:
 
 
 def check_dataset(task: str, dataset: str, pattern: Pattern | None = None) -> None:
-    """UserError when the task has no such data, or not in this pattern."""
+    """Raise UnsupportedError if the task does not have the data set, or not in this pattern."""
     entry = TASKS.get(task)
     if dataset not in entry.datasets:
-        raise UnsupportedError(f"task '{task}' has no dataset '{dataset}'; it has {', '.join(entry.datasets)}")
+        raise UnsupportedError(f"task '{task}' has no dataset '{dataset}' (datasets: {', '.join(entry.datasets)})")
     if pattern is not None and not entry.asks(dataset, pattern):
         patterns = " ".join(entry.dataset_patterns[dataset])
         raise UnsupportedError(
-            f"dataset '{dataset}' of task '{task}' is not asked in pattern {pattern}, only in {patterns}"
+            f"dataset '{dataset}' of task '{task}' does not support pattern {pattern} (supported: {patterns})"
         )
 
 
 def check_task_backbone(task: str, backbone: str, pattern: Pattern | None = None) -> None:
-    """UserError when the task is not defined for the backbone, or the backbone has no slot of the pattern."""
+    """Raise UnsupportedError if the task does not support the backbone, or not in this pattern."""
     defined = TASKS.get(task).backbones
     BACKBONES.get(backbone)
     if backbone not in defined:
-        raise UnsupportedError(f"task '{task}' is not defined for backbone '{backbone}'; choose {', '.join(defined)}")
+        raise UnsupportedError(
+            f"task '{task}' does not support backbone '{backbone}' (supported: {', '.join(defined)})"
+        )
     if pattern is None or pattern in defined[backbone]:
         return
     check_slot(backbone, pattern, set(backbone_patterns(backbone)))
     raise UnsupportedError(
-        f"task '{task}' does not test pattern {pattern} in '{backbone}'; it tests {' '.join(defined[backbone])}"
+        f"task '{task}' does not support pattern {pattern} with backbone '{backbone}' "
+        f"(supported: {' '.join(defined[backbone])})"
     )
 
 
 def check_memory_length(memory_length: int, task: str, backbone: str) -> None:
-    """UserError when the task's examples do not follow each other, or the backbone remembers nothing of them."""
+    """Raise UserError if ``trainer.memory_length`` is set but the task or the backbone does not support it."""
     if not memory_length:
         return
-    asked, protocol = f"trainer.memory_length={memory_length}", TASKS.get(task).cls.recurrent
+    setting, protocol = f"trainer.memory_length={memory_length}", TASKS.get(task).cls.recurrent
     if protocol is None:
-        raise UserError(f"{asked}: the examples of task '{task}' do not follow each other; set trainer.memory_length=0")
+        raise UserError(f"{setting}: the examples of task '{task}' are unrelated; set trainer.memory_length=0")
     missing = missing_call(BACKBONES.get(backbone).cls, protocol)
     if missing:
         raise UserError(
-            f"{asked}: backbone '{backbone}' does not take {missing}, as a {protocol.__name__} does; choose another, "
-            "or set trainer.memory_length=0"
+            f"{setting}: backbone '{backbone}' does not implement {missing} of {protocol.__name__}; choose another "
+            "backbone, or set trainer.memory_length=0"
         )
 
 
 def runnable_cells() -> list[tuple[str, str, str, str, str]]:
-    """Every (task, dataset, backbone, pattern, attention) that can be run."""
+    """Return every runnable combination of task, data set, backbone, pattern and attention."""
     return [
         (task.name, dataset, backbone, str(pattern), attention.name)
         for task in TASKS
@@ -176,7 +184,7 @@ def runnable_cells() -> list[tuple[str, str, str, str, str]]:
 
 
 def why_not_runnable(named: Mapping[str, str]) -> str:
-    """The reason that no runnable cell has these names of :data:`GROUPS`."""
+    """Return the reason why no runnable cell has these names of :data:`GROUPS`."""
     pattern = Pattern.parse(named["pattern"]) if "pattern" in named else None
     try:
         if {"task", "dataset"} <= named.keys():
@@ -187,7 +195,7 @@ def why_not_runnable(named: Mapping[str, str]) -> str:
             check_attention(AttentionSpec(named["attention"]), pattern)
     except UnsupportedError as error:
         return str(error)
-    return f"no cell has {', '.join(f'{group}={name}' for group, name in named.items())}; see cab list cells"
+    return f"no cell has {', '.join(f'{group}={name}' for group, name in named.items())}; see `cab list cells`"
 
 
 @functools.cache

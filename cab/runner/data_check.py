@@ -1,4 +1,4 @@
-"""Whether a record that is already there was measured on the data that its cell would read today."""
+"""Check whether an existing record was measured on the current data."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from cab.runner.cell import Cell
 
 
 class DataCheck:
-    """Reads the data once for each task and data set of a command: one cell of a sweep differs in its attention."""
+    """Compare records with the data on disk, which is read once per task and data set of a command."""
 
     def __init__(self) -> None:
         self._known: dict[str, Mapping[str, Any] | None] = {}
 
     def check(self, cell: Cell, record: Record) -> None:
-        """UserError when the record is of other data, or of another cell than its file name says.
+        """Check that a record belongs to the cell and the data on disk; without the data, the record is accepted.
 
-        Where the data are not on this machine the record is taken at its word.
+        Raises:
+            UserError: the record was measured on different data, or its file name is wrong.
         """
         path = record_path(cell.config.results_dir, cell.hash)
         if record.hash != cell.hash:
-            raise UserError(f"{path} is the record of cell {record.hash}: rename it, or run the cell with force=true")
+            raise UserError(f"{path} contains the record of cell {record.hash}: rename it, or use force=true")
         today = self._fingerprint(cell) if record.status is Status.FINISHED else None
         if today is None or today == record.data:
             return
         differing = [name for name in {**record.data, **today} if record.data.get(name) != today.get(name)]
         shown = ", ".join(f"{name} was {record.data.get(name)!s:.40}, is {today.get(name)!s:.40}" for name in differing)
         raise UserError(
-            f"{path} was measured on other data ({shown}): "
-            "force=true runs the cell on today's, and replaces that record"
+            f"{path} was measured on different data ({shown}): use force=true to run the cell again and replace it"
         )
 
     def is_current(self, cell: Cell, record: Record) -> bool:
-        """Whether the record was measured on the data that ``cell`` would read."""
+        """Return whether the record was measured on the data that ``cell`` reads."""
         return self._fingerprint(cell) == record.data
 
     def _fingerprint(self, cell: Cell) -> Mapping[str, Any] | None:
-        """Of the data as they are now; None where they cannot be read."""
-        what = {name: cell.config.resolved[name] for name in ("task", "dataset", "data_root")}
-        key = json.dumps(what, sort_keys=True)
+        """Return the fingerprint of the data on disk; None if they cannot be read."""
+        settings = {name: cell.config.resolved[name] for name in ("task", "dataset", "data_root")}
+        key = json.dumps(settings, sort_keys=True)
         if key not in self._known:
             try:
                 cell.task.setup(cell.config.data_root)

@@ -1,4 +1,8 @@
-"""What trains a cell, ``engine=NAME``: a module that an entry point of ``cab.engines`` names, and what it is given."""
+"""Training engines (``engine=NAME``): modules named by entry points of ``cab.engines``.
+
+An engine checks a cell before anything is written, and trains its backbone from the given weights. The runner evaluates
+the backbone and writes the record.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +33,15 @@ from cab.runner.processes import Processes, find_processes
 
 @dataclass(frozen=True)
 class Training:
-    """What a record says of a training; the weights to evaluate are in the backbone.
+    """Result of a training; the weights to evaluate are in the backbone.
 
     Attributes:
-        history: entries of ``step``, ``loss`` and ``validation``, in nats.
-        best_step: the step of the weights, when validation chose them (``trainer.checkpoint_selection=best``); else 0.
-        earlier_seconds: what this training took in processes that were cut, up to the checkpoint that was gone on from.
+        history: entries with ``step``, ``loss`` and ``validation``, in nats.
+        steps: number of optimizer steps.
+        best_step: step of the weights, if validation selected them (``trainer.checkpoint_selection=best``); else 0.
+        earlier_seconds: training time in interrupted processes, up to the checkpoint from which training resumed.
         cost: entries of the record's cost that this process cannot measure.
-        facts: what else there is to say of the engine, under its name in the record.
+        facts: additional information for the record.
     """
 
     history: list[dict[str, float | None]]
@@ -48,13 +53,15 @@ class Training:
 
 
 class Engine(Protocol):
+    """Functions that the module of an engine defines."""
+
     def check(self, cell: Cell, processes: Processes) -> None:
-        """UserError for a cell or a training that the engine does not have; called before anything is written."""
+        """Raise UserError for a cell or setting that the engine does not support, before anything is written."""
 
     def train(self, run: Run, backbone: Backbone) -> Training:
-        """Train ``backbone``, from the weights it has or the engine's newest checkpoint in the folder of the run.
+        """Train ``backbone`` from its current weights, or from the newest checkpoint in the folder of the run.
 
-        Afterwards it is on ``run.device``, in evaluation mode.
+        Afterwards the backbone is on ``run.device``, in evaluation mode.
         """
 
 
@@ -74,7 +81,17 @@ class StepObserver:
 
 @dataclass(frozen=True)
 class Run:
-    """A cell that is checked, its data read, and what it is run with: everything from here on is given it."""
+    """A checked cell whose data are loaded, with the resources of its run.
+
+    Attributes:
+        cell: the cell.
+        command: command line of the cell.
+        engine: training engine.
+        device: device of this process.
+        processes: processes of the run.
+        signals: handler of stop signals.
+        observer: observer of the first steps, for analyses.
+    """
 
     cell: Cell
     command: str
@@ -86,7 +103,11 @@ class Run:
 
     @classmethod
     def checked(cls, cell: Cell, command: str) -> Run:
-        """UserError for everything that can be wrong, before anything is written."""
+        """Check a cell and load its data; nothing is written.
+
+        Raises:
+            UserError: the configuration, the data or the environment is invalid.
+        """
         processes = find_processes()
         device = choose_device(cell.config.device, processes)
         limit_gpu_memory(device)
@@ -106,13 +127,13 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """For logs, checkpoints and pictures."""
+        """Folder for logs, checkpoints and plots."""
         return self.cell.config.results_dir / self.cell.hash
 
 
 @functools.cache
 def find_engine(name: str) -> Engine:
-    """The engine called ``name``, imported; UserError lists what exists when there is none."""
+    """Import the engine called ``name``; UserError with all names if there is none."""
     points = {point.name: point for point in entry_points(group="cab.engines")}
     if name not in points:
         raise unknown_name("engine", name, points)
@@ -121,7 +142,11 @@ def find_engine(name: str) -> Engine:
 
 
 def choose_device(name: str, processes: Processes) -> torch.device:
-    """``auto`` is the GPU where there is one, of several processes one each. UserError for a GPU that is not there."""
+    """Return the device of this process; ``auto`` means a GPU if available, and one GPU per process.
+
+    Raises:
+        UserError: the name is invalid, or no GPU is available for ``cuda``.
+    """
     if name not in ("auto", "cpu", "cuda"):
         raise UserError(f"device must be auto, cpu or cuda, got '{name}'")
     if name == "cuda" and not torch.cuda.is_available():
@@ -134,10 +159,10 @@ def choose_device(name: str, processes: Processes) -> torch.device:
 
 
 def make_backbone(cell: Cell, *, has_memory: bool = True) -> Backbone:
-    """The network of the cell, sized by its data; without memory it has names and shapes alone.
+    """Build the network of a cell; without memory, its parameters have names and shapes only.
 
     Raises:
-        ValueError: a backbone that does not take the task's calls, or options that do not fit.
+        UserError: the backbone does not implement the task's protocols, or an option is invalid.
     """
     if cell.task.required_protocols:
         cell.task.protocol_of(BACKBONES.get(cell.config.backbone.name).cls)
@@ -165,9 +190,9 @@ def make_initial_backbone(cell: Cell) -> Backbone:
 
 
 def _check_packages(cell: Cell) -> None:
-    """UserError for a package that the task needs and that is not installed."""
+    """Raise UserError if a package that the task needs is not installed."""
     missing = [extra for module, extra in cell.task.packages.items() if importlib.util.find_spec(module) is None]
     if missing:
         extras = ",".join(sorted(set(missing)))
         name = cell.config.task.name
-        raise UserError(f"task '{name}' needs an extra: pip install 'cab-benchmark[{extras}]'")
+        raise UserError(f"task '{name}' requires an extra: `pip install 'cab-benchmark[{extras}]'`")

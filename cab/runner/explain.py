@@ -1,4 +1,4 @@
-"""Where each setting of a cell comes from: a default, a preset's file, a table of the paper, or the command line."""
+"""Source of each setting of a cell: a default, the file of a preset, a table of the paper, or the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cab.runner.launch import readable_errors
 
 ROOT = CONFIGS.parent
 CHANGING = ("preset/", "size/", "recipe/", "data_recipe/")
-"""Files that change defaults; those of all other groups hold them."""
+"""Files that override defaults; all other files define them."""
 NAMED = ("task", "dataset", "backbone", "attention")
 COMMAND_LINE = "command line"
 ONLY = "the only one of the task"
@@ -33,7 +33,14 @@ MISSING = "???"
 
 
 class Setting(NamedTuple):
-    """A value of a cell, the value it would have by default (``???``: there is none), and where it comes from."""
+    """A setting of a cell.
+
+    Attributes:
+        name: key of the setting.
+        value: its value.
+        default: its default; ``???`` if it has none.
+        source: source of the value.
+    """
 
     name: str
     value: Any
@@ -42,17 +49,18 @@ class Setting(NamedTuple):
 
     @property
     def is_default(self) -> bool:
+        """Whether the value is the default."""
         return bool(self.value == self.default)
 
     @property
     def texts(self) -> tuple[str, str]:
-        """The value as the command line takes it, and the default where it is another."""
+        """The value as written on the command line, and the default if it is different."""
         return _text(self.value), "" if self.is_default or self.default == MISSING else _text(self.default)
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """A file that was composed, or the options of a registered name: its values by the names they get."""
+    """A composed file, or the options of a registered class, with its values by the names of their settings."""
 
     path: str
     values: Mapping[str, Any]
@@ -63,7 +71,7 @@ class _Layer:
         return not self.path.startswith(CHANGING)
 
     def where(self, name: str) -> str:
-        """The file and the line, or the class."""
+        """Return the file and line of a setting, or the module of the class."""
         if self.file is None:
             group, _, registered = self.path.partition("/")
             return str(REGISTRIES[group].get(registered).cls.__module__)
@@ -74,10 +82,11 @@ class _Layer:
 
 
 def explain(overrides: Sequence[str], *, added: Sequence[str] = ()) -> list[Setting]:
-    """The settings of one cell, in the order of its configuration.
+    """Return the settings of one cell, in the order of its configuration.
 
     Args:
-        added: those of the overrides that nobody typed, because there was one choice.
+        overrides: overrides of the cell.
+        added: overrides that were added because there was only one choice.
     """
     register_configs()
     with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"), readable_errors():
@@ -116,20 +125,20 @@ def _setting(name: str, value: Any, config: DictConfig, layers: Sequence[_Layer]
 
 
 def _is_part(name: str, key: str) -> bool:
-    """Whether ``key=...`` sets ``name`` with others; the choice of a group sets none of its options."""
+    """Return whether ``key=...`` sets ``name`` as part of a mapping; selecting a group does not set its options."""
     return name.startswith(f"{key}.") and key not in (*NAMED, *_usual_groups())
 
 
 @functools.cache
 def _usual_groups() -> dict[str, str]:
-    """The groups that have a choice when nobody makes one, as configs/run.yaml says."""
+    """Return the groups with a default choice in configs/run.yaml, with this choice."""
     listed = yaml.safe_load((CONFIGS / "run.yaml").read_text())["defaults"]
     chosen = {key: value for each in listed if isinstance(each, dict) for key, value in each.items()}
     return {key: value for key, value in chosen.items() if key.isidentifier() and value != MISSING}
 
 
 def _of(layer: _Layer, name: str) -> tuple[Any, ...]:
-    """What the layer says of a setting, or of the one that it is a part of; empty where it says nothing."""
+    """Return the value of a setting in a layer, or of the mapping that contains it; empty if the layer has neither."""
     while name:
         if name in layer.values:
             return (layer.values[name],)
@@ -138,7 +147,7 @@ def _of(layer: _Layer, name: str) -> tuple[Any, ...]:
 
 
 def _usual(name: str, value: Any, config: DictConfig, layer: _Layer) -> Any:
-    """The default of a setting: what the layer says, an attention's option without tables, else as it is today."""
+    """Return the default of a setting: the layer's value, or an attention option's default without the tables."""
     [raw] = _of(layer, name)
     if name not in layer.values and not name.endswith(".name"):
         return MISSING
@@ -160,18 +169,18 @@ def _source(name: str, config: DictConfig, layer: _Layer) -> str:
         if not rows:
             return f"default of {place}"
         file, row = rows[-1]
-        return _row_in_words(file, row, ("task", "backbone", "pattern", "attention"))
+        return _describe_row(file, row, ("task", "backbone", "pattern", "attention"))
     tables = re.search(r"\$\{paper:(.*)\}", raw)
     if tables is not None:
         return f"{_paper_source(name, config)}; by {place}"
     environment = re.search(r"\$\{oc\.env:(\w+)", raw)
     if environment is not None:
-        return f"{environment[1]} of the environment" if environment[1] in os.environ else f"default of {place}"
+        return f"environment variable {environment[1]}" if environment[1] in os.environ else f"default of {place}"
     return f"default of {place}" if layer.holds_defaults else place
 
 
 def _paper_source(name: str, config: DictConfig) -> str:
-    """The row of the table that a preset's file looks a value up in."""
+    """Return the row of the paper's table from which the file of a preset takes a value."""
     OmegaConf.register_new_resolver("paper_row", _described_row, replace=True)
     raw = OmegaConf.to_container(config, resolve=False)
     assert isinstance(raw, dict)
@@ -185,11 +194,11 @@ def _paper_source(name: str, config: DictConfig) -> str:
 
 def _described_row(table: str, column: str, *where: str) -> str:
     row = paper_row(table, *where)
-    return _row_in_words(f"paper/{table}.csv", row, where[::2], column)
+    return _describe_row(f"paper/{table}.csv", row, where[::2], column)
 
 
-def _row_in_words(file: str, row: Mapping[str, str], keys: Sequence[str], column: str = "") -> str:
-    """``configs/paper/table4.csv, task=lstf (batch_size)``, and what the row says of itself."""
+def _describe_row(file: str, row: Mapping[str, str], keys: Sequence[str], column: str = "") -> str:
+    """Return a text such as ``configs/paper/table4.csv, task=lstf, column batch_size``, with the row's note."""
     of = " ".join(f"{key}={row[key]}" for key in keys if row.get(key))
     note = row.get("source") or row.get("note") or ""
     return f"configs/{file}, {of}" + (f", column {column}" if column else "") + (f" ({note})" if note else "")
@@ -213,7 +222,7 @@ def _lines_of(file: Path) -> dict[str, int]:
 
 
 def _lines(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int]]:
-    """The line of every key of a YAML file."""
+    """Yield the line of every key of a YAML file."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             yield f"{prefix}{key.value}", key.start_mark.line + 1

@@ -1,4 +1,4 @@
-"""How a run can end without a score, and the signals that ask it to stop."""
+"""Errors that end a run without a score, and signals that stop it."""
 
 from __future__ import annotations
 
@@ -12,34 +12,36 @@ from cab.records.record import Status
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
-class Diverged(Exception):
-    """The training loss stopped being a number."""
+class DivergedError(Exception):
+    """The training loss is NaN or infinite."""
 
     def __init__(self, step: int) -> None:
-        super().__init__(f"the training loss is no number from step {step} on")
+        super().__init__(f"the training loss is NaN or infinite from step {step}")
         self.step = step
 
 
 class Preempted(BaseException):
-    """The run was told to stop and has saved itself; the same command goes on from there.
+    """A signal stopped the run after a checkpoint; repeating the command resumes it.
 
-    Like KeyboardInterrupt it is no error of the cell, and ends a whole sweep.
+    Like KeyboardInterrupt, it is not an error of the cell and ends a whole sweep.
     """
 
     def __init__(self, number: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name}; the same command goes on from the last checkpoint")
+        super().__init__(
+            f"stopped by {signal.Signals(number).name}; repeat the command to resume from the last checkpoint"
+        )
         self.signal = number
 
 
 def status_of(error: Exception) -> Status:
-    """What the record of a run says that ended with ``error``."""
-    if isinstance(error, Diverged):
+    """Return the status of a run that ended with ``error``."""
+    if isinstance(error, DivergedError):
         return Status.DIVERGED
     return Status.OOM if is_out_of_memory(error) else Status.FAILED
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """CUDA has a class for it; torch on a CPU raises RuntimeError with the allocator's words, the system an OSError."""
+    """Return whether memory ran out: torch's CUDA error, a RuntimeError of its CPU allocator, or an OSError."""
     import torch
 
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
@@ -49,7 +51,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class StopSignals:
-    """SIGTERM, SIGUSR1 and SIGUSR2 ask a run to stop: at once, or while it trains after the step and its checkpoint."""
+    """Handler of SIGTERM, SIGUSR1 and SIGUSR2.
+
+    Training stops after the current step and a checkpoint; everything else stops at once.
+    """
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -57,7 +62,7 @@ class StopSignals:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Handle the signals inside the block, as far as this thread may."""
+        """Handle the signals inside the block, if this is the main thread."""
         before = {}
         with contextlib.suppress(ValueError):  # only the main thread can
             for number in STOP_SIGNALS:
@@ -70,7 +75,7 @@ class StopSignals:
 
     @contextlib.contextmanager
     def waiting_for_step(self) -> Iterator[None]:
-        """Inside the block a signal is only noted: who trains there asks for it between steps."""
+        """Only store signals inside the block; the training loop reads ``received`` between steps."""
         self.wait_for_step = True
         try:
             yield

@@ -1,4 +1,4 @@
-"""The folder of a run: held by one process at a time, its files whole or not there."""
+"""Folder of a run: locked by one process at a time; files are written atomically."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ from cab.files.disk import disk_errors
 
 LOCK = "lock"
 ABOUT = "cell.json"
-"""The cell, its configuration and its command: what `cab status` shows of a run without a record."""
+"""File with the cell, its configuration and its command, for runs without a record."""
 
 
 @contextlib.contextmanager
 def lock_run_dir(folder: Path, about: Mapping[str, Any]) -> Iterator[bool]:
-    """Hold the folder, made if need be; False when another process holds it. A process that is killed lets go.
+    """Create and lock the folder; yield False if another process holds the lock, which ends with its process.
 
     Raises:
-        ValueError: a link, which would have the run write, and ``force`` delete, somewhere else.
+        UserError: the folder is a symbolic link, through which the run would write or delete files elsewhere, or it
+            cannot be created.
     """
     if folder.is_symlink():
-        raise UserError(f"{folder} is a link; a run has a folder of its own: remove the link")
+        raise UserError(f"{folder} is a symbolic link; a run requires a real folder: remove the link")
     with disk_errors(folder.parent):
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except (PermissionError, FileNotFoundError, FileExistsError, NotADirectoryError) as error:
-            raise UserError(f"no folder can be made in {folder.parent}: {error.strerror}; name another") from error
+            raise UserError(
+                f"cannot create a folder in {folder.parent}: {error.strerror}; name another results_dir"
+            ) from error
     lock = FileLock(folder / LOCK)
     try:
         lock.acquire(blocking=False)
@@ -46,25 +49,25 @@ def lock_run_dir(folder: Path, about: Mapping[str, Any]) -> Iterator[bool]:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process holds the folder."""
+    """Return whether a process has locked the folder."""
     if not (folder / LOCK).exists():
         return False
     try:
         with FileLock(folder / LOCK, blocking=False):
             return False
-    except OSError:  # a Timeout is one; so is a folder that is not ours to lock
+    except OSError:  # a Timeout, or a folder without permission to lock it
         return True
 
 
 def empty_folder(folder: Path) -> None:
-    """Delete what an earlier run has left; of a link, the link."""
+    """Delete the files of an earlier run; links are deleted, not followed."""
     for child in folder.iterdir():
         if child.name not in (LOCK, ABOUT):
             shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
 
 
 def atomic_save(state: Mapping[str, Any], path: Path) -> None:
-    """``torch.save``, to a temporary name that is then renamed."""
+    """Save ``state`` with ``torch.save`` to a temporary file, then rename it."""
     import torch
 
     temporary = path.with_suffix(".tmp")

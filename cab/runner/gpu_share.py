@@ -1,4 +1,4 @@
-"""A GPU that several workers share: each keeps to its part of the memory, so that none takes another's."""
+"""Divide the memory of a GPU among the workers that share it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import torch
 from cab.errors import UserError
 
 SHARED_BY = "CAB_GPU_SHARED_BY"
-"""In the environment of a worker: how many run on its GPU."""
+"""Environment variable of a worker: number of workers on its GPU."""
 
 CONTEXT = 2**29
-"""Bytes that CUDA itself takes in each process, beside those of tensors."""
+"""Bytes of the CUDA context of each process."""
 
 
 def num_gpu_sharers(environment: Mapping[str, str] = os.environ) -> int:
-    """How many processes share this one's GPU, itself included."""
+    """Return the number of processes that share the GPU, including this one."""
     return int(environment.get(SHARED_BY, "1"))
 
 
 def limit_gpu_memory(device: torch.device) -> None:
-    """From now on tensors here take an equal part of the GPU's memory at most; what does not fit is out of memory.
+    """Limit the tensors of this process to an equal share of the GPU's memory; larger ones raise out of memory.
 
     Raises:
-        ValueError: more workers than the memory has room for.
+        UserError: the memory is too small for the number of workers.
     """
     count = num_gpu_sharers()
     if device.type != "cuda" or count == 1:
@@ -34,5 +34,7 @@ def limit_gpu_memory(device: torch.device) -> None:
     own = whole / count - CONTEXT
     if own <= 0:
         room = whole // (2 * CONTEXT)
-        raise UserError(f"{count} workers are too many for a GPU of {whole / 2**30:.0f} GiB: {max(1, room)} at most")
-    torch.cuda.set_per_process_memory_fraction(own / whole, device.index)  # it does not take a device without one
+        raise UserError(
+            f"{count} workers are too many for a GPU with {whole / 2**30:.0f} GiB: use at most {max(1, room)}"
+        )
+    torch.cuda.set_per_process_memory_fraction(own / whole, device.index)  # a device without an index is not accepted

@@ -1,4 +1,4 @@
-"""From overrides to a report: composed, then run in this process, a pool of workers, or on Slurm."""
+"""Compose the cells of overrides, and run them in this process, in a pool of workers, or on Slurm."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ from cab.runner.statuses import cell_statuses
 
 
 def run_overrides(overrides: Sequence[str], *, is_sweep: bool) -> Report:
-    """Run the cell of the overrides, or every cell that they stand for, where their ``cluster`` says.
+    """Run the cell of the overrides, or all cells of a sweep, on their ``cluster``.
 
-    Hydra composes each cell; its own sweeper would make a Cartesian product, and its launchers would take the word
-    of a job for what became of it, end a sweep at the first job that fails, and compose each cell twice.
+    Hydra composes each cell. Its sweeper and launchers are not used: the sweeper builds a Cartesian product, and the
+    launchers trust the status of a job, stop at the first failure, and compose each cell twice.
 
     Raises:
-        ValueError: overrides that cannot be swept, or options that the cluster does not take; of a single cell also
-            what is wrong with it.
+        UserError: the overrides cannot be expanded, an option of the cluster is invalid, or a single cell fails.
     """
     report = Report(raises=not is_sweep)
     with jobs_of(overrides, report, is_sweep=is_sweep) as jobs:
@@ -68,10 +67,10 @@ def run_here(jobs: Iterable[Job], report: Report) -> Report:
 
 
 def retry_cells(results_dir: Path, wanted: Sequence[str]) -> Report:
-    """Run the cells in ``results_dir`` that have one of these statuses again, each with its own configuration.
+    """Rerun the cells in ``results_dir`` that have one of the statuses, each with its recorded configuration.
 
     Raises:
-        ValueError: no such folder.
+        UserError: the folder does not exist.
     """
     changes = {
         "results_dir": str(results_dir),
@@ -84,7 +83,7 @@ def retry_cells(results_dir: Path, wanted: Sequence[str]) -> Report:
 
 @contextlib.contextmanager
 def jobs_of(overrides: Sequence[str], report: Report, *, is_sweep: bool) -> Iterator[Iterator[Job]]:
-    """The cells of the overrides, composed one by one; one that cannot be is an error of that cell alone."""
+    """Yield an iterator of the composed cells; a cell that cannot be composed is added to the report as an error."""
     cells = [list(overrides)]
     if is_sweep:
         from cab.runner.sweep import expand
@@ -111,7 +110,7 @@ def _composed(cells: Iterable[Sequence[str]], report: Report) -> Iterator[Job]:
 
 
 def composed(overrides: Sequence[str]) -> dict[str, Any]:
-    """The configuration of the one cell that the overrides name, with the values that its tables give."""
+    """Return the resolved configuration of a single cell."""
     overrides = check_overrides(overrides)
     register_configs()
     with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"), readable_errors():
@@ -119,7 +118,7 @@ def composed(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def composed_text(overrides: Sequence[str]) -> str:
-    """The configuration of one cell as YAML, with the values that its tables give."""
+    """Return the resolved configuration of a single cell as YAML."""
     register_configs()
     with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"), readable_errors():
         return OmegaConf.to_yaml(compose("run", overrides=list(overrides)), resolve=True)
@@ -127,7 +126,7 @@ def composed_text(overrides: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def readable_errors() -> Iterator[None]:
-    """Hydra's complaints about the overrides are the user's to fix."""
+    """Convert errors of Hydra and OmegaConf to UserError."""
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:

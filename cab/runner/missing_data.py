@@ -1,4 +1,4 @@
-"""``data.download=true``: what a cell reads is brought before it is read."""
+"""Download missing data before a run (``data.download=true``)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from cab.runner.cell import Cell
 
 
 def bring_data(cell: Cell) -> None:
-    """Get the cell's data set where it may be downloaded and nothing of it is here, or not all.
+    """Download the cell's data set if it is incomplete and ``data.download`` is set.
 
     Raises:
-        ValueError: no folder is named to put it into, it can be had by hand alone, or see :func:`cab.data.get.get`.
+        UserError: no data root is set, the data set requires a manual download, or the download fails.
     """
     data_set = data_sets().get(cell.config.dataset)
     if not cell.config.data["download"] or data_set is None:
         return
     if cell.config.data_root is None:
-        raise UserError("data.download=true needs data_root=FOLDER, or CAB_DATA, to put the data into")
+        raise UserError("data.download=true requires a folder for the data: set data_root=FOLDER or CAB_DATA")
     if take_stock(data_set, cell.config.data_root).state is State.READY:
         return
     got = get(data_set, cell.config.data_root)
     if got.by_hand and got.stock.state is not State.READY:
         steps = "; ".join(got.by_hand)
-        raise UserError(
-            f"{data_set.name} cannot be downloaded: {steps}; {how_to_get(data_set.name, cell.config.data_root)}"
-        )
+        again = how_to_get(data_set.name, cell.config.data_root)
+        raise UserError(f"{data_set.name} must be downloaded manually: {steps}; then: `{again}`")

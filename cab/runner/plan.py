@@ -1,4 +1,4 @@
-"""What a sweep would run: its cells, what they cost, and the command of each."""
+"""Plan of a sweep: its cells with their expected cost and command."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ COLUMNS = ("gpu_hours", "record", "command")
 
 
 def plan(jobs: Iterable[Job], report: Report) -> list[list[str]]:
-    """A row a cell: estimated GPU hours, the status of its record (empty: to be run), and its command; then the sum.
+    """Return one row per cell with expected GPU hours, status of its record (empty: to be run) and command; then a sum.
 
-    Whether a cell is to be run is what a real run decides: ``force`` and ``retry`` count, a broken record does not.
-
-    The hours of preset ``paper`` are Table 15's, those of the others were measured (configs/costs.csv); a cell
-    without a figure has ``-``. Cells that are not run again cost nothing more and are not in the sum.
+    As in a real run, ``force`` and ``retry`` are applied, and invalid records are ignored. The hours of preset
+    ``paper`` are from Table 15, the others are measured (configs/costs.csv); ``-`` means unknown. The sum excludes
+    cells that are not run.
     """
     rows, total = [], 0.0
     for job in jobs:
@@ -30,4 +29,4 @@ def plan(jobs: Iterable[Job], report: Report) -> list[list[str]]:
         if record is None:
             total += hours or 0.0
         rows.append(["-" if hours is None else f"{hours:g}", "" if record is None else str(record.status), job.command])
-    return [*rows, [f"{total:g}", "", f"in all, of {sum(not row[1] for row in rows)} cells to be run"]]
+    return [*rows, [f"{total:g}", "", f"total of {sum(not row[1] for row in rows)} cells to be run"]]

@@ -1,4 +1,4 @@
-"""Cells in a pool of worker processes on this machine, spread over its GPUs; one that is killed is started again."""
+"""Run cells in a pool of worker processes on this machine, distributed over its GPUs; killed workers are restarted."""
 
 from __future__ import annotations
 
@@ -26,22 +26,24 @@ from cab.runner.worker import PROGRESS_ENV
 log = logging.getLogger("cab")
 
 MAX_ATTEMPTS = 2
-"""How often a cell is started whose worker dies: once more than once, since it may not be the cell's fault."""
+"""Attempts per cell if its worker dies, which is not always caused by the cell."""
 
 
 def run_in_pool(jobs: Iterable[Job], report: Report, *, workers: int | None, workers_per_gpu: int = 1) -> None:
-    """Run every cell that has no record yet.
+    """Run every cell that has no record.
 
     Args:
-        workers: how many processes; None is ``workers_per_gpu`` a GPU, or one where there is none.
-        workers_per_gpu: those that share a GPU have equal parts of its memory.
+        jobs: cells to run.
+        report: report to fill.
+        workers: number of processes; None means ``workers_per_gpu`` per GPU, or one without a GPU.
+        workers_per_gpu: number of workers that share a GPU; each gets an equal part of its memory.
 
     Raises:
-        Preempted: a signal asked to stop; the workers have saved what they were at.
+        Preempted: a signal stopped the pool; the workers have written checkpoints.
     """
     gpus = _visible_gpus()
     if workers_per_gpu > 1 and not gpus:
-        log.warning("there is no GPU here, so cluster.workers_per_gpu is not used; cluster.workers=N is for processors")
+        log.warning("no GPU is available, so cluster.workers_per_gpu is ignored; use cluster.workers=N instead")
     count = workers or max(1, len(gpus) * workers_per_gpu)
     waiting: queue.SimpleQueue[tuple[Cell, Job]] = queue.SimpleQueue()
     for item in cells_without_record(jobs, report):
@@ -53,10 +55,10 @@ def run_in_pool(jobs: Iterable[Job], report: Report, *, workers: int | None, wor
             for worker in pool:
                 worker.start()
             for worker in pool:
-                while worker.is_alive():  # a signal must be able to come between
+                while worker.is_alive():  # with a timeout, so that signals are handled
                     worker.join(timeout=0.2)
     except (Preempted, KeyboardInterrupt):
-        log.warning("stopping: the workers save what they are at")
+        log.warning("stopping: the workers write checkpoints")
         for worker in pool:
             worker.stop()
         for worker in pool:
@@ -65,7 +67,7 @@ def run_in_pool(jobs: Iterable[Job], report: Report, *, workers: int | None, wor
 
 
 def _visible_gpus() -> list[str]:
-    """The GPUs this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs that this process can use, with the names in CUDA_VISIBLE_DEVICES."""
     import torch
 
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -75,7 +77,7 @@ def _visible_gpus() -> list[str]:
 
 
 def _environment(index: int, count: int, gpus: list[str]) -> dict[str, str]:
-    """Of worker ``index``: its GPU, how many share that, and its share of the cores."""
+    """Return the environment of a worker: its GPU, the number of workers on it, and its share of the cores."""
     environment = dict(os.environ)
     environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // count)))
     if sys.stderr.isatty():
@@ -88,7 +90,7 @@ def _environment(index: int, count: int, gpus: list[str]) -> dict[str, str]:
 
 
 class _LiveLine:
-    """How far the cell of a worker is, in a terminal; what its worker warns of stands above."""
+    """Progress bar of a worker's cell, and the warnings of the worker above it."""
 
     def __init__(self, index: int) -> None:
         self.index, self.title = index, ""
@@ -113,7 +115,7 @@ class _LiveLine:
 
 
 class _Worker(threading.Thread):
-    """Feeds one worker process from the common queue, starts another when it dies, and draws its live line."""
+    """Thread that passes cells from the queue to one worker process, restarts it if it dies, and shows its progress."""
 
     def __init__(
         self,
@@ -129,7 +131,7 @@ class _Worker(threading.Thread):
         self.environment = environment
         self.process: subprocess.Popen[str] | None = None
         self.stopped = False
-        self.starting = threading.Lock()  # a process starts before a stop, which then ends it, or not at all
+        self.starting = threading.Lock()  # a process is either started before a stop, or not at all
 
     def run(self) -> None:
         while not self.stopped:
@@ -141,12 +143,12 @@ class _Worker(threading.Thread):
         self.line.close()
         if self.process is not None:
             assert self.process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # it died before it read all
+            with contextlib.suppress(BrokenPipeError):  # the process died
                 self.process.stdin.close()
             self.process.wait()
 
     def stop(self) -> None:
-        """Ask the process to save what it is at and end; no further cell is started."""
+        """Stop the process after a checkpoint; no further cell is started."""
         with self.starting:
             self.stopped = True
             if self.process is not None:
@@ -162,17 +164,17 @@ class _Worker(threading.Thread):
                 elif answer["outcome"] == "locked":
                     log.warning("another process is running %s", cell.title)
                 else:
-                    self.report.add_recorded(cell, otherwise="its record is gone")
+                    self.report.add_recorded(cell, otherwise="its record was deleted")
                 return
             if self.stopped:
                 return
             died = self._exit_reason()
-            log.warning("the worker at %s was %s", cell.title, died)
-        why = f"its worker was {died} {MAX_ATTEMPTS} times; the same command goes on from its checkpoint"
+            log.warning("the worker of %s %s", cell.title, died)
+        why = f"its worker {died} {MAX_ATTEMPTS} times; repeat the command to resume from the last checkpoint"
         self.report.add_recorded(cell, otherwise=why)
 
     def _answer(self, job: Job) -> dict[str, Any] | None:
-        """The worker's answer; None when it dies over it, or the pool has been told to stop."""
+        """Return the worker's answer; None if it dies, or the pool is stopped."""
         process = self._live_process()
         if process is None:
             return None
@@ -203,4 +205,4 @@ class _Worker(threading.Thread):
     def _exit_reason(self) -> str:
         assert self.process is not None
         status = self.process.wait()
-        return f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"

@@ -1,4 +1,4 @@
-"""What tasks make of a data set before they train on it, made ahead: features, tokens, resized images, in the cache."""
+"""Fill the cache with the tokens, features and resized images that tasks compute from a data set."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from cab.runner.report import Report
 
 
 def prepare(data_set: DataSet, data_root: Path, overrides: Sequence[str] = ()) -> Iterator[str]:
-    """Let each of its tasks read it as preset ``paper`` does, and give the task's name when it has.
+    """Set up each task of a data set as in preset ``paper``, and yield the name of the task afterwards.
 
     Args:
-        overrides: of the runs that will read it, as ``task.tokenizer=FOLDER`` or ``preset=mini``.
+        data_set: the data set.
+        data_root: folder of all data sets.
+        overrides: overrides of the future runs, such as ``task.tokenizer=FOLDER`` or ``preset=mini``.
 
     Raises:
-        ValueError: an override that no run takes, or what the task finds wrong with the data.
+        UserError: an override is invalid, or a task rejects the data.
     """
     for task in (TASKS.get(name) for name in data_set.tasks):
         if data_set.name not in task.datasets:
-            continue  # it goes with the data set of another name
+            continue  # it belongs to a data set with another name
         backbone, patterns = next(iter(task.backbones.items()))
         cell = [f"task={task.name}", f"dataset={data_set.name}", f"backbone={backbone}", f"pattern={patterns[0]}"]
         preset = [] if any(each.startswith("preset=") for each in overrides) else ["preset=paper"]

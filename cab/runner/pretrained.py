@@ -1,4 +1,4 @@
-"""The run whose weights another run starts from: which record fits a cell, and its weights in the cell's network."""
+"""Start a run from the weights of an earlier run: find the matching record and load its weights."""
 
 from __future__ import annotations
 
@@ -16,38 +16,40 @@ from cab.records.record import Record, Status, weights_path
 from cab.records.results import whole_records
 
 WHILE_LEARNING = ("name", "dropout", "attention_dropout", "checkpoint_activations", "init_std")
-"""Options of a backbone that may change from one training to the next."""
+"""Options of a backbone that can differ between the two trainings."""
 
 
 class Startable(Protocol):
-    """A network that takes what there is of it in another's weights."""
+    """A network that can be initialized from the weights of another one."""
 
     def take_pretrained(self, weights: Mapping[str, Tensor]) -> None:
-        """ValueError, naming the weight, where they do not fit."""
+        """Load ``weights``; ValueError with the name of a weight that does not match."""
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A finished run, and the file of the weights that it was scored with."""
+    """A finished run with the file of its evaluated weights."""
 
     path: Path
     record: Record
 
     @classmethod
     def find(cls, place: str, cell: Mapping[str, Any], *, task: str) -> Pretrained:
-        """The run of ``task`` at ``place`` that the cell with the configuration ``cell`` can go on from.
+        """Find the run that a cell can start from.
 
         Args:
-            place: its record; or a folder of records, of which the one counts that has the cell's attention, pattern
-                and seed and the same network.
+            place: a record; or a folder of records, where the run must have the cell's attention, pattern, seed and
+                network.
+            cell: configuration of the cell.
+            task: task of the run.
 
         Raises:
-            ValueError: there is none or more than one, it was another network, or its weights are not there.
+            UserError: there is no such run or more than one, its network is different, or its weights are missing.
         """
         path = Path(place).expanduser()
         if not path.exists():
             raise UserError(
-                f"task.pretrained: there is nothing at {path}; name a run of {task}, or a folder of records"
+                f"task.pretrained: {path} does not exist; name the record of a run of {task}, or a folder of records"
             )
         if not path.is_dir():
             found = cls(path, Record.read(path))
@@ -69,27 +71,32 @@ class Pretrained:
 
     @property
     def weights(self) -> Path:
+        """File of the weights."""
         return weights_path(self.path.parent, self.record.hash)
 
     def load(self, backbone: Backbone) -> None:
-        """Put the weights into a network that is new; one on the device ``meta`` only tells whether they fit."""
+        """Load the weights into a new network; on the device ``meta``, only check whether they match."""
         device = next(backbone.parameters()).device
         network = cast("Startable", backbone)
         try:
             network.take_pretrained(torch.load(self.weights, map_location=device, weights_only=True))
         except UserError as error:
-            raise UserError(f"the weights of {self.path} do not fit: {error}") from None
+            raise UserError(f"the weights of {self.path} do not match the network: {error}") from None
 
     def _with_weights(self) -> Pretrained:
         if not self.weights.is_file():
-            raise UserError(f"task.pretrained: {self.path} has no weights at {self.weights}; run it again, force=true")
+            raise UserError(
+                f"task.pretrained: {self.path} has no weights at {self.weights}; run it again with force=true"
+            )
         return self
 
     def _misfit(self, cell: Mapping[str, Any], task: str) -> str:
-        """Why the cell cannot go on from it; empty where it can."""
+        """Return why the cell cannot start from this run; empty if it can."""
         record = self.record
         if record.cell["task"] != task or record.status is not Status.FINISHED:
-            return f"is a run of task {record.cell['task']} that {_FATES[record.status]}, no finished run of {task}"
+            return (
+                f"is a run of task {record.cell['task']} that {_OUTCOMES[record.status]}; name a finished run of {task}"
+            )
         if record.cell["pattern"] != cell["pattern"]:
             return f"has pattern {record.cell['pattern']}, not {cell['pattern']}"
         if record.config["attention"]["name"] != cell["attention"]["name"]:
@@ -98,9 +105,9 @@ class Pretrained:
         return f"was trained with other options: add {' '.join(differing)}" if differing else ""
 
 
-_FATES = {
+_OUTCOMES = {
     Status.FINISHED: "finished",
-    Status.OOM: "had no memory",
+    Status.OOM: "ran out of memory",
     Status.DIVERGED: "diverged",
     Status.FAILED: "failed",
 }
@@ -113,9 +120,9 @@ def _is_chosen(record: Record, cell: Mapping[str, Any], task: str) -> bool:
 
 
 def _differences(group: str, record: Record, cell: Mapping[str, Any]) -> Iterator[str]:
-    """Overrides that would make the cell's options the record's, of those that both have and that shape a network.
+    """Yield the overrides that set the cell's options to those of the record, for options that shape the network.
 
-    The data decide on ``vocab_size`` and ``max_length`` of a backbone of tokens.
+    ``vocab_size`` and ``max_length`` are excluded: they depend on the data.
     """
     shaping = [name for name in cell[group] if name not in (*WHILE_LEARNING, "vocab_size", "max_length")]
     for name in shaping:

@@ -1,4 +1,4 @@
-"""The processes of one run, started together by torchrun or srun."""
+"""Processes of one run, started by torchrun or srun."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from cab.errors import UserError
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of this run. A process that nobody started together with others is alone."""
+    """This process and its run.
+
+    Attributes:
+        rank: rank of this process in the run.
+        count: number of processes in the run; 1 if it was not started by torchrun or srun.
+        local_rank: rank of this process on its machine.
+    """
 
     rank: int = 0
     count: int = 1
@@ -18,12 +24,16 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        """Whether this one evaluates, writes the record and holds the folder."""
+        """Whether this process evaluates, writes the record and locks the folder."""
         return self.rank == 0
 
 
 def find_processes() -> Processes:
-    """From the environment that torchrun, or srun with several tasks, sets."""
+    """Return the processes of this run, from the environment variables of torchrun or srun.
+
+    Raises:
+        UserError: the machines have different numbers of processes.
+    """
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
@@ -32,5 +42,5 @@ def find_processes() -> Processes:
     rank, count, local_rank = (int(os.environ[name]) for name in names)
     machines = int(os.environ.get("SLURM_NNODES", "1"))
     if count % machines:
-        raise UserError(f"{count} tasks on {machines} machines: start as many on each (--ntasks-per-node)")
+        raise UserError(f"{count} tasks cannot be divided evenly among {machines} machines: set --ntasks-per-node")
     return Processes(rank, count, local_rank)

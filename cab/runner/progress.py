@@ -1,4 +1,4 @@
-"""The live line of a running cell: drawn in a terminal, or told to the pool that draws those of all its workers."""
+"""Progress of a running cell: a progress bar in a terminal, or messages to the pool of workers."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 ProgressListener = Callable[[str, int, int], None]
-"""Is given the title of a cell, the steps that are done, and all steps."""
+"""Function of the title of a cell, the completed steps and the total steps."""
 PAUSE = 0.2
-"""Seconds between two words to the pool."""
+"""Seconds between two messages."""
 
-_told: ProgressListener | None = None
+_listener: ProgressListener | None = None
 
 
-def report_progress(told: ProgressListener | None) -> None:
-    """From now on ``told`` is given the progress of this process, in the place of a line of its own."""
-    global _told
-    _told = told
+def report_progress(listener: ProgressListener | None) -> None:
+    """Pass the progress of this process to ``listener`` instead of showing a progress bar."""
+    global _listener
+    _listener = listener
 
 
 def with_progress(title: str, start: int, total: int) -> Iterable[int]:
-    """The steps from ``start`` to ``total``, with a live line while they are gone through, where somebody looks."""
+    """Return the steps from ``start`` to ``total``, with a progress bar in a terminal."""
     steps = range(start, total)
-    if _told is not None:
-        return _reported(title, steps, _told)
+    if _listener is not None:
+        return _reported(title, steps, _listener)
     if not sys.stderr.isatty():
         return steps
     from tqdm import tqdm
@@ -41,11 +41,11 @@ def with_progress(title: str, start: int, total: int) -> Iterable[int]:
     )
 
 
-def _reported(title: str, steps: range, told: ProgressListener) -> Iterator[int]:
+def _reported(title: str, steps: range, listener: ProgressListener) -> Iterator[int]:
     last = 0.0
     for step in steps:
         now = time.monotonic()
         if now - last >= PAUSE:
-            told(title, step, steps.stop)
+            listener(title, step, steps.stop)
             last = now
         yield step

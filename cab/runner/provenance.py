@@ -1,4 +1,4 @@
-"""Where a number comes from: code, versions and machine."""
+"""Provenance and cost of a run: code, versions, machine, CPU time and memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PACKAGES = ("cab-benchmark", "torch", "fla-core", "hydra-core", "numpy", "pandas
 
 
 def about_run(cell: Cell, command: str, device: torch.device | None) -> RunMetadata:
-    """What is known of a run before it trains; without a device, of one whose machine is not known."""
+    """Return the metadata of a run before it trains; without a device, hardware and data are left empty."""
     code = attention_code(cell)
     return RunMetadata(
         hash=cell.hash,
@@ -46,13 +46,13 @@ def about_run(cell: Cell, command: str, device: torch.device | None) -> RunMetad
 
 
 def attention_code(cell: Cell) -> str:
-    """The hash of the code of the attention under test."""
+    """Return the hash of the code of the attention under test."""
     return code_of(ATTENTIONS.get(cell.config.attention.name).cls)
 
 
 @functools.cache
 def revision() -> dict[str, Any]:
-    """The commit this code is at and whether files differ from it; empty outside a checkout."""
+    """Return the commit of the working tree and whether it has changes; empty outside a checkout."""
     root = Path(__file__).resolve().parent.parent.parent
     if not (root / ".git").exists():
         return {"commit": "", "dirty": False}
@@ -70,7 +70,7 @@ def _git(root: Path, *arguments: str) -> str:
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that can change a number."""
+    """Return the versions of Python and of the packages that can change results."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -81,7 +81,7 @@ def versions() -> dict[str, str]:
 
 
 def hardware(device: torch.device) -> dict[str, Any]:
-    """The machine and the device of a run."""
+    """Return a description of the machine and the device."""
     facts: dict[str, Any] = {
         "device": device.type,
         "cpu": _cpu_model(),
@@ -90,13 +90,13 @@ def hardware(device: torch.device) -> dict[str, Any]:
     }
     if device.type == "cuda":
         facts |= {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda, "driver": nvidia_driver()}
-        if num_gpu_sharers() > 1:  # times are those of a part of it
+        if num_gpu_sharers() > 1:  # affects the times
             facts["gpu_shared_by"] = num_gpu_sharers()
     return facts
 
 
 def nvidia_driver(path: Path = Path("/proc/driver/nvidia/version")) -> str:
-    """The driver's version as its kernel module says; empty where there is none."""
+    """Return the version of the NVIDIA kernel module; empty if there is none."""
     try:
         found = re.search(r"Kernel Module.*?(\d+\.\d+(?:\.\d+)?)", path.read_text())
     except OSError:
@@ -115,13 +115,13 @@ def _cpu_model() -> str:
 
 
 class ResourceUsage:
-    """Processor time from here on, of this process and those it started, and how busy the machine is."""
+    """CPU time of this process and its children since the object was created, and load of the machine."""
 
     def __init__(self) -> None:
         self._seconds, self._load = _cpu_seconds(), _load()
 
     def read(self) -> dict[str, Any]:
-        """``cpu_seconds`` and ``load`` of a :class:`cab.records.record.Cost`."""
+        """Return ``cpu_seconds`` and ``load`` of a :class:`cab.records.record.Cost`."""
         return {"cpu_seconds": _cpu_seconds() - self._seconds, "load": (self._load + _load()) / 2}
 
 
@@ -130,17 +130,17 @@ def _cpu_seconds() -> float:
 
 
 def _load() -> float:
-    """Processes that had or wanted a core over the last minute, as a share of the cores."""
+    """Return the load average of the last minute as a fraction of the cores."""
     return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
 class PeakMemory:
-    """Peak memory of a run: the CUDA allocator's, or on a CPU the resident set of the process."""
+    """Peak memory of a run: of the CUDA allocator, or of the resident set of the process on a CPU."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         if device.type == "cuda":
-            gc.collect()  # what the cell before left in cycles is not this one's
+            gc.collect()  # free reference cycles of the previous cell
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
         else:
@@ -148,10 +148,11 @@ class PeakMemory:
 
     @property
     def kind(self) -> str:
+        """What is measured, as in records."""
         return "cuda allocator" if self.device.type == "cuda" else "resident set of the process"
 
     def read(self) -> int:
-        """Bytes."""
+        """Return the peak memory in bytes."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
         return _peak_resident()
@@ -160,7 +161,7 @@ class PeakMemory:
 def _reset_peak_resident() -> None:
     try:
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:  # not Linux, or not allowed: the peak is then the process's since its start
+    except OSError:  # not Linux, or no permission: the peak is then measured since the start of the process
         return
 
 

@@ -1,4 +1,4 @@
-"""What became of the cells of one command."""
+"""Outcomes of the cells of one command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("cab")
 
 @dataclass(frozen=True)
 class Job:
-    """The resolved configuration of a cell, and the command that runs it alone."""
+    """Resolved configuration of a cell, and the command that runs it alone."""
 
     config: Mapping[str, Any]
     command: str
@@ -28,10 +28,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a cell: ``completed``, ``cached`` (its record was there), ``reused`` (another cell's run was of
-    it), ``locked`` (another run has it), or ``non_main_rank`` (this process is not the first of its run, which writes
-    the
-    record).
+    """Outcome of a cell.
+
+    Attributes:
+        title: description of the cell.
+        kind: ``completed``; ``cached`` (its record existed); ``reused`` (another cell trained the same network);
+            ``locked`` (another process runs it); ``non_main_rank`` (another process of the run writes the record).
+        record: its record, if there is one.
     """
 
     title: str
@@ -40,29 +43,30 @@ class Outcome:
 
     @property
     def description(self) -> str:
-        """In words."""
+        """Description for the log."""
         if self.record is None:
             return self.kind
         status = self.record.status
         if self.kind == "cached":
-            again = "" if status is Status.FINISHED else f" ({status}; --retry {status} runs it again)"
-            return f"already there{again}"
+            again = "" if status is Status.FINISHED else f" ({status}; rerun with --retry {status})"
+            return f"cached{again}"
         if self.kind == "reused":
-            return f"the network of {self.record.weights_reused_from}, trained once"
+            return f"reused from {self.record.weights_reused_from}, which trained the same network"
         return str(status) if status is Status.FINISHED else f"{status} ({self.record.error})"
 
 
 @dataclass
 class Report:
-    """Filled cell by cell.
+    """Report of a command, filled cell by cell.
 
     Attributes:
-        raises: the error of a cell is raised instead of noted, and no score is a failure: of a command that has but
-            one cell.
-        expected: cells in all, for the time that is left.
-        left_out: why named combinations are no cells.
-        failures: a line each.
-        data: what checks the records that are already there.
+        raises: raise the error of a cell, and count a run without score as a failure; for commands with a single cell.
+        expected: total number of cells, to estimate the remaining time.
+        outcomes: outcomes so far.
+        left_out: reasons why combinations are skipped.
+        failures: one message per failure.
+        started: start time, in seconds of the monotonic clock.
+        data: check of existing records against the data.
     """
 
     raises: bool = False
@@ -75,9 +79,11 @@ class Report:
 
     @property
     def exit_status(self) -> int:
+        """1 if there are failures, else 0."""
         return 1 if self.failures else 0
 
     def add(self, outcome: Outcome) -> None:
+        """Add and log an outcome."""
         status = outcome.record.status if outcome.record is not None else Status.FINISHED
         if status is Status.FAILED or (self.raises and status is not Status.FINISHED):
             self.failures.append(f"{outcome.title}: {outcome.description}")
@@ -85,7 +91,7 @@ class Report:
         log.info("%s: %s%s", outcome.description, outcome.title, self.progress())
 
     def progress(self) -> str:
-        """Which cell of how many that was, and the time the rest will take at the pace of those that were trained."""
+        """Return the number of completed cells, and the remaining time estimated from the trained ones."""
         done, trained = len(self.outcomes), sum(outcome.kind == "completed" for outcome in self.outcomes)
         if self.expected == 1:
             return ""
@@ -96,7 +102,7 @@ class Report:
         return f" ({done} of {self.expected}{left})"
 
     def add_error(self, error: Exception, about: str) -> None:
-        """A cell that wrote no record: left out when it cannot run, else a failure."""
+        """Add a cell without a record: skipped if the combination is unsupported, else a failure."""
         if self.raises:
             raise error
         self.expected -= 1
@@ -107,7 +113,7 @@ class Report:
         self.failures.append(f"{about}: {first_line(error)}")
 
     def add_recorded(self, cell: Cell, *, otherwise: str) -> None:
-        """What another process has made of the cell: the record on disk is the truth, ``otherwise`` says why none."""
+        """Add a cell that another process ran, from its record on disk; without one, fail with reason ``otherwise``."""
         try:
             record = Record.read(record_path(cell.config.results_dir, cell.hash))
         except UserError:
@@ -116,9 +122,9 @@ class Report:
             self.add(Outcome(cell.title, "completed", record))
 
     def log_end(self) -> None:
-        """Once more, at the end, what is easily overlooked above."""
+        """Repeat the skipped combinations and failures at the end of the log."""
         for reason in dict.fromkeys(self.left_out):
-            log.warning("left out: %s", reason)
+            log.warning("skipped: %s", reason)
         for failure in self.failures:
             log.error("failed: %s", failure)
 
@@ -129,7 +135,7 @@ def _duration(seconds: float) -> str:
 
 
 def cells_without_record(jobs: Iterable[Job], report: Report) -> Iterator[tuple[Cell, Job]]:
-    """The cells to be run; what is wrong with one is known before it is given to another process."""
+    """Yield the cells to run; errors are reported before a cell is passed to another process."""
     for job in jobs:
         try:
             cell = Cell.from_config(job.config)

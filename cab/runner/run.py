@@ -1,4 +1,4 @@
-"""From a resolved configuration to a record on disk."""
+"""Run one cell, from its resolved configuration to its record on disk."""
 
 from __future__ import annotations
 
@@ -31,27 +31,28 @@ log = logging.getLogger(__name__)
 
 
 def run_cell(config: Mapping[str, Any], *, command: str = "", data: DataCheck | None = None) -> Outcome:
-    """Run one cell, unless its record exists; go on from its last checkpoint if it was cut.
+    """Run one cell unless its record exists; an interrupted run resumes from its last checkpoint.
 
-    A run that fails leaves a record too, with its status and no score.
+    A run that fails also writes a record, with its status and without scores.
 
     Args:
-        config: the resolved configuration. ``force`` runs a cell with a record again from its start, ``retry`` one
-            whose record has one of its statuses from its last checkpoint. The old record is deleted.
-        command: the command line, kept in the record.
-        data: of the command that runs this cell among others, which reads their data once.
+        config: resolved configuration. ``force`` repeats a recorded run from the start; ``retry`` resumes a run whose
+            record has one of the given statuses from its last checkpoint. The old record is deleted.
+        command: command line for the record.
+        data: check of existing records, shared by the cells of a command.
 
     Raises:
-        ValueError: a mistake in the configuration or in the data, or a record that was measured on other data;
-            nothing has been written then, and nothing deleted.
-        Preempted: a signal asked to stop; the checkpoint is on disk.
+        UserError: the configuration or the data are invalid, or the record was measured on different data. Nothing is
+            written or deleted.
+        Preempted: a signal stopped the run after a checkpoint.
     """
     cell = Cell.from_config(config)
     found = cell.existing_record()
     if found is not None:
         (data or DataCheck()).check(cell, found)
         if found.attention_code and found.attention_code != attention_code(cell):
-            log.warning("its record is of other code of %s; force=true trains it again", cell.config.attention.name)
+            name = cell.config.attention.name
+            log.warning("the code of %s has changed since its record was written; use force=true to rerun it", name)
         return Outcome(cell.title, "cached", found)
     check_writable(cell.config.results_dir, "results_dir")
     run = Run.checked(cell, command)
@@ -65,7 +66,7 @@ def run_cell(config: Mapping[str, Any], *, command: str = "", data: DataCheck | 
         if not is_ours:
             log.warning("another process is running %s", cell.title)
             return Outcome(cell.title, "locked", None)
-        found = cell.existing_record()  # by a process that held the folder until now
+        found = cell.existing_record()  # of a process that held the lock until now
         if found is not None:
             return Outcome(cell.title, "cached", found)
         shared = find_reusable_result(run, data or DataCheck())
@@ -75,10 +76,10 @@ def run_cell(config: Mapping[str, Any], *, command: str = "", data: DataCheck | 
 
 
 def _trained(run: Run) -> Record:
-    """The record, written; the folder has what a run of this status is looked at for, or gone on from."""
+    """Train the cell and write its record; checkpoints are kept unless the run finishes."""
     cell = run.cell
     path = record_path(cell.config.results_dir, cell.hash)
-    if path.exists():  # without it this run, if it is cut, goes on like any other
+    if path.exists():  # without the record, an interrupted run can resume
         if cell.config.force:
             empty_folder(run.folder)
         path.unlink()
@@ -94,14 +95,14 @@ def _trained(run: Run) -> Record:
 
 
 def _record(run: Run) -> Record | None:
-    """What becomes of the run, whatever it is; None in a process that is not the first of its run."""
+    """Return the record of the run, finished or failed; None in a process that is not the first of its run."""
     started, effort = time.perf_counter(), ResourceUsage()
     about = about_run(run.cell, run.command, run.device)
     if not about.verified and run.processes.is_first:
         name, pattern = run.cell.config.attention.name, run.cell.config.pattern
         log.warning(
-            f"{name} has not passed cab verify in {pattern} with this code, and its score will be marked; "
-            f"cab verify {name} --pattern {pattern}"
+            f"{name} ({pattern}) has not passed `cab verify`; its scores will be marked †. "
+            f"Run: `cab verify {name} --pattern {pattern}`"
         )
     try:
         return _train_and_evaluate(run, about, effort)
@@ -155,9 +156,11 @@ def _train_and_evaluate(run: Run, about: RunMetadata, effort: ResourceUsage) -> 
 
 
 def _scores(run: Run, backbone: Backbone) -> dict[str, float]:
-    """The task's evaluation, and its pictures in the folder of the run."""
+    """Evaluate the task, and save its plots in the folder of the run."""
     batches = DeviceBatches(run.device)
-    torch.manual_seed(mix_seed(run.cell.config.seed, -1))  # what evaluation draws is the same after a resume
+    torch.manual_seed(
+        mix_seed(run.cell.config.seed, -1)
+    )  # the random numbers of the evaluation do not depend on a resume
     with torch.no_grad(), run.cell.config.trainer.autocast(run.device):
         scores = run.cell.task.evaluate(backbone, batches)
         run.cell.task.save_plots(backbone, batches, run.folder)
@@ -165,7 +168,7 @@ def _scores(run: Run, backbone: Backbone) -> dict[str, float]:
 
 
 def draw_loss(history: list[dict[str, float | None]], title: str, path: Path) -> None:
-    """Training loss and validation score over the steps, as a picture."""
+    """Plot the training loss and the validation score against the steps."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="tight")

@@ -1,7 +1,7 @@
-"""Cells of different patterns that are one network: what is under test fills its slots elsewhere too.
+"""Train a network once if several cells of different patterns share it.
 
-Vanilla attention in pattern NS of a network whose other slots are vanilla is the network that pattern CS tests. One
-of them is trained, and its record is each one's.
+Vanilla attention in pattern NS, with vanilla in all other layers, is the same network as in pattern CS. One cell is
+trained, and the others reuse its result.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from cab.runner.provenance import about_run
 
 
 def find_reusable_result(run: Run, data: DataCheck) -> Record | None:
-    """The record of a run of the same network on the same data, written as this cell's; None where there is none.
+    """Write and return a record for this cell from a run of the same network on the same data; None if there is none.
 
-    A cell that is forced, and one of several processes, trains for itself.
+    With ``force``, or with several processes, results are not reused.
     """
     cell = run.cell
     if cell.config.force or run.processes.count > 1:
@@ -50,22 +50,22 @@ def find_reusable_result(run: Run, data: DataCheck) -> Record | None:
 
 
 def same_network(cell: Cell) -> Iterator[Cell]:
-    """The cells of the other patterns that build the network that ``cell`` builds, and train it as ``cell`` does."""
+    """Yield the cells of other patterns that build and train the same network as ``cell``."""
     if (
-        _whole(cell.config.attention) != _whole(cell.config.other_attention[cell.config.pattern])
+        _with_defaults(cell.config.attention) != _with_defaults(cell.config.other_attention[cell.config.pattern])
         or BACKBONES.get(cell.config.backbone.name).cls.all_layers_use_tested_pattern
     ):
         return
     for pattern in TASKS.get(cell.config.task.name).backbones[cell.config.backbone.name]:
         if pattern is not cell.config.pattern:
-            attention = _whole(cell.config.other_attention[pattern])
+            attention = _with_defaults(cell.config.other_attention[pattern])
             try:
                 twin = Cell.from_config({**cell.config.resolved, "pattern": str(pattern), "attention": attention})
-            except UnsupportedError:  # what fills slots of published runs need not be sound there
+            except UnsupportedError:  # other_attention can be registered as unsound in this pattern
                 continue
             yield twin
 
 
-def _whole(spec: AttentionSpec) -> dict[str, object]:
-    """Its name and all options of its constructor."""
+def _with_defaults(spec: AttentionSpec) -> dict[str, object]:
+    """Return the name and all options, including defaults."""
     return {"name": spec.name, **ATTENTIONS.get(spec.name).options, **spec.options}

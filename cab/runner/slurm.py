@@ -1,8 +1,8 @@
-"""Cells as arrays of Slurm jobs, submitted through submitit.
+"""Run cells as arrays of Slurm jobs, submitted through submitit.
 
-The record on disk says whether a cell is done, not the state of its job. One party puts a job back in the queue:
-submitit when its time is up (or a warning signal comes), Slurm itself when it preempts or a machine fails; either
-way the cell goes on from its last checkpoint.
+A cell is complete if its record exists, whatever the state of its job. submitit requeues a job at its time limit or a
+warning signal; Slurm itself requeues it after preemption or a node failure. Either way the cell resumes from its last
+checkpoint.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cab.runner.report import Job, Report, cells_without_record
 log = logging.getLogger("cab")
 
 ARRAY = 1000
-"""Jobs of one array: Slurm's usual limit is 1,001."""
+"""Jobs per array; Slurm's default limit is 1,001."""
 POLL_SECONDS = 5.0
 STAY_WHILE_PREEMPTED = """\
 stay_while_preempted() {
@@ -38,7 +38,7 @@ stay_while_preempted() {
     done
 }
 trap stay_while_preempted EXIT"""
-"""Of the batch script: Slurm puts a job back that it preempts, but not one that ends in its time of grace."""
+"""Part of the batch script: Slurm requeues a preempted job only if the job does not end within its grace time."""
 
 
 def executor_parameters(options: SlurmConfig) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def executor_parameters(options: SlurmConfig) -> dict[str, Any]:
 
 
 class CellJob:
-    """What a job runs; submitit pickles it, and asks ``checkpoint`` what to run when the job is put back."""
+    """Function of a job; submitit pickles it, and calls ``checkpoint`` to requeue the job."""
 
     def __call__(self, config: dict[str, Any], command: str) -> str:
         from cab.runner.run import run_cell
@@ -70,22 +70,23 @@ class CellJob:
             return run_cell(config, command=command).kind
         except Preempted as stop:
             if stop.signal != signal.SIGTERM:
-                put_back = signal.getsignal(stop.signal)  # submitit's handler, now that the cell has saved itself
-                assert callable(put_back)
-                put_back(stop.signal, None)
+                requeue = signal.getsignal(stop.signal)  # submitit's handler, after the checkpoint of the cell
+                assert callable(requeue)
+                requeue(stop.signal, None)
             raise
 
     def checkpoint(self, *arguments: Any) -> Any:
+        """Return the submission of a requeued job, which calls this object again."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, *arguments)
 
 
 def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> None:
-    """Submit every cell that has no record yet, and wait for the jobs to end if ``options.wait``.
+    """Submit every cell that has no record, and wait for the jobs to end if ``options.wait``.
 
     Raises:
-        ValueError: submitit is not installed, there is no Slurm here, or Slurm refuses the options.
+        UserError: submitit is not installed, Slurm is not available, or it rejects the options.
     """
     cells = list(cells_without_record(jobs, report))
     if not cells:
@@ -93,7 +94,7 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> N
     folder = cells[0][0].config.results_dir.resolve() / "slurm"
     submitted = _submit(cells, options, folder)
     arrays = sorted({number.split("_")[0] for number in submitted})
-    log.info("%d cells submitted to Slurm as %s; cab status shows them", len(cells), ", ".join(arrays))
+    log.info("submitted %d cells to Slurm as %s; cab status shows their status", len(cells), ", ".join(arrays))
     if not options.wait:
         return
     _wait(arrays)
@@ -102,22 +103,22 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> N
         state = states.get(number, "ended")
         if state == "OUT_OF_MEMORY" or (state == "FAILED" and _had_no_memory(folder / number)):
             _record_out_of_memory(cell, job.command, number)
-        why = f"no record; its job {number} is {state}; the same command goes on from its checkpoint"
+        why = f"no record; its job {number} is {state}; repeat the command to resume from the last checkpoint"
         report.add_recorded(cell, otherwise=why)
 
 
 def _submit(cells: list[tuple[Cell, Job]], options: SlurmConfig, folder: Path) -> list[str]:
-    """The jobs' numbers, as 12_0."""
+    """Submit the cells and return the job ids, such as 12_0."""
     try:
         import submitit
     except ImportError:
-        raise UserError("cluster=slurm needs an extra: pip install 'cab-benchmark[cluster]'") from None
+        raise UserError("cluster=slurm requires an extra: `pip install 'cab-benchmark[cluster]'`") from None
     try:
         executor = submitit.AutoExecutor(
             folder=folder / "%j",
             cluster="slurm",
             slurm_max_num_timeout=options.max_requeues,
-            slurm_python=f"{shlex.quote(sys.executable)} -P",  # no tasks.py of the working folder replaces ours
+            slurm_python=f"{shlex.quote(sys.executable)} -P",  # a tasks.py in the working folder must not replace ours
         )
         executor.update_parameters(**executor_parameters(options))
         numbers: list[str] = []
@@ -127,7 +128,7 @@ def _submit(cells: list[tuple[Cell, Job]], options: SlurmConfig, folder: Path) -
             )
             numbers += [job.job_id for job in executor.map_array(CellJob(), configs, commands)]
     except (RuntimeError, submitit.core.utils.FailedJobError) as error:
-        raise UserError(f"Slurm did not take the jobs: {_last_line(error)}") from error
+        raise UserError(f"Slurm rejected the jobs: {_last_line(error)}; check the options cluster.*") from error
     return numbers
 
 
@@ -137,7 +138,7 @@ def _last_line(error: Exception) -> str:
 
 
 def _wait(arrays: list[str]) -> None:
-    """Until squeue lists none of the jobs. It needs no accounting, unlike sacct, and one call is for all."""
+    """Wait until squeue no longer lists the jobs; unlike sacct, squeue works without accounting."""
     warned = False
     while True:
         found = _slurm("squeue", "--noheader", "--format=%i", f"--jobs={','.join(arrays)}")
@@ -145,13 +146,13 @@ def _wait(arrays: list[str]) -> None:
         if unknown or (found.returncode == 0 and not found.stdout.strip()):
             return
         if found.returncode and not warned:
-            log.warning("squeue: %s; asking again", found.stderr.strip())
+            log.warning("squeue: %s; retrying", found.stderr.strip())
             warned = True
         time.sleep(POLL_SECONDS)
 
 
 def job_states(arrays: list[str]) -> dict[str, str]:
-    """The state of every job of the arrays that Slurm still remembers, as {"12_0": "COMPLETED"}."""
+    """Return the states of all jobs of the arrays that Slurm still lists, such as {"12_0": "COMPLETED"}."""
     states = {}
     for array in arrays:
         for line in _slurm("scontrol", "--oneliner", "show", "job", array).stdout.splitlines():
@@ -161,12 +162,12 @@ def job_states(arrays: list[str]) -> dict[str, str]:
 
 
 def job_name(facts: dict[str, str]) -> str:
-    """12_0 for a job of an array, 12 for one by itself, as submitit calls them."""
+    """Return submitit's name of a job: 12_0 in an array, 12 for a single job."""
     return f"{facts['ArrayJobId']}_{facts['ArrayTaskId']}" if "ArrayTaskId" in facts else facts["JobId"]
 
 
 def job_facts(line: str) -> dict[str, str]:
-    """A line of scontrol as {"JobState": "RUNNING", ...}."""
+    """Parse a line of scontrol into {"JobState": "RUNNING", ...}."""
     return dict(word.split("=", 1) for word in line.split() if "=" in word)
 
 
@@ -175,15 +176,15 @@ def _slurm(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def _had_no_memory(logs: Path) -> bool:
-    """Whether the cell's process died for want of memory: Slurm says so in its log, and calls the job FAILED."""
+    """Return whether the log shows that the process ran out of memory; Slurm reports only FAILED."""
     return any("oom-kill event" in path.read_text(errors="replace") for path in logs.glob("*_log.err"))
 
 
 def _record_out_of_memory(cell: Cell, command: str, job: str) -> None:
-    """The record of a cell that Slurm has killed for want of memory: it could not write one itself."""
+    """Write the record of a cell whose process Slurm killed because it ran out of memory."""
     if record_path(cell.config.results_dir, cell.hash).exists():
         return
-    error = MemoryError(f"Slurm killed job {job} for want of memory; ask for more with cluster.memory")
+    error = MemoryError(f"Slurm killed job {job} because it ran out of memory; increase cluster.memory")
     about = about_run(cell, command, None)
     record = Record.failed(about, status=Status.OOM, error=error, step=None, cost=Cost(), metrics=cell.task.metrics)
     record.write(cell.config.results_dir)

@@ -1,4 +1,4 @@
-"""What became of every cell that was started in a results folder."""
+"""Status of every cell that was started in a results folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cab.records.record import CELL, Record, Status, record_path
 from cab.runner.folder import ABOUT, is_held
 
 UNFINISHED = ("running", "interrupted")
-"""Cells without a record: a process holds the folder, or none does and the same command would go on."""
+"""Statuses of cells without a record: a process has locked the folder, or no process has, and the run can resume."""
 
 RETRIED = (*(status for status in Status if status is not Status.FINISHED), "interrupted")
 """Statuses that ``cab run --retry`` accepts."""
@@ -21,8 +21,14 @@ RETRIED = (*(status for status in Status if status is not Status.FINISHED), "int
 
 @dataclass(frozen=True)
 class CellStatus:
-    """``status``: a ``cab.records.record.Status``, or ``running``, ``interrupted`` or ``broken`` (the record is
-    unreadable).
+    """Status of a cell.
+
+    Attributes:
+        cell: values of :data:`cab.records.record.CELL`; empty for an unreadable record.
+        status: a :class:`cab.records.record.Status`, ``running``, ``interrupted``, or ``broken`` (unreadable record).
+        detail: error, or last checkpoint.
+        config: resolved configuration.
+        command: command that runs the cell.
     """
 
     cell: Mapping[str, Any]
@@ -33,13 +39,13 @@ class CellStatus:
 
 
 def cell_statuses(results_dir: Path) -> list[CellStatus]:
-    """Every cell with a record or a folder in ``results_dir``, in the order of their names.
+    """Return the status of every cell with a record or a folder in ``results_dir``, sorted by cell.
 
     Raises:
-        ValueError: there is no such folder.
+        UserError: the folder does not exist.
     """
     if not results_dir.is_dir():
-        raise UserError(f"no results at {results_dir}: name the results_dir of a run")
+        raise UserError(f"{results_dir} is not a folder: name the results_dir of a run")
     found = [*_recorded(results_dir), *_started(results_dir)]
     return sorted(found, key=lambda status: [str(status.cell.get(key, "")) for key in CELL])
 
@@ -48,7 +54,7 @@ def parse_retried(text: str) -> list[str]:
     """Return the statuses in a comma-separated list; UserError for one that is not in :data:`RETRIED`."""
     names = text.split(",")
     if not set(names) <= set(RETRIED):
-        raise UserError(f"--retry takes statuses separated by commas, of {', '.join(RETRIED)}")
+        raise UserError(f"--retry requires a comma-separated list of {', '.join(RETRIED)}, got '{text}'")
     return names
 
 

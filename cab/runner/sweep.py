@@ -1,4 +1,4 @@
-"""The runnable cells that the overrides of a sweep stand for."""
+"""Expand the overrides of a sweep into runnable cells."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from cab.runner.cell import GROUPS, runnable_cells, why_not_runnable
 
 
 def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
-    """The cells that overrides with lists of values stand for.
+    """Expand overrides with lists of values into cells.
 
-    A group that is not named (task, dataset, backbone, pattern, attention) means all that can run; of the data sets
-    all but generated ones, of the tasks those of the index. An option of an attention, backbone or task goes to those
-    that have it.
+    A group that is not named (task, dataset, backbone, pattern, attention) means all runnable values, without generated
+    data sets and tasks outside the index. An option of an attention, backbone or task applies to those that have it.
 
     Returns:
-        The overrides of every runnable cell; and why named combinations are left out, a line each.
+        The overrides of every runnable cell, and one message per reason why named combinations are skipped.
     """
     overrides = OverridesParser.create().parse_overrides(list(arguments))
     named = {o.key_or_group: [str(v) for v in _values(o)] for o in overrides if o.key_or_group in GROUPS}
@@ -47,7 +46,7 @@ def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
 
 
 def _left_out(named: Mapping[str, list[str]], runnable: Iterable[tuple[str, ...]]) -> list[str]:
-    """Why combinations of named groups run in no cell at all, each reason once."""
+    """Return the distinct reasons why combinations of named groups cannot run."""
     places = [GROUPS.index(group) for group in GROUPS if group in named]
     possible = {tuple(cell[place] for place in places) for cell in runnable}
     reasons: dict[str, None] = {}
@@ -58,7 +57,7 @@ def _left_out(named: Mapping[str, list[str]], runnable: Iterable[tuple[str, ...]
 
 
 def _applies(key: str, groups: Mapping[str, str]) -> bool:
-    """Whether an override like ``attention.num_landmarks`` is of this cell's attention."""
+    """Return whether an override such as ``attention.num_landmarks`` applies to a cell with these groups."""
     group, _, option = key.partition(".")
     if not option or group not in groups or group in ("dataset", "pattern"):
         return True
@@ -74,5 +73,5 @@ def _strings(override: Override) -> list[str]:
     if not override.is_sweep_override():
         return [f"{key}={override.get_value_element_as_str()}"]
     if not override.is_discrete_sweep():
-        raise UserError(f"{override.input_line}: name the values of a sweep, separated by commas, or as range(1,4)")
+        raise UserError(f"{override.input_line}: list the values of a sweep, separated by commas, or use range(1,4)")
     return [f"{key}={value}" for value in override.sweep_string_iterator()]

@@ -1,8 +1,7 @@
-"""A worker of the local pool: runs the cells that arrive on stdin, a line of JSON each, and answers on stdout.
+"""Worker process of the local pool.
 
-Where the pool draws live lines, it says there too how far it is.
-
-It imports torch once for all its cells. When its stdin ends, so does it.
+It reads cells from stdin, one line of JSON per cell, and writes results, and optionally its progress, to stdout. It
+exits at the end of stdin. torch is imported once for all cells.
 """
 
 from __future__ import annotations
@@ -21,41 +20,42 @@ from cab.runner.failures import Preempted
 from cab.runner.progress import report_progress
 
 PROGRESS_ENV = "CAB_LIVE_LINES"
-"""In the environment of a worker whose pool draws its live line."""
+"""Environment variable that is set if the pool shows the progress of the worker."""
 
 
 class Unwatched(io.TextIOWrapper):
-    """A stderr that shows itself to be no terminal, so that nothing draws a line of its own there."""
+    """A stderr that is not reported as a terminal, so that no library shows a progress bar there."""
 
     def isatty(self) -> bool:
         return False
 
 
 class ToPool(logging.Handler):
-    """Hands warnings and errors to the pool; what a live line shows is not said again."""
+    """Handler that sends warnings and errors to the pool."""
 
     def __init__(self, answers: TextIO) -> None:
         super().__init__(logging.WARNING)
         self.answers = answers
 
     def emit(self, record: logging.LogRecord) -> None:
-        say(self.answers, {"level": record.levelno, "log": self.format(record)})
+        send(self.answers, {"level": record.levelno, "log": self.format(record)})
 
 
-def say(answers: TextIO, message: Mapping[str, Any]) -> None:
+def send(answers: TextIO, message: Mapping[str, Any]) -> None:
+    """Write a message to the pool."""
     print(json.dumps(message), file=answers, flush=True)
 
 
 def main() -> int:
-    """Serve until stdin ends; the status is that of a shell when a signal stopped it."""
+    """Run cells until stdin ends, and return the exit status; 128 plus the signal number after a signal."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print goes where logs go
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pool's to handle
+    os.dup2(2, 1)  # libraries print to stdout: redirect them to the log
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pool handles Ctrl-C
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
     if PROGRESS_ENV in os.environ:
         handlers = [ToPool(answers)]
         sys.stderr = Unwatched(os.fdopen(os.dup(2), "wb", 0), line_buffering=True)
-        report_progress(lambda title, step, total: say(answers, {"title": title, "step": step, "total": total}))
+        report_progress(lambda title, step, total: send(answers, {"title": title, "step": step, "total": total}))
     logging.basicConfig(level=logging.INFO, handlers=handlers, format="%(message)s")
     from cab.runner.run import run_cell
 
@@ -70,7 +70,7 @@ def main() -> int:
         except Exception as error:
             logging.getLogger("cab").exception("internal error")
             answer["error"] = f"{type(error).__name__}: {error}"
-        say(answers, answer)
+        send(answers, answer)
     return 0
 
 

@@ -14,7 +14,7 @@ from cab import Backbone, UserError
 from cab.registry.registries import ATTENTIONS
 from cab.runner.cell import Cell
 from cab.runner.engine import Run, Training
-from cab.runner.failures import Diverged
+from cab.runner.failures import DivergedError
 from cab.runner.processes import Processes
 from engines.fairseq import environment
 from engines.fairseq.command import check_trainer, task_arguments, training_arguments
@@ -88,7 +88,7 @@ def _train(cell: Cell, arguments: list[str], log_file: Path) -> int:
         return environment.run("fairseq-train", arguments, log=log_file, watch=progress)
     except RuntimeError as error:
         if "FloatingPointError" in str(error):
-            raise Diverged(progress.step + 1) from error
+            raise DivergedError(progress.step + 1) from error
         raise
     finally:
         progress.close()

@@ -29,7 +29,7 @@ def train(run: Run, backbone: Backbone) -> Training:
     """Train the backbone, or resume from the newest checkpoint in the folder of the run.
 
     Raises:
-        Diverged: the loss is NaN or infinite.
+        DivergedError: the loss is NaN or infinite.
         Preempted: a signal requested a stop; the checkpoint is on disk.
     """
     config = run.cell.config.trainer

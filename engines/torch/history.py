@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cab.config.trainer_config import TrainerConfig
-from cab.runner.failures import Diverged
+from cab.runner.failures import DivergedError
 from engines.torch.parallel import SingleProcess
 
 Entry = dict[str, float | None]
@@ -83,7 +83,7 @@ class History:
         return self._config.patience is not None and self._stale >= self._config.patience
 
     def check_losses(self, step: int) -> None:
-        """Raise Diverged if a loss was NaN or infinite; without ``stop_when_diverged`` only after the last step.
+        """Raise DivergedError if a loss was NaN or infinite; without ``stop_when_diverged`` only after the last step.
 
         Losses are read every tenth step, since reading one waits for the device.
         """
@@ -92,7 +92,7 @@ class History:
         bad = int(self._processes.max(self._losses.bad_step()))
         self._diverged_at = (self._diverged_at or bad) if bad else 0
         if bad and (self._config.stop_when_diverged or step >= self._total):
-            raise Diverged(self._diverged_at)
+            raise DivergedError(self._diverged_at)
 
     def add(self, step: int, validate: Callable[[], float]) -> Entry:
         """Append the entry after ``step``: the mean loss since the last entry, and a validation score if configured."""
