@@ -23,9 +23,9 @@ def make(name: str, pattern: str, **options: Any) -> Attention:
 
 def with_output(module: Attention) -> Attention:
     """Draw an output projection that starts at zero (RWKV), with which every other gradient would be zero."""
-    weight = getattr(getattr(module, "out_proj", None), "weight", None)  # ``none`` has no such matrix
-    if weight is not None and not weight.any():
-        torch.nn.init.xavier_uniform_(weight)
+    output = getattr(module, "out_proj", None)
+    if isinstance(output, torch.nn.Linear) and not output.weight.any():
+        torch.nn.init.xavier_uniform_(output.weight)
     return module
 
 
