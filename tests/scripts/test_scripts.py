@@ -96,8 +96,8 @@ def test_fuzz(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 def test_readme_figure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     module = program("readme_figure", monkeypatch)
     rows = module.table()
-    assert len(rows) > 0
-    assert len(module.markdown(rows).strip().splitlines()) >= len(rows)
+    assert set(module.SHOWN) <= set(rows.index)
+    assert len(module.markdown(rows).splitlines()) == 2 + len(module.SHOWN)
     module.draw(rows, tmp_path / "figure.svg")
     assert "<svg" in (tmp_path / "figure.svg").read_text()
 
