@@ -119,7 +119,7 @@ def test_a_host_that_has_nothing_leaves_nothing(
 
 
 def test_no_host_and_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAUSES", ())
+    monkeypatch.setattr(module, "RETRY_DELAYS", ())
     refused("http://127.0.0.1:9/file.bin", tmp_path / "file.bin", r"no connection \(Connection refused\)$")
     refused("http://nowhere.invalid/file.bin", tmp_path / "file.bin", r"no connection \(.+\)$")
 

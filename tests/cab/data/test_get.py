@@ -162,7 +162,7 @@ def test_what_a_person_downloads_is_put_into_its_place(
 def test_a_place_that_is_not_there(
     source: str, known: dict[str, DataSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cab.data.download.PAUSES", ())
+    monkeypatch.setattr("cab.data.download.RETRY_DELAYS", ())
     words = "there is no such file or folder" if source == "nowhere" else "no connection"
     with pytest.raises(UserError, match=words):
         get(known["etth1"], tmp_path, source=source)
