@@ -163,7 +163,7 @@ def test_a_place_that_is_not_there(
     source: str, known: dict[str, DataSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cab.data.download.RETRY_DELAYS", ())
-    words = "there is no such file or folder" if source == "nowhere" else "no connection"
+    words = "--source nowhere does not exist; name a file" if source == "nowhere" else "no connection"
     with pytest.raises(UserError, match=words):
         get(known["etth1"], tmp_path, source=source)
     assert leftovers(tmp_path) == []
@@ -299,7 +299,7 @@ def test_a_file_that_is_another_is_replaced(
     file.write_bytes(contents["etth1"]["ETTh1.csv"].replace(b"x", b"y"))  # as many bytes, as many rows
     assert get(hosts["etth1"], tmp_path).stock.state is State.READY
     assert file.read_bytes() == contents["etth1"]["ETTh1.csv"]
-    assert f"replaces {file}" in caplog.text
+    assert f"replacing {file}, which is not the published file" in caplog.text
 
 
 def test_a_table_of_another_edition_is_refused(hosts: dict[str, DataSet], host: Host, tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_the_command_says_what_came_and_what_to_do_by_hand(tmp_path: Path, capsy
     assert f"pcn is partial in {root}/pcc" in said.out
     assert "ShapeNet is for research and education only" in said.out
     assert "download ShapeNetCompletion.zip from https://gateway.infinitescript.com" in said.out
-    assert f"then: cab data download pcn --data-root '{root}' --source FOLDER" in said.out
+    assert f"then run: cab data download pcn --data-root '{root}' --source DOWNLOADED_FILE_OR_FOLDER" in said.out
     assert "pcn: PCN.json is complete" in said.err
     assert "\r" not in said.err, "no progress bar where nobody looks"
 
