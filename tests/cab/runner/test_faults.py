@@ -33,7 +33,7 @@ Cell = Callable[..., dict[str, Any]]
     [
         ("oom", "oom", "OutOfMemoryError: CUDA out of memory"),
         ("crash", "failed", "RuntimeError: something broke"),
-        ("nan", "diverged", "the training loss is no number from step 3 on"),
+        ("nan", "diverged", "the training loss is NaN or infinite from step 3"),
     ],
 )
 def test_a_run_without_a_score_leaves_a_record(
@@ -121,7 +121,7 @@ def test_a_full_disk_is_named_and_nothing_is_recorded(troubled: Cell, tmp_path: 
     with pytest.raises(UserError, match="no space left on the disk"):
         run_cell(troubled(trouble="full"))
     assert {path: path.read_bytes() for path in tmp_path.glob("*.json")} == before
-    assert sorted(found.status for found in cell_statuses(tmp_path)) == ["interrupted", "finished"]
+    assert sorted(found.status for found in cell_statuses(tmp_path)) == ["finished", "interrupted"]
 
 
 def test_a_full_disk_while_a_record_is_written(troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +204,7 @@ def test_a_missing_package_is_named_with_its_extra(
     troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Troubled, "packages", {"torch": "core", "no_such_module": "text"})
-    with pytest.raises(UserError, match=r"task 'troubled' needs an extra: pip install 'cab-benchmark\[text\]'"):
+    with pytest.raises(UserError, match=r"task 'troubled' requires an extra: `pip install 'cab-benchmark\[text\]'`"):
         run_cell(troubled())
     assert not list(tmp_path.iterdir())
 

@@ -57,7 +57,7 @@ def test_a_pool_that_is_told_to_stop_saves_and_goes_on(
     stop = f"parent:{number.value} step-00000008.ckpt {tmp_path / 'stopped'}"
     process = run_cab(*POOL, f"results_dir={tmp_path}", stop=stop)
     assert process.returncode == 128 + number, process.stderr
-    assert "the workers save what they are at" in process.stderr
+    assert "stopping: the workers write checkpoints" in process.stderr
     assert not records(tmp_path)
     again = run_cab(*POOL, f"results_dir={tmp_path}")
     assert again.returncode == 0, again.stderr
