@@ -66,7 +66,7 @@ def test_the_memory_length_names_the_variant() -> None:
         (["task.overlap=8"], "set task.overlap=0"),
         (
             ["task=mlm", "backbone=roberta", "pattern=NS", "attention=vanilla", "trainer.memory_length=8"],
-            "trainer.memory_length=8: the examples of task 'mlm' do not follow each other; set trainer.memory_length=0",
+            "trainer.memory_length=8: the examples of task 'mlm' are unrelated; set trainer.memory_length=0",
         ),
     ],
 )
@@ -81,7 +81,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(overrides: list[str], messag
 def test_a_network_that_remembers_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("backbones.gpt2.GPT2.no_past")
     assert LM.recurrent is RecurrentLM
-    with pytest.raises(UserError, match=r"backbone 'gpt2' does not take no_past\(batch_size, num_tokens\)"):
+    with pytest.raises(UserError, match=r"backbone 'gpt2' does not implement no_past\(batch_size, num_tokens\)"):
         Cell.from_config(composed(RECURRENT))
 
 
