@@ -160,13 +160,13 @@ def test_control_characters_reach_no_terminal(refused: Refused) -> None:
     assert "\x1b" not in said
 
 
-def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_says_how_to_resume(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cab.runner.launch.run_overrides", interrupted)
     assert main(["run", *CELL]) == 130
-    assert capsys.readouterr().err == "cab: interrupted; the same command goes on from the last checkpoint\n"
+    assert capsys.readouterr().err == "cab: interrupted; repeat the command to resume from the last checkpoint\n"
     monkeypatch.setattr("cab.cli.score.run", interrupted)
     assert main(["score"]) == 130
     assert capsys.readouterr().err == "cab: interrupted\n"
