@@ -76,7 +76,7 @@ def tree(folder: Path) -> dict[str, bytes]:
         ("retry=failed", "retry must be a list"),
         ("retry=[lost]", "retry must be a list of finished, oom, diverged, failed"),
         ("other_attention=3", "other_attention must be text or a group of options, got 3"),
-        ("other_attention={CS: 3}", "an attention is a name or a mapping with 'name'"),
+        ("other_attention={CS: 3}", "an attention must be a name or a mapping with 'name'"),
         ("trainer.learning_rate=fast", "trainer.learning_rate must be a number"),
         ("trainer.compile=perhaps", "trainer.compile must be true or false"),
         ("trainer.batch_size=1.5", "trainer.batch_size must be a whole number"),
@@ -132,11 +132,11 @@ def test_a_wrong_option_of_a_cluster_is_one_line(overrides: list[str], words: st
         (["leaderboard", "--out", ""], "an argument of cab leaderboard is empty"),
         (["leaderboard", "--out="], "an argument of cab leaderboard is empty"),
         (["score", ""], "an argument of cab score is empty"),
-        (["score", "file/below"], "no results at file/below"),
-        (["correlation", "nothing"], "no results at nothing"),
-        (["status", "file"], "no results at file"),
+        (["score", "file/below"], "file/below does not exist"),
+        (["correlation", "nothing"], "nothing does not exist"),
+        (["status", "file"], "file is not a folder"),
         (["suite", "validate", "file"], "no results at file"),
-        (["reproduce", "results/local/0123.json"], "is not a whole result record"),
+        (["reproduce", "results/local/0123.json"], "is not a valid result record"),
         (["reproduce", "results/local/0123.json", "--results-dir", "file"], "--results-dir: file is not a folder"),
         (["reproduce", "results"], "results is not a file"),
         (["crossover", "results"], "results"),
@@ -152,11 +152,11 @@ def test_a_folder_that_cannot_be_used_is_one_line(arguments: list[str], words: s
 def test_a_folder_without_leave_to_write(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leave: Callable[..., bool] = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).resolve() != tmp_path and leave(path, mode))
-    refused("run", *CELL, "results_dir=new", words="results_dir: no leave to write in")
+    refused("run", *CELL, "results_dir=new", words="is not writable; name another folder")
 
 
 def test_control_characters_reach_no_terminal(refused: Refused) -> None:
-    said = refused("score", "no\x1b[31mthing\nhere\x07", words="no results at no\ufffd[31mthing here\ufffd")
+    said = refused("score", "no\x1b[31mthing\nhere\x07", words="error: no\ufffd[31mthing here\ufffd does not exist")
     assert "\x1b" not in said
 
 
@@ -166,7 +166,7 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
     monkeypatch.setattr("cab.runner.launch.run_overrides", interrupted)
     assert main(["run", *CELL]) == 130
-    assert capsys.readouterr().err == "cab: interrupted; the same command goes on from the last checkpoint\n"
+    assert capsys.readouterr().err == "cab: interrupted; repeat the command to resume from the last checkpoint\n"
     monkeypatch.setattr("cab.cli.score.run", interrupted)
     assert main(["score"]) == 130
     assert capsys.readouterr().err == "cab: interrupted\n"

@@ -33,7 +33,7 @@ def overrides(**changes: str) -> list[str]:
         ({"pattern": "XX"}, ["unknown pattern", "NS"]),
         ({"preset": "papr"}, ["unknown preset", "'paper'"]),
         ({"attention": "s4d"}, ["'s4d' does not support pattern NC", "NS CS", "abc"]),
-        ({"pattern": "CC"}, ["no slot of pattern CC", "NS CS NC"]),
+        ({"pattern": "CC"}, ["no attention layer with pattern CC", "NS CS NC"]),
         ({"attention.num_landmarks": "3"}, ["attention 'vanilla' has no option 'num_landmarks'"]),
         ({"attention": "abc", "attention.landmarks": "3"}, ["'abc' has no option 'landmarks'", "num_landmarks"]),
         ({"attention": "abc", "attention.num_landmarks": "0"}, ["num_landmarks must be at least 1"]),
@@ -68,7 +68,7 @@ def test_what_is_missing_is_named(article: str, missing: str, tmp_path: Path) ->
     [
         (["-m", "--dryrun"], ["unknown flag '--dryrun'", "did you mean '--dry-run'"]),
         (["-m", "--retri=failed"], ["unknown flag '--retri'", "did you mean '--retry'"]),
-        (["--retry=lost"], ["--retry takes statuses", "failed"]),
+        (["--retry=lost"], ["--retry requires a comma-separated list of", "failed"]),
         (["--retry"], ["--retry"]),
         (["--cfg", "jobs"], ["--cfg", "job"]),
         (["-m", "--cfg", "job"], ["--cfg prints the configuration of one cell"]),
@@ -146,7 +146,7 @@ def test_a_sweep_is_done_once(tmp_path: Path) -> None:
     second = cab("run", *sweep, cwd=tmp_path)
     assert second.returncode == 0, second.stderr
     assert second.stdout == first.stdout
-    assert second.stderr.count("already there") == 4
+    assert second.stderr.count("cached: ") == 4
     assert [path.stat().st_mtime_ns for path in records] == stamps
     assert sorted((tmp_path / "r").glob("*.json")) == records
     (records[0]).write_text(records[0].read_text()[:200])
@@ -161,7 +161,7 @@ def test_a_sweep_leaves_out_what_cannot_run(tmp_path: Path) -> None:
     arguments += ["trainer.max_steps=2"]
     process = cab("run", *arguments, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
-    assert "left out: attention 'probsparse' does not support pattern NC" in process.stderr
+    assert "skipped: attention 'probsparse' does not support pattern NC" in process.stderr
     assert len(list((tmp_path / "r").glob("*.json"))) == 3
 
 

@@ -95,7 +95,7 @@ def test_sound_class_in_a_file(capsys, file):
     status, out, err = verify(capsys, f"{file}:Mean", "--pattern", "CS", *CHECKS)
     assert status == 0
     assert out.count(" ok ") == 4
-    assert "decoding not verified" in err
+    assert "decoding is not verified" in err
 
 
 def test_leak_of_a_thousandth_in_a_file(capsys, file):
@@ -148,8 +148,8 @@ def test_a_file_of_a_registered_package_is_what_the_package_imports(capsys):
         (["vanilla", "--checks", "everything"], "unknown check 'everything'"),
         (["local", "--pattern", "NC"], "does not support pattern NC"),
         (["vanilla", "--pattern", "NS", "--checks", "causality"], "none of these checks applies"),
-        (["vanilla", "--device", "nowhere"], "device 'nowhere' does not work here"),
-        (["missing.py:A"], "no file 'missing.py'"),
+        (["vanilla", "--device", "nowhere"], "device 'nowhere' is not available"),
+        (["missing.py:A"], "file 'missing.py' does not exist"),
     ],
 )
 def test_mistakes_exit_with_two(capsys, arguments, message):
@@ -166,7 +166,7 @@ def test_mistakes_exit_with_two(capsys, arguments, message):
         ("", ["--pattern", "CS"], "name a class"),
         (":Nothing", ["--pattern", "CS"], "no torch.nn.Module class 'Nothing' in"),
         (":NotAModule", ["--pattern", "CS"], "it has: Mean, Leaky"),
-        (":Mean", [], "say which pattern it is for"),
+        (":Mean", [], "name its pattern with --pattern"),
     ],
 )
 def test_mistakes_with_files_exit_with_two(capsys, file, suffix, arguments, message):

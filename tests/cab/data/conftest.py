@@ -10,6 +10,6 @@ from tests.cab.data.hosts import Host, serve
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     """A host; nobody waits before it is asked again."""
-    monkeypatch.setattr("cab.data.download.PAUSES", (0.0, 0.0))
+    monkeypatch.setattr("cab.data.download.RETRY_DELAYS", (0.0, 0.0))
     with serve() as served:
         yield served

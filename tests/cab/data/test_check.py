@@ -161,7 +161,7 @@ def test_the_list_names_source_licence_place_and_state(
     assert rows["etth1"]["state"] == "ready"
     assert rows["etth1"]["size"] == "2.6 MB"
     assert rows["pg19"]["tasks"] == "lm mlm"
-    assert rows["celebahq"]["download"] == "by hand"
+    assert rows["celebahq"]["download"] == "manual download"
     monkeypatch.delenv("CAB_DATA", raising=False)
     assert main(["data", "list"]) == 0
     said = capsys.readouterr().out
@@ -239,7 +239,7 @@ def test_a_file_that_is_not_what_was_recorded_is_damaged(whole: Path) -> None:
     (whole / "cab-data-small.json").write_text(json.dumps({"files": {"1.txt": entry}}))
     assert state(whole) is State.DAMAGED
     (whole / "cab-data-small.json").write_text("[]")
-    with pytest.raises(UserError, match="is not what cab data download wrote: delete it"):
+    with pytest.raises(UserError, match="was not written by `cab data download`: delete it"):
         state(whole)
 
 
@@ -247,7 +247,7 @@ def test_a_file_that_is_not_what_was_recorded_is_damaged(whole: Path) -> None:
     ("arguments", "words"),
     [
         (["data", "verify", "ljspeach", "--data-root", "."], "unknown data set 'ljspeach': did you mean 'ljspeech'?"),
-        (["data", "verify", "etth1"], "name the folder of the data sets: --data-root DATA, or set CAB_DATA"),
+        (["data", "verify", "etth1"], "the folder of the data sets is not set: use --data-root DATA or set CAB_DATA"),
     ],
 )
 def test_mistakes_are_one_line(

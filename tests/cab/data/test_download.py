@@ -53,7 +53,7 @@ def test_a_host_that_hangs_up_each_time_leaves_the_part_for_the_next_command(
     host: Host, address: str, tmp_path: Path
 ) -> None:
     host.cuts = [100_000, 100_000, 100_000]
-    refused(address, tmp_path / "file.bin", "cut after 300,000 bytes; the same command goes on from there", kept=True)
+    refused(address, tmp_path / "file.bin", "lost after 300,000 bytes; repeat the command to resume", kept=True)
     assert download(address, tmp_path / "file.bin") == SHA
     assert host.asked[-1] == ("file.bin", "bytes=300000-")
     assert [path.name for path in tmp_path.iterdir()] == ["file.bin"]
@@ -67,7 +67,7 @@ def test_a_host_without_ranges_begins_again(host: Host, address: str, tmp_path: 
 
 def test_a_file_that_changed_in_between_begins_again(host: Host, address: str, tmp_path: Path) -> None:
     host.cuts = [9_000] * 3
-    refused(address, tmp_path / "file.bin", "goes on", kept=True)
+    refused(address, tmp_path / "file.bin", "repeat the command to resume", kept=True)
     host.files["file.bin"], host.versions["file.bin"] = CONTENT[::-1], '"2"'
     download(address, tmp_path / "file.bin")
     assert (tmp_path / "file.bin").read_bytes() == CONTENT[::-1]
@@ -97,18 +97,18 @@ def test_a_busy_host_is_asked_again(host: Host, address: str, tmp_path: Path) ->
 
 def test_what_is_not_what_is_known_is_not_kept(host: Host, address: str, tmp_path: Path) -> None:
     target = tmp_path / "file.bin"
-    refused(address, target, r"has SHA-256 \w{12}..., not the known 000000000000...: it was changed", sha256="0" * 64)
-    refused(address, target, "has 1,024,000 bytes, not the 1,024,001 that are known: another edition", size=1_024_001)
+    refused(address, target, r"has SHA-256 \w{12}... instead of 000000000000...: it was changed", sha256="0" * 64)
+    refused(address, target, "has 1,024,000 bytes instead of 1,024,001: a different edition", size=1_024_001)
     host.pages.add("file.bin")
-    refused(address, target, "answers with a web page, not with the file: it wants a login, or has moved")
+    refused(address, target, "returns a web page instead of the file: it requires a login, or has moved")
 
 
 @pytest.mark.parametrize(
     ("statuses", "words"),
     [
-        ([404], "the host answers 404 Not Found"),
-        ([403], "the host answers 403 Forbidden; it wants a login or its license accepted"),
-        ([503] * 3, "the host answers 503 Service Unavailable"),
+        ([404], "the host returns 404 Not Found"),
+        ([403], "the host returns 403 Forbidden; log in or accept the license there"),
+        ([503] * 3, "the host returns 503 Service Unavailable"),
     ],
 )
 def test_a_host_that_has_nothing_leaves_nothing(
@@ -119,7 +119,7 @@ def test_a_host_that_has_nothing_leaves_nothing(
 
 
 def test_no_host_and_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAUSES", ())
+    monkeypatch.setattr(module, "RETRY_DELAYS", ())
     refused("http://127.0.0.1:9/file.bin", tmp_path / "file.bin", r"no connection \(Connection refused\)$")
     refused("http://nowhere.invalid/file.bin", tmp_path / "file.bin", r"no connection \(.+\)$")
 
@@ -153,7 +153,7 @@ def test_a_full_disk_is_one_line_and_is_not_kept_full(
         return FullDisk(file) if path.suffix == ".part" and "b" in mode and "r" not in mode else file
 
     monkeypatch.setattr(Path, "open", full)
-    words = f"no space left for file.bin in {re.escape(str(tmp_path))}; nothing of it was kept"
+    words = f"no space left for file.bin in {re.escape(str(tmp_path))}; the partial file was deleted"
     refused(address, tmp_path / "file.bin", words)
 
 
@@ -162,4 +162,4 @@ def test_a_disk_without_room_is_told_before_it_is_filled(
 ) -> None:
     host.cuts = [0]
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 1000))  # type: ignore[attr-defined]
-    refused(address, tmp_path / "file.bin", "has 1 kB free, and 1.0 MB are needed; name another folder")
+    refused(address, tmp_path / "file.bin", "has 1 kB of free space but needs 1.0 MB; name another folder")

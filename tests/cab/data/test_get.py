@@ -162,8 +162,8 @@ def test_what_a_person_downloads_is_put_into_its_place(
 def test_a_place_that_is_not_there(
     source: str, known: dict[str, DataSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cab.data.download.PAUSES", ())
-    words = "there is no such file or folder" if source == "nowhere" else "no connection"
+    monkeypatch.setattr("cab.data.download.RETRY_DELAYS", ())
+    words = "does not exist" if source == "nowhere" else "no connection"
     with pytest.raises(UserError, match=words):
         get(known["etth1"], tmp_path, source=source)
     assert leftovers(tmp_path) == []
@@ -187,7 +187,7 @@ def test_a_cut_set_goes_on_with_what_it_lacks(hosts: dict[str, DataSet], host: H
 def test_a_list_goes_on_with_the_books_it_lacks(hosts: dict[str, DataSet], host: Host, tmp_path: Path) -> None:
     path = next(path for path in host.files if path.endswith("train/2.txt"))
     content = host.files.pop(path)
-    with pytest.raises(UserError, match=r"train/2\.txt: the host answers 404"):
+    with pytest.raises(UserError, match=r"train/2\.txt: the host returns 404"):
         get(hosts["pg19"], tmp_path)
     assert [book.name for book in (tmp_path / "lm").rglob("*.txt")] == ["1.txt"]
     assert leftovers(tmp_path) == []
@@ -203,7 +203,7 @@ def test_a_list_goes_on_with_the_books_it_lacks(hosts: dict[str, DataSet], host:
 def test_a_list_that_leads_outside_is_refused(path: str, hosts: dict[str, DataSet], host: Host, tmp_path: Path) -> None:
     listed = next(each for each in host.files if each.endswith("train_files.txt"))
     host.files[listed] = f"train/1.txt\n{path}\n".encode()
-    with pytest.raises(UserError, match="which is no path below"):
+    with pytest.raises(UserError, match="which is not a path below"):
         get(hosts["pg19"], tmp_path)
     assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
 
@@ -248,7 +248,7 @@ def test_ctrl_c_and_again_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr("cab.data.download._blocks", blocks)
         assert main(["data", "download", "etth1", "--data-root", str(tmp_path)]) == 130
-    assert "interrupted; the same command goes on from there" in capsys.readouterr().err
+    assert "interrupted; repeat the command to resume" in capsys.readouterr().err
     assert main(["data", "download", "etth1", "--data-root", str(tmp_path)]) == 0
     assert host.asked[-1][1] == "bytes=9-"
     assert (tmp_path / "lstf" / "ETTh1.csv").read_bytes() == contents["etth1"]["ETTh1.csv"]
@@ -299,14 +299,14 @@ def test_a_file_that_is_another_is_replaced(
     file.write_bytes(contents["etth1"]["ETTh1.csv"].replace(b"x", b"y"))  # as many bytes, as many rows
     assert get(hosts["etth1"], tmp_path).stock.state is State.READY
     assert file.read_bytes() == contents["etth1"]["ETTh1.csv"]
-    assert f"replaces {file}" in caplog.text
+    assert f"replacing {file}" in caplog.text
 
 
 def test_a_table_of_another_edition_is_refused(hosts: dict[str, DataSet], host: Host, tmp_path: Path) -> None:
     path = next(path for path in host.files if path.endswith("electricity.txt.gz"))
     host.files[path] = gzip.compress(b"1,2,3\n")
     item = dataclasses.replace(hosts["ecl"].items[0], bytes=None, sha256=None)
-    with pytest.raises(UserError, match=r"line 1: 3 numbers, not 321: another edition"):
+    with pytest.raises(UserError, match=r"line 1: 3 numbers instead of 321: a different edition"):
         get(dataclasses.replace(hosts["ecl"], items=[item]), tmp_path)
     assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
 
@@ -322,12 +322,12 @@ def test_the_command_says_what_came_and_what_to_do_by_hand(tmp_path: Path, capsy
     assert f"pcn is partial in {root}/pcc" in said.out
     assert "ShapeNet is for research and education only" in said.out
     assert "download ShapeNetCompletion.zip from https://gateway.infinitescript.com" in said.out
-    assert f"then: cab data download pcn --data-root '{root}' --source FOLDER" in said.out
-    assert "pcn: PCN.json is here" in said.err
+    assert f"then run: cab data download pcn --data-root '{root}' --source DOWNLOADED_FILE_OR_FOLDER" in said.out
+    assert "pcn: PCN.json is complete" in said.err
     assert "\r" not in said.err, "no progress bar where nobody looks"
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert main(["data", "download", "etth1", "--data-root", str(tmp_path / "file")]) == 2
-    assert "--to: " in capsys.readouterr().err
+    assert "--data-root: " in capsys.readouterr().err

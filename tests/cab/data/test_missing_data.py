@@ -80,7 +80,7 @@ def test_it_is_brought_where_the_run_is_told_to(
 
 @pytest.mark.usefixtures("_no_network")
 def test_what_cannot_be_brought_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^data.download=true needs data_root=FOLDER, or CAB_DATA"):
+    with pytest.raises(UserError, match=r"^data.download=true requires a folder for the data"):
         bring_data(cell("weather", None, download=True))
     words = "^weather cannot be downloaded: download WTH.csv from https://.*; "
     words += f"cab data download weather --data-root {tmp_path}$"

@@ -64,19 +64,19 @@ def test_files_come_out_as_they_were(make: Make, tmp_path: Path) -> None:
     found = {str(p.relative_to(tmp_path / "unpacked")): p.read_bytes() for p in tmp_path.rglob("*.*") if p.is_file()}
     assert found == FILES
     assert find_beside(tmp_path / "unpacked", "metadata.csv") == tmp_path / "unpacked" / "top"
-    with pytest.raises(UserError, match="holds no train: it is another archive"):
+    with pytest.raises(UserError, match="does not contain train: it is a different archive"):
         find_beside(tmp_path / "unpacked", "train")
 
 
 @pytest.mark.parametrize("name", ["../outside.txt", "top/../../outside.txt", "/outside.txt", "..\\outside.txt"])
 def test_a_path_that_leads_outside_is_refused(make: Make, tmp_path: Path, name: str) -> None:
-    refused(make(tmp_path / "archive", {**FILES, name: b"x"}), "a path that leads outside: it is not unpacked")
+    refused(make(tmp_path / "archive", {**FILES, name: b"x"}), "a path outside the folder, and was not unpacked")
     assert not (tmp_path.parent / "outside.txt").exists()
 
 
 @pytest.mark.parametrize("link", ["/etc/passwd", "../..", "metadata.csv"])
 def test_a_link_is_refused(make: Make, tmp_path: Path, link: str) -> None:
-    refused(make(tmp_path / "archive", FILES, link), "holds 'top/link', a link or a device: it is not unpacked")
+    refused(make(tmp_path / "archive", FILES, link), "contains 'top/link', a link or a device, and was not unpacked")
 
 
 @pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
@@ -89,7 +89,7 @@ def test_a_truncated_archive_is_refused(make: Make, tmp_path: Path) -> None:
     whole = archive.read_bytes()
     for share in (0.02, 0.5, 0.9):
         archive.write_bytes(whole[: int(len(whole) * share)])
-        refused(archive, r"archive is damaged \(.+\): get it again")
+        refused(archive, r"archive is damaged \(.+\): download it again")
 
 
 def test_a_changed_byte_is_found(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_changed_byte_is_found(tmp_path: Path) -> None:
     content = bytearray(archive.read_bytes())
     content[content.index(b"top/wavs/1.wav") + 20] ^= 1
     archive.write_bytes(content)
-    refused(archive, r"archive is damaged \(.+\): get it again")
+    refused(archive, r"archive is damaged \(.+\): download it again")
 
 
 def test_a_path_that_comes_twice_is_refused(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_path_that_comes_twice_is_refused(tmp_path: Path) -> None:
         archive.writestr("a", "1")
         with pytest.warns(UserWarning, match="Duplicate"):
             archive.writestr("a", "2")
-    refused(tmp_path / "archive", "holds a path twice")
+    refused(tmp_path / "archive", "contains a path twice")
 
 
 def test_a_full_disk_leaves_nothing(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

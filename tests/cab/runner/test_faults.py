@@ -33,7 +33,7 @@ Cell = Callable[..., dict[str, Any]]
     [
         ("oom", "oom", "OutOfMemoryError: CUDA out of memory"),
         ("crash", "failed", "RuntimeError: something broke"),
-        ("nan", "diverged", "the training loss is no number from step 3 on"),
+        ("nan", "diverged", "the training loss is NaN or infinite from step 3"),
     ],
 )
 def test_a_run_without_a_score_leaves_a_record(
@@ -118,7 +118,7 @@ def test_a_diverged_run_can_go_on(troubled: Cell, tmp_path: Path) -> None:
 def test_a_full_disk_is_named_and_nothing_is_recorded(troubled: Cell, tmp_path: Path) -> None:
     run_cell(troubled("seed=7"))
     before = {path: path.read_bytes() for path in tmp_path.glob("*.json")}
-    with pytest.raises(UserError, match="no room left on the disk"):
+    with pytest.raises(UserError, match="no space left on the disk"):
         run_cell(troubled(trouble="full"))
     assert {path: path.read_bytes() for path in tmp_path.glob("*.json")} == before
     assert sorted(found.status for found in cell_statuses(tmp_path)) == ["interrupted", "finished"]
@@ -129,7 +129,7 @@ def test_a_full_disk_while_a_record_is_written(troubled: Cell, tmp_path: Path, m
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(json, "dump", full)
-    with pytest.raises(UserError, match="no room left"):
+    with pytest.raises(UserError, match="no space left"):
         run_cell(troubled())
     assert not list(tmp_path.glob("*.json"))
     assert not list(tmp_path.glob(".*.tmp"))
@@ -204,7 +204,7 @@ def test_a_missing_package_is_named_with_its_extra(
     troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Troubled, "packages", {"torch": "core", "no_such_module": "text"})
-    with pytest.raises(UserError, match=r"task 'troubled' needs an extra: pip install 'cab-benchmark\[text\]'"):
+    with pytest.raises(UserError, match=r"task 'troubled' requires an extra: `pip install 'cab-benchmark\[text\]'`"):
         run_cell(troubled())
     assert not list(tmp_path.iterdir())
 

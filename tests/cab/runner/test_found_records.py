@@ -42,7 +42,7 @@ def test_a_record_of_other_data_is_not_already_there(
     assert run_cell(troubled("trainer.max_steps=1")).kind == "cached"
     other_data(monkeypatch)
     before = files(tmp_path)
-    with pytest.raises(UserError, match=r"measured on other data \(made was for tests, is anew\)") as raised:
+    with pytest.raises(UserError, match=r"measured on different data \(made was for tests, is anew\)") as raised:
         run_cell(troubled("trainer.max_steps=1"))
     assert measured.name in str(raised.value)
     assert "force=true" in str(raised.value)
@@ -86,7 +86,7 @@ def test_data_that_are_not_here_leave_the_record_its_word(
 
 def test_the_record_of_another_cell_under_this_name(measured: Path, troubled: Cell) -> None:
     measured.write_text(json.dumps(with_checksum(json.loads(measured.read_text()) | {"hash": "0123"})))
-    with pytest.raises(UserError, match="is the record of cell 0123"):
+    with pytest.raises(UserError, match="contains the record of cell 0123"):
         run_cell(troubled("trainer.max_steps=1"))
 
 
@@ -129,7 +129,7 @@ def test_a_folder_that_is_a_link_is_not_followed(
     folder.symlink_to(elsewhere)
     if force == "false":
         measured.unlink()
-    with pytest.raises(UserError, match="is a link"):
+    with pytest.raises(UserError, match="is a symbolic link"):
         run_cell(troubled("trainer.max_steps=1", f"force={force}"))
     assert [path.name for path in elsewhere.iterdir()] == ["mine.txt"]
     assert measured.exists() == (force == "true")

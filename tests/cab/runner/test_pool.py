@@ -57,7 +57,7 @@ def test_a_pool_that_is_told_to_stop_saves_and_goes_on(
     stop = f"parent:{number.value} step-00000008.ckpt {tmp_path / 'stopped'}"
     process = run_cab(*POOL, f"results_dir={tmp_path}", stop=stop)
     assert process.returncode == 128 + number, process.stderr
-    assert "the workers save what they are at" in process.stderr
+    assert "the workers write checkpoints" in process.stderr
     assert not records(tmp_path)
     again = run_cab(*POOL, f"results_dir={tmp_path}")
     assert again.returncode == 0, again.stderr
@@ -136,7 +136,7 @@ def test_a_worker_keeps_to_its_part_of_the_memory(
     limit_gpu_memory(torch.device("cuda"))
     assert limits == ([] if share is None else [(pytest.approx(share), None)])
     monkeypatch.setenv(SHARED_BY, "200")
-    with pytest.raises(UserError, match="200 workers are too many for a GPU of 80 GiB: 80 at most"):
+    with pytest.raises(UserError, match="200 workers are too many for a GPU with 80 GiB: use at most 80"):
         limit_gpu_memory(torch.device("cuda"))
 
 

@@ -66,7 +66,7 @@ def test_the_memory_length_names_the_variant() -> None:
         (["task.overlap=8"], "set task.overlap=0"),
         (
             ["task=mlm", "backbone=roberta", "pattern=NS", "attention=vanilla", "trainer.memory_length=8"],
-            "trainer.memory_length=8: the examples of task 'mlm' do not follow each other; set trainer.memory_length=0",
+            "trainer.memory_length=8: the examples of task 'mlm' are unrelated; set trainer.memory_length=0",
         ),
     ],
 )

@@ -113,9 +113,9 @@ def test_an_attention_of_a_file_takes_options_and_is_found_again(
     assert "cab verify" not in err
     (path,) = Path("results").glob("*.json")
     assert Record.read(path).cell["attention"] == f"{file}:Leaking(share=0.5)"
-    assert "already there" in run(capsys, *arguments)[2]
+    assert "cached: " in run(capsys, *arguments)[2]
     dataclasses.replace(Record.read(path), attention_code="0" * 16).write(path.parent)
-    assert "its record is of other code of" in run(capsys, *arguments)[2]
+    assert "has changed since its record was written" in run(capsys, *arguments)[2]
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,9 @@ def test_an_attention_of_a_file_takes_options_and_is_found_again(
     [
         ("leaking.py:Plain", "no torch.nn.Module class 'Plain' in leaking.py"),
         ("leaking.py", "name a class: leaking.py:Class"),
-        ("missing.py:Leaking", "no file 'missing.py'"),
-        ("linears.py:Wide", "linears.py:Wide is no subclass of cab.Attention"),
-        ("leaking.py:Leaking attention.shre=1", "has no option 'shre'. It has: share"),
+        ("missing.py:Leaking", "file 'missing.py' does not exist"),
+        ("linears.py:Wide", "linears.py:Wide cannot be used in a network: derive it from cab.Attention"),
+        ("leaking.py:Leaking attention.shre=1", "has no option 'shre' (options: share)"),
         ("leaking.py:Leaking attention.share=much", "share"),
         ("leaking.py:Leaking pattern=XS", "unknown pattern 'XS'"),
     ],
@@ -146,6 +146,6 @@ def test_a_row_is_as_verified_as_the_least_of_its_runs(tmp_path: Path) -> None:
     results = load_results(tmp_path)
     found = {attention: verdict for (_, attention), verdict in verdicts(results).items()}
     assert found == {"a": "yes", "b": "no", "c": "unknown", "d": "no"}
-    assert legend(results) == [LEGEND, "not recorded whether their code had passed `cab verify`: c"]
+    assert legend(results) == [LEGEND, "the results do not record whether these are verified: c"]
     assert legend(results[results["attention"] == "a"]) == []
     assert legend(results.assign(preset="published")) == []

@@ -154,12 +154,12 @@ def test_audit(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["score", "EMPTY"], f"run a cell first, as in `{EXAMPLE_COMMAND}`"),
-        (["score", "EMPTY/nothing"], "no results at"),
+        (["score", "EMPTY"], f"run a cell first, for example: `{EXAMPLE_COMMAND}`"),
+        (["score", "EMPTY/nothing"], "does not exist"),
         (["score", RAW, "RECORDS"], "results of presets mini, published"),
         (["score", RAW, "--preset", "mini"], "no result has preset 'mini' (available: published)"),
         (["score", "RECORDS", "--normalization", "papers"], "unknown normalization 'papers': did you mean 'paper'"),
-        (["correlation", "EMPTY"], "no whole result in"),
+        (["correlation", "EMPTY"], "no valid result in"),
         (["crossover", "EMPTY/costs.csv"], "no cost file at"),
         (["crossover", COSTS, "--baseline", "eager"], "unknown baseline 'eager'"),
         (["crossover", COSTS, "--protocol", "other"], "unknown protocol 'other'"),
@@ -209,4 +209,4 @@ def test_a_tolerance_is_refused_before_the_cell_is_run(
 ) -> None:
     path = next(records.glob("*.json"))
     assert main(["reproduce", str(path), "--tolerance", tolerance]) == 2
-    assert "--tolerance must be a number from 0" in capsys.readouterr().err
+    assert "--tolerance must be at least 0" in capsys.readouterr().err
