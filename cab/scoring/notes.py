@@ -110,10 +110,10 @@ def missing_numbers(results: pd.DataFrame, gaps: Mapping[Key, Gap]) -> list[str]
             notes.append(f"{pattern}: no average over tasks, because {task} has no results")
             continue
         if gap.lacking:
-            notes.append(f"{pattern} {task}: no index for {name}(missing: {listed(map(_named, gap.lacking))})")
+            notes.append(f"{pattern} {task}: no index for {name} (missing: {listed(map(_named, gap.lacking))})")
         if gap.broken:
             texts = [_named(number) + ("" if places[file] else f" in {file}") for number, file in gap.broken.items()]
-            notes.append(f"{pattern} {task}: no index for {name}(NaN or inf: {listed(texts)})")
+            notes.append(f"{pattern} {task}: no index for {name} (NaN or inf: {listed(texts)})")
     return list(dict.fromkeys(notes))
 
 

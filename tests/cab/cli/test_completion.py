@@ -56,7 +56,7 @@ def test_everything_that_exists_is_offered() -> None:
     assert [word.removeprefix("attention=") for word in candidates(["run", "attention="])] == ATTENTIONS.names()
     assert candidates(["data", "verify", ""]) == list(data_sets())
     assert tuple(VALUES["preset"]) == PRESETS
-    assert tuple(VALUES["cluster"]) == CLUSTERS
+    assert VALUES["cluster"] == list(CLUSTERS)
     assert set(VALUES["logger"]) == {path.stem for path in (CONFIGS / "logger").glob("*.yaml")}
     groups = {"task", "dataset", "backbone", "attention"}
     named = {key.partition(".")[0] for key in [*VALUES, *PLAIN]} | groups | {"trainer"}

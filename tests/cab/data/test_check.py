@@ -165,8 +165,8 @@ def test_the_list_names_source_licence_place_and_state(
     monkeypatch.delenv("CAB_DATA", raising=False)
     assert main(["data", "list"]) == 0
     said = capsys.readouterr().out
-    assert "lies in DATA/lstf" in said
-    assert "CC BY-ND 4.0: may be passed on whole" in said
+    assert "path: DATA/lstf" in said
+    assert "CC BY-ND 4.0 (may be passed on whole" in said
 
 
 SMALL = DataSet(

@@ -82,8 +82,8 @@ def test_it_is_brought_where_the_run_is_told_to(
 def test_what_cannot_be_brought_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^data.download=true requires a folder for the data"):
         bring_data(cell("weather", None, download=True))
-    words = "^weather cannot be downloaded: download WTH.csv from https://.*; "
-    words += f"cab data download weather --data-root {tmp_path}$"
+    words = "^weather must be downloaded manually: download WTH.csv from https://.*; "
+    words += f"then: `cab data download weather --data-root {tmp_path}`$"
     with pytest.raises(UserError, match=words):
         bring_data(cell("weather", tmp_path, download=True))
     with pytest.raises(UserError, match=r"data.download must be true or false, got 'perhaps'"):

@@ -106,7 +106,7 @@ def test_options_of_the_tables() -> None:
 def test_data_root_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAB_DATA", "somewhere")
     chosen = overrides("lstf", "informer", "abc", "smoke")[:-1]
-    assert {s.name: s.source for s in explain(chosen)}["data_root"] == "CAB_DATA of the environment"
+    assert {s.name: s.source for s in explain(chosen)}["data_root"] == "environment variable CAB_DATA"
     monkeypatch.delenv("CAB_DATA")
     assert {s.name: s.source for s in explain(chosen)}["data_root"].startswith("default of configs/run.yaml:")
 
@@ -118,7 +118,7 @@ def test_the_command_prints_a_table_and_runs_nothing(
     chosen = ["task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "--explain"]
     assert main(["run", *chosen]) == 0
     said = capsys.readouterr().out
-    assert said.splitlines()[0].split() == ["setting", "value", "default", "from"]
+    assert said.splitlines()[0].split() == ["setting", "value", "default", "source"]
     assert re.search(r"^backbone.name +informer +the only one of the task$", said, flags=re.MULTILINE)
     assert main(["run", "-m", *chosen]) == 2
     assert "--explain prints the configuration of one cell" in capsys.readouterr().err

@@ -56,7 +56,7 @@ def test_a_task_beside_the_index_runs_where_it_is_named() -> None:
     assert left_out == []
     assert "probe" not in {job["task"] for job in cells("attention=vanilla")[0]}
     _, left_out = cells("task=probe", "dataset=mqar,recall", "pattern=NS", "attention=vanilla")
-    assert left_out == ["dataset 'mqar' of task 'probe' is not asked in pattern NS, only in CS"]
+    assert left_out == ["dataset 'mqar' of task 'probe' does not support pattern NS (supported: CS)"]
 
 
 def test_named_combinations_that_cannot_run_are_left_out_with_the_reason() -> None:

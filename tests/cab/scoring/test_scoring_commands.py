@@ -185,7 +185,7 @@ def test_broken_records_are_left_out_with_a_warning(
 ) -> None:
     (records / "broken.json").write_text('{"schema": 2, "hash')
     assert main(["score", str(records), "--csv"]) == 0
-    assert "broken.json is not a whole result record" in caplog.text
+    assert "broken.json is not a valid result record" in caplog.text
     assert len(capsys.readouterr().out.splitlines()) == 7
 
 
