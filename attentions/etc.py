@@ -5,6 +5,7 @@ Shapes: B batch, H heads, N tokens, E head dimension, g global tokens, r radius,
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Unpack
 
 import torch
@@ -19,6 +20,7 @@ from cab.errors import UserError
 
 PUBLISHED_GLOBALS, PUBLISHED_LENGTH = 230, 4096
 """Sizes of the global and the long input of the paper's base model."""
+GLOBALS_AT_ONCE = 64
 
 
 @register_attention("etc", patterns="NS", complexity="n", paper="Ainslie et al. 2020")
@@ -119,18 +121,23 @@ class ETCAttention(Attention):
         return window_attention(query, key, value, window, slots=slots, distances=distances, dropout=dropout)
 
     def of_globals(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Return the outputs of global tokens, which attend to all tokens."""
+        """Return the outputs of global tokens, which attend to all tokens, for a few of them at a time."""
         g, dropout = query.shape[2], self.weight_dropout
         position = torch.arange(g, device=query.device)
-        label = self.labels(position[:, None], position, g)
+        labels = self.labels(position[:, None], position, g).split(GLOBALS_AT_ONCE)
         across = 2 * (2 * self.max_distance + 1) + 1
 
-        def mean(query: Tensor, key: Tensor, value: Tensor, label_key: Tensor, label_bias: Tensor) -> Tensor:
+        def mean(label: Tensor, query: Tensor, key: Tensor, value: Tensor, *shared: Tensor) -> Tensor:
+            label_key, label_bias = shared
             by_label = query @ label_key.mT + label_bias[:, None]
             among = by_label.gather(2, label.expand(len(query), -1, -1))
             beyond = by_label[..., across, None].expand(-1, -1, key.shape[1] - g)
             logits = (query @ key.mT + torch.cat([among, beyond], dim=-1)) * self.scale
             return weighted(logits, None, dropout) @ value
 
-        cost = 3 * g * key.shape[2]
-        return in_chunks(mean, (query, key, value), (self.label_key, self.label_bias), cost=cost, dropout=dropout)
+        shared, cost = (self.label_key, self.label_bias), 3 * GLOBALS_AT_ONCE * key.shape[2]
+        outputs = [
+            in_chunks(partial(mean, label), (q, key, value), shared, cost=cost, dropout=dropout)
+            for label, q in zip(labels, query.split(GLOBALS_AT_ONCE, dim=2), strict=True)
+        ]
+        return torch.cat(outputs, dim=2)

@@ -18,13 +18,15 @@ SOURCES = [
     for folder in ("cab", "attentions", "backbones", "tasks", "engines", "cab_fairseq")
     for path in sorted((ROOT / folder).rglob("*.py"))
 ]
+ALLOWED = {"attentions/adaptive_span.py": "'learnt' or"}
+"""Parts of messages that are not checked: a value of option ``position`` of adaptive_span."""
 
 
 def test_help() -> None:
     """Of every command and subcommand, as on the page that is generated from them."""
     blocks = re.findall(r"```text\n(.*?)```", docs_pages.commands(), re.DOTALL)
     assert len(blocks) > 15
-    texts = [" ".join(text.split()) for block in blocks for text in re.split(r"\n\s*\n|\n  (?=\S)", block)]
+    texts = [" ".join(text.split()) for block in blocks for text in re.split(r"\n\s*\n|\n {2,4}(?=\S)", block)]
     prose = [text for text in texts if not text.startswith("usage:") and text.count(",") < len(text.split()) / 2]
     assert [fault for text in prose for fault in faults(text)] == []
 
@@ -58,5 +60,7 @@ def _text(node: ast.AST) -> str:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_messages(path: Path) -> None:
-    found = {f"line {line}: {fault}" for line, text in messages(path) for fault in faults(text)}
+    allowed = ALLOWED.get(str(path.relative_to(ROOT)))
+    checked = {(line, text.replace(allowed, "") if allowed else text) for line, text in messages(path)}
+    found = {f"line {line}: {fault}" for line, text in checked for fault in faults(text)}
     assert sorted(found) == []

@@ -87,7 +87,10 @@ def test_hooks_run_the_linters_of_make_lint() -> None:
 
 @pytest.mark.parametrize(
     ("version", "message"),
-    [("3.10", "is Python 3.10, 3.11 or newer is needed: make setup PYTHON=python3.11"), ("none", "no Python called")],
+    [
+        ("3.10", "is Python 3.10; 3.11 or newer is required: make setup PYTHON=python3.11"),
+        ("none", "python not found; choose an interpreter"),
+    ],
 )
 def test_a_wrong_interpreter_is_one_line(version: str, message: str, tmp_path: Path) -> None:
     python = tmp_path / "python"

@@ -99,7 +99,8 @@ def test_generated_tables_have_every_entry() -> None:
         "Group"
     }
     attentions = [row["attention"] for row in docs_pages.rows_of("list", "attentions", "--csv")]
-    assert re.findall(r"^\| `(\w+)` \|", generated("reference/attentions.md"), re.MULTILINE) == attentions
+    linked = re.findall(r"^\| \[`(\w+)`\]\(attentions/\1\.md\) \|", generated("reference/attentions.md"), re.MULTILINE)
+    assert linked == attentions
     tasks = {row["task"] for row in docs_pages.rows_of("list", "tasks", "--csv")}
     cards = {page.stem for page in (DOCS / "reference/tasks").glob("*.md")}
     assert cards == {*tasks, "suite"}

@@ -26,9 +26,9 @@ clocks, temperature and throttling are recorded, and a GPU used by other process
 `relative_to_softmax` is the median ratio to vanilla in the same round; on a busy machine, compare ratios instead of
 milliseconds. Memory is the peak of torch's allocator during a call, above inputs and weights.
 
-Phases: forward (evaluation mode, no gradients); forward+backward (training mode, dropout 0); decode (seconds per token
-after a prefix of the given length, mean of 64 tokens, and size of the state); decode-graph (the same with one CUDA
-graph per token, for constant-size states). Low precision uses autocast.
+Phases: forward (evaluation mode, no gradients) and forward+backward (training mode, dropout 0). Phase decode gives
+seconds per token after a prefix of the given length, as the mean of 64 tokens, and the size of the state. Phase
+decode-graph is the same with one CUDA graph per token, for constant-size states. Low precision uses autocast.
 
 Roofline: operations are counted in a forward pass (three times as many with backward, without recomputation). The lower
 bound of the memory traffic is the size of inputs, outputs, weights and state. The rates of a large matrix product and

@@ -183,6 +183,7 @@ def triangular(matrix: Tensor, right: Tensor) -> int:
 
 
 SOLVERS: dict[str, Callable[..., int]] = {
+    "_embedding_bag_forward_only": lambda table, indices, *_: indices.numel() * table.shape[-1],
     "_fft_c2c": fourier,
     "_fft_c2r": fourier,
     "_fft_r2c": fourier,

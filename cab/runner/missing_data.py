@@ -26,4 +26,6 @@ def bring_data(cell: Cell) -> None:
     if got.by_hand and got.stock.state is not State.READY:
         steps = "; ".join(got.by_hand)
         again = how_to_get(data_set.name, cell.config.data_root)
-        raise UserError(f"{data_set.name} must be downloaded manually: {steps}; then: `{again}`")
+        raise UserError(
+            f"{data_set.name} must be downloaded manually: {steps}; then: `{again} --source DOWNLOADED_FILE_OR_FOLDER`"
+        )

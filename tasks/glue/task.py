@@ -23,7 +23,7 @@ from tasks.glue.scores import METRICS, UNITS, scores_of
 from tasks.glue.tables import BEST_SCORE, LAYOUTS, Examples, find_files, read_table
 from tasks.glue.vocabulary import Vocabulary
 
-TRAIN, HELD_OUT = "train", "validation_fraction"
+TRAIN, HELD_OUT = "train", "held_out"
 SCORED = {"dev": "", "dev_matched": "", "dev_mismatched": "_mm"}
 """Evaluated parts, and the suffixes of their metrics."""
 

@@ -59,7 +59,7 @@ def read_metadata(folder: Path) -> list[tuple[str, str]]:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         parts = line.split("|")
         if len(parts) != 3 or not parts[2].strip():
-            raise UserError(f"{path}, line {number}: expected id|text|normalised text, got '{line[:60]}'")
+            raise UserError(f"{path}, line {number}: expected id|text|normalized text, got '{line[:60]}'")
         if not (folder / "wavs" / f"{parts[0]}.wav").is_file():
             raise UserError(f"{path}, line {number}: wavs/{parts[0]}.wav is missing")
         found.append((parts[0], parts[2]))

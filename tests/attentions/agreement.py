@@ -23,8 +23,9 @@ def make(name: str, pattern: str, **options: Any) -> Attention:
 
 def with_output(module: Attention) -> Attention:
     """Draw an output projection that starts at zero (RWKV), with which every other gradient would be zero."""
-    if hasattr(module, "out_proj") and not module.out_proj.weight.any():
-        torch.nn.init.xavier_uniform_(module.out_proj.weight)
+    output = getattr(module, "out_proj", None)
+    if isinstance(output, torch.nn.Linear) and not output.weight.any():
+        torch.nn.init.xavier_uniform_(output.weight)
     return module
 
 

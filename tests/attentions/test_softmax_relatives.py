@@ -211,5 +211,5 @@ def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
 
 
 def test_a_width_that_has_no_halves_is_refused() -> None:
-    with pytest.raises(UserError, match="choose another width"):
+    with pytest.raises(UserError, match="must be divisible by 6, got 9; change embed_dim"):
         build_attention("differential", pattern="CS", embed_dim=9, num_heads=3)

@@ -243,5 +243,7 @@ def test_blocks_that_are_none(blocks: Any, message: str) -> None:
 
 def test_more_blocks_than_rows_can_be_halved() -> None:
     assert funnel(max_length=5)(tokens(2, 5)).shape == (2, 5, VOCABULARY)
-    with pytest.raises(UserError, match=r"\[2,1,2\] pools 4 tokens into one beside the first, and rows have 4 at most"):
+    with pytest.raises(
+        UserError, match=r"=\[2,1,2\] pools 4 tokens into one, but sequences have at most 4 with the first"
+    ):
         funnel(max_length=4)

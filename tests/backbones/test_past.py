@@ -164,5 +164,5 @@ def test_losses_and_layers_that_are_formed_anew_are_the_same() -> None:
 @pytest.mark.parametrize("option", [{"reversible": True}, {"weight_sharing": "universal"}])
 def test_layers_that_are_reversible_or_repeated_remember_nothing(option: dict[str, Any]) -> None:
     backbone = build_backbone("gpt2", pattern="CS", **option, **SMALL["gpt2"])
-    with pytest.raises(UserError, match=r"set backbone\.reversible=false and backbone\.depth=stacked, or"):
+    with pytest.raises(UserError, match=r"set backbone\.reversible=false and backbone\.weight_sharing=stacked, or"):
         backbone.no_past(1, 4)  # type: ignore[operator]

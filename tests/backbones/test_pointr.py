@@ -114,7 +114,7 @@ def test_recomputed_activations_give_the_same_gradients() -> None:
         (torch.zeros(0, 30, 3), "not empty"),
         (torch.zeros(30, 3), r"got \[30, 3\]"),
         (torch.zeros(2, 19, 3), "fewer points than first_samples 20"),
-        (torch.full((2, 30, 3), float("nan")), "no numbers"),
+        (torch.full((2, 30, 3), float("nan")), "NaN or infinite"),
     ],
 )
 def test_clouds_that_do_not_fit(partial: Tensor, message: str) -> None:

@@ -72,7 +72,7 @@ def test_a_home_that_cannot_be_written_is_replaced(root: Path, tmp_path: Path, m
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("CAB_CACHE", str(tmp_path / "home/cache"))
-    with pytest.raises(UserError, match=r"CAB_CACHE=.*home/cache: Not a directory"):
+    with pytest.raises(UserError, match=r"CAB_CACHE=.*home/cache cannot be used: Not a directory"):
         prepared("numbers", {}, write)
     monkeypatch.delenv("CAB_CACHE")
     assert prepared("numbers", {}, write).is_relative_to(tmp_path / "temporary")

@@ -225,7 +225,7 @@ def test_every_backbone_of_a_task_takes_its_calls(task: str) -> None:
 
 def test_a_backbone_without_the_calls_of_a_task_is_refused() -> None:
     lm = TASKS.get("lm").cls
-    with pytest.raises(UserError, match=r"does not take init_state\(batch_size\), as a TokenLM does"):
+    with pytest.raises(UserError, match=r"does not implement init_state\(batch_size\) of TokenLM"):
         lm.protocol_of(BACKBONES.get("roberta").cls)
 
     class Renamed(GPT2):

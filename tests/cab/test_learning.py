@@ -97,5 +97,5 @@ def test_parameters_have_the_rates_of_their_rules() -> None:
 def test_a_rule_for_no_parameter_is_named() -> None:
     module = Centroid()
     del module.rate
-    with pytest.raises(ValueError, match="rule for 'rate'"):
+    with pytest.raises(ValueError, match="overrides 'rate', which is not one of its parameters"):
         parameter_groups(module, learning_rate=0.1, weight_decay=0.0)

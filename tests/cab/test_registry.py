@@ -100,7 +100,7 @@ def test_a_broken_module_takes_no_other_down(plugin: Callable[..., Registry[Atte
     assert registry.names() == ["deep", "first", "unimportable", "wrong"]
     with pytest.raises(UserError, match=r"'unimportable' .*unimportable.py:4\) cannot be imported.*no_such_module"):
         _ = registry.get("unimportable").cls
-    with pytest.raises(UserError, match=r"'wrong' \(.*wrong_base.py:3\) must be a subclass of cab.Attention"):
+    with pytest.raises(UserError, match=r"attention 'wrong' \(.*wrong_base.py:3\) must be a subclass of cab.Attention"):
         _ = registry.get("wrong").cls
     assert [entry.name for entry in registry.load()] == ["deep", "first"]
 

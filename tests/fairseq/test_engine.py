@@ -83,16 +83,19 @@ def test_an_attention_of_another_package(tmp_path: Path) -> None:
     ("overrides", "message"),
     [
         ("engine=fairsek", "unknown engine 'fairsek': did you mean 'fairseq'?"),
-        ("trainer.precision=bf16-mixed", "engine=fairseq has no trainer.precision=bf16-mixed"),
-        ("trainer.schedule=exponential", "engine=fairseq has no trainer.schedule=exponential"),
-        ("trainer.checkpoint_selection=average", "engine=fairseq has no trainer.checkpoint_selection=average"),
+        ("trainer.precision=bf16-mixed", "engine=fairseq does not support trainer.precision=bf16-mixed"),
+        ("trainer.schedule=exponential", "engine=fairseq does not support trainer.schedule=exponential"),
+        (
+            "trainer.checkpoint_selection=average",
+            "engine=fairseq does not support trainer.checkpoint_selection=average",
+        ),
         (
             "task=lstf backbone=informer pattern=NC preset=smoke",
-            "engine=fairseq has no task 'lstf'; it has lm, mlm",
+            "engine=fairseq does not support task 'lstf' (supported: lm, mlm)",
         ),
     ],
 )
-def test_what_fairseq_does_not_have(
+def test_unsupported_settings_are_refused(
     overrides: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changed = [word.partition("=")[0] for word in overrides.split()]
@@ -110,5 +113,5 @@ def test_without_the_environment_one_line_says_how_to_get_it(
     monkeypatch.setattr(environment, "HOME", tmp_path / "nowhere")
     assert main(["run", *LM, f"results_dir={tmp_path}"]) == 2
     printed = capsys.readouterr()
-    assert printed.err.strip() == "cab: error: engine=fairseq needs fairseq's own environment: make fairseq"
+    assert printed.err.strip() == "cab: error: engine=fairseq needs fairseq's own environment: run make fairseq"
     assert not records(tmp_path)

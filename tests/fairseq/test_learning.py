@@ -17,8 +17,8 @@ CASES = {
     "lm": ("lm",),
     "mlm": ("mlm",),
     "micro-batches": ("lm", "trainer.batch_size=8", "trainer.micro_batch_size=4"),
-    "lm, activations formed anew": ("lm", "backbone.checkpoint_activations=true"),
-    "mlm, activations formed anew": ("mlm", "backbone.checkpoint_activations=true"),
+    "lm, recomputed activations": ("lm", "backbone.checkpoint_activations=true"),
+    "mlm, recomputed activations": ("mlm", "backbone.checkpoint_activations=true"),
 }
 
 

@@ -20,6 +20,7 @@ PROGRAMS = (
     "docs_pages",
     "fuzz",
     "kernel_gains",
+    "readme_figure",
     "start_up_times",
     "sum_kernels",
     "window_kernels",
@@ -90,6 +91,15 @@ def test_suite_trains_each_cell(tmp_path: Path) -> None:
 def test_fuzz(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert program("fuzz", monkeypatch, "2").main() == 0
     assert "compared" in capsys.readouterr().out
+
+
+def test_readme_figure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module = program("readme_figure", monkeypatch)
+    rows = module.table()
+    assert set(module.SHOWN) <= set(rows.index)
+    assert len(module.markdown(rows).splitlines()) == 2 + len(module.SHOWN)
+    module.draw(rows, tmp_path / "figure.svg")
+    assert "<svg" in (tmp_path / "figure.svg").read_text()
 
 
 @pytest.mark.slow

@@ -25,8 +25,8 @@ REAL: dict[str, list[str]] = {
     "pg19": ["task.vocab_size=2000"],
     "multi_news": [],
     "pcn": ["task.list_file=sample.json", "task.sample_part=train", "trainer.batch_size=1"],
-    "ffhq": ["task.held_out=2", "task.low_resolution=16", "task.high_resolution=128", "task.diffusion_steps=2"],
-    "ljspeech": ["task.held_out=4"],
+    "ffhq": ["task.num_held_out=2", "task.low_resolution=16", "task.high_resolution=128", "task.diffusion_steps=2"],
+    "ljspeech": ["task.num_held_out=4"],
 }
 """Real samples, and what a sample of its size needs. ECL's official file is not among them: its loader has tests of its
 own on generated files."""

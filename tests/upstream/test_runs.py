@@ -70,7 +70,7 @@ def energies(wave: np.ndarray, durations: list[int]) -> list[float]:
 
 
 def test_generated_speech_has_fairseqs_targets() -> None:
-    task = ready_tts(None, dataset="synthetic", held_out=0, generated=6, generated_held_out=2, **as_fairseq())
+    task = ready_tts(None, dataset="synthetic", num_held_out=0, generated=6, generated_held_out=2, **as_fairseq())
     batch = task.training_set.__getitems__([0])
     _, durations, wave = generate_utterance(0)
     assert batch["durations"][0].tolist() == [*durations, 0]

@@ -15,7 +15,8 @@ import pytest
 from cab.cli.completion import FLAGS, PLAIN, SCRIPT, VALUES, candidates
 from cab.cli.main import COMMANDS, main
 from cab.cli.run import FLAGS as KNOWN_FLAGS
-from cab.config.compose import CLUSTERS, PRESETS
+from cab.config.cluster_config import CLUSTERS
+from cab.config.compose import PRESETS
 from cab.config.run_config import KEYS
 from cab.data.sources import data_sets
 from cab.files.config_folders import CONFIGS
@@ -56,7 +57,7 @@ def test_everything_that_exists_is_offered() -> None:
     assert [word.removeprefix("attention=") for word in candidates(["run", "attention="])] == ATTENTIONS.names()
     assert candidates(["data", "verify", ""]) == list(data_sets())
     assert tuple(VALUES["preset"]) == PRESETS
-    assert VALUES["cluster"] == list(CLUSTERS)
+    assert tuple(VALUES["cluster"]) == tuple(CLUSTERS)
     assert set(VALUES["logger"]) == {path.stem for path in (CONFIGS / "logger").glob("*.yaml")}
     groups = {"task", "dataset", "backbone", "attention"}
     named = {key.partition(".")[0] for key in [*VALUES, *PLAIN]} | groups | {"trainer"}

@@ -132,10 +132,10 @@ def test_a_wrong_option_of_a_cluster_is_one_line(overrides: list[str], words: st
         (["leaderboard", "--out", ""], "an argument of cab leaderboard is empty"),
         (["leaderboard", "--out="], "an argument of cab leaderboard is empty"),
         (["score", ""], "an argument of cab score is empty"),
-        (["score", "file/below"], "file/below does not exist"),
-        (["correlation", "nothing"], "nothing does not exist"),
+        (["score", "file/below"], "file/below does not exist: name a folder of records"),
+        (["correlation", "nothing"], "nothing does not exist: name a folder of records"),
         (["status", "file"], "file is not a folder"),
-        (["suite", "validate", "file"], "no results at file"),
+        (["suite", "validate", "file"], "no results at file; pass a folder of records"),
         (["reproduce", "results/local/0123.json"], "is not a valid result record"),
         (["reproduce", "results/local/0123.json", "--results-dir", "file"], "--results-dir: file is not a folder"),
         (["reproduce", "results"], "results is not a file"),
@@ -152,15 +152,15 @@ def test_a_folder_that_cannot_be_used_is_one_line(arguments: list[str], words: s
 def test_a_folder_without_leave_to_write(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leave: Callable[..., bool] = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).resolve() != tmp_path and leave(path, mode))
-    refused("run", *CELL, "results_dir=new", words="is not writable; name another folder")
+    refused("run", *CELL, "results_dir=new", words="results_dir: . is not writable; name another folder")
 
 
 def test_control_characters_reach_no_terminal(refused: Refused) -> None:
-    said = refused("score", "no\x1b[31mthing\nhere\x07", words="error: no\ufffd[31mthing here\ufffd does not exist")
+    said = refused("score", "no\x1b[31mthing\nhere\x07", words="no\ufffd[31mthing here\ufffd does not exist")
     assert "\x1b" not in said
 
 
-def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_says_how_to_resume(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 

@@ -59,7 +59,7 @@ def test_a_row_a_pair_and_nothing_twice(capsys, tmp_path):
     arguments = ["none", "linear", "--record", record]
     status, out, err = verify(capsys, *arguments)
     assert (status, out) == (0, "")
-    assert "0 are verified already, 8 to verify" in err
+    assert "0 are already verified, 8 to verify" in err
     rows = list(csv.DictReader(record.open()))
     assert tuple(rows[0]) == COLUMNS
     assert [(row["attention"], row["pattern"]) for row in rows] == [
@@ -68,7 +68,7 @@ def test_a_row_a_pair_and_nothing_twice(capsys, tmp_path):
     assert {row["mode"] for row in rows} == {"full"}
     assert all("determinism=4133" in row["max_tokens_checked"] for row in rows)
     before = record.read_bytes()
-    assert "8 are verified already, 0 to verify" in verify(capsys, *arguments)[2]
+    assert "8 are already verified, 0 to verify" in verify(capsys, *arguments)[2]
     assert "linear CC: 2 checks, 0 failed" in verify(capsys, *arguments, "--all")[2]
     assert record.read_bytes() == before
 
@@ -80,7 +80,7 @@ def test_what_changed_is_verified_anew(capsys, tmp_path, change):
     rows = read_rows(record)
     write_rows(record, [rows[0], dataclasses.replace(rows[1], **change), *rows[2:]])
     _, _, err = verify(capsys, "none", "--record", record)
-    assert "3 are verified already, 1 to verify" in err
+    assert "3 are already verified, 1 to verify" in err
     assert "none CS: 2 checks" in err
     assert read_rows(record) == rows
 
@@ -90,7 +90,7 @@ def test_the_whole_replaces_the_quick_form_and_never_the_other_way(capsys, tmp_p
     arguments = ["none", "--pattern", "NS", "--record", record]
     verify(capsys, *arguments, "--quick")
     assert read_rows(record)[0].mode == QUICK
-    assert "1 are verified already" in verify(capsys, *arguments, "--quick")[2]
+    assert "1 are already verified" in verify(capsys, *arguments, "--quick")[2]
     assert "1 to verify" in verify(capsys, *arguments)[2]
     whole = read_rows(record)
     verify(capsys, *arguments, "--quick", "--all")

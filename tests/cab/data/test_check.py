@@ -166,7 +166,7 @@ def test_the_list_names_source_licence_place_and_state(
     assert main(["data", "list"]) == 0
     said = capsys.readouterr().out
     assert "path: DATA/lstf" in said
-    assert "CC BY-ND 4.0 (may be passed on whole" in said
+    assert "license: CC BY-ND 4.0 (may be passed on whole" in said
 
 
 SMALL = DataSet(

@@ -53,7 +53,12 @@ def test_a_host_that_hangs_up_each_time_leaves_the_part_for_the_next_command(
     host: Host, address: str, tmp_path: Path
 ) -> None:
     host.cuts = [100_000, 100_000, 100_000]
-    refused(address, tmp_path / "file.bin", "lost after 300,000 bytes; repeat the command to resume", kept=True)
+    refused(
+        address,
+        tmp_path / "file.bin",
+        "the connection was lost after 300,000 bytes; repeat the command to resume",
+        kept=True,
+    )
     assert download(address, tmp_path / "file.bin") == SHA
     assert host.asked[-1] == ("file.bin", "bytes=300000-")
     assert [path.name for path in tmp_path.iterdir()] == ["file.bin"]
@@ -97,7 +102,12 @@ def test_a_busy_host_is_asked_again(host: Host, address: str, tmp_path: Path) ->
 
 def test_what_is_not_what_is_known_is_not_kept(host: Host, address: str, tmp_path: Path) -> None:
     target = tmp_path / "file.bin"
-    refused(address, target, r"has SHA-256 \w{12}... instead of 000000000000...: it was changed", sha256="0" * 64)
+    refused(
+        address,
+        target,
+        r"has SHA-256 \w{12}\.\.\. instead of 000000000000\.\.\.: it was changed; the file was deleted",
+        sha256="0" * 64,
+    )
     refused(address, target, "has 1,024,000 bytes instead of 1,024,001: a different edition", size=1_024_001)
     host.pages.add("file.bin")
     refused(address, target, "returns a web page instead of the file: it requires a login, or has moved")

@@ -163,7 +163,7 @@ def test_a_place_that_is_not_there(
     source: str, known: dict[str, DataSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cab.data.download.RETRY_DELAYS", ())
-    words = "does not exist" if source == "nowhere" else "no connection"
+    words = "--source nowhere does not exist; name a file" if source == "nowhere" else "no connection"
     with pytest.raises(UserError, match=words):
         get(known["etth1"], tmp_path, source=source)
     assert leftovers(tmp_path) == []
@@ -299,7 +299,7 @@ def test_a_file_that_is_another_is_replaced(
     file.write_bytes(contents["etth1"]["ETTh1.csv"].replace(b"x", b"y"))  # as many bytes, as many rows
     assert get(hosts["etth1"], tmp_path).stock.state is State.READY
     assert file.read_bytes() == contents["etth1"]["ETTh1.csv"]
-    assert f"replacing {file}" in caplog.text
+    assert f"replacing {file}, which is not the published file" in caplog.text
 
 
 def test_a_table_of_another_edition_is_refused(hosts: dict[str, DataSet], host: Host, tmp_path: Path) -> None:

@@ -80,10 +80,12 @@ def test_it_is_brought_where_the_run_is_told_to(
 
 @pytest.mark.usefixtures("_no_network")
 def test_what_cannot_be_brought_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^data.download=true requires a folder for the data"):
+    with pytest.raises(
+        UserError, match=r"^data.download=true requires a folder for the data: set data_root=FOLDER or CAB_DATA"
+    ):
         bring_data(cell("weather", None, download=True))
-    words = "^weather must be downloaded manually: download WTH.csv from https://.*; "
-    words += f"then: `cab data download weather --data-root {tmp_path}`$"
+    words = "^weather must be downloaded manually: download WTH.csv from https://.*; then: "
+    words += f"`cab data download weather --data-root {tmp_path} --source DOWNLOADED_FILE_OR_FOLDER`$"
     with pytest.raises(UserError, match=words):
         bring_data(cell("weather", tmp_path, download=True))
     with pytest.raises(UserError, match=r"data.download must be true or false, got 'perhaps'"):

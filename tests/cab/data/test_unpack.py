@@ -105,7 +105,7 @@ def test_a_path_that_comes_twice_is_refused(tmp_path: Path) -> None:
         archive.writestr("a", "1")
         with pytest.warns(UserWarning, match="Duplicate"):
             archive.writestr("a", "2")
-    refused(tmp_path / "archive", "contains a path twice")
+    refused(tmp_path / "archive", "contains a path twice and was not unpacked")
 
 
 def test_a_full_disk_leaves_nothing(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

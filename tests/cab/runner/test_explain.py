@@ -121,5 +121,5 @@ def test_the_command_prints_a_table_and_runs_nothing(
     assert said.splitlines()[0].split() == ["setting", "value", "default", "source"]
     assert re.search(r"^backbone.name +informer +the only one of the task$", said, flags=re.MULTILINE)
     assert main(["run", "-m", *chosen]) == 2
-    assert "--explain prints the configuration of one cell" in capsys.readouterr().err
+    assert "--explain prints one configuration" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

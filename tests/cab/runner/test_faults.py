@@ -92,7 +92,7 @@ def test_every_failed_cell_of_a_folder_is_run_again(
 
 
 def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(
-    troubled: Cell, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for seed in (1, 2):
         run_cell(troubled(f"seed={seed}", trouble="crash"), command=f"cab run seed={seed}")
@@ -101,7 +101,7 @@ def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(
     dataclasses.replace(records[1], config=config).write(tmp_path)
     troubled()
     assert main(["run", "--retry", "failed", f"results_dir={tmp_path}"]) == 1
-    assert "attention has no value" in caplog.text
+    assert "attention has no value" in capsys.readouterr().err
     records = {record.cell["seed"]: record for record in map(Record.read, tmp_path.glob("*.json"))}
     assert [records[seed].status for seed in (1, 2)] == ["failed", "finished"]
     assert records[2].command == "cab run seed=2"
@@ -121,7 +121,7 @@ def test_a_full_disk_is_named_and_nothing_is_recorded(troubled: Cell, tmp_path: 
     with pytest.raises(UserError, match="no space left on the disk"):
         run_cell(troubled(trouble="full"))
     assert {path: path.read_bytes() for path in tmp_path.glob("*.json")} == before
-    assert sorted(found.status for found in cell_statuses(tmp_path)) == ["interrupted", "finished"]
+    assert sorted(found.status for found in cell_statuses(tmp_path)) == ["finished", "interrupted"]
 
 
 def test_a_full_disk_while_a_record_is_written(troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def test_a_pool_that_is_told_to_stop_saves_and_goes_on(
     stop = f"parent:{number.value} step-00000008.ckpt {tmp_path / 'stopped'}"
     process = run_cab(*POOL, f"results_dir={tmp_path}", stop=stop)
     assert process.returncode == 128 + number, process.stderr
-    assert "the workers write checkpoints" in process.stderr
+    assert "stopping: the workers write checkpoints" in process.stderr
     assert not records(tmp_path)
     again = run_cab(*POOL, f"results_dir={tmp_path}")
     assert again.returncode == 0, again.stderr
@@ -149,8 +149,8 @@ def test_a_record_says_that_the_gpu_was_shared(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_mistakes_are_told_before_a_worker_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for option in ("workers", "workers_per_gpu"):
+    for option, wanted in (("workers", "a whole number from 1 or null"), ("workers_per_gpu", "a whole number from 1")):
         overrides = ["cluster=local", f"cluster.{option}=0", f"results_dir={tmp_path}"]
         assert main(["run", *CELLS, *overrides]) == 2
-        assert f"cluster.{option} must be a whole number from 1, got 0" in capsys.readouterr().err
+        assert f"cluster.{option} must be {wanted}, got 0" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())

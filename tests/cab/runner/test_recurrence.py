@@ -81,7 +81,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(overrides: list[str], messag
 def test_a_network_that_remembers_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("backbones.gpt2.GPT2.no_past")
     assert LM.recurrent is RecurrentLM
-    with pytest.raises(UserError, match=r"backbone 'gpt2' does not take no_past\(batch_size, num_tokens\)"):
+    with pytest.raises(UserError, match=r"backbone 'gpt2' does not implement no_past\(batch_size, num_tokens\)"):
         Cell.from_config(composed(RECURRENT))
 
 

@@ -71,8 +71,8 @@ def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(capsys: py
     status, out, err = run(capsys, "-m", "attention=leaking.py:Leaking,linear")
     assert status == 0
     assert [line for line in err.splitlines() if "verify" in line] == [
-        "leaking.py:Leaking has not passed cab verify in CS with this code, and its score will be marked; "
-        "cab verify leaking.py:Leaking --pattern CS",
+        "leaking.py:Leaking (CS) has not passed `cab verify`; its scores will be marked †. "
+        "Run: `cab verify leaking.py:Leaking --pattern CS`",
         LEGEND,
     ]
     assert "leaking.py:Leaking †" in out
@@ -113,7 +113,7 @@ def test_an_attention_of_a_file_takes_options_and_is_found_again(
     assert "cab verify" not in err
     (path,) = Path("results").glob("*.json")
     assert Record.read(path).cell["attention"] == f"{file}:Leaking(share=0.5)"
-    assert "cached: " in run(capsys, *arguments)[2]
+    assert "cached" in run(capsys, *arguments)[2]
     dataclasses.replace(Record.read(path), attention_code="0" * 16).write(path.parent)
     assert "has changed since its record was written" in run(capsys, *arguments)[2]
 

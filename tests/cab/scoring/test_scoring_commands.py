@@ -155,11 +155,11 @@ def test_audit(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         (["score", "EMPTY"], f"run a cell first, for example: `{EXAMPLE_COMMAND}`"),
-        (["score", "EMPTY/nothing"], "does not exist"),
+        (["score", "EMPTY/nothing"], "EMPTY/nothing does not exist: name a folder of records"),
         (["score", RAW, "RECORDS"], "results of presets mini, published"),
         (["score", RAW, "--preset", "mini"], "no result has preset 'mini' (available: published)"),
         (["score", "RECORDS", "--normalization", "papers"], "unknown normalization 'papers': did you mean 'paper'"),
-        (["correlation", "EMPTY"], "no valid result in"),
+        (["correlation", "EMPTY"], "no valid result in EMPTY;"),
         (["crossover", "EMPTY/costs.csv"], "no cost file at"),
         (["crossover", COSTS, "--baseline", "eager"], "unknown baseline 'eager'"),
         (["crossover", COSTS, "--protocol", "other"], "unknown protocol 'other'"),
@@ -171,11 +171,13 @@ def test_mistakes_are_one_clear_line(
 ) -> None:
     (tmp_path / "empty").mkdir()
     places = {"EMPTY": str(tmp_path / "empty"), "RECORDS": str(records)}
-    filled = [word.replace("EMPTY", places["EMPTY"]).replace("RECORDS", places["RECORDS"]) for word in arguments]
+    *filled, expected = (
+        word.replace("EMPTY", places["EMPTY"]).replace("RECORDS", places["RECORDS"]) for word in (*arguments, message)
+    )
     assert main(filled) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert message in err
+    assert expected in err
     assert err.startswith("cab: error: ")
     assert err.count("\n") == 1
 
@@ -209,4 +211,4 @@ def test_a_tolerance_is_refused_before_the_cell_is_run(
 ) -> None:
     path = next(records.glob("*.json"))
     assert main(["reproduce", str(path), "--tolerance", tolerance]) == 2
-    assert "--tolerance must be at least 0" in capsys.readouterr().err
+    assert f"--tolerance must be at least 0, got {float(tolerance)}" in capsys.readouterr().err

@@ -48,8 +48,13 @@ def test_defect_is_caught_and_named(cls, pattern, named):
     assert set(failures(cls, pattern, named.split())) == set(named.split())
 
 
-@pytest.mark.parametrize(("cls", "pattern"), [(broken.LastSeesAll, "CS"), (broken.FirstIgnoresPadding, "NS")])
-def test_defect_at_another_depth_is_caught(cls, pattern):
-    """Where alone nothing is wrong."""
-    assert "depth" in failures(cls, pattern, ["every_layer_position"], quick=False)["every_layer_position"]
+@pytest.mark.parametrize(
+    ("cls", "pattern", "layer"), [(broken.LastSeesAll, "CS", 3), (broken.FirstIgnoresPadding, "NS", 0)]
+)
+def test_defect_in_one_layer_position_is_caught(cls, pattern, layer):
+    """A single layer passes the same checks."""
+    assert (
+        f"at layer {layer} of 4,"
+        in failures(cls, pattern, ["every_layer_position"], quick=False)["every_layer_position"]
+    )
     assert not failures(cls, pattern, ["lookahead_gradient", "padded_left"])

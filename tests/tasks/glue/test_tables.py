@@ -84,7 +84,7 @@ def test_what_is_refused_with_its_line(dataset: str, lines: list[str], message: 
 
 
 def test_headers_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="line 1: no header, or another: 'a' stands where 'sentence1' should"):
+    with pytest.raises(UserError, match="line 1: expected the column 'sentence1', got 'a'"):
         read_table(table(tmp_path, "rte", "0\ta\tb\tentailment", header=False), LAYOUTS["rte"])
     dev = table(tmp_path, "mnli", f"{MNLI}\tneutral")
     with pytest.raises(UserError, match="line 1: 12 columns, and the header of the official file has 16"):

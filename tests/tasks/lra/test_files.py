@@ -132,7 +132,7 @@ def test_paths(dataset: str, name: str, side: int, tmp_path: Path) -> None:
     everything = [example for rows in found.values() for example in rows]
     assert len({texts[0][0] for texts, _ in everything}) == 19
     assert all(len(texts[0]) == side**2 and texts[0][0] % 2 == label for texts, label in everything)
-    with pytest.raises(UserError, match=f"the images of {dataset} have {side} pixels a side, not 16"):
+    with pytest.raises(UserError, match=f"the images of {dataset} are {side} pixels wide, not 16"):
         LongRangeArena(dataset=dataset, side=16).check()
 
 

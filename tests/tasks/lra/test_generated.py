@@ -160,10 +160,10 @@ def test_shapes_are_not_told_by_their_mean() -> None:
     [
         ({"dataset": "text_synthetic", "length": 40}, "length of a generated text must be at least 64, got 40"),
         ({"dataset": "pathx_synthetic", "side": 32}, "contours need task.side of at least 64, got 32"),
-        ({"dataset": "image_synthetic", "brackets": "dropped"}, "task.brackets is of listops, not of image"),
+        ({"dataset": "image_synthetic", "brackets": "dropped"}, "task.brackets applies to listops, not to image"),
         (
             {"dataset": "listops_synthetic", "zero_pixel_is_padding": True},
-            "task.zero_pixel_is_padding is of image, pathfinder, pathx, not of listops",
+            "task.zero_pixel_is_padding applies to image, pathfinder, pathx, not to listops",
         ),
         ({"dataset": "text", "validation_split": "all"}, "task.validation_split must be train or test"),
     ],

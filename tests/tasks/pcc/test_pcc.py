@@ -113,7 +113,7 @@ BROKEN = {
     "cut binary": ((HEADER.format(n=5) + "DATA binary\n").encode() + b"\0" * 25, "truncated: 2 of 5"),
     "cut ascii": ((HEADER.format(n=3) + "DATA ascii\n1 2 3\n").encode(), "line 12: expected three|truncated"),
     "text": ((HEADER.format(n=2) + "DATA ascii\n1 2 3\n1 two 3\n").encode(), "line 12: expected three numbers"),
-    "nan": ((HEADER.format(n=2) + "DATA ascii\n1 2 3\n1 nan 3\n").encode(), "line 12: the point is no number"),
+    "nan": ((HEADER.format(n=2) + "DATA ascii\n1 2 3\n1 nan 3\n").encode(), "line 12: the point is NaN or infinite"),
     "empty": ((HEADER.format(n=0) + "DATA binary\n").encode(), "no points"),
 }
 

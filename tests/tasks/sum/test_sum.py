@@ -232,7 +232,7 @@ def test_empty_examples_can_be_left_out(tmp_path: Path, caplog: pytest.LogCaptur
     (folder / "sum" / "train.tgt").write_text("a\nb\nc\n\ne\nf\n")
     task = ready(folder, empty="skip")
     assert [summary for _, summary in task.training_set.read_texts()] == ["a", "c", "f"]
-    assert "left out 3 examples of train" in caplog.text
+    assert "skipped 3 examples of train" in caplog.text
 
 
 @pytest.mark.parametrize(

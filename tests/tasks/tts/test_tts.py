@@ -283,7 +283,7 @@ def damage(folder: Path, name: str) -> None:
         ("rate", r"LJ001-0002\.wav has 16000 Hz"),
         ("stereo", r"LJ001-0002\.wav has 22050 Hz and shape"),
         ("short", r"LJ001-0002\.wav has 100 samples"),
-        ("no file", r"metadata\.csv, line 3: there is no wavs/LJ001-0002\.wav"),
+        ("no file", r"metadata\.csv, line 3: wavs/LJ001-0002\.wav is missing"),
         ("columns", r"metadata\.csv, line 4: expected id\|text"),
         ("one alignment", "but not of LJ001-0004"),
     ],
@@ -303,7 +303,7 @@ def test_bad_data_is_named(name: str, message: str, tmp_path: Path) -> None:
         ({"num_prompt_steps": 3}, "less than max_steps=3"),
         (
             {"num_prompt_steps": 20, "max_steps": 30},
-            r"LJ00\d-\d{4} has 2\d frames, of which task.num_prompt_steps=20 leaves",
+            r"LJ00\d-\d{4} has 2\d frames, all of which are in the prompt of task.num_prompt_steps=20",
         ),
         ({"generated": 50}, "generated must be at least 96"),
         ({"generated_held_out": 0}, "generated_held_out must be at least 1"),
