@@ -35,13 +35,13 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_no_pause")
 def test_a_worker_tells_how_far_it_is_and_draws_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     said: list[tuple[str, int, int]] = []
-    progress.tell(lambda *words: said.append(words))
+    progress.report_progress(lambda *words: said.append(words))
     try:
-        assert list(progress.counted("cell", 3, 6)) == [3, 4, 5]
+        assert list(progress.with_progress("cell", 3, 6)) == [3, 4, 5]
     finally:
-        progress.tell(None)
+        progress.report_progress(None)
     assert said == [("cell", 3, 6), ("cell", 4, 6), ("cell", 5, 6)]
-    assert list(progress.counted("cell", 3, 6)) == [3, 4, 5]  # where nobody looks
+    assert list(progress.with_progress("cell", 3, 6)) == [3, 4, 5]  # where nobody looks
     assert capsys.readouterr().err == ""
 
 
