@@ -174,7 +174,7 @@ def test_a_sweep_prints_a_table_a_task(tmp_path: Path) -> None:
     assert lstf[0] == "lstf synthetic informer CS smoke"  # the trivial answers differ between M and S
     assert [row.split()[:3] for row in lstf[2:]] == [["M", "none", "1"], ["S", "none", "1"]]
     assert {"mse", "mae", "ridge"} <= set(lstf[1].split())
-    assert lm[0].startswith("lm synthetic gpt2 CS smoke; ppl of trivial answers: ")
+    assert lm[0].startswith("lm synthetic gpt2 CS smoke; ppl of trivial baselines: ")
     assert lm[1].split() == ["attention", "seed", "ppl", "params", "seconds"]
     assert [row.split()[:2] for row in lm[2:]] == [["none", "1"]]
     assert all(len(line) <= 80 for line in lm[1:])

@@ -136,8 +136,8 @@ def test_some_checks_are_not_all(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--checks", "same_seed"], "leave out --checks"),
-        (["--device", "cuda"], "leave out --checks and --device"),
+        (["--checks", "same_seed"], "remove --checks"),
+        (["--device", "cuda"], "remove --checks and --device"),
     ],
 )
 def test_a_row_says_that_all_passed(capsys, tmp_path, arguments, message):
@@ -153,7 +153,7 @@ def test_another_file_is_not_overwritten(capsys, tmp_path):
     record.write_text("a,b\n1,2\n")
     status, _, err = verify(capsys, "none", "--record", record)
     assert status == 2
-    assert "a file of something else" in err
+    assert "scores.csv is not a table with columns attention,pattern" in err
     assert record.read_text() == "a,b\n1,2\n"
 
 
