@@ -116,7 +116,7 @@ def _row(each: DataSet, root: Path | None) -> list[str]:
     return [
         each.name,
         ABSENT if stock is None else stock.state,
-        "size unknown" if each.disk_bytes is None else readable_size(each.disk_bytes),
+        "unknown" if each.disk_bytes is None else readable_size(each.disk_bytes),
         " ".join(each.tasks),
         "manual download" if each.by_hand else "without registration",
         str(path),

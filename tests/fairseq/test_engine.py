@@ -45,7 +45,7 @@ def test_a_cut_run_goes_on_and_ends_where_it_would_have(tmp_path: Path) -> None:
     stop = f"parent:{signal.SIGTERM:d} _20.pt {tmp_path / 'stopped'}"
     done = run_cab(*cell, results, stop=stop)
     assert done.returncode == 128 + signal.SIGTERM, done.stderr
-    assert "goes on from the last checkpoint" in done.stderr
+    assert "to resume from the last checkpoint" in done.stderr
     assert not records(tmp_path / "cut")
     assert main(["run", *cell, results]) == 0
     (log,) = (tmp_path / "cut").glob("*/fairseq/train.log")

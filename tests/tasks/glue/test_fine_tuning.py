@@ -153,12 +153,12 @@ def test_a_record_that_is_none_or_has_no_weights(
     assert fine_tune(alone, tmp_path / "own") == 2
     assert "has no weights at" in capsys.readouterr().err
     assert fine_tune(tmp_path / "nothing.json", tmp_path / "own") == 2
-    assert "there is nothing at" in capsys.readouterr().err
+    assert "does not exist; name the record of a run" in capsys.readouterr().err
     torch.save({}, tmp_path / "weights.pt")
     alone.with_suffix("").mkdir()
     (tmp_path / "weights.pt").rename(alone.with_suffix("") / "weights.pt")
     assert fine_tune(alone, tmp_path / "own") == 2
-    assert "do not fit: embedding.tokens.weight is missing, but this network needs [" in capsys.readouterr().err
+    assert "do not match the network: embedding.tokens.weight is missing, but this network needs [" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("_few_pairs")
