@@ -158,7 +158,10 @@ def test_a_record_that_is_none_or_has_no_weights(
     alone.with_suffix("").mkdir()
     (tmp_path / "weights.pt").rename(alone.with_suffix("") / "weights.pt")
     assert fine_tune(alone, tmp_path / "own") == 2
-    assert "do not match the network: embedding.tokens.weight is missing, but this network needs [" in capsys.readouterr().err
+    assert (
+        "do not match the network: embedding.tokens.weight is missing, but this network needs ["
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.usefixtures("_few_pairs")
