@@ -18,7 +18,7 @@ from tests.cab.runner.learning_attention import Learning
 from tests.cab.runner.troubled import Troubled
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def _registered() -> Iterator[None]:
     TASKS.names()  # finds those of the packages before one more is added
     register_task("troubled", paper="none", datasets="synthetic", backbones={"gpt2": "CS"})(Troubled)

@@ -105,7 +105,7 @@ def test_a_probe_is_not_asked_in_a_pattern_that_it_has_not() -> None:
     cells = {(dataset, pattern) for task, dataset, _, pattern, _ in runnable_cells() if task == "probe"}
     assert {dataset for dataset, pattern in cells if pattern != "CS"} == set(FOUR)
     assert {dataset for dataset, pattern in cells if pattern == "CS"} == set(TASKS.get("probe").datasets)
-    with pytest.raises(UserError, match="'mqar' of task 'probe' is not asked in pattern NC, only in CS"):
+    with pytest.raises(UserError, match="dataset 'mqar' of task 'probe' does not support pattern NC"):
         Cell.from_config(composed("mqar", "smoke", pattern="NC"))
 
 
