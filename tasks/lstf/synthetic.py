@@ -41,18 +41,18 @@ def synthetic_series() -> Series:
     episode = np.arange(count)[:, None]
     days, hours = np.repeat(np.arange(DAYS), HOURS), np.tile(np.arange(HOURS), DAYS)
 
-    colours = shuffled(DAYS, count, rng)  # per day
+    colors = shuffled(DAYS, count, rng)  # per day
     levels = rng.normal(size=(count, DAYS, CHANNELS - 2))
     legend = np.concatenate([shuffled(DAYS, count, rng) for _ in range(LEGEND_REPEATS)], axis=1)
     values[:, :LEGEND_LENGTH, 2:] = levels[episode, legend]
-    values[:, LEGEND_LENGTH:PAST, :2] = _angle(colours[:, days], DAYS)
+    values[:, LEGEND_LENGTH:PAST, :2] = _angle(colors[:, days], DAYS)
     calendar[:, :LEGEND_LENGTH, 2:] = _angle(legend, DAYS)
     calendar[:, LEGEND_LENGTH:PAST] = np.concatenate([_angle(hours, HOURS), _angle(days, DAYS)], axis=-1)
 
     asked = np.tile(rng.integers(DAYS, size=(count, HOURS)), 5)
     hour = np.tile(shuffled(HOURS, count, rng), 5)
     calendar[:, PAST:, :2] = _angle(hour, HOURS)
-    calendar[:, PAST : PAST + HOURS, 2:] = _angle(colours[episode, asked[:, :HOURS]], DAYS)
+    calendar[:, PAST : PAST + HOURS, 2:] = _angle(colors[episode, asked[:, :HOURS]], DAYS)
     values[:, PAST:, 2:] = values[episode, LEGEND_LENGTH + asked * HOURS + hour, 2:] + levels[episode, asked]
     values[:, PAST:, 2:] += rng.normal(0, NOISE, size=(count, HORIZON, CHANNELS - 2))
     train, validation, test = (episodes * (PAST + HORIZON) for episodes in NUM_EPISODES)

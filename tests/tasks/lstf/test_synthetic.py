@@ -13,7 +13,7 @@ import torch
 from tasks.lstf.synthetic import DAYS, HORIZON, HOURS, LEGEND_LENGTH, LEVELS, NOISE, PAST, synthetic_series
 from tasks.lstf.task import LSTF
 
-VALUES = slice(2, None)  # channels; the first two show colours
+VALUES = slice(2, None)  # channels; the first two show colors
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +40,18 @@ def test_another_process_makes_the_same_numbers() -> None:
 
 
 def test_two_look_ups_find_every_value(episodes: tuple[np.ndarray, np.ndarray]) -> None:
-    """By hand: colour to day, day to level, hour and day to value; what is left is noise."""
+    """By hand: color to day, day to level, hour and day to value; what is left is noise."""
     left = []
     for values, calendar in zip(*(part[:50] for part in episodes), strict=True):
         past, future = calendar[:PAST], calendar[PAST:]
-        colours = values[LEGEND_LENGTH:PAST:HOURS, :2]  # of each day
+        colors = values[LEGEND_LENGTH:PAST:HOURS, :2]  # of each day
         levels = {
             nearest(past[row : row + 1, 2:], past[LEGEND_LENGTH::HOURS, 2:])[0]: values[row]
             for row in range(LEGEND_LENGTH)
         }
         hour = nearest(future[:, :2], past[LEGEND_LENGTH : LEGEND_LENGTH + HOURS, :2])
         first = LEVELS["direct"]
-        told = dict(zip(hour[first], nearest(future[first, 2:], colours), strict=True))
+        told = dict(zip(hour[first], nearest(future[first, 2:], colors), strict=True))
         days = np.array([told[h] for h in hour])
         level = np.stack([levels[day] for day in days])
         expected = values[LEGEND_LENGTH + days * HOURS + hour] + level
