@@ -10,13 +10,13 @@ from typing import Any
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override
-from hydra.errors import HydraException
+from hydra.errors import OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
 from cab.config.cluster_config import CLUSTERS
 from cab.config.run_config import KEYS, TRAINER_KEYS
 from cab.config.sources import REGISTRIES, register_sources
-from cab.errors import UnsupportedError, UserError, first_line, unknown_name
+from cab.errors import UnsupportedError, UserError, unknown_name
 from cab.files.config_folders import config_folders
 from cab.patterns import LONG_NAMES, Pattern
 from cab.registry.options import check_names
@@ -120,8 +120,9 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
     arguments = [_short_patterns(argument) for argument in arguments]
     try:
         parsed = OverridesParser.create().parse_overrides(arguments)
-    except HydraException as error:
-        raise UserError(f"cannot read the overrides: {first_line(error)}") from None
+    except OverrideParseException as error:
+        forms = "KEY=VALUE, or attention.OPTION=VALUE for an option"
+        raise UserError(f"cannot read '{error.override}': write {forms}") from None
     for override in parsed:
         _check_key(override)
     chosen = {override.key_or_group: _choices(override) for override in parsed}
