@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cab.errors import UserError
-from cab.suite.cells import DATASET, PRESET
+from cab.suite.cells import PRESET
 
 
 def suite_overrides(overrides: Sequence[str]) -> list[str] | None:
@@ -26,4 +26,4 @@ def suite_overrides(overrides: Sequence[str]) -> list[str] | None:
     if "attention" not in keys:
         raise UserError(f"suite={PRESET} requires an attention; run `cab run suite={PRESET} attention=NAME`")
     seeds = [] if "seed" in keys else ["seed=1,2,3"]
-    return [*rest, *seeds, f"dataset={DATASET}", f"preset={PRESET}"]
+    return [*rest, *seeds, "dataset=synthetic", f"preset={PRESET}"]
