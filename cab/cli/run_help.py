@@ -17,7 +17,7 @@ from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
 
 TEXT = """\
 usage: cab run task=TASK dataset=DATASET attention=ATTENTION pattern=PATTERN [KEY=VALUE ...]
-       cab run suite=mini attention=ATTENTION [pattern=PATTERN] [task=TASK] [seed=1,2,3] [KEY=VALUE ...]
+       cab run suite=core attention=ATTENTION [pattern=PATTERN] [task=TASK] [seed=1,2,3] [KEY=VALUE ...]
        cab run -m [task=T,U] [attention=A,B] [pattern=NS,NC] [cluster=local|slurm] [--dry-run] [KEY=VALUE ...]
 
 Train and evaluate one configuration and write its result. With -m, run every valid combination of the

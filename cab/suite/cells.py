@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from cab.errors import UserError
 from cab.records.record import Record, Status
 from cab.records.results import whole_records
@@ -32,6 +34,9 @@ class SuiteCell:
         trivial_baseline: baseline that ignores the input.
         memory_bounded_baseline: best computable baseline with bounded memory, or empty.
         long_memory: whether the cell requires more context than a local window.
+        options: overrides of preset mini, separated by spaces. In core cells, training stops at the validation loss
+            ``trainer.stop_at``: the optimum of the generated data plus 0.5% of the distance to the loss without
+            attention.
     """
 
     task: str
@@ -44,6 +49,7 @@ class SuiteCell:
     trivial_baseline: str
     memory_bounded_baseline: str
     long_memory: bool
+    options: str
 
     def __str__(self) -> str:
         return " ".join(self.key)
@@ -56,7 +62,14 @@ class SuiteCell:
     def includes(self, record: Record) -> bool:
         """Return whether a record is a result of this cell."""
         own = (*self.key, self.dataset, PRESET)
-        return own == tuple(record.cell[name] for name in ("task", "backbone", "pattern", "dataset", "preset"))
+        if own != tuple(record.cell[name] for name in ("task", "backbone", "pattern", "dataset", "preset")):
+            return False
+        for option in self.options.split():
+            path, _, value = option.partition("=")
+            group, _, name = path.partition(".")
+            if record.config.get(group, {}).get(name) != yaml.safe_load(value):
+                return False
+        return True
 
     def value(self, record: Record) -> float:
         """Return the judged metric of a finished record."""
