@@ -64,12 +64,16 @@ class SuiteCell:
         own = (*self.key, self.dataset, PRESET)
         if own != tuple(record.cell[name] for name in ("task", "backbone", "pattern", "dataset", "preset")):
             return False
-        for option in self.options.split():
-            path, _, value = option.partition("=")
-            group, _, name = path.partition(".")
-            if record.config.get(group, {}).get(name) != yaml.safe_load(value):
-                return False
-        return True
+        return all(
+            name in record.config[group] and record.config[group][name] == value
+            for (group, name), value in self.option_values.items()
+        )
+
+    @property
+    def option_values(self) -> dict[tuple[str, str], Any]:
+        """Return the values of ``options`` by group and name."""
+        texts = dict(option.split("=") for option in self.options.split())
+        return {(*path.split("."),): yaml.safe_load(text) for path, text in texts.items()}  # type: ignore[misc]
 
     def value(self, record: Record) -> float:
         """Return the judged metric of a finished record."""

@@ -56,7 +56,11 @@ def train(run: Run, backbone: Backbone) -> Training:
         backbone.load_state_dict(loop.checkpoints.selected_weights(config, steps=steps, best_step=best_step) or weights)
     history = loop.history
     return Training(
-        history.entries, steps, best_step, steps_to_solve=history.steps_to_solve, earlier_seconds=history.earlier_seconds
+        history.entries,
+        steps,
+        best_step,
+        steps_to_solve=history.steps_to_solve,
+        earlier_seconds=history.earlier_seconds,
     )
 
 

@@ -44,7 +44,9 @@ class Facts:
         name[:NUM_SPECIAL] = thing[:NUM_SPECIAL] = -1  # unknown entries stay at -1
         is_answer = (thing >= 0) & (name < 0)
         if is_answer.sum() < len(THINGS):
-            raise UserError("the words of generated books must be single tokens: set task.vocab_size to 800 or more, or 1000 with 32 names")
+            raise UserError(
+                "the words of generated books must be single tokens: set task.vocab_size to 800 or more, or 1000 with 32 names"
+            )
         return cls(name, thing, torch.from_numpy(is_answer))
 
     def distances(self, entries: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -147,7 +147,9 @@ class LM(Task):
         return " ".join(filter(None, (names, recurrence)))
 
     def setup(self, data_root: Path | None) -> None:
-        books = find_books(self.dataset, self.source, data_root, synthetic=SyntheticBooks(partial(generate_book, names=self.names)))
+        books = find_books(
+            self.dataset, self.source, data_root, synthetic=SyntheticBooks(partial(generate_book, names=self.names))
+        )
         self.corpus = read_corpus(books, tokenizer=self.tokenizer, vocab_size=self.vocab_size)
         self._facts = Facts.of(self.corpus) if self._asks else None
         self._training: Blocks | BookChunks
