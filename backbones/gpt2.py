@@ -179,13 +179,14 @@ class GPT2(TokenDecoder):
         Args:
             tokens: [B, N] ids.
             padding_mask: [B, N], True = padding, anywhere; positions count real tokens only.
-            selected: [K] indices into the flattened tokens; only their logits are computed, which saves time and memory.
+            selected: [K] indices into the flattened tokens; only these logits are computed, which saves time and
+                memory.
             targets: [B, N] ids of the next tokens, or [K] with ``selected``.
             past: from :meth:`no_past`, or after earlier tokens.
 
         Returns:
-            [B, N, V], or [K, V] with ``selected``; with ``targets`` their negative log-likelihoods; and the new past if one
-            was given.
+            [B, N, V], or [K, V] with ``selected``; with ``targets`` their negative log-likelihoods; and the new past if
+            one was given.
 
         Raises:
             ValueError: tokens or mask have a wrong shape, a sequence has no token, or there are more tokens than

@@ -41,7 +41,8 @@ class RunConfig:
 
     Attributes:
         other_attention: the attention for the slots outside the test, for every pattern.
-        tuning: the grid of learning rates from which ``trainer.learning_rate`` was chosen; None for the rate of the recipe.
+        tuning: the grid of learning rates from which ``trainer.learning_rate`` was chosen; None for the rate of the
+            recipe.
         data: the options of the group ``data``, which control how missing data are obtained.
         resolved: the configuration as plain values, as records store it.
     """

@@ -45,7 +45,8 @@ class Facts:
         is_answer = (thing >= 0) & (name < 0)
         if is_answer.sum() < len(THINGS):
             raise UserError(
-                "the words of generated books must be single tokens: set task.vocab_size to 800 or more, or 1000 with 32 names"
+                "the words of generated books must be single tokens: set task.vocab_size to 800 or more, or to 1000 or "
+                "more with 32 names"
             )
         return cls(name, thing, torch.from_numpy(is_answer))
 

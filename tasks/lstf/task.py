@@ -36,8 +36,8 @@ class LSTF(Task):
         seq_len, label_len, pred_len: number of steps of the past, of the past given to the decoder, and of the
         forecast.
         evaluation_batch_size: windows per batch in validation and test.
-        hours: hours per day of the generated series, whose windows have 12 + 6 x ``hours`` rows of past and 5 x ``hours``
-            rows to forecast.
+        hours: hours per day of the generated series. An episode has 12 + 6 ``hours`` rows of past and 5 ``hours`` rows
+            to forecast.
         test_windows: ``all``; or ``whole_batches``, the published protocol, which drops the last incomplete batch of 32
             windows from ``mse`` and ``mae``; ``mse_all_windows`` and ``mae_all_windows`` are then reported as well.
     """
