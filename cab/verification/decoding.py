@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cab.attention import reorder_state
+from cab.attention_types import reorder_state
 from cab.verification.check import Worst, check, check_layouts, decodes, supports
 from cab.verification.compare import difference, limit_for
 from cab.verification.inputs import Inputs, Module, padding_masks, row_alone
@@ -43,14 +43,14 @@ def decode_steps(subject: Subject) -> Worst:
 
 @check("decoding", applies=prefills, declared_in="decode_tolerance")
 def decode_after_prefill(subject: Subject) -> Worst:
-    """After a prompt, read at once or in pieces of uneven size, decoding reproduces the parallel forward pass."""
+    """After a prompt, read at once or in chunks of uneven size, decoding reproduces the parallel forward pass."""
     worst = Worst("relative error of decoding after prefill", limit=subject.decode_tolerance)
     plans = [[16, 1, 1, 1], [1, 7, 2, 1, 23, 1, 1], [33], [290, 1, 1, 1, 1], [64, 65, 1, 129, 1]]
     plans += [[n - 1500, 1, 1, 1495, 1, 1, 1] for n in subject.long] + [[n - 3, 1, 1, 1] for n in subject.long]
-    for pieces in plans:
-        module = subject.build_for(sum(pieces))
-        inputs = subject.draw(module, sum(pieces), batch=1 if sum(pieces) in subject.long else 2)
-        _compare(worst, subject, module, inputs, pieces, f"pieces {pieces}")
+    for chunks in plans:
+        module = subject.build_for(sum(chunks))
+        inputs = subject.draw(module, sum(chunks), batch=1 if sum(chunks) in subject.long else 2)
+        _compare(worst, subject, module, inputs, chunks, f"chunks {chunks}")
     return worst
 
 
@@ -63,14 +63,14 @@ def decode_padded(subject: Subject, layout: str) -> Worst:
         return worst
     plans = {"step by step": [1] * 19}
     if prefills(subject):
-        plans["in pieces"] = [12, 1, 1, 1, 3, 1]
+        plans["in chunks"] = [12, 1, 1, 1, 3, 1]
     module = subject.build()
     inputs = subject.draw(module, 19, batch=4)
     inputs = replace(inputs, query_padding=padding_masks(layout, inputs.query))
     if inputs.key is not None:
         inputs = replace(inputs, key_padding=padding_masks(layout, inputs.key).roll(1, 0))
-    for plan, pieces in plans.items():
-        _compare(worst, subject, module, inputs, pieces, f"n=19, {plan}")
+    for plan, chunks in plans.items():
+        _compare(worst, subject, module, inputs, chunks, f"n=19, {plan}")
     return worst
 
 
@@ -146,10 +146,10 @@ def initial_state(module: Module, inputs: Inputs) -> dict[str, Tensor]:
     return module.init_state(batch_size, key=inputs.key, value=inputs.value, key_padding_mask=inputs.key_padding)
 
 
-def decode(module: Module, inputs: Inputs, pieces: Sequence[int]) -> Tensor:
-    """Return the outputs [B, N, D] of reading the targets in pieces, by ``step`` (one token) or ``prefill``."""
+def decode(module: Module, inputs: Inputs, chunks: Sequence[int]) -> Tensor:
+    """Return the outputs [B, N, D] of reading the targets in chunks, by ``step`` (one token) or ``prefill``."""
     state, start, outputs = initial_state(module, inputs), 0, []
-    for size in pieces:
+    for size in chunks:
         tokens = inputs.query[:, start : start + size]
         mask = {}
         if inputs.query_padding is not None:
@@ -161,9 +161,9 @@ def decode(module: Module, inputs: Inputs, pieces: Sequence[int]) -> Tensor:
     return torch.cat(outputs, dim=1)
 
 
-def _compare(worst: Worst, subject: Subject, module: Module, inputs: Inputs, pieces: Sequence[int], where: str) -> None:
+def _compare(worst: Worst, subject: Subject, module: Module, inputs: Inputs, chunks: Sequence[int], where: str) -> None:
     with torch.no_grad():
-        decoded, trained = decode(module, inputs, pieces), inputs.run(module)
+        decoded, trained = decode(module, inputs, chunks), inputs.run(module)
     if decoded.shape != trained.shape:
         raise ValueError(f"decoding returned shape {tuple(decoded.shape)}, forward {tuple(trained.shape)} ({where})")
     limit = limit_for(rounding(module, inputs), subject.decode_tolerance)
