@@ -144,17 +144,30 @@ class GPT2(TokenDecoder):
 
     @overload
     def forward(
-        self, tokens: Tensor, padding_mask: Tensor | None = None, *, targets: Tensor | None = None, mems: None = None
+        self,
+        tokens: Tensor,
+        padding_mask: Tensor | None = None,
+        *,
+        selected: Tensor | None = None,
+        targets: Tensor | None = None,
+        mems: None = None,
     ) -> Tensor: ...
     @overload
     def forward(
-        self, tokens: Tensor, padding_mask: Tensor | None = None, *, targets: Tensor | None = None, mems: DecodeState
+        self,
+        tokens: Tensor,
+        padding_mask: Tensor | None = None,
+        *,
+        selected: Tensor | None = None,
+        targets: Tensor | None = None,
+        mems: DecodeState,
     ) -> tuple[Tensor, DecodeState]: ...
     def forward(
         self,
         tokens: Tensor,
         padding_mask: Tensor | None = None,
         *,
+        selected: Tensor | None = None,
         targets: Tensor | None = None,
         mems: DecodeState | None = None,
     ) -> Tensor | tuple[Tensor, DecodeState]:
@@ -166,11 +179,14 @@ class GPT2(TokenDecoder):
         Args:
             tokens: [B, N] ids.
             padding_mask: [B, N], True = padding, anywhere; positions count real tokens only.
-            targets: [B, N] ids of the next tokens.
+            selected: [K] indices into the flattened tokens; only these logits are computed, which saves time and
+                memory.
+            targets: [B, N] ids of the next tokens, or [K] with ``selected``.
             mems: from :meth:`init_mems`, or after earlier tokens.
 
         Returns:
-            [B, N, V], or with ``targets`` their negative log-likelihoods [B, N]; and the new memory if one was given.
+            [B, N, V], or [K, V] with ``selected``; with ``targets`` their negative log-likelihoods; and the new memory
+            if one was given.
 
         Raises:
             ValueError: tokens or mask have a wrong shape, a sequence has no token, or there are more tokens than
@@ -184,6 +200,8 @@ class GPT2(TokenDecoder):
             x = self.layer_stack(self.run_layer, self.decoder_layers, x, padding_mask, positions)
         else:
             x, mems = self._read_after(mems, x, padding_mask)
+        if selected is not None:
+            x = x.flatten(0, 1).index_select(0, selected)
         x = self.finish(x)
         found = self.predict(x) if targets is None else token_losses(x, embedding.tokens.weight, None, targets)
         return found if mems is None else (found, mems)

@@ -36,8 +36,11 @@ class TokenGenerator(Protocol):
 class TokenLM(TokenGenerator, Protocol):
     """A causal language model; used by the tasks lm and needle."""
 
-    def __call__(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Return the logits [B, N, V] of the token after each of ``tokens`` [B, N]."""
+    def __call__(self, tokens: Tensor, padding_mask: Tensor | None = None, *, selected: Tensor | None = None) -> Tensor:
+        """Return the logits [B, N, V] of the token after each of ``tokens`` [B, N].
+
+        With ``selected`` [K], indices into the flattened ``tokens``, return only their logits [K, V].
+        """
 
     def init_state(self, batch_size: int) -> Any:
         """Return the state before the first token."""

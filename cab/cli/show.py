@@ -64,7 +64,7 @@ def _markdown_table(header: tuple[str, ...], rows: list[tuple[str, str]] | tuple
 
 
 def _plain(words: str) -> str:
-    r"""Escape what Markdown would format in mathematics, outside code spans and bullets: ``S_t * q`` to ``S\_t \* q``."""
+    r"""Escape what Markdown would format in mathematics, outside code and bullets: ``S_t * q`` to ``S\_t \* q``."""
     escaped = [part if i % 2 else _escape(part) for i, part in enumerate(words.split("`"))]
     return re.sub(r"^\\\* ", "* ", "`".join(escaped), flags=re.MULTILINE)
 

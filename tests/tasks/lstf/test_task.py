@@ -62,7 +62,7 @@ def in_order(dataset: Dataset[Any], batch_size: int) -> Iterator[Any]:
 def plain_series(monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of the generated episodes a series that goes on, so that windows start at every row."""
 
-    def series() -> Series:
+    def series(hours: int) -> Series:  # noqa: ARG001
         rows = np.arange(8_000)
         noise = np.random.default_rng(3).normal(size=(8_000, 7))
         values = np.sin(2 * np.pi * rows[:, None] / 24 + np.arange(7)) + 0.2 * noise + (rows[:, None] / 3_000) ** 3
