@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cab.cli.terminal import print_note
 from cab.errors import UserError
 from cab.files.folders import check_writable
 from cab.files.sanitize import sanitize_csv_cell
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         writer.writerows(map(sanitize_csv_cell, row) for row in rows)
     elif shown:
         _print_table(shown)
-    print(f"{len(results)} checks, {len(failed)} failed", file=sys.stderr)
+    print_note(f"{len(results)} checks, {len(failed)} failed")
     return 1 if failed else 0
 
 
@@ -118,7 +119,7 @@ def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[
     rows = {(row.attention, row.pattern): row for row in read_rows(args.record)}
     known = [(subject, rows.get((subject.name, str(subject.pattern)))) for subject in subjects]
     left = [s for s, row in known if row is None or not row.holds(code_of(s.cls), quick=args.quick)]
-    print(f"{len(subjects) - len(left)} are already verified, {len(left)} to verify", file=sys.stderr)
+    print_note(f"{len(subjects) - len(left)} are already verified, {len(left)} to verify")
     return left
 
 
@@ -136,7 +137,7 @@ def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator
         if entry is None and not patterns:
             raise UserError(f"{target} is not registered: name its pattern with --pattern NS, CS, NC or CC")
         if entry is not None and not args.attentions and not runs_in_float32(entry.cls, args.device):
-            print(f"{target} is not verified on {args.device}: it does not run in float32 there", file=sys.stderr)
+            print_note(f"{target} is not verified on {args.device}: it does not run in float32 there")
             continue
         claimed = entry.patterns if entry is not None else tuple(patterns)
         # Without names, --pattern chooses among what each attention claims; with a name it must be claimed.
@@ -152,15 +153,9 @@ def _results(subjects: Sequence[Subject], checks: Sequence[Check], args: argpars
 
     for subject in subjects:
         if not subject.decodes and subject.pattern.is_causal:
-            print(
-                f"{subject.name} {subject.pattern}: has no init_state and step; decoding is not verified",
-                file=sys.stderr,
-            )
+            print_note(f"{subject.name} {subject.pattern}: has no init_state and step; decoding is not verified")
         if subject.complexity is None:
-            print(
-                f"{subject.name} {subject.pattern}: growth is measured but not checked (set --complexity)",
-                file=sys.stderr,
-            )
+            print_note(f"{subject.name} {subject.pattern}: growth is measured but not checked (set --complexity)")
         results = []
         for result in run_checks(subject, checks):
             results.append(result)
@@ -169,7 +164,7 @@ def _results(subjects: Sequence[Subject], checks: Sequence[Check], args: argpars
         if not args.checks and args.device == "cpu":
             _note(args.record or remembered(), subject, results, quick=args.quick)
         names = f": {', '.join(failed)}" if failed else ""
-        print(f"{subject.name} {subject.pattern}: {len(results)} checks, {len(failed)} failed{names}", file=sys.stderr)
+        print_note(f"{subject.name} {subject.pattern}: {len(results)} checks, {len(failed)} failed{names}")
 
 
 def _note(record: Path, subject: Subject, results: Sequence[CheckResult], *, quick: bool) -> None:

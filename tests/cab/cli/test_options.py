@@ -109,7 +109,7 @@ def test_a_wrong_option_of_a_run_is_one_line(override: str, words: str, refused:
     [
         (
             ["cluster=local", "cluster.workers=many"],
-            "cluster.workers must be a whole number from 1 or null, got 'many'",
+            "cluster.workers must be a whole number from 1 to 256 or null, got 'many'",
         ),
         (["cluster=local", "+cluster.speed=1"], "unknown option 'cluster.speed'"),
         (["cluster=slurm", "cluster.wait=maybe"], "cluster.wait must be true or false, got 'maybe'"),
