@@ -41,7 +41,10 @@ COMMANDS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line and return the exit status: 0, 1 for an internal error, 2 for a user error."""
+    """Run the command line and return the exit status: 0, 2 for a user error, 3 for an internal error.
+
+    A command may return 1 for a negative result, such as a failed check.
+    """
     argv = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in argv
     if debug:
@@ -81,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
             return 2
         words = str(error).splitlines()[0] if str(error) else ""
         _print_error(f"internal error: {type(error).__name__}: {words} (add --debug for the traceback)")
-        return 1
+        return 3
 
 
 def program() -> NoReturn:
@@ -130,7 +133,7 @@ def _dispatch(argv: list[str]) -> int:
 
 FIRST = {
     "first result, in seconds": EXAMPLE_COMMAND,
-    "quality": "cab run suite=mini attention=abc cluster=local",
+    "quality": "cab run suite=core attention=abc cluster=local",
     "correctness": "cab verify abc",
     "cost": "cab efficiency abc performer --pattern NS --lengths 256 512 1024",
     "compare with reference results": "cab leaderboard --with-reference",

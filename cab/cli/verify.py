@@ -7,6 +7,7 @@ import csv
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,8 @@ COLUMNS = ("attention", "pattern", "check", "passed", "detail")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Run the conformance suite on attentions. Exit status: 0 all checks passed, 1 a check failed, 2 user error."
+        "Run the conformance suite on attentions. Exit status: 0 all checks passed, 1 a check failed, 2 user error, "
+        "3 internal error."
     )
     parser.add_argument(
         "attentions",
@@ -46,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--quick", action="store_true", help="skip slow checks, long sequences and timing (about 10 s per pattern)"
+    )
+    parser.add_argument(
+        "--fail-fast", action="store_true", help="stop each attention-pattern pair after its first failed check"
     )
     parser.add_argument("--compile", action="store_true", help="also check for graph breaks under torch.compile (slow)")
     parser.add_argument(
@@ -70,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from cab.verification import select_checks
+    from cab.verification.suite import applicable, headline
 
     if args.list_checks:
         _list_checks(args.csv)
@@ -82,11 +88,13 @@ def run(args: argparse.Namespace) -> int:
         _check_record(args)
         checks = [check for check in checks if not check.is_timed]
     subjects = list(_subjects(args, patterns))
-    if not any(check.applies(subject) for check in checks for subject in subjects):
+    if not any(check for subject in subjects for check in applicable(checks, subject)):
         raise UserError("none of these checks applies to these attentions and patterns; see --list-checks")
     if args.record is not None and not args.all:
         subjects = _without_row(subjects, args)
-    results = sorted(_results(subjects, checks, args), key=lambda result: result.passed)  # failures first
+    results = list(_results(subjects, checks, args))
+    headlines = [headline(found) for _, found in groupby(results, lambda result: (result.attention, result.pattern))]
+    results.sort(key=lambda result: result.passed)  # failures first, each part in the order of causes
     failed = [result for result in results if not result.passed]
     shown = failed if args.record is not None else results
     if args.csv:
@@ -95,6 +103,7 @@ def run(args: argparse.Namespace) -> int:
         rows = ((r.attention, r.pattern, r.check, str(r.passed).lower(), r.detail) for r in shown)
         writer.writerows(map(sanitize_csv_cell, row) for row in rows)
     elif shown:
+        print("".join(f"{line}\n\n" for line in headlines if line), end="")
         _print_table(shown)
     print_note(f"{len(results)} checks, {len(failed)} failed")
     return 1 if failed else 0
@@ -114,11 +123,15 @@ def _check_record(args: argparse.Namespace) -> None:
 
 def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[Subject]:
     """Return the subjects whose row is missing, or written by other code, checks or torch."""
-    from cab.records.verified import code_of, read_rows
+    from cab.records.verified import code_of, package_of, read_rows
 
     rows = {(row.attention, row.pattern): row for row in read_rows(args.record)}
     known = [(subject, rows.get((subject.name, str(subject.pattern)))) for subject in subjects]
-    left = [s for s, row in known if row is None or not row.holds(code_of(s.cls), quick=args.quick)]
+    left = [
+        subject
+        for subject, row in known
+        if row is None or not row.holds(code_of(subject.cls), quick=args.quick, package=package_of(subject.cls))
+    ]
     print_note(f"{len(subjects) - len(left)} are already verified, {len(left)} to verify")
     return left
 
@@ -157,7 +170,7 @@ def _results(subjects: Sequence[Subject], checks: Sequence[Check], args: argpars
         if subject.complexity is None:
             print_note(f"{subject.name} {subject.pattern}: growth is measured but not checked (set --complexity)")
         results = []
-        for result in run_checks(subject, checks):
+        for result in run_checks(subject, checks, fail_fast=args.fail_fast):
             results.append(result)
             yield result
         failed = [result.check for result in results if not result.passed]
@@ -169,14 +182,21 @@ def _results(subjects: Sequence[Subject], checks: Sequence[Check], args: argpars
 
 def _note(record: Path, subject: Subject, results: Sequence[CheckResult], *, quick: bool) -> None:
     """Write the row of a pair, or remove it if a check failed; timing checks do not count."""
-    from cab.records.verified import Row, code_of, note
+    from cab.records.verified import Row, code_of, note, package_of
     from cab.verification.check import CHECKS
 
     counted = [(CHECKS[result.check].group, result) for result in results if not CHECKS[result.check].is_timed]
     reach: dict[str, int] = {}
     for group, result in counted:
         reach[group] = max(reach.get(group, 0), result.longest)
-    row = Row.of_today(subject.name, str(subject.pattern), code_of(subject.cls), quick=quick, reach=reach)
+    row = Row.of_today(
+        subject.name,
+        str(subject.pattern),
+        code_of(subject.cls),
+        quick=quick,
+        reach=reach,
+        package=package_of(subject.cls),
+    )
     note(record, row, passed=all(result.passed for _, result in counted))
 
 
