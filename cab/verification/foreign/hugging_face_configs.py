@@ -165,7 +165,8 @@ SPECIFIC = {
         "num_key_value_heads": 1,
         "lru_width": width,
         "attention_window_size": WINDOW,
-        "block_types": ["recurrent"],
+        "num_hidden_layers": 2,
+        "block_types": ["recurrent", "attention"],
     },
     "rwkv": lambda width, _heads: {
         "num_hidden_layers": 2,
