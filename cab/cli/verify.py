@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cab.cli.terminal import print_note
 from cab.errors import UserError
 from cab.files.folders import check_writable
 from cab.files.sanitize import sanitize_csv_cell
@@ -105,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     elif shown:
         print("".join(f"{line}\n\n" for line in headlines if line), end="")
         _print_table(shown)
-    print(f"{len(results)} checks, {len(failed)} failed", file=sys.stderr)
+    print_note(f"{len(results)} checks, {len(failed)} failed")
     return 1 if failed else 0
 
 
@@ -132,7 +133,7 @@ def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[
         for subject, row in known
         if row is None or not row.holds(code_of(subject.cls), quick=args.quick, package=package_of(subject.cls))
     ]
-    print(f"{len(subjects) - len(left)} are already verified, {len(left)} to verify", file=sys.stderr)
+    print_note(f"{len(subjects) - len(left)} are already verified, {len(left)} to verify")
     return left
 
 
@@ -152,7 +153,7 @@ def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator
         if entry is None and not patterns and not foreign:
             raise UserError(f"{target} is not registered: name its pattern with --pattern NS, CS, NC or CC")
         if entry is not None and not args.attentions and not runs_in_float32(entry.cls, args.device):
-            print(f"{target} is not verified on {args.device}: it does not run in float32 there", file=sys.stderr)
+            print_note(f"{target} is not verified on {args.device}: it does not run in float32 there")
             continue
         claimed = entry.patterns if entry is not None else foreign or tuple(patterns)
         # Without names, --pattern chooses among what each attention claims; with a name it must be claimed.
@@ -168,15 +169,9 @@ def _results(subjects: Sequence[Subject], checks: Sequence[Check], args: argpars
 
     for subject in subjects:
         if not subject.decodes and subject.pattern.is_causal:
-            print(
-                f"{subject.name} {subject.pattern}: has no init_state and step; decoding is not verified",
-                file=sys.stderr,
-            )
+            print_note(f"{subject.name} {subject.pattern}: has no init_state and step; decoding is not verified")
         if subject.complexity is None:
-            print(
-                f"{subject.name} {subject.pattern}: growth is measured but not checked (set --complexity)",
-                file=sys.stderr,
-            )
+            print_note(f"{subject.name} {subject.pattern}: growth is measured but not checked (set --complexity)")
         results = []
         for result in run_checks(subject, checks, fail_fast=args.fail_fast):
             results.append(result)
@@ -185,7 +180,7 @@ def _results(subjects: Sequence[Subject], checks: Sequence[Check], args: argpars
         if not args.checks and args.device == "cpu":
             _note(args.record or remembered(), subject, results, quick=args.quick)
         names = f": {', '.join(failed)}" if failed else ""
-        print(f"{subject.name} {subject.pattern}: {len(results)} checks, {len(failed)} failed{names}", file=sys.stderr)
+        print_note(f"{subject.name} {subject.pattern}: {len(results)} checks, {len(failed)} failed{names}")
 
 
 def _note(record: Path, subject: Subject, results: Sequence[CheckResult], *, quick: bool) -> None:
