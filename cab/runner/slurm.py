@@ -22,6 +22,7 @@ from cab.errors import UserError
 from cab.records.record import Cost, Record, Status, record_path
 from cab.runner.cell import Cell
 from cab.runner.failures import Preempted
+from cab.runner.folder import is_replacing
 from cab.runner.provenance import about_run
 from cab.runner.report import Job, Report, cells_without_record
 
@@ -182,7 +183,8 @@ def _had_no_memory(logs: Path) -> bool:
 
 def _record_out_of_memory(cell: Cell, command: str, job: str) -> None:
     """Write the record of a cell whose process Slurm killed because it ran out of memory."""
-    if record_path(cell.config.results_dir, cell.hash).exists():
+    folder = cell.config.results_dir / cell.hash
+    if record_path(cell.config.results_dir, cell.hash).exists() and not is_replacing(folder):
         return
     error = MemoryError(f"Slurm killed job {job} because it ran out of memory; increase cluster.memory")
     about = about_run(cell, command, None)

@@ -97,11 +97,11 @@ def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(
     for seed in (1, 2):
         run_cell(troubled(f"seed={seed}", trouble="crash"), command=f"cab run seed={seed}")
     records = {record.cell["seed"]: record for record in map(Record.read, tmp_path.glob("*.json"))}
-    config = {name: value for name, value in records[1].config.items() if name != "attention"}
+    config = {name: value for name, value in records[1].config.items() if name != "data"}
     dataclasses.replace(records[1], config=config).write(tmp_path)
     troubled()
     assert main(["run", "--retry", "failed", f"results_dir={tmp_path}"]) == 1
-    assert "attention has no value" in capsys.readouterr().err
+    assert "data has no value" in capsys.readouterr().err
     records = {record.cell["seed"]: record for record in map(Record.read, tmp_path.glob("*.json"))}
     assert [records[seed].status for seed in (1, 2)] == ["failed", "finished"]
     assert records[2].command == "cab run seed=2"
