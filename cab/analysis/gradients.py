@@ -168,7 +168,9 @@ def norms_over_training(subject: Subject, steps: int) -> list[dict[str, float]]:
 
 def _observed_run(cell: Cell, observer: StepObserver, folder: str) -> Run:
     """Return a run of the cell that keeps its last weights and writes nothing outside ``folder``."""
-    trainer = dataclasses.replace(cell.config.trainer, checkpoint_selection="last", validate_every=None, patience=None)
+    trainer = dataclasses.replace(
+        cell.config.trainer, checkpoint_selection="last", validate_every=None, patience=None, stop_at=None
+    )
     config = dataclasses.replace(
         cell.config, results_dir=Path(folder), profile=False, logger=Choice("csv", {}), trainer=trainer
     )

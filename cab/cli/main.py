@@ -122,7 +122,7 @@ def _dispatch(argv: list[str]) -> int:
 
 FIRST = {
     "first result, in seconds": EXAMPLE_COMMAND,
-    "quality": "cab run suite=mini attention=abc cluster=local",
+    "quality": "cab run suite=core attention=abc cluster=local",
     "correctness": "cab verify abc",
     "cost": "cab efficiency abc performer --pattern NS --lengths 256 512 1024",
     "compare with reference results": "cab leaderboard --with-reference",

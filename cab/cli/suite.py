@@ -48,6 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of results (default: bundled reference results)",
     )
     check.add_argument("--csv", action="store_true", help="print CSV")
+    anchors = commands.add_parser(
+        "anchors",
+        description="write configs/suite/anchors.csv, the anchors of its scores, from results of vanilla and none",
+    )
+    anchors.add_argument("results", type=Path, help="folder of results")
     report = commands.add_parser(
         "report", description="summarize how much attention improves each cell, and the share that each method retains"
     )
@@ -62,17 +67,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the subcommand and return the exit status."""
-    return _report(args.results) if args.verb == "report" else _check(args)
+    return {"report": _report, "validate": _check, "anchors": _anchors}[args.verb](args)
 
 
-def _report(results: Path) -> int:
+def _anchors(args: argparse.Namespace) -> int:
+    from cab.records.results import whole_records
+    from cab.suite.anchors import PATH, write_anchors
+
+    written = write_anchors(record for _, record in whole_records(args.results, skipped=[]))
+    print(f"wrote {written} results to {PATH}", file=sys.stderr)
+    return 0
+
+
+def _report(args: argparse.Namespace) -> int:
     from cab.errors import UserError
     from cab.suite.cells import read_scores
     from cab.suite.summary import summarize_suite
 
-    summaries = summarize_suite(read_scores(results))
+    summaries = summarize_suite(read_scores(args.results))
     if not summaries:
-        raise UserError(f"no cell of the suite in {results} has results of both vanilla and none; run both first")
+        raise UserError(f"no cell of the suite in {args.results} has results of both vanilla and none; run both first")
     print("\n\n".join(summaries))
     return 0
 

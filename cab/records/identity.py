@@ -58,7 +58,7 @@ def check_identity(content: Mapping[str, Any]) -> None:
     for name, value in expected.items():
         if (type(cell[name]), cell[name]) != (type(value), value):
             raise ValueError(f"its cell has {name} {cell[name]!r:.40}, its configuration {value!r:.40}")
-    if not _is_label(cell["attention"], config["attention"]):
+    if not _is_label(cell["attention"], config["attention"], is_tuned=config.get("tuning") is not None):
         raise ValueError(
             f"its cell has attention {cell['attention']!r:.40}, its configuration {config['attention']!r:.60}"
         )
@@ -72,12 +72,15 @@ def check_identity(content: Mapping[str, Any]) -> None:
         raise ValueError(f"its hash is {content['hash']}, that of its configuration {cell_hash(identity)}")
 
 
-def _is_label(label: str, attention: Mapping[str, Any]) -> bool:
+def _is_label(label: str, attention: Mapping[str, Any], *, is_tuned: bool) -> bool:
     """Return whether ``label`` is the name of an attention, with any of its options, such as ``abc(num_landmarks=8)``.
+
+    A tuned run has ``tuned`` as its last option.
 
     A class of a file can have the file and the class as its name, or the class alone.
     """
     settings = [f"{name}={value}" for name, value in sorted(attention.items()) if name != "name"]
     shown = [text for text in settings if re.search(rf"[( ]{re.escape(text)}[,)]", label)]
+    shown += ["tuned"] if is_tuned else []
     names = {attention["name"], attention["name"].rpartition(":")[2]}
     return label in {name + (f"({', '.join(shown)})" if shown else "") for name in names}

@@ -79,10 +79,11 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """Name of the attention with its non-default options, such as ``abc(num_landmarks=32)``."""
+        """Name of the attention with its non-default options, such as ``abc(num_landmarks=32)``, or ``abc(tuned)``."""
         cell = self.config.task.name, self.config.backbone.name, str(self.config.pattern), self.config.attention.name
         usual = tuned_options(*cell, preset=self.config.preset)
         set_by_hand = [f"{k}={v}" for k, v in sorted(self.config.attention.options.items()) if v != usual[k]]
+        set_by_hand += [] if self.config.tuning is None else ["tuned"]
         return self.config.attention.name + (f"({', '.join(set_by_hand)})" if set_by_hand else "")
 
     @property

@@ -39,6 +39,7 @@ class Training:
         history: entries with ``step``, ``loss`` and ``validation``, in nats.
         steps: number of optimizer steps.
         best_step: step of the weights, if validation selected them (``trainer.checkpoint_selection=best``); else 0.
+        steps_to_solve: step at which validation reached ``trainer.stop_at``; None if it did not, or without the option.
         earlier_seconds: training time in interrupted processes, up to the checkpoint from which training resumed.
         cost: entries of the record's cost that this process cannot measure.
         facts: additional information for the record.
@@ -47,6 +48,7 @@ class Training:
     history: list[dict[str, float | None]]
     steps: int
     best_step: int
+    steps_to_solve: int | None = None
     earlier_seconds: float = 0.0
     cost: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)

@@ -137,6 +137,7 @@ def _train_and_evaluate(run: Run, about: RunMetadata, effort: ResourceUsage) -> 
         steps=training.steps,
         processes=run.processes.count,
         best_step=training.best_step,
+        steps_to_solve=training.steps_to_solve,
         train_seconds=training.earlier_seconds + trained - started,
         wall_seconds=training.earlier_seconds + time.perf_counter() - started,
         peak_memory_bytes=memory.read(),

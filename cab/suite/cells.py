@@ -10,12 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from cab.errors import UserError
 from cab.records.record import Record, Status
 from cab.records.results import whole_records
 
 CELLS = Path(__file__).resolve().parents[2] / "configs" / "suite" / "cells.csv"
-DATASET, PRESET = "synthetic", "mini"
+PRESET = "mini"
+Key = tuple[str, str, str]
+"""Task, backbone and pattern."""
 
 
 @dataclass(frozen=True)
@@ -23,29 +27,59 @@ class SuiteCell:
     """A cell and its validation criteria; one row of configs/suite/cells.csv.
 
     Attributes:
-        metric: the primary metric that is validated.
-        scale: ``log`` for the logarithm of the metric, or empty.
+        dataset: generated data set.
+        metric: the judged metric, which is primary.
+        scale: ``linear`` for the metric itself, or ``log`` for its logarithm.
+        core: whether the share of softmax's gain of a pattern requires the cell.
         trivial_baseline: baseline that ignores the input.
         memory_bounded_baseline: best computable baseline with bounded memory, or empty.
         long_memory: whether the cell requires more context than a local window.
+        options: overrides of preset mini, separated by spaces. In core cells, training stops at the validation loss
+            ``trainer.stop_at``: the optimum of the generated data plus 0.5% of the distance to the loss without
+            attention.
     """
 
     task: str
     backbone: str
     pattern: str
+    dataset: str
     metric: str
     scale: str
+    core: bool
     trivial_baseline: str
     memory_bounded_baseline: str
     long_memory: bool
+    options: str
 
     def __str__(self) -> str:
         return " ".join(self.key)
 
     @property
-    def key(self) -> tuple[str, str, str]:
+    def key(self) -> Key:
         """Task, backbone and pattern."""
         return self.task, self.backbone, self.pattern
+
+    def includes(self, record: Record) -> bool:
+        """Return whether a record is a result of this cell."""
+        own = (*self.key, self.dataset, PRESET)
+        if own != tuple(record.cell[name] for name in ("task", "backbone", "pattern", "dataset", "preset")):
+            return False
+        return all(
+            name in record.config[group] and record.config[group][name] == value
+            for (group, name), value in self.option_values.items()
+        )
+
+    @property
+    def option_values(self) -> dict[tuple[str, str], Any]:
+        """Return the values of ``options`` by group and name."""
+        texts = dict(option.split("=") for option in self.options.split())
+        return {(*path.split("."),): yaml.safe_load(text) for path, text in texts.items()}  # type: ignore[misc]
+
+    def value(self, record: Record) -> float:
+        """Return the judged metric of a finished record."""
+        [metric] = [metric for metric in record.metrics if metric.name == self.metric]
+        assert metric.value is not None
+        return metric.value
 
     def scaled(self, value: float) -> float:
         """Return a metric's value on the cell's scale."""
@@ -89,7 +123,7 @@ def suite_cells() -> tuple[SuiteCell, ...]:
     """Return the cells in the order of the published tables."""
     with CELLS.open(newline="") as file:
         rows: list[dict[str, Any]] = list(csv.DictReader(file))
-    return tuple(SuiteCell(**{**row, "long_memory": row["long_memory"] == "yes"}) for row in rows)
+    return tuple(SuiteCell(**{**row, **{name: row[name] == "yes" for name in ("core", "long_memory")}}) for row in rows)
 
 
 def read_scores(folder: Path) -> list[CellScores]:
@@ -109,7 +143,6 @@ def collect(records: Iterable[Record]) -> list[CellScores]:
     found: Mapping[tuple[str, str, str], CellScores] = {cell.key: CellScores(cell) for cell in suite_cells()}
     for record in records:
         key = record.cell["task"], record.cell["backbone"], record.cell["pattern"]
-        of_suite = record.cell["dataset"] == DATASET and record.cell["preset"] == PRESET
-        if of_suite and key in found and record.status is Status.FINISHED:
+        if key in found and found[key].cell.includes(record) and record.status is Status.FINISHED:
             found[key].add(record)
     return list(found.values())

@@ -54,7 +54,14 @@ def train(run: Run, backbone: Backbone) -> Training:
     backbone.to(run.device).eval()
     if run.processes.is_first:
         backbone.load_state_dict(loop.checkpoints.selected_weights(config, steps=steps, best_step=best_step) or weights)
-    return Training(loop.history.entries, steps, best_step, loop.history.earlier_seconds)
+    history = loop.history
+    return Training(
+        history.entries,
+        steps,
+        best_step,
+        steps_to_solve=history.steps_to_solve,
+        earlier_seconds=history.earlier_seconds,
+    )
 
 
 def make_order(num_items: int, run: Run) -> StepBatches:

@@ -10,6 +10,7 @@ from typing import Any
 from cab.metric import Metric
 from cab.records.identity import cell_hash, identity_of
 from cab.records.record import Cost, Record, RunMetadata
+from cab.suite.cells import suite_cells
 
 MADE = ("command", "hardware", "config", "hash", "data", "attention_code", "verified")
 COST = Cost(params=1_000_003, train_seconds=75.5, peak_memory_bytes=3 * 2**29, steps=40)
@@ -27,7 +28,7 @@ def make_about(**changes: Any) -> RunMetadata:
     parts = {name: changes.pop(name) for name in MADE if name in changes}
     cell |= changes
     config = make_config(cell)
-    for name, value in parts.pop("config", {}).items():
+    for name, value in (*suite_options(cell).items(), *parts.pop("config", {}).items()):
         config[name] = {**config.get(name, {}), **value} if isinstance(value, Mapping) else value
     about = {
         "hash": cell_hash(identity_of(config, task_version=1, initial_weights={})),
@@ -53,6 +54,16 @@ def make_config(cell: Mapping[str, Any]) -> dict[str, Any]:
     attention |= dict(text.split("=", 1) for text in shown[2].split(", ")) if shown else {}
     values = {name: cell[name] for name in ("pattern", "preset", "seed", "config_variant")}
     return {**named, **values, "attention": attention, "trainer": {}, "engine": "torch"}
+
+
+def suite_options(cell: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The options that make it a cell of the suite, if it is one."""
+    groups: dict[str, dict[str, Any]] = {}
+    for each in suite_cells():
+        if (*each.key, each.dataset) == tuple(cell[name] for name in ("task", "backbone", "pattern", "dataset")):
+            for (group, name), value in each.option_values.items():
+                groups.setdefault(group, {})[name] = value
+    return groups
 
 
 def make_record(

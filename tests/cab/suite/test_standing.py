@@ -15,7 +15,7 @@ from cab.reports.markdown import markdown
 from cab.reports.sections import suite_section
 from cab.suite.cells import collect, suite_cells
 from cab.suite.comparison import HEADER, compare_with_reference
-from cab.suite.overrides import suite_overrides
+from cab.suite.overrides import cell_overrides, suite_sweeps
 from tests.cab.made_records import COST, make_about, make_record
 
 FIELD = {"vanilla": 0.02, "linear": 0.4, "local": 0.70, "none": 0.71}
@@ -93,25 +93,28 @@ def test_cells_that_cannot_be_compared_are_named(field: Path) -> None:
 
 
 def test_what_the_suite_stands_for() -> None:
-    assert suite_overrides(["task=lstf", "attention=abc"]) is None
-    assert suite_overrides(["suite=mini", "attention=abc", "pattern=CS"]) == [
-        "attention=abc", "pattern=CS", "seed=1,2,3", "dataset=synthetic", "preset=mini",
-    ]  # fmt: skip
-    assert "seed=1,2,3" not in (suite_overrides(["suite=mini", "attention=abc", "seed=4"]) or [])
+    assert suite_sweeps(["task=lstf", "attention=abc"]) is None
+    sweeps = suite_sweeps(["suite=core", "attention=abc", "pattern=CS,causal_cross", "task=lstf,probe"])
+    chosen = [cell for cell in suite_cells() if cell.core and cell.task in ("lstf", "probe")]
+    expected = [cell for cell in chosen if cell.pattern in ("CS", "CC")]
+    assert sweeps == [[*cell_overrides(cell), "attention=abc", "seed=1,2,3"] for cell in expected]
+    assert [sweep[4] for sweep in sweeps] == ["preset=mini"] * 3
+    assert len(suite_sweeps(["suite=mini", "attention=abc", "seed=4"]) or []) == len(suite_cells())
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["suite=paper", "attention=abc"], "unknown suite in 'suite=paper'"),
+        (["suite=paper", "attention=abc"], "unknown suite 'paper'"),
         (["suite=mini", "attention=abc", "preset=paper"], "sets the preset"),
         (["suite=mini", "attention=abc", "dataset=etth1"], "sets the dataset"),
         (["suite=mini", "pattern=CS"], "requires an attention"),
+        (["suite=core", "attention=abc", "task=tts"], "unknown task of suite=core 'tts'"),
     ],
 )
 def test_a_suite_that_cannot_be(overrides: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        suite_overrides(overrides)
+        suite_sweeps(overrides)
 
 
 def test_the_command_runs_every_cell_that_the_attention_claims(capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +122,7 @@ def test_the_command_runs_every_cell_that_the_attention_claims(capsys: pytest.Ca
     printed = capsys.readouterr().out
     commands = [line for line in printed.splitlines() if "cab run" in line]
     assert len(commands) == sum(cell.pattern == "NS" for cell in suite_cells())
-    assert all("dataset=synthetic" in line and "preset=mini" in line for line in commands)
+    assert all("preset=mini" in line for line in commands)
 
 
 def test_the_leaderboard_shows_them_beside_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
