@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cab.errors import UserError
+from cab.files.replace import replacing
 
 
 def record_file(folder: Path, name: str) -> Path:
@@ -40,6 +41,5 @@ def add_to_record(folder: Path, name: str, entries: Mapping[str, Mapping[str, An
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     files = read_record(folder, name) | {file: {**entry, "when": when} for file, entry in entries.items()}
     path = record_file(folder, name)
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text(json.dumps({"data_set": name, "files": dict(sorted(files.items()))}, indent=1) + "\n")
-    unfinished.replace(path)
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps({"data_set": name, "files": dict(sorted(files.items()))}, indent=1) + "\n")

@@ -42,6 +42,7 @@ def about_run(cell: Cell, command: str, device: torch.device | None) -> RunMetad
         started=now(),
         attention_code=code,
         verified=is_verified(code, str(cell.config.pattern)),
+        initial_weights=cell.task.initial_weights_id,
     )
 
 
