@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--csv", action="store_true", help="print CSV")
     anchors = commands.add_parser(
         "anchors",
-        description="write configs/suite/anchors.csv, the anchors of the suite's scores, from results of vanilla and none",
+        description="write configs/suite/anchors.csv, the anchors of its scores, from results of vanilla and none",
     )
     anchors.add_argument("results", type=Path, help="folder of results")
     report = commands.add_parser(

@@ -1,4 +1,4 @@
-"""The ``trainer`` group of the configuration, checked: batches, optimiser, schedule, validation, precision."""
+"""The ``trainer`` group of the configuration, checked: batches, optimizer, schedule, validation, precision."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class TrainerConfig:
             )
 
     def num_steps(self, steps_per_epoch: int) -> int:
-        """Optimisation steps of the whole run."""
+        """Optimization steps of the whole run."""
         return self.max_steps if self.max_steps is not None else (self.max_epochs or 0) * steps_per_epoch
 
     def autocast(self, device: torch.device) -> torch.autocast:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cab.attention import reorder_state
+from cab.attention_types import reorder_state
 from cab.verification.check import Worst, check, decodes
 from cab.verification.compare import ROUNDING, difference, limit_for
 from cab.verification.inputs import Inputs, Module, padding_masks
@@ -37,14 +37,14 @@ def decode_steps(subject: Subject) -> Worst:
 
 @check("decoding", applies=prefills)
 def decode_after_prefill(subject: Subject) -> Worst:
-    """After a prompt, read at once or in pieces of uneven size, decoding reproduces the parallel forward pass."""
+    """After a prompt, read at once or in chunks of uneven size, decoding reproduces the parallel forward pass."""
     worst = Worst("relative error of decoding after prefill", limit=ROUNDING)
     plans = [[16, 1, 1, 1], [1, 7, 2, 1, 23, 1, 1], [33], [290, 1, 1, 1, 1], [64, 65, 1, 129, 1]]
     plans += [[n - 1500, 1, 1, 1495, 1, 1, 1] for n in subject.long] + [[n - 3, 1, 1, 1] for n in subject.long]
-    for pieces in plans:
-        module = subject.build_for(sum(pieces))
-        inputs = subject.draw(module, sum(pieces), batch=1 if sum(pieces) in subject.long else 2)
-        _compare(worst, module, inputs, pieces, f"pieces {pieces}")
+    for chunks in plans:
+        module = subject.build_for(sum(chunks))
+        inputs = subject.draw(module, sum(chunks), batch=1 if sum(chunks) in subject.long else 2)
+        _compare(worst, module, inputs, chunks, f"chunks {chunks}")
     return worst
 
 
@@ -54,15 +54,15 @@ def decode_padded(subject: Subject) -> Worst:
     worst = Worst("relative error of decoding padded input", limit=ROUNDING)
     plans = {"step by step": [1] * 19}
     if prefills(subject):
-        plans["in pieces"] = [12, 1, 1, 1, 3, 1]
+        plans["in chunks"] = [12, 1, 1, 1, 3, 1]
     for layout in ("left", "right", "inside", "row"):
         module = subject.build()
         inputs = subject.draw(module, 19, batch=4)
         inputs = replace(inputs, query_padding=padding_masks(layout, inputs.query))
         if inputs.key is not None:
             inputs = replace(inputs, key_padding=padding_masks(layout, inputs.key).roll(1, 0))
-        for plan, pieces in plans.items():
-            _compare(worst, module, inputs, pieces, f"n=19, padding {layout}, {plan}")
+        for plan, chunks in plans.items():
+            _compare(worst, module, inputs, chunks, f"n=19, padding {layout}, {plan}")
     return worst
 
 
@@ -138,10 +138,10 @@ def initial_state(module: Module, inputs: Inputs) -> dict[str, Tensor]:
     return module.init_state(batch_size, key=inputs.key, value=inputs.value, key_padding_mask=inputs.key_padding)
 
 
-def decode(module: Module, inputs: Inputs, pieces: Sequence[int]) -> Tensor:
-    """Return the outputs [B, N, D] of reading the targets in pieces, by ``step`` (one token) or ``prefill``."""
+def decode(module: Module, inputs: Inputs, chunks: Sequence[int]) -> Tensor:
+    """Return the outputs [B, N, D] of reading the targets in chunks, by ``step`` (one token) or ``prefill``."""
     state, start, outputs = initial_state(module, inputs), 0, []
-    for size in pieces:
+    for size in chunks:
         tokens = inputs.query[:, start : start + size]
         mask = {}
         if inputs.query_padding is not None:
@@ -153,9 +153,9 @@ def decode(module: Module, inputs: Inputs, pieces: Sequence[int]) -> Tensor:
     return torch.cat(outputs, dim=1)
 
 
-def _compare(worst: Worst, module: Module, inputs: Inputs, pieces: Sequence[int], where: str) -> None:
+def _compare(worst: Worst, module: Module, inputs: Inputs, chunks: Sequence[int], where: str) -> None:
     with torch.no_grad():
-        decoded, trained = decode(module, inputs, pieces), inputs.run(module)
+        decoded, trained = decode(module, inputs, chunks), inputs.run(module)
     if decoded.shape != trained.shape:
         raise ValueError(f"decoding returned shape {tuple(decoded.shape)}, forward {tuple(trained.shape)} ({where})")
     limit = limit_for(rounding(module, inputs), ROUNDING)

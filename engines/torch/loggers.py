@@ -27,7 +27,7 @@ def check_logger(name: str) -> None:
     if name not in LOGGERS:
         raise UserError(f"unknown logger '{name}': choose {', '.join(LOGGERS)}")
     if name != "csv" and importlib.util.find_spec(name) is None:
-        raise UserError(f"logger={name} needs the extra: pip install 'cab-benchmark[{name}]'")
+        raise UserError(f"logger={name} is not installed. Run: `pip install 'cab-benchmark[{name}]'`")
 
 
 class Logger(Protocol):

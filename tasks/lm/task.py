@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from backbones.generation import Limits, sample
 from cab import Backbone, Task, UserError, register_task
-from cab.attention import DecodeState
+from cab.attention_types import DecodeState
 from cab.backbone_protocols import RecurrentLM, TokenLM
 from cab.task import Batches, Metric
 from tasks.corpus.blocks import Blocks, OverlappingBlocks
@@ -136,7 +136,7 @@ class LM(Task):
 
     def load_initial_weights(self, backbone: Backbone) -> None:
         if self.memory_length:
-            cast(RecurrentLM, backbone).no_past(
+            cast(RecurrentLM, backbone).init_mems(
                 1, self.memory_length
             )  # raises an error if the network has no recurrent memory
 
@@ -180,11 +180,11 @@ class LM(Task):
         return self.scored_losses(backbone, batch).mean()
 
     def recurrent_loss(
-        self, backbone: Backbone, batch: Segment, past: DecodeState | None
+        self, backbone: Backbone, batch: Segment, mems: DecodeState | None
     ) -> tuple[Tensor, DecodeState]:
-        losses, past = stretch_losses(backbone, self.corpus.size, batch, past, self.memory_length)
+        losses, mems = stretch_losses(backbone, self.corpus.size, batch, mems, self.memory_length)
         scored = self._is_scored(batch.tokens[:, 1:])
-        return losses[scored].sum() / scored.sum().clamp(min=1), past
+        return losses[scored].sum() / scored.sum().clamp(min=1), mems
 
     def scored_losses(self, backbone: Backbone, batch: Tensor) -> Tensor:
         """Return the negative log-likelihoods of the scored tokens of blocks [B, N + 1], in order [K]."""

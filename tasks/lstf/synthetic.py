@@ -61,18 +61,18 @@ def synthetic_series(hours: int) -> Series:
     episode = np.arange(count)[:, None]
     days, hour_of_row = np.repeat(np.arange(DAYS), hours), np.tile(np.arange(hours), DAYS)
 
-    colours = shuffled(DAYS, count, rng)  # per day
+    colors = shuffled(DAYS, count, rng)  # per day
     levels = rng.normal(size=(count, DAYS, CHANNELS - 2))
     legend = np.concatenate([shuffled(DAYS, count, rng) for _ in range(LEGEND_REPEATS)], axis=1)
     values[:, :LEGEND_LENGTH, 2:] = levels[episode, legend]
-    values[:, LEGEND_LENGTH:past, :2] = _angle(colours[:, days], DAYS)
+    values[:, LEGEND_LENGTH:past, :2] = _angle(colors[:, days], DAYS)
     calendar[:, :LEGEND_LENGTH, 2:] = _angle(legend, DAYS)
     calendar[:, LEGEND_LENGTH:past] = np.concatenate([_angle(hour_of_row, hours), _angle(days, DAYS)], axis=-1)
 
     asked = np.tile(rng.integers(DAYS, size=(count, hours)), 5)
     hour = np.tile(shuffled(hours, count, rng), 5)
     calendar[:, past:, :2] = _angle(hour, hours)
-    calendar[:, past : past + hours, 2:] = _angle(colours[episode, asked[:, :hours]], DAYS)
+    calendar[:, past : past + hours, 2:] = _angle(colors[episode, asked[:, :hours]], DAYS)
     values[:, past:, 2:] = values[episode, LEGEND_LENGTH + asked * hours + hour, 2:] + levels[episode, asked]
     values[:, past:, 2:] += rng.normal(0, NOISE, size=(count, horizon(hours), CHANNELS - 2))
     train, validation, test = (episodes * length for episodes in NUM_EPISODES)

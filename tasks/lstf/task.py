@@ -18,7 +18,7 @@ from tasks.lstf.pictures import draw_forecasts
 from tasks.lstf.ridge import RidgeForecast
 from tasks.lstf.synthetic import HOURS, horizon, levels_of, synthetic_series
 
-UNIT = "standardised"  # per channel, by the training part; the spelling is stored in committed results
+UNIT = "standardized"  # per channel, by the training part
 
 
 @register_task(

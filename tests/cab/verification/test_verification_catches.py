@@ -34,7 +34,7 @@ NONCAUSAL = [
     (broken.PaddingByMultiplication, "padding_poison"),
     (broken.EmptyMaskCounts, "padding_of_nothing"),
     (broken.BatchScaledInverse, "rows_independent rows_gradient batch_size"),
-    (broken.CentredOverBatch, "rows_independent rows_gradient batch_size"),
+    (broken.CenteredOverBatch, "rows_independent rows_gradient batch_size"),
     (broken.RedrawnInEval, "eval_repeatable"),
     (broken.FeaturesNotSaved, "state_dict_complete"),
     (broken.DropoutInEval, "eval_repeatable"),

@@ -13,7 +13,7 @@ import torch
 from tasks.lstf.synthetic import DAYS, LEGEND_LENGTH, NOISE, horizon, levels_of, past_length, synthetic_series
 from tasks.lstf.task import LSTF
 
-VALUES = slice(2, None)  # channels; the first two show colours
+VALUES = slice(2, None)  # channels; the first two show colors
 
 
 HOURS = 6
@@ -49,18 +49,18 @@ def test_another_process_makes_the_same_numbers() -> None:
 
 @pytest.mark.parametrize("hours", [6, 12])
 def test_two_look_ups_find_every_value(hours: int) -> None:
-    """By hand: colour to day, day to level, hour and day to value; what is left is noise."""
+    """By hand: color to day, day to level, hour and day to value; what is left is noise."""
     past_rows, left = past_length(hours), []
     for values, calendar in zip(*(part[:50] for part in made(hours)), strict=True):
         past, future = calendar[:past_rows], calendar[past_rows:]
-        colours = values[LEGEND_LENGTH:past_rows:hours, :2]  # of each day
+        colors = values[LEGEND_LENGTH:past_rows:hours, :2]  # of each day
         levels = {
             nearest(past[row : row + 1, 2:], past[LEGEND_LENGTH::hours, 2:])[0]: values[row]
             for row in range(LEGEND_LENGTH)
         }
         hour = nearest(future[:, :2], past[LEGEND_LENGTH : LEGEND_LENGTH + hours, :2])
         first = levels_of(hours)["direct"]
-        told = dict(zip(hour[first], nearest(future[first, 2:], colours), strict=True))
+        told = dict(zip(hour[first], nearest(future[first, 2:], colors), strict=True))
         days = np.array([told[h] for h in hour])
         level = np.stack([levels[day] for day in days])
         expected = values[LEGEND_LENGTH + days * hours + hour] + level

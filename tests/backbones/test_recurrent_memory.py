@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from attentions.transformer_xl import TransformerXLAttention
 from backbones.gpt2 import GPT2
-from backbones.layers.past import COUNT, INPUTS
+from backbones.layers.recurrent_memory import COUNT, INPUTS
 from cab import Attention, UserError, build_backbone
-from cab.attention import DecodeState
+from cab.attention_types import DecodeState
 from tests.backbones.language_models import SMALL, small, tokens
 
 XL = {"name": "transformer_xl", "segment": 4, "memory": 8}
@@ -29,11 +29,11 @@ def network(attention: str | Mapping[str, Any], positions: str = "none") -> GPT2
 
 
 def in_blocks(backbone: GPT2, ids: Tensor, length: int, remembered: int) -> tuple[Tensor, DecodeState]:
-    past, logits = backbone.no_past(len(ids), remembered), []
+    mems, logits = backbone.init_mems(len(ids), remembered), []
     for block in ids.split(length, dim=1):
-        found, past = backbone(block, past=past)
+        found, mems = backbone(block, mems=mems)
         logits.append(found)
-    return torch.cat(logits, dim=1), past
+    return torch.cat(logits, dim=1), mems
 
 
 def one_by_one(backbone: GPT2, ids: Tensor, length: int, remembered: int) -> Tensor:
@@ -72,9 +72,9 @@ def _layer(layer: Any, memory: list[Tensor], xs: list[Tensor]) -> Tensor:
 @pytest.mark.parametrize("attention", ["vanilla", "local", "longshort", "gla", "cosformer"])
 def test_a_memory_of_everything_is_one_long_forward(attention: str) -> None:
     backbone, ids = network(attention), tokens(3, 19)
-    found, past = in_blocks(backbone, ids, 7, 21)
+    found, mems = in_blocks(backbone, ids, 7, 21)
     torch.testing.assert_close(found, backbone(ids), rtol=1e-9, atol=1e-9)
-    assert past[COUNT].tolist() == [19] * 3
+    assert mems[COUNT].tolist() == [19] * 3
 
 
 @pytest.mark.parametrize("attention", ["vanilla", XL], ids=["vanilla", "transformer_xl"])
@@ -84,8 +84,8 @@ def test_logits_and_gradients_are_those_of_layers_that_see_the_same_memory(
     attention: Any, remembered: int, positions: str
 ) -> None:
     backbone, ids = network(attention, positions), tokens(2, 14)
-    found, past = in_blocks(backbone, ids, 4, remembered)
-    assert not any(x.requires_grad for x in past.values())
+    found, mems = in_blocks(backbone, ids, 4, remembered)
+    assert not any(x.requires_grad for x in mems.values())
     expected = torch.stack([one_by_one(backbone, row, 4, remembered) for row in ids])
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
     weight = torch.randn_like(found)
@@ -104,21 +104,21 @@ def test_a_memory_need_be_no_multiple_of_a_block() -> None:
 @pytest.mark.parametrize("attention", ["vanilla", XL, "gla"], ids=["vanilla", "transformer_xl", "gla"])
 def test_nothing_of_what_is_forgotten_reaches_outputs_or_gradients(attention: Any) -> None:
     backbone, ids = network(attention).train(), tokens(3, 8)
-    _, past = in_blocks(backbone, ids, 4, 6)
+    _, mems = in_blocks(backbone, ids, 4, 6)
     rows = torch.tensor([True, False, True])
-    poisoned = past[INPUTS].masked_fill(rows[:, None, None, None], torch.nan)
+    poisoned = mems[INPUTS].masked_fill(rows[:, None, None, None], torch.nan)
     poisoned[:, :, 1][rows] = torch.inf
-    poisoned = backbone.forget({**past, INPUTS: poisoned}, rows)
-    kept = {name: x[1:2] for name, x in past.items()}
+    poisoned = backbone.reset_mems({**mems, INPUTS: poisoned}, rows)
+    kept = {name: x[1:2] for name, x in mems.items()}
     block, targets = tokens(3, 4), tokens(3, 4)
 
-    def read(ids: Tensor, targets: Tensor, past: DecodeState) -> tuple[Tensor, DecodeState]:
-        logits, after = backbone(ids, past=past)
+    def read(ids: Tensor, targets: Tensor, mems: DecodeState) -> tuple[Tensor, DecodeState]:
+        logits, after = backbone(ids, mems=mems)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"), after
 
     loss, after = read(block, targets, poisoned)
     alone = [
-        read(block[[0, 2]], targets[[0, 2]], backbone.no_past(2, 6))[0].double(),
+        read(block[[0, 2]], targets[[0, 2]], backbone.init_mems(2, 6))[0].double(),
         read(block[1:2], targets[1:2], kept)[0],
     ]
     torch.testing.assert_close(loss, sum(alone), rtol=1e-9, atol=1e-9)
@@ -134,28 +134,28 @@ def test_nothing_of_what_is_forgotten_reaches_outputs_or_gradients(attention: An
 def test_padding_is_not_remembered() -> None:
     backbone, ids = network("vanilla"), tokens(2, 9)
     padding = torch.tensor([[False, False, True, True], [False] * 4])
-    _, past = in_blocks(backbone, ids[:, :3], 3, 5)
-    _, past = backbone(ids[:, 3:7], padding, past=past)
-    found, _ = backbone(ids[:, 7:], past=past)
+    _, mems = in_blocks(backbone, ids[:, :3], 3, 5)
+    _, mems = backbone(ids[:, 3:7], padding, mems=mems)
+    found, _ = backbone(ids[:, 7:], mems=mems)
     row = torch.cat([ids[0, :5], ids[0, 7:]])
     for expected, own in (([row[:3], row[3:5], row[5:]], found[0]), ([ids[1, :3], ids[1, 3:7], ids[1, 7:]], found[1])):
-        past = backbone.no_past(1, 5)
+        mems = backbone.init_mems(1, 5)
         for block in expected:
-            logits, past = backbone(block[None], past=past)
+            logits, mems = backbone(block[None], mems=mems)
         torch.testing.assert_close(own, logits[0], rtol=1e-9, atol=1e-9)
 
 
 def test_losses_and_layers_that_are_formed_anew_are_the_same() -> None:
     backbone, ids, targets = network(XL), tokens(2, 8), tokens(2, 8)
     logits, _ = in_blocks(backbone, ids, 4, 4)
-    _, past = backbone(ids[:, :4], past=backbone.no_past(2, 4))
-    losses, _ = backbone(ids[:, 4:], past=past, targets=targets[:, 4:])
+    _, mems = backbone(ids[:, :4], mems=backbone.init_mems(2, 4))
+    losses, _ = backbone(ids[:, 4:], mems=mems, targets=targets[:, 4:])
     expected = F.cross_entropy(logits[:, 4:].mT, targets[:, 4:], reduction="none")
     torch.testing.assert_close(losses, expected, rtol=1e-9, atol=1e-9)
     gradients = []
     for anew in (False, True):
         backbone.train().checkpoint_activations = anew
-        found, _ = backbone(ids[:, 4:], past=past)
+        found, _ = backbone(ids[:, 4:], mems=mems)
         gradients.append(torch.autograd.grad(found.square().sum(), list(backbone.parameters())))
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs)
@@ -165,4 +165,4 @@ def test_losses_and_layers_that_are_formed_anew_are_the_same() -> None:
 def test_layers_that_are_reversible_or_repeated_remember_nothing(option: dict[str, Any]) -> None:
     backbone = build_backbone("gpt2", pattern="CS", **option, **SMALL["gpt2"])
     with pytest.raises(UserError, match=r"set backbone\.reversible=false and backbone\.weight_sharing=stacked, or"):
-        backbone.no_past(1, 4)  # type: ignore[operator]
+        backbone.init_mems(1, 4)  # type: ignore[operator]

@@ -13,7 +13,7 @@ import torch
 from cab import UserError
 from cab.registry.registries import TASKS
 from tasks.probe import algorithms, mad, mqar, recall
-from tasks.probe.questions import IGNORE_INDEX, ProbeBatch
+from tasks.probe.batches import IGNORE_INDEX, ProbeBatch
 from tasks.probe.task import Probe
 from tests.cab.cli.command import ROOT
 
@@ -36,7 +36,7 @@ def test_recall_asks_for_what_was_told_once(noise: float, num_queries: int) -> N
         facts = made.context[row].tolist()
         assert facts[-5:] == [[recall.FILLER, 0]] * 5
         told = dict(facts[:-5])
-        asked_keys = [key for key, mark in made.asked[row].tolist() if mark == recall.QUESTION]
+        asked_keys = [key for key, mark in made.queries[row].tolist() if mark == recall.QUESTION]
         assert len(asked_keys) == num_queries
         assert [told[key] for key in asked_keys] == made.answers[row].tolist()
         keys = [key for key, _ in facts[:-5]]
@@ -45,7 +45,7 @@ def test_recall_asks_for_what_was_told_once(noise: float, num_queries: int) -> N
         assert set(asked_keys) <= set(usual)
         assert all(recall.VALUES <= value < recall.VALUES + 10 for _, value in facts[:-5])
     if num_queries <= 8:
-        assert all(len(set(row[:, 0].tolist())) == num_queries for row in made.asked)
+        assert all(len(set(row[:, 0].tolist())) == num_queries for row in made.queries)
 
 
 def test_copying_and_compression_ask_for_all_in_order() -> None:
@@ -53,7 +53,7 @@ def test_copying_and_compression_ask_for_all_in_order() -> None:
         made = make(rng(), 20, vocab_size=5, pairs=6, distance=2)
         assert torch.equal(made.context[:, :6, 0], made.answers)
         assert (made.context[:, 6:] == recall.FILLER).all()
-        assert made.asked.shape == (20, places, 1)
+        assert made.queries.shape == (20, places, 1)
 
 
 @pytest.mark.parametrize(("vocab_size", "noise"), [(16, 0.0), (32, 0.4), (36, 0.8)])
@@ -63,7 +63,7 @@ def test_mads_recall_asks_for_keys_seen_before(vocab_size: int, noise: float) ->
     count = (vocab_size - (16 if noise else 0)) // 2
     noises = 0
     for row in range(200):
-        tokens = [*(made.asked[row, :, 0] - 1).tolist(), int(made.answers[row, -1]) - 1]
+        tokens = [*(made.queries[row, :, 0] - 1).tolist(), int(made.answers[row, -1]) - 1]
         assert len(tokens) == 40
         told: dict[int, int] = {}
         for place in range(0, 40, 2):
@@ -87,7 +87,7 @@ def test_mads_fuzzy_recall_plants_its_last_pair() -> None:
     for test in (True, False):
         made = mad.fuzzy(rng(), 100, vocab_size=16, length=64, everything=False, test=test)
         for row in range(100):
-            tokens = (made.asked[row, :, 0] - 1).tolist()
+            tokens = (made.queries[row, :, 0] - 1).tolist()
             answers = made.answers[row].tolist()
             last = 63 - answers[::-1].index(IGNORE_INDEX)
             said = [answer - 1 for answer in answers[last + 1 :]]
@@ -106,13 +106,13 @@ def test_mads_fuzzy_recall_plants_its_last_pair() -> None:
 def test_mads_selective_copying_has_no_blank_behind_the_last_symbol() -> None:
     made = mad.selective_copying(rng(), 100, vocab_size=16, length=40, pairs=6)
     for row in range(100):
-        tokens = (made.asked[row, :, 0] - 1).tolist()
+        tokens = (made.queries[row, :, 0] - 1).tolist()
         told = [token for token in tokens[:33] if token < 14]
         assert tokens[33:] == [15] + [14] * 6
         assert tokens[32] < 14
         assert (made.answers[row, -6:] - 1).tolist() == told
         assert (made.answers[row, :-6] == IGNORE_INDEX).all()
-    blanks_first = (made.asked[:, 0, 0] - 1 == 14).double().mean().item()
+    blanks_first = (made.queries[:, 0, 0] - 1 == 14).double().mean().item()
     assert blanks_first == pytest.approx(1 - (5 / 6) ** 27, abs=0.03)
 
 
@@ -121,8 +121,8 @@ def test_mads_memorization_has_one_map() -> None:
     fixed: dict[int, int] = {}
     for part in made:
         for row, place, answer in answered(part):
-            assert part.asked[row, place, 0] == 64
-            assert fixed.setdefault(int(part.asked[row, place - 1, 0]), answer) == answer
+            assert part.queries[row, place, 0] == 64
+            assert fixed.setdefault(int(part.queries[row, place - 1, 0]), answer) == answer
     assert len(fixed) == len(set(fixed.values())) == 31
 
 
@@ -133,7 +133,7 @@ def test_mqar_asks_for_every_key_once_and_soon() -> None:
         assert len(set(keys)) == len(set(values)) == 6
         assert all(2 <= key <= 32 < value <= 64 for key, value in zip(keys, values, strict=True))
         told = dict(zip(keys, values, strict=True))
-        asked = {int(made.asked[row, p, 0]): a for r, p, a in answered(ProbeBatch(*(x[row : row + 1] for x in made)))}
+        asked = {int(made.queries[row, p, 0]): a for r, p, a in answered(ProbeBatch(*(x[row : row + 1] for x in made)))}
         assert asked == told
     places = (made.answers != IGNORE_INDEX).double().mean(dim=0)
     assert (places[1::2] == 0).all()
@@ -146,7 +146,7 @@ def test_copy_and_reverse(reverse: bool) -> None:
     made = algorithms.copy(rng(), 300, vocab_size=10, length=12, reverse=reverse)
     lengths = []
     for row in range(300):
-        tokens = [token for token in made.asked[row, :, 0].tolist() if token]
+        tokens = [token for token in made.queries[row, :, 0].tolist() if token]
         size = tokens.index(algorithms.MARK)
         symbols = tokens[:size]
         said = [*(symbols[::-1] if reverse else symbols), algorithms.END]
@@ -165,7 +165,7 @@ def test_addition_is_right_with_its_last_digit_first() -> None:
         return int("".join(str(symbol - algorithms.DIGITS) for symbol in reversed(symbols)))
 
     for row in range(300):
-        tokens = [token for token in made.asked[row, :, 0].tolist() if token]
+        tokens = [token for token in made.queries[row, :, 0].tolist() if token]
         plus = tokens.index(algorithms.PLUS)
         mark = tokens.index(algorithms.MARK, plus + 1)
         first, second, said = tokens[:plus], tokens[plus + 1 : mark], tokens[mark + 1 :]
@@ -193,7 +193,7 @@ def small(dataset: str) -> Probe:
 
 def test_two_processes_make_the_same_bytes() -> None:
     names = TASKS.get("probe").datasets
-    code = "from tests.tasks.probe.test_questions import small\n"
+    code = "from tests.tasks.probe.test_batches import small\n"
     code += f"print([small(name).fingerprint() for name in {names!r}])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     here = [small(name).fingerprint() for name in names]
