@@ -50,7 +50,7 @@ def _header(column: Column, group: str) -> str:
 
 
 def _row(row: Row) -> list[str]:
-    label = escape(row.label) + (f" {row.sign}" if row.sign else "")
+    label = (f"{row.sign} " if row.sign else "") + escape(row.label)
     return [f"_{label}_" if row.kind == "baseline" else label, *map(_cell, row.cells)]
 
 

@@ -36,6 +36,8 @@ for (const list of document.querySelectorAll('[role="tablist"]')) {
 }
 
 // Sorting: numbers by their full value, names by the alphabet, empty cells always last.
+const nameOf = (row) => row.dataset.name ?? row.cells[0].textContent;
+
 function sortBy(header) {
   const table = header.closest("table");
   const column = header.cellIndex;
@@ -47,7 +49,7 @@ function sortBy(header) {
   const sign = descending ? -1 : 1;
   const key = (row) => row.cells[column].dataset.value;
   const compare = (a, b) => {
-    if (column === 0) return sign * a.cells[0].textContent.localeCompare(b.cells[0].textContent);
+    if (column === 0) return sign * nameOf(a).localeCompare(nameOf(b));
     if (key(a) === undefined || key(b) === undefined) return (key(a) === undefined) - (key(b) === undefined);
     return sign * (Number(key(a)) - Number(key(b)));
   };

@@ -60,7 +60,7 @@ class Group:
 class Row:
     """A row for an attention, a trivial baseline or another object.
 
-    ``sign`` follows the label, which links to ``href`` if there is one.
+    ``sign`` precedes the label, which links to ``href`` if there is one.
     """
 
     label: str

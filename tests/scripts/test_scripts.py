@@ -21,11 +21,13 @@ PROGRAMS = (
     "fuzz",
     "kernel_gains",
     "readme_figure",
+    "simulate_statistics",
     "start_up_times",
     "sum_kernels",
     "window_kernels",
 )
-"""Each has a test in this module, except docs_pages, which tests/test_site.py runs."""
+"""Each has a test in this module, except docs_pages and simulate_statistics, which tests/test_site.py and
+tests/cab/suite/test_gain.py run."""
 
 
 def program(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> ModuleType:
