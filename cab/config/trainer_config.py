@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 MACHINE_KEYS = ("checkpoint_every", "micro_batch_size", "num_workers", "strategy")
 """Settings that depend on the machine and do not change the result."""
 
+Workers = Annotated[int, Limit("from 0 to 256", lambda value: 0 <= value <= 256)]
 Share = Annotated[float, Limit("from 0 to below 1", lambda value: 0 <= value < 1)]
 
 
@@ -58,7 +59,7 @@ class TrainerConfig:
     average_count: Positive
     precision: Literal["32-true", "bf16-mixed", "16-mixed"]
     checkpoint_every: Positive
-    num_workers: Natural
+    num_workers: Workers
     stop_when_diverged: bool
     compile: bool
     float32_matmul_precision: Literal["highest", "high"]

@@ -79,7 +79,7 @@ class Loop:
         saved = self.checkpoints.load_newest()
         if saved is not None:
             order.start = saved["step"]
-            log.info("resuming from step %d", order.start)
+            log.info("resuming from step %d", order.start, extra={"run": run.cell.title})
             network.load_state_dict(saved["network"])
             self.history.load_state_dict(saved["history"])
             self.memory.load_state_dict(saved.get("memories"), run.device)
