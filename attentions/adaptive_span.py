@@ -16,7 +16,8 @@ from attentions.kernels.common.precision import neg_inf
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Distances, Window
 from cab import Pattern, register_attention
-from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -29,7 +30,7 @@ class AdaptiveSpanAttention(SparseAttention):
     (``include_self=False``) a token does not see itself, and the first of a sequence gets zero; here it does, in full.
     (The released spans are longer by one token than these, the paper's.) In NS (ours) x counts to both sides.
 
-    What is learnt is ``reach`` = (z + R) / S; z is kept between 0 and S after each step, and adds ``coefficient``
+    What is learned is ``reach`` = (z + R) / S; z is kept between 0 and S after each step, and adds ``coefficient``
     times its mean over the heads to the loss. Time is N times the longest span. Decoding keeps the keys and values
     that the longest span reaches.
 
@@ -39,7 +40,7 @@ class AdaptiveSpanAttention(SparseAttention):
         init_span: z / S at the start, and half a token more: at whole tokens m has no derivative.
         coefficient: weight of the spans in the loss.
         include_self: whether a token sees itself.
-        position: ``learnt``; ``none`` leaves the embeddings out.
+        position: ``learned``; ``none`` leaves the embeddings out.
 
     Raises:
         ValueError: for a ramp below 1 or a span that it does not fit in.
@@ -55,7 +56,7 @@ class AdaptiveSpanAttention(SparseAttention):
         init_span: float = 0.0,
         coefficient: float = 5e-07,
         include_self: bool = True,
-        position: str = "learnt",
+        position: str = "learned",
         **common: Unpack[CommonArguments],
     ) -> None:
         super().__init__(**common)
@@ -65,13 +66,13 @@ class AdaptiveSpanAttention(SparseAttention):
             )
         if not 0.0 <= init_span <= 1.0:
             raise UserError(f"init_span must be between 0 and 1 (a fraction of max_span), got {init_span}")
-        if position not in ("learnt", "none"):
-            raise UserError(f"position must be 'learnt' or 'none', got '{position}'")
+        if position not in ("learned", "none"):
+            raise UserError(f"position must be 'learned' or 'none', got '{position}'")
         if not include_self and self.pattern is Pattern.NS:
             raise UserError("include_self=false is supported only in pattern CS; set include_self=true")
         self.max_span, self.ramp, self.coefficient, self.include_self = max_span, ramp, coefficient, include_self
         self.reach = nn.Parameter(torch.full((self.num_heads,), init_span + (ramp + 0.5) / max_span))
-        self.position = nn.Parameter(torch.randn(max_span, self.head_dim)) if position == "learnt" else None
+        self.position = nn.Parameter(torch.randn(max_span, self.head_dim)) if position == "learned" else None
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
@@ -156,6 +157,8 @@ class AdaptiveSpanAttention(SparseAttention):
     def required_keys(self, key: Tensor, length: Tensor) -> Tensor:
         return key >= length - self.receptive_field()
 
-    def read(self, query: Tensor, key: Tensor, value: Tensor, asked: Tensor, position: Tensor) -> Tensor:
-        distance = (asked[:, None, :, None] - position[:, None, None]).masked_fill(position[:, None, None] < 0, -1)
+    def read(self, query: Tensor, key: Tensor, value: Tensor, query_position: Tensor, position: Tensor) -> Tensor:
+        distance = (query_position[:, None, :, None] - position[:, None, None]).masked_fill(
+            position[:, None, None] < 0, -1
+        )
         return F.dropout(self.weights_at(query, key, distance), self.dropout, self.training) @ value

@@ -1,4 +1,4 @@
-"""Big Bird (Zaheer et al. 2020): blocks see their neighbours, the first and the last block, and some at random.
+"""Big Bird (Zaheer et al. 2020): blocks see their neighbors, the first and the last block, and some at random.
 
 Shapes: B batch, H heads, N tokens, E width of a head, b tokens of a block, J blocks, R random blocks.
 """
@@ -13,7 +13,7 @@ from torch import Tensor
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.windows.tiles import Tile, tiled_attention
 from cab import Pattern, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab.attention_types import CommonArguments, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -22,7 +22,7 @@ class BigBirdAttention(SparseAttention):
     """Compute softmax over the tokens of the blocks visible to a token's block (ITC, section 2 and appendix D).
 
     * the first and the last block see all, and are seen by all;
-    * the others see their neighbours, ``num_window`` blocks with themselves, and R more, drawn for each head.
+    * the others see their neighbors, ``num_window`` blocks with themselves, and R more, drawn for each head.
 
     The random blocks lie outside of window, first and last block, as many as there are. They follow from a seed
     that is drawn at construction and saved, and from the number of a row's blocks, so that a row with padding sees
@@ -49,7 +49,7 @@ class BigBirdAttention(SparseAttention):
             )
         if num_window < 1 or num_window % 2 == 0:
             raise UserError(f"num_window must be odd and at least 1, got {num_window}")
-        self.block_size, self.num_random, self.beside = block_size, num_random, num_window // 2
+        self.block_size, self.num_random, self.window_radius = block_size, num_random, num_window // 2
         self.seed: Tensor
         self.register_buffer("seed", torch.randint(2**31, ()))
 
@@ -58,10 +58,10 @@ class BigBirdAttention(SparseAttention):
         """Return options with a window over all blocks."""
         return SoftmaxLimit(({"num_window": 2 * num_tokens + 1},))
 
-    def certain(self, num_blocks: int) -> Tensor:
+    def fixed_blocks(self, num_blocks: int) -> Tensor:
         """Which blocks see which without chance, [J, J]."""
         block = torch.arange(num_blocks)
-        seen = (block[:, None] - block).abs() <= self.beside
+        seen = (block[:, None] - block).abs() <= self.window_radius
         ends = (block == 0) | (block == num_blocks - 1)
         return seen | ends | ends[:, None]
 
@@ -69,14 +69,14 @@ class BigBirdAttention(SparseAttention):
         """Blocks that are drawn for each head and block, [H, J, at most R]; -1 where none is left."""
         generator = torch.Generator().manual_seed(int(self.seed) + num_blocks)
         order = torch.rand(self.num_heads, num_blocks, num_blocks, generator=generator)
-        drawn = order.masked_fill(self.certain(num_blocks), -1.0).topk(min(self.num_random, num_blocks), dim=-1)
+        drawn = order.masked_fill(self.fixed_blocks(num_blocks), -1.0).topk(min(self.num_random, num_blocks), dim=-1)
         return drawn.indices.where(drawn.values >= 0.0, -1)
 
     def is_visible(self, query: Tensor, key: Tensor, length: int) -> Tensor:
         num_blocks = -(-length // self.block_size)
         drawn = self.random_blocks(num_blocks)
         spare = torch.zeros(*drawn.shape[:2], num_blocks + 1, dtype=torch.bool)  # the last is no block
-        seen = spare.scatter(2, drawn % (num_blocks + 1), True)[..., :num_blocks] | self.certain(num_blocks)
+        seen = spare.scatter(2, drawn % (num_blocks + 1), True)[..., :num_blocks] | self.fixed_blocks(num_blocks)
         return seen.to(key.device)[:, query // self.block_size, key // self.block_size]
 
     def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -87,14 +87,14 @@ class BigBirdAttention(SparseAttention):
         """Lay out the blocks and the tokens that each may attend to."""
         size = self.block_size
         num_blocks = -(-length // size)
-        certain, drawn, within = self.certain(num_blocks), self.random_blocks(num_blocks), torch.arange(size)
+        fixed_blocks, drawn, within = self.fixed_blocks(num_blocks), self.random_blocks(num_blocks), torch.arange(size)
         tiles = []
         for block in range(num_blocks):
             queries = slice(block * size, min((block + 1) * size, length))
             if block in (0, num_blocks - 1):
                 tiles.append(Tile(queries, slice(0, length)))
                 continue
-            blocks = certain[block].nonzero()[:, 0].expand(self.num_heads, -1)
+            blocks = fixed_blocks[block].nonzero()[:, 0].expand(self.num_heads, -1)
             blocks = torch.cat([blocks, drawn[:, block]], dim=1)
             keys = (blocks[..., None] * size + within).flatten(1)
             hidden = ((keys < 0) | (keys >= length))[:, None]

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.common.pieces import each_length
+from attentions.kernels.common.per_length import each_length
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Window
 from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -24,7 +25,7 @@ class ClusterFormerAttention(Attention):
     """softmax(q_i k_j / sqrt(E)) v_j over the chunk of token i, in the order of the clusters argmax_c x c (section 3).
 
     Clusters are of the layer's inputs x and the same for all heads; tokens of one cluster keep their order, and a chunk
-    may hold the end of one and the beginning of the next. The paper fits the centres c every epoch to a memory of
+    may hold the end of one and the beginning of the next. The paper fits the centers c every epoch to a memory of
     tokens; here each step of training moves them to the mean of their tokens by 1 - decay. Its network has such
     layers among those of a sliding window, which is :mod:`attentions.local`.
 
@@ -33,7 +34,7 @@ class ClusterFormerAttention(Attention):
     Args:
         num_clusters: C.
         chunk_size: tokens that see each other.
-        decay: of the centres.
+        decay: of the centers.
 
     Raises:
         ValueError: for sizes below 1 or a decay outside [0, 1].

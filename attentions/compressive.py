@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.sparse import SparseDecoding
-from attentions.kernels.common.pieces import in_chunks, weighted
+from attentions.kernels.common.chunked_heads import in_chunks
+from attentions.kernels.common.softmax import attention_weights
 from attentions.kernels.windows.relative import segment_attention
 from attentions.mca import packed
 from attentions.transformer_xl import RelativeAttention
 from cab import Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, DecodeState, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import take_rows
 
@@ -75,7 +77,7 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
             self.remove_positions()
         self.segment, self.memory, self.slots, self.factor = segment, memory, compressed, factor
         tokens = segment + memory + factor - 2
-        self.most_kept = tokens + compressed + tokens // factor
+        self.max_kept = tokens + compressed + tokens // factor
         self.compress = nn.Conv1d(self.embed_dim, self.embed_dim, factor, stride=factor)
 
     @classmethod
@@ -152,7 +154,7 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
                 (sources[:2], sources[2:]), (token, number), (hidden_token, hidden), strict=True
             ):
                 logits = q @ key[:, table].mT
-                means.append(weighted(logits, masked[:, None], 0.0) @ value[:, table])
+                means.append(attention_weights(logits, masked[:, None], 0.0) @ value[:, table])
             return (means[0] - means[1]).masked_fill(none, 0.0).flatten(1, 2)[:, :length]
 
         heads = [query.detach(), *(x.detach() for x in old), *compressed]
@@ -194,17 +196,20 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
     ) -> tuple[Tensor, DecodeState]:
         past = more["past"]
         c, length, new = self.factor, state["length"], torch.arange(key.shape[2], device=key.device)
-        total, asked = length + count, length[:, None] + new
+        total, query_position = length + count, length[:, None] + new
         inputs = packed(state["open"][:, None], length % c, past[:, None])[:, 0]
         groups = self.groups(inputs, inputs.shape[1] // c)
         number = (length // c)[:, None] + torch.arange(groups.shape[1], device=key.device)
         formed = self.split_heads(self.k_proj(groups)), self.split_heads(self.v_proj(groups))
         key = torch.cat([state["key"].to(key.dtype), key, formed[0]], dim=2)
         value = torch.cat([state["value"].to(value.dtype), value, formed[1]], dim=2)
-        tokens, slots = asked.where(new < count[:, None], -1), (-2 - number).where(number < (total // c)[:, None], -1)
+        tokens, slots = (
+            query_position.where(new < count[:, None], -1),
+            (-2 - number).where(number < (total // c)[:, None], -1),
+        )
         position = torch.cat([state["position"], tokens, slots], dim=1)
-        output = self.read(query, key, value, asked, position)
-        kept = self.keep(key, value, position, self.required_keys(position, total[:, None]), self.most_kept)
+        output = self.read(query, key, value, query_position, position)
+        kept = self.keep(key, value, position, self.required_keys(position, total[:, None]), self.max_kept)
         open_at = ((length % c + count) // c * c)[:, None] + torch.arange(c - 1, device=key.device)
         return output, kept | {"length": total, "open": take_rows(inputs, open_at.clamp(max=inputs.shape[1] - 1))}
 
@@ -212,11 +217,11 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         ended = self.groups_before(length // self.segment * self.segment)
         return (key >= ended * self.factor) | (key <= -2) & (-2 - key >= ended - self.slots)
 
-    def read(self, query: Tensor, key: Tensor, value: Tensor, asked: Tensor, position: Tensor) -> Tensor:
-        asked, position = asked[:, None, :, None], position[:, None, None]
-        ended, group = self.groups_before(asked // self.segment * self.segment), -2 - position
-        token = (position >= ended * self.factor) & (position <= asked)
+    def read(self, query: Tensor, key: Tensor, value: Tensor, query_position: Tensor, position: Tensor) -> Tensor:
+        query_position, position = query_position[:, None, :, None], position[:, None, None]
+        ended, group = self.groups_before(query_position // self.segment * self.segment), -2 - position
+        token = (position >= ended * self.factor) & (position <= query_position)
         seen = token | (group >= (ended - self.slots).clamp(min=0)) & (group < ended)
-        distance = torch.where(token, asked - position, asked - ended * self.factor + ended - group)
-        weights = self.seen_weights(self.pair_logits(query, key, distance.where(seen, 0), self.most_kept), seen)
+        distance = torch.where(token, query_position - position, query_position - ended * self.factor + ended - group)
+        weights = self.seen_weights(self.pair_logits(query, key, distance.where(seen, 0), self.max_kept), seen)
         return F.dropout(weights, self.dropout, self.training) @ value

@@ -15,9 +15,10 @@ from attentions.bases.sparse import SparseAttention
 from attentions.kernels.common.merged_norm import MergedNorm
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.windows.grid2d import along_rows, in_rows
-from attentions.norm_attention import make_turns, turned, turned_by_matrices
+from attentions.norm_attention import make_rotary, rotated, rotated_by_matrices
 from cab import Pattern, UserError, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, DecodeState, SoftmaxLimit
 
 WEIGHTS = ("softmax", "rela")
 
@@ -57,9 +58,9 @@ class DiagAttention(SparseAttention):
         if weights not in WEIGHTS:
             raise UserError(f"weights must be {' or '.join(WEIGHTS)}, got '{weights}'")
         self.block_size, self.is_softmax = block_size, weights == "softmax"
-        self.most_kept = block_size - 1
+        self.max_kept = block_size - 1
         self.norm = MergedNorm("none" if self.is_softmax else "simplerms", self.embed_dim)
-        self.turns = make_turns(positions, self.head_dim)
+        self.rotary = make_rotary(positions, self.head_dim)
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
@@ -89,28 +90,28 @@ class DiagAttention(SparseAttention):
             weights = F.dropout(weights.tril() if causal else weights, self.weight_dropout)
             return (weights @ value).flatten(2, 3)[:, :, :length]
 
-    def read(self, query: Tensor, key: Tensor, value: Tensor, asked: Tensor, position: Tensor) -> Tensor:
+    def read(self, query: Tensor, key: Tensor, value: Tensor, query_position: Tensor, position: Tensor) -> Tensor:
         if self.is_softmax:
-            return super().read(query, key, value, asked, position)
+            return super().read(query, key, value, query_position, position)
         with torch.autocast(query.device.type, enabled=False):
-            return super().read(upcast(query), upcast(key), upcast(value), asked, position)
+            return super().read(upcast(query), upcast(key), upcast(value), query_position, position)
 
     # --- positions and norm, around it ---------------------------------------------------------------------
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
-        query, key = (turned(self.turns, x, period=self.block_size) for x in (query, key))
+        query, key = (rotated(self.rotary, x, period=self.block_size) for x in (query, key))
         return self.normalize(super().attend(query, key, value, padding), query.dtype)
 
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, **_: Tensor
     ) -> tuple[Tensor, DecodeState]:
-        query, key = (turned(self.turns, x, state["length"], self.block_size) for x in (query, key))
+        query, key = (rotated(self.rotary, x, state["length"], self.block_size) for x in (query, key))
         output, state = super().decode(query, key, value, state, padding)
         return self.normalize(output, query.dtype), state
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        if self.turns is not None:
-            query, key = (turned_by_matrices(self.turns, x) for x in (query, key))
+        if self.rotary is not None:
+            query, key = (rotated_by_matrices(self.rotary, x) for x in (query, key))
         return self.norm(super().reference(query, key, value)[None])[0]
 
     def normalize(self, x: Tensor, dtype: torch.dtype) -> Tensor:

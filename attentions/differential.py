@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from attentions.kernels.common.precision import upcast
 from attentions.vanilla import VanillaAttention
 from cab import Pattern, register_attention
-from cab.attention import SINGLE_LAYER, CommonArguments, LayerPosition, SoftmaxLimit
+from cab.attention_types import SINGLE_LAYER, CommonArguments, LayerPosition, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -23,7 +23,7 @@ from cab.errors import UserError
 class DifferentialAttention(VanillaAttention):
     """(1 - l0) RMSNorm((softmax(q_1 k_1^T / sqrt(w)) - l softmax(q_2 k_2^T / sqrt(w))) v)  (their Eq. 1 to 3).
 
-    l = exp(a_1 b_1) - exp(a_2 b_2) + l0 with learnt vectors a and b of width w that all heads share, and
+    l = exp(a_1 b_1) - exp(a_2 b_2) + l0 with learned vectors a and b of width w that all heads share, and
     l0 = 0.8 - 0.6 exp(-0.3 i) in layer i, counted from 0. Two heads make a differential one, with values twice as wide,
     so that a slot of H heads has P = H / 2 of them, as published; where H is odd it has H, whose queries and keys are
     half as wide as the head.
@@ -38,7 +38,8 @@ class DifferentialAttention(VanillaAttention):
         self.num_pairs = self.num_heads if self.num_heads % 2 else self.num_heads // 2
         if self.embed_dim % (2 * self.num_pairs):
             raise UserError(
-                f"embed_dim must be divisible by {2 * self.num_pairs}, got {self.embed_dim}; change embed_dim or heads"
+                f"embed_dim must be divisible by {2 * self.num_pairs}, got {self.embed_dim}; "
+                "change embed_dim or num_heads"
             )
         self.width = self.embed_dim // self.num_pairs // 2
         self.initial = 0.8 - 0.6 * math.exp(-0.3 * layer_position.index)

@@ -13,7 +13,7 @@ from attentions.bases.recurrent import xavier_linear
 from attentions.kernels.features.feature_maps import kernel_of
 from attentions.kernels.recurrences.delta_rule import delta_rule
 from cab import Pattern, UserError, register_attention
-from cab.attention import CommonArguments, DecodeState
+from cab.attention_types import CommonArguments, DecodeState
 from cab.errors import UnsupportedError
 from cab.padding import lengths
 
@@ -67,7 +67,7 @@ class DPFPAttention(LinearizedAttention):
         features = self.products(x)
         return features / (features.sum(dim=-1, keepdim=True) + 1e-6) if self.update == "delta" else features
 
-    def span(
+    def decode_chunk(
         self,
         query: Tensor,
         key: Tensor,
@@ -77,7 +77,7 @@ class DPFPAttention(LinearizedAttention):
         extras: Mapping[str, Tensor],
     ) -> tuple[Tensor, DecodeState]:
         if self.update == "sum":
-            return super().span(query, key, value, padding, state, extras)
+            return super().decode_chunk(query, key, value, padding, state, extras)
         queries, keys = (self.features(x, PositionInfo()) for x in (query, key))
         memory = state.get("sums")
         if memory is None:

@@ -11,11 +11,14 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from attentions.kernels.common.pieces import each_length, in_chunks, weighted
+from attentions.kernels.common.chunked_heads import in_chunks
+from attentions.kernels.common.per_length import each_length
+from attentions.kernels.common.softmax import attention_weights
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Distances, Slots, Window
 from cab import Attention, register_attention
-from cab.attention import CommonArguments, PaddingMasks
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments
 from cab.errors import UserError
 
 PUBLISHED_GLOBALS, PUBLISHED_LENGTH = 230, 4096
@@ -77,7 +80,7 @@ class ETCAttention(Attention):
             return min(self.num_globals, length)
         return min(PUBLISHED_GLOBALS, -(-PUBLISHED_GLOBALS * length // PUBLISHED_LENGTH))
 
-    def labels(self, query: Tensor, key: Tensor, num_globals: int) -> Tensor:
+    def relative_labels(self, query: Tensor, key: Tensor, num_globals: int) -> Tensor:
         """Return the indices of the labels of pairs of positions."""
         reach = self.max_distance
         distance = (key - query).clamp(-reach, reach) + reach
@@ -89,7 +92,7 @@ class ETCAttention(Attention):
         j = torch.arange(key.shape[1], device=key.device)
         i = j[:, None]
         g = self.count_globals(len(j))
-        label = self.labels(i, j, g)
+        label = self.relative_labels(i, j, g)
         logits = query @ key.mT + torch.einsum("hie,hije->hij", query, self.label_key[:, label])
         logits = (logits + self.label_bias[:, label]) * self.scale
         hidden = ((i - j).abs() > self.radius) & (i >= g) & (j >= g)
@@ -124,7 +127,7 @@ class ETCAttention(Attention):
         """Return the outputs of global tokens, which attend to all tokens, for a few of them at a time."""
         g, dropout = query.shape[2], self.weight_dropout
         position = torch.arange(g, device=query.device)
-        labels = self.labels(position[:, None], position, g).split(GLOBALS_AT_ONCE)
+        labels = self.relative_labels(position[:, None], position, g).split(GLOBALS_AT_ONCE)
         across = 2 * (2 * self.max_distance + 1) + 1
 
         def mean(label: Tensor, query: Tensor, key: Tensor, value: Tensor, *shared: Tensor) -> Tensor:
@@ -133,7 +136,7 @@ class ETCAttention(Attention):
             among = by_label.gather(2, label.expand(len(query), -1, -1))
             beyond = by_label[..., across, None].expand(-1, -1, key.shape[1] - g)
             logits = (query @ key.mT + torch.cat([among, beyond], dim=-1)) * self.scale
-            return weighted(logits, None, dropout) @ value
+            return attention_weights(logits, None, dropout) @ value
 
         shared, cost = (self.label_key, self.label_bias), 3 * GLOBALS_AT_ONCE * key.shape[2]
         outputs = [

@@ -11,10 +11,11 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from attentions.kernels.common.pieces import each_length
+from attentions.kernels.common.per_length import each_length
 from attentions.kernels.common.precision import upcast
 from cab import Attention, register_attention
-from cab.attention import CommonArguments, PaddingMasks
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments
 from cab.errors import UserError
 
 

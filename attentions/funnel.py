@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.common.pieces import each_length, in_chunks, weighted
+from attentions.kernels.common.chunked_heads import in_chunks
+from attentions.kernels.common.per_length import each_length
+from attentions.kernels.common.softmax import attention_weights
 from attentions.transformer_xl import RelativeAttention
 from cab import Pattern, register_attention
-from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -104,7 +107,7 @@ class FunnelAttention(RelativeAttention):
         def mean(query: Tensor, key: Tensor, value: Tensor, embedded: Tensor, biases: Tensor) -> Tensor:
             by_distance = query @ embedded.mT * self.scale + biases[:, None]
             by_key = by_distance.gather(2, index.expand(len(query), -1, -1)).masked_fill(is_first, 0.0)
-            return weighted(query @ key.mT * self.scale + by_key, None, dropout) @ value
+            return attention_weights(query @ key.mT * self.scale + by_key, None, dropout) @ value
 
         shared = (embedded, self.position_biases(embedded))
         output = in_chunks(mean, (pooled, key, value), shared, cost=6 * index.numel(), dropout=dropout)

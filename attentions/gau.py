@@ -18,7 +18,8 @@ from attentions.kernels.common.token_cache import no_tokens, with_tokens
 from attentions.kernels.gathers.key_blocks import in_order
 from attentions.kernels.gathers.target_blocks import sums_by_targets
 from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, DecodeState
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -124,13 +125,13 @@ class QuadraticUnit(GatedAttentionUnit):
         hidden = None if padding.key is None or is_causal else padding.key[:, None, None]
         place = torch.arange(query.shape[1], device=query.device)
 
-        def some(targets: slice, num_keys: int) -> Tensor:
+        def weights_of(targets: slice, num_keys: int) -> Tensor:
             distance = place[targets, None] - place[:num_keys]
             weights = self.weigh(q[:, :, targets], k[:, :, :num_keys], distance, scale)
             return weights if hidden is None else weights.masked_fill(hidden, 0.0)
 
         with torch.autocast(query.device.type, enabled=False):
-            sums = sums_by_targets(some, q, v, is_causal=is_causal, dropout=self.weight_dropout)
+            sums = sums_by_targets(weights_of, q, v, is_causal=is_causal, dropout=self.weight_dropout)
         return self.finish(query, sums[:, 0])
 
     def compute_row(self, query: Tensor, _key: Tensor, _value: Tensor, _draws: object) -> Tensor:
@@ -185,16 +186,16 @@ class GroupedUnit(GatedAttentionUnit):
             raise UserError(f"group_size must be at least 1, got {group_size}")
         self.group_size = group_size
 
-    def turned(self, x: Tensor, place: Tensor) -> list[Tensor]:
+    def rotated_maps(self, x: Tensor, place: Tensor) -> list[Tensor]:
         """q, k, q', k' [B, N, s] of tokens at ``place`` [B or 1, N]."""
         width = min(ROTARY, self.query_key_dim // 2 * 2)
         maps = torch.stack(self.maps(x), dim=1)
-        turned = rotate(maps[..., :width], place)
-        return list(torch.cat([turned, maps[..., width:]], dim=-1).unbind(dim=1))
+        rotated = rotate(maps[..., :width], place)
+        return list(torch.cat([rotated, maps[..., width:]], dim=-1).unbind(dim=1))
 
     def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: PaddingMasks) -> Tensor:
         length, size = query.shape[1], min(self.group_size, query.shape[1])
-        maps = self.turned(query, torch.arange(length, device=query.device).unsqueeze(0))
+        maps = self.rotated_maps(query, torch.arange(length, device=query.device).unsqueeze(0))
         v = self.values(query)
         if padding.key is not None:  # a token without value and key counts nowhere
             hidden = padding.key.unsqueeze(-1)
@@ -203,13 +204,13 @@ class GroupedUnit(GatedAttentionUnit):
         q, k, far_q, far_k, v = (F.pad(x, (0, 0, 0, missing)).unflatten(1, (-1, size)) for x in (*maps, v))
         place = torch.arange(size, device=query.device)
 
-        def some(targets: slice, num_keys: int) -> Tensor:
+        def weights_of(targets: slice, num_keys: int) -> Tensor:
             distance = place[targets, None] - place[:num_keys]
             return self.weigh(q[:, :, targets], k[:, :, :num_keys], distance, self.group_size)
 
         is_causal = self.pattern is Pattern.CS
         with torch.autocast(query.device.type, enabled=False):
-            near = sums_by_targets(some, q, v, is_causal=is_causal, dropout=self.weight_dropout)
+            near = sums_by_targets(weights_of, q, v, is_causal=is_causal, dropout=self.weight_dropout)
             written = far_k.mT @ v  # of each group, [B, J, s, e]
             if is_causal:
                 before = F.pad(written.cumsum(dim=1)[:, :-1], (0, 0, 0, 0, 1, 0)) / self.group_size
@@ -221,7 +222,7 @@ class GroupedUnit(GatedAttentionUnit):
 
     def compute_row(self, query: Tensor, _key: Tensor, _value: Tensor, _draws: object) -> Tensor:
         place, size = torch.arange(len(query), device=query.device), self.group_size
-        q, k, far_q, far_k = (x[0] for x in self.turned(query.unsqueeze(0), place.unsqueeze(0)))
+        q, k, far_q, far_k = (x[0] for x in self.rotated_maps(query.unsqueeze(0), place.unsqueeze(0)))
         group = place // size
         weights = self.weigh(q, k, place[:, None] - place, size).masked_fill(group[:, None] != group, 0.0)
         if self.pattern is Pattern.CS:
@@ -242,7 +243,7 @@ class GroupedUnit(GatedAttentionUnit):
     def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
         """Token by token: rows may stand at different places of their groups."""
         place = state["length"].unsqueeze(1) + torch.arange(tokens.shape[1], device=tokens.device)
-        maps, v = self.turned(tokens, place), self.values(tokens)
+        maps, v = self.rotated_maps(tokens, place), self.values(tokens)
         outputs = []
         with torch.autocast(tokens.device.type, enabled=False):
             for t in range(tokens.shape[1]):

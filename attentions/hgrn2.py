@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
 from cab import LayerPosition, register_attention
-from cab.attention import SINGLE_LAYER, CommonArguments
+from cab.attention_types import SINGLE_LAYER, CommonArguments
 
 
 @register_attention("hgrn2", patterns="CS", complexity="n", paper="Qin et al. 2024")
@@ -20,7 +20,7 @@ class HGRN2Attention(Recurrent):
     HGRN2, Eq. 7. ``k_proj`` computes the forget gates. An RMS norm over all heads and ``out_proj`` follow. Published
     heads are 128 wide; here the width per head is ``embed_dim / num_heads``.
 
-    l is a learnt lower bound per feature that grows from layer to layer. Layer i of L starts at i / L, as published,
+    l is a learned lower bound per feature that grows from layer to layer. Layer i of L starts at i / L, as published,
     and learns its own bound. The published bounds are cumulative sums of one softmax over all layers, which a single
     layer cannot compute. The first layer has no bound.
 
@@ -33,7 +33,7 @@ class HGRN2Attention(Recurrent):
         conv_size: kernel size of short convolutions of q, k and v; 0, as published, for none.
     """
 
-    normalised_together = True
+    normalizes_heads_jointly = True
 
     def __init__(
         self, *, layer_position: LayerPosition = SINGLE_LAYER, conv_size: int = 0, **common: Unpack[CommonArguments]

@@ -13,7 +13,7 @@ from torch import Tensor
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.windows.tiles import Tile, tiled_attention
 from cab import Pattern, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab.attention_types import CommonArguments, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -66,8 +66,8 @@ class ImageLocalAttention(SparseAttention):
         # 1D is an image of one column: what is beside a block there is nothing.
         self.width = width or 1
         self.height, self.block_width = (block_height, block_width) if width else (block, 1)
-        self.above, self.beside = (flange_height, flange_width) if width else (flanges["memory"], 0)
-        self.most_kept = (self.height + self.above) * self.width
+        self.margin_above, self.margin_side = (flange_height, flange_width) if width else (flanges["memory"], 0)
+        self.max_kept = (self.height + self.margin_above) * self.width
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
@@ -77,14 +77,16 @@ class ImageLocalAttention(SparseAttention):
     def is_visible(self, query: Tensor, key: Tensor, _length: int) -> Tensor:
         (row, column), (key_row, key_column) = ((x // self.width, x % self.width) for x in (query, key))
         top, left = row // self.height * self.height, column // self.block_width * self.block_width
-        below = 0 if self.pattern is Pattern.CS else self.above
-        seen = (key_row >= top - self.above) & (key_row < top + self.height + below)
-        seen = seen & (key_column >= left - self.beside) & (key_column < left + self.block_width + self.beside)
+        below = 0 if self.pattern is Pattern.CS else self.margin_above
+        seen = (key_row >= top - self.margin_above) & (key_row < top + self.height + below)
+        seen = (
+            seen & (key_column >= left - self.margin_side) & (key_column < left + self.block_width + self.margin_side)
+        )
         return seen & (key <= query) if self.pattern is Pattern.CS else seen
 
     def required_keys(self, key: Tensor, length: Tensor) -> Tensor:
         top = length // self.width // self.height * self.height
-        return key // self.width >= top - self.above
+        return key // self.width >= top - self.margin_above
 
     def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return tiled_attention(query, key, value, self.tiles(query), dropout=self.weight_dropout)
@@ -102,8 +104,8 @@ class ImageLocalAttention(SparseAttention):
                 queries = queries[queries < length]
                 if not len(queries):
                     continue
-                rows = slice(max(0, top - self.above), bottom if causal else bottom + self.above)
-                keys = cells[rows, max(0, left - self.beside) : right + self.beside].flatten()
+                rows = slice(max(0, top - self.margin_above), bottom if causal else bottom + self.margin_above)
+                keys = cells[rows, max(0, left - self.margin_side) : right + self.margin_side].flatten()
                 keys = keys[keys <= queries[-1]] if causal else keys[keys < length]
                 tiles.append(Tile(queries, keys, keys > queries[:, None] if causal else None))
         return tiles

@@ -1,4 +1,4 @@
-"""LARA: randomised attention with one proposal a segment (Zheng et al. 2022)."""
+"""LARA: randomized attention with one proposal a segment (Zheng et al. 2022)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from torch import Tensor
 from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.gathers.landmarks import average, segment_means, segments
 from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, SoftmaxLimit
 from cab.padding import lengths
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
 from cab import LayerPosition, UserError, register_attention
-from cab.attention import SINGLE_LAYER, CommonArguments
+from cab.attention_types import SINGLE_LAYER, CommonArguments
 
 VARIANTS = ("paper", "released", "repository")
 
@@ -24,7 +24,7 @@ class LightningAttention(Recurrent):
     all heads without weights and a gate of full width follow, norm(o) * (x W_u), and then ``out_proj``.
 
     The first layer encodes positions (LRPE): q and k become [q cos(theta t), q sin(theta t)] and likewise for k, with a
-    learnt theta per feature that starts at 10000^(-2 i / D) for feature i of all D.
+    learned theta per feature that starts at 10000^(-2 i / D) for feature i of all D.
 
     Args:
         pattern: CS.
@@ -43,7 +43,7 @@ class LightningAttention(Recurrent):
         ValueError: for an unknown variant.
     """
 
-    normalised_together = True
+    normalizes_heads_jointly = True
     norm_eps = 1e-6
 
     def __init__(
@@ -105,7 +105,7 @@ class LightningAttention(Recurrent):
         """Apply the norm and the gate."""
         gate = self.split_heads(extras["gate"])
         if self.variant != "repository":
-            return self.normalise(output) * gate
+            return self.normalize(output) * gate
         weight, bias = (x.to(output.dtype) for x in (self.layer_norm.weight, self.layer_norm.bias))
         normed = F.layer_norm(self.merge_heads(output), (self.embed_dim,), weight, bias, self.layer_norm.eps)
         return self.split_heads(normed) * gate.sigmoid()

@@ -1,4 +1,4 @@
-"""Linformer (Wang et al. 2020): keys and values are mixed to a few slots by learnt maps of positions.
+"""Linformer (Wang et al. 2020): keys and values are mixed to a few slots by learned maps of positions.
 
 Shapes: B batch, H heads, N targets, M keys, E width of a head, r slots.
 """
@@ -14,13 +14,14 @@ from torch.nn import functional as F
 from attentions.bases.linearized import mask_fill
 from attentions.kernels.common.precision import upcast
 from cab import Attention, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, DecodeState
 from cab.errors import UserError
 
 
 @register_attention("linformer", patterns="NS NC CC", complexity="n", paper="Wang et al. 2020")
 class LinformerAttention(Attention):
-    """softmax(q (E k)^T / sqrt(E)) F v  (their Eq. 7) with learnt maps of positions E and F, [r, max_length].
+    """softmax(q (E k)^T / sqrt(E)) F v  (their Eq. 7) with learned maps of positions E and F, [r, max_length].
 
     A source of M tokens uses the first M columns, so that a shorter one has smaller slots, padded or alone. All heads
     share the maps. Causal self attention is not possible: every slot mixes all positions. The state of CC is the

@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.windows.offsets import relative_offset_attention
 from cab import Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, DecodeState, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths, take_rows
 
@@ -53,7 +54,7 @@ class LogSparseAttention(SparseAttention):
         super().make_projections()
         if self.kernel_size > 1:
             self.q_proj, self.k_proj = (
-                OfNeighbours(self.embed_dim, self.kernel_size, self.pattern is Pattern.CS) for _ in range(2)
+                NeighborProjection(self.embed_dim, self.kernel_size, self.pattern is Pattern.CS) for _ in range(2)
             )
 
     @classmethod
@@ -100,7 +101,7 @@ class LogSparseAttention(SparseAttention):
         return self.out_proj(self.merge_heads(heads)), new | {"inputs": take_rows(x, last)}
 
 
-class OfNeighbours(nn.Linear):
+class NeighborProjection(nn.Linear):
     """A linear map of the last ``size`` tokens, the own among them; or of those around it: a convolution."""
 
     def __init__(self, embed_dim: int, size: int, is_causal: bool) -> None:

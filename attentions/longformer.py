@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.sparse import SparseAttention
-from attentions.kernels.common.pieces import each_length
+from attentions.kernels.common.per_length import each_length
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Slots, Window
 from cab import Pattern, register_attention
-from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -58,7 +59,7 @@ class LongformerAttention(SparseAttention):
         if min(window, num_globals) < 0:
             raise UserError(f"window and num_globals must be at least 0, got {window} and {num_globals}")
         self.window, self.dilation, self.num_globals = window, dilation, num_globals
-        self.most_kept = window * dilation + num_globals
+        self.max_kept = window * dilation + num_globals
         self.has_own = self.pattern is Pattern.NS and num_globals > 0 and not share_global
         if self.has_own:
             for name in ("q", "k", "v"):

@@ -16,7 +16,8 @@ from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Chunks, Distances, Slots, Window
 from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, DecodeState
 from cab.errors import UserError
 from cab.padding import lengths, take_rows
 
@@ -28,7 +29,7 @@ class LongShort(Attention):
     parameter_budget = 0.12  # as published: two maps of relative positions a layer, 11.7% of GPT-2
 
     def make_projections(self) -> None:
-        """As published: torch's initialisation (NS); without biases, Xavier normal (CS)."""
+        """As published: torch's initialization (NS); without biases, Xavier normal (CS)."""
         for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
             projection = nn.Linear(self.embed_dim, self.embed_dim, bias=self.pattern is not Pattern.CS)
             if self.pattern is Pattern.CS:
@@ -45,14 +46,14 @@ class LongShort(Attention):
         """Scores of each token for its slots, [B, N, H r]."""
         return {"score": self.score(x)}
 
-    def normalise(self, norm: nn.LayerNorm, x: Tensor) -> Tensor:
+    def normalize(self, norm: nn.LayerNorm, x: Tensor) -> Tensor:
         """Layer norm over all heads, [B, H, N, E] to the same."""
         return self.split_heads(norm(self.merge_heads(x)))
 
     def summary(self, x: Tensor, score: Tensor) -> Tensor:
         """Slots [H, r, E] of one row's tokens [H, n, E], scored [n, H r]: for the readable forms."""
         weights = score.softmax(dim=0).unflatten(1, (self.num_heads, -1)).permute(1, 2, 0)
-        return self.normalise(self.slot_norm, (weights @ x).unsqueeze(0))[0]
+        return self.normalize(self.slot_norm, (weights @ x).unsqueeze(0))[0]
 
 
 @register_attention("longshort", patterns="NS CS", complexity="n", paper="Zhu et al. 2021")
@@ -133,14 +134,14 @@ class SegmentedLongShort(LongShort):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Project to queries, and to normalized keys and values."""
         query, key, value = super().project(query, key, value)
-        return query, self.normalise(self.token_norm, key), self.normalise(self.token_norm, value)
+        return query, self.normalize(self.token_norm, key), self.normalize(self.token_norm, value)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, score: Tensor) -> Tensor:
         score = upcast(score)
         if padding.key is not None:
             score = score.masked_fill(padding.key.unsqueeze(-1), neg_inf(score.dtype))
         weights = score.softmax(dim=1).unflatten(-1, (self.num_heads, -1)).permute(0, 2, 3, 1)
-        slot_key, slot_value = (self.normalise(self.slot_norm, weighted_sum(weights, x)) for x in (key, value))
+        slot_key, slot_value = (self.normalize(self.slot_norm, weighted_sum(weights, x)) for x in (key, value))
         output = window_attention(
             query,
             key,
@@ -209,8 +210,8 @@ class ChunkedLongShort(LongShort):
         biases = torch.einsum("hwe,he->hw", embedded, self.position_bias - self.content_bias)
         return window_attention(
             query,
-            self.normalise(self.token_norm, key),
-            self.normalise(self.token_norm, value),
+            self.normalize(self.token_norm, key),
+            self.normalize(self.token_norm, value),
             Window(self.num_distances - 1, 0, offset=offset),
             slots=slots._replace(embeddings=self.embed_distances(self.slot_position, slots.key.shape[2])),
             distances=Distances(embedded, biases, self.content_bias / self.scale),
@@ -224,7 +225,7 @@ class ChunkedLongShort(LongShort):
         weights = upcast(score[:, :length]).unflatten(1, (num_chunks, self.chunks.size)).softmax(dim=2)
         weights = weights.unflatten(-1, (self.num_heads, self.chunks.rank)).permute(0, 3, 1, 4, 2)
         chunks = x[:, :, :length].unflatten(2, (num_chunks, self.chunks.size))
-        return self.normalise(self.slot_norm, weighted_sum(weights, chunks).flatten(2, 3))
+        return self.normalize(self.slot_norm, weighted_sum(weights, chunks).flatten(2, 3))
 
     def embed_distances(self, projection: nn.Linear, count: int) -> Tensor:
         """Sinusoids of the distances count - 1 to 0, projected: [H, count, E]."""
@@ -242,7 +243,7 @@ class ChunkedLongShort(LongShort):
             torch.cat([x[:, :0], *(self.summary(x[:, chunk], score[chunk]) for chunk in chunks)], dim=1)
             for x in (key, value)
         )
-        key, value = (self.normalise(self.token_norm, x.unsqueeze(0))[0] for x in (key, value))
+        key, value = (self.normalize(self.token_norm, x.unsqueeze(0))[0] for x in (key, value))
         i, j, s = torch.arange(len(score))[:, None], torch.arange(len(score)), torch.arange(finished * rank)
         hidden = torch.cat([(j > i) | (i - j >= window) & (j < i // size * size), s // rank >= i // size], dim=1)
         by_key = (query + self.content_bias.unsqueeze(1)) @ key.mT
@@ -286,10 +287,10 @@ class ChunkedLongShort(LongShort):
             slots[f"slot_{name}"] = torch.cat([state[f"slot_{name}"].to(finished.dtype), finished], dim=2)
         # Queries stand where their tokens do, by as much to the right as the row's open chunk holds.
         is_open = (read % size).unsqueeze(1)
-        asked = torch.arange(size - 1 + num_tokens, device=query.device) - is_open
+        query_position = torch.arange(size - 1 + num_tokens, device=query.device) - is_open
         slot = torch.arange(slots["slot_key"].shape[2], device=query.device)
         output = self.read(
-            self.split_heads(take_rows(self.merge_heads(query), asked.clamp(0, num_tokens - 1))),
+            self.split_heads(take_rows(self.merge_heads(query), query_position.clamp(0, num_tokens - 1))),
             **heads,
             slots=Slots(
                 slots["slot_key"],

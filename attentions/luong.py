@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.common.pieces import at_once, recompute_upcast, weighted
+from attentions.kernels.common.chunked_heads import chunk_size, recompute_upcast
+from attentions.kernels.common.softmax import attention_weights
 from attentions.vanilla import VanillaAttention
 from cab import Pattern, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab.attention_types import CommonArguments, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -74,7 +75,7 @@ class LuongAttention(VanillaAttention):
             return F.scaled_dot_product_attention(
                 query, key, value, visible, self.weight_dropout, is_causal, scale=self.factor
             )
-        size, outputs = at_once(query.shape[:2].numel() * key.shape[2] * self.head_dim, query.device), []
+        size, outputs = chunk_size(query.shape[:2].numel() * key.shape[2] * self.head_dim, query.device), []
         with torch.autocast(query.device.type, enabled=False):
             for begin in range(0, query.shape[2], size):
                 tile = query[:, :, begin : begin + size]
@@ -91,4 +92,4 @@ class LuongAttention(VanillaAttention):
     def concat_mean(self, visible: Tensor | None, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Compute the logits of a few queries in readable form."""
         hidden = None if visible is None else ~visible
-        return weighted(self.logits(query, key), hidden, self.weight_dropout) @ value
+        return attention_weights(self.logits(query, key), hidden, self.weight_dropout) @ value

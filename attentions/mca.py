@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, DecodeState, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -170,8 +171,8 @@ class MemoryCompressedAttention(Attention):
             kept = (left[:, None] + torch.arange(c - 1, device=x.device)).clamp(max=tokens.shape[2] - 1)
             index = kept[:, None, :, None].expand(-1, self.num_heads, -1, self.head_dim)
             new[f"open_{name}"] = tokens.gather(2, index)
-        asked = read[:, None] + torch.arange(query.shape[2], device=query.device)
-        ended = ((asked + 1) // c)[:, None, :, None]
+        query_position = read[:, None] + torch.arange(query.shape[2], device=query.device)
+        ended = ((query_position + 1) // c)[:, None, :, None]
         hidden = torch.arange(new["key"].shape[2], device=query.device) >= ended
         early = ended == 0
         output = self.first_value(first.expand(-1, -1, query.shape[2], -1))

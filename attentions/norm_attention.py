@@ -10,13 +10,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.linearized import mask_fill
+from attentions.kernels.common.causal_chunks import over_chunks
 from attentions.kernels.common.merged_norm import MergedNorm
 from attentions.kernels.common.precision import upcast
-from attentions.kernels.common.spans import over_chunks
-from attentions.kernels.features.lrpe import ReflectedTurns
+from attentions.kernels.features.lrpe import LinearizedRotary
 from attentions.kernels.recurrences.recurrence import recurrence
 from cab import Attention, Pattern, UserError, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, DecodeState
 from cab.padding import lengths
 
 KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -64,15 +65,15 @@ class NormAttention(Attention):
             raise UserError(f"kernel must be one of {', '.join(KERNELS)}, got '{kernel}'")
         self.kernel = KERNELS[kernel]
         self.norm = MergedNorm(norm, self.embed_dim)
-        self.turns = make_turns(positions, self.head_dim)
+        self.rotary = make_rotary(positions, self.head_dim)
 
     def features(self, x: Tensor, start: Tensor | None = None) -> Tensor:
         """phi(x) of heads [B, H, N, E], the first after ``start`` [B] tokens."""
-        return turned(self.turns, self.kernel(x), start)
+        return rotated(self.rotary, self.kernel(x), start)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         phi_q, phi_k = (
-            x if self.turns is None else turned_by_matrices(self.turns, x)
+            x if self.rotary is None else rotated_by_matrices(self.rotary, x)
             for x in (self.kernel(query), self.kernel(key))
         )
         weights = phi_q @ phi_k.mT
@@ -97,10 +98,10 @@ class NormAttention(Attention):
     ) -> tuple[Tensor, DecodeState]:
         with torch.autocast(query.device.type, enabled=False):
             heads = [upcast(x) for x in (query, key, value)]
-            output, state = over_chunks(self.span, heads, padding.key, state, {})
+            output, state = over_chunks(self.decode_chunk, heads, padding.key, state, {})
             return output.to(query.dtype), state
 
-    def span(
+    def decode_chunk(
         self,
         query: Tensor,
         key: Tensor,
@@ -128,31 +129,33 @@ class NormAttention(Attention):
         return output.to(query.dtype), {**state, "length": state["length"] + lengths(query, padding.query)}
 
 
-def make_turns(positions: str, head_dim: int) -> ReflectedTurns | None:
+def make_rotary(positions: str, head_dim: int) -> LinearizedRotary | None:
     """Return the map that adds positions to queries and keys; raise UserError for an unknown name."""
     if positions not in POSITIONS:
         raise UserError(f"positions must be {' or '.join(POSITIONS)}, got '{positions}'")
-    return ReflectedTurns(head_dim) if positions == "lrpe" else None
+    return LinearizedRotary(head_dim) if positions == "lrpe" else None
 
 
-def turned(turns: ReflectedTurns | None, x: Tensor, start: Tensor | None = None, period: int | None = None) -> Tensor:
+def rotated(
+    rotary: LinearizedRotary | None, x: Tensor, start: Tensor | None = None, period: int | None = None
+) -> Tensor:
     """``x`` [B, H, N, E] by its positions, which count on from ``start`` [B], and restart after each period."""
-    if turns is None:
+    if rotary is None:
         return x
     position = torch.arange(x.shape[2], device=x.device)[None]
     if start is not None:
         position = start[:, None] + position
-    return turns(x, position if period is None else position % period)
+    return rotary(x, position if period is None else position % period)
 
 
-def turned_by_matrices(turns: ReflectedTurns, x: Tensor) -> Tensor:
+def rotated_by_matrices(rotary: LinearizedRotary, x: Tensor) -> Tensor:
     """Add positions to one sequence [H, n, E] by one matrix per token, for readable forms."""
     width = x.shape[-1]
-    u = turns.direction.to(x.dtype)
+    u = rotary.direction.to(x.dtype)
     reflection = torch.eye(width, dtype=x.dtype) - 2 * torch.outer(u, u)
     tokens = []
     for t in range(x.shape[1]):
-        cos, sin = (t * turns.theta).cos(), (t * turns.theta).sin()
+        cos, sin = (t * rotary.theta).cos(), (t * rotary.theta).sin()
         blocks = torch.stack([cos, -sin, sin, cos], dim=-1).view(-1, 2, 2).to(x.dtype)
         turn = torch.block_diag(*blocks, *[x.new_ones(1, 1)] * (width % 2))
         tokens.append(x[:, t] @ (turn @ reflection).mT)

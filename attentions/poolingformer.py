@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.common.pieces import each_length
+from attentions.kernels.common.per_length import each_length
 from attentions.kernels.common.precision import neg_inf
 from attentions.kernels.windows.tiles import Tile, tiled_attention
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Window
 from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, SoftmaxLimit
 from cab.errors import UserError
 
 BLOCK = 128
@@ -86,16 +87,16 @@ class PoolingformerAttention(Attention):
         output = logits.softmax(dim=-1) @ value
         if not self.pooled_window:
             return output
-        centres = range(0, n, self.stride)
+        centers = range(0, n, self.stride)
         pooled = []
         for which, x in enumerate((key, value)):
             tokens = []
-            for centre in centres:
-                around = torch.arange(centre - self.kernel_size // 2, centre + self.kernel_size // 2 + 1)
+            for center in centers:
+                around = torch.arange(center - self.kernel_size // 2, center + self.kernel_size // 2 + 1)
                 inside = (around >= 0) & (around < n)
                 weights = x.new_zeros(len(x), self.kernel_size)
                 if self.kernels is not None:
-                    weights = torch.einsum("he,hew->hw", x[:, centre], self.kernels[which])
+                    weights = torch.einsum("he,hew->hw", x[:, center], self.kernels[which])
                 weights = weights[:, inside].softmax(dim=-1)
                 tokens.append(torch.einsum("hw,hwe->he", weights, x[:, around[inside]]))
             pooled.append(torch.stack(tokens, dim=1))
@@ -120,8 +121,8 @@ class PoolingformerAttention(Attention):
     def pool(self, x: Tensor, which: int) -> Tensor:
         """Pooled tokens of keys (0) or values (1), [B, H, N, E] to [B, H, S, E]."""
         length, side = x.shape[2], self.kernel_size // 2
-        centre = torch.arange(0, length, self.stride, device=x.device)
-        around = centre[:, None] + torch.arange(-side, side + 1, device=x.device)
+        center = torch.arange(0, length, self.stride, device=x.device)
+        around = center[:, None] + torch.arange(-side, side + 1, device=x.device)
         outside = (around < 0) | (around >= length)
         logits = x.new_zeros(1)
         if self.kernels is not None:

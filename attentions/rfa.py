@@ -13,18 +13,18 @@ from torch.nn import functional as F
 from attentions.bases.linearized import LinearizedAttention, PositionInfo
 from attentions.kernels.features.feature_maps import Trigonometric, unit
 from cab import Pattern, UserError, register_attention
-from cab.attention import CommonArguments, DecodeState
+from cab.attention_types import CommonArguments, DecodeState
 from cab.errors import UnsupportedError
 
 FIRST_GATE = 0.9
-"""What a gate keeps before it has learnt."""
+"""What a gate keeps before it has learned."""
 
 
 @register_attention("rfa", patterns="NS CS NC CC", complexity="n", paper="Peng et al. 2021")
 class RandomFeatureAttention(LinearizedAttention):
     """phi(q) (phi(k)^T v) / phi(q) . sum phi(k), phi(x) = [sin W x', cos W x'] / sqrt(D)  (RFA, Eq. 4 and 5).
 
-    x' = x / |x|, and the rows of W are Gaussian with a learnt standard deviation for each feature of a head, one at
+    x' = x / |x|, and the rows of W are Gaussian with a learned standard deviation for each feature of a head, one at
     first: phi(q) . phi(k) estimates exp(-|q' - k'|^2 / 2), so weights are near those of softmax attention of unit
     vectors. They are drawn once and kept in the state_dict (the released code redraws in every training step).
 

@@ -1,4 +1,4 @@
-"""Routing Transformer (Roy et al. 2021): a token attends to tokens of its cluster, whose centre learns by k-means.
+"""Routing Transformer (Roy et al. 2021): a token attends to tokens of its cluster, whose center learns by k-means.
 
 Shapes: B batch, H heads, N tokens, E width of a head, k clusters, w window.
 """
@@ -12,12 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.bucketed import BucketedAttention
-from attentions.kernels.common.pieces import each_length
+from attentions.kernels.common.per_length import each_length
 from attentions.kernels.windows.buckets import Reach
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Window
 from cab import Pattern, register_attention
-from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -25,13 +26,13 @@ from cab.errors import UserError
 class RoutingAttention(BucketedAttention):
     """softmax(q_i k_j / sqrt(E)) v_j over a cluster, in half of the heads; the others have a sliding window.
 
-    Queries and keys of the first kind have mean 0 and variance 1 in each head, and belong to the centre mu with the
+    Queries and keys of the first kind have mean 0 and variance 1 in each head, and belong to the center mu with the
     largest product (section 4). NS: a cluster takes the w = N / k queries and keys that are nearest to it, at most
     ``window``; a token in several clusters gets the mean, in none zero. CS: a token is in one cluster, the nearest, and
     sees the last ``window`` of its tokens; keys are the queries. The published form of CS takes the nearest w too,
     which ranks a token against later ones.
 
-    Each step of training moves a centre to the (normalized) sum of its queries and keys by 1 - decay, and adds
+    Each step of training moves a center to the (normalized) sum of its queries and keys by 1 - decay, and adds
     ``commitment`` times their mean square distance to the loss. Time is N (k + w). Decoding keeps all keys and values.
 
     Args:
@@ -39,7 +40,7 @@ class RoutingAttention(BucketedAttention):
         window: w, and what the other heads see: the tokens before, in NS half of them on either side.
         local_heads: whether half of the heads (of several) have a sliding window.
         normalize: whether queries and keys are normalized.
-        decay: of the centres.
+        decay: of the centers.
         commitment: weight of the loss.
 
     Raises:
@@ -99,7 +100,7 @@ class RoutingAttention(BucketedAttention):
     # --- clusters -----------------------------------------------------------------------------------------
 
     def scores(self, routed: Tensor) -> Tensor:
-        """Products with the centres, of the heads that have some: [B, H, N, k]."""
+        """Products with the centers, of the heads that have some: [B, H, N, k]."""
         with torch.autocast(routed.device.type, enabled=False):
             return routed.to(self.centroids.dtype) @ self.centroids.mT
 
@@ -179,8 +180,8 @@ class RoutingAttention(BucketedAttention):
                 outputs.append(logits.masked_fill(~near, -torch.inf).softmax(dim=-1) @ value[head])
                 continue
             output, count = torch.zeros_like(value[head]), torch.zeros_like(value[head, :, :1])
-            for centre in self.centroids[head - self.num_local]:
-                taken, listed = ((x[head] @ centre).argsort(descending=True)[: self.size(length)] for x in (query, key))
+            for center in self.centroids[head - self.num_local]:
+                taken, listed = ((x[head] @ center).argsort(descending=True)[: self.size(length)] for x in (query, key))
                 means = logits[taken][:, listed].softmax(dim=-1) @ value[head, listed]
                 output = output.index_add(0, taken, means)
                 count[taken] += 1.0

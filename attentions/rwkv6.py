@@ -12,7 +12,7 @@ from attentions.bases.recurrent import Extras, RecurrenceInputs, check_positive
 from attentions.bases.token_shift import TokenShift
 from attentions.kernels.recurrences.fla_kernels import Form
 from cab import LayerPosition, register_attention
-from cab.attention import SINGLE_LAYER, CommonArguments
+from cab.attention_types import SINGLE_LAYER, CommonArguments
 
 MIXED = 5
 """Number of mixtures of a token and the previous one: for the decay, k, v, r and the gate."""
@@ -84,7 +84,7 @@ class RWKV6Attention(TokenShift):
 
     def inputs(self, x: Tensor, before: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Tensor]]:
         """Compute r, k, v [B, H, N, E] and gate and decay [B, N, D] from tokens [B, N, D] and the previous tokens."""
-        for_query, for_key, for_value, for_gate, decay = self.mixed_by_spans(x, before)
+        for_query, for_key, for_value, for_gate, decay = self.mixed_by_chunks(x, before)
         return self.project(for_query, for_key, for_value), {"gate": self.gate_proj(for_gate), "decay": decay}
 
     def mixed(self, x: Tensor, before: Tensor) -> tuple[Tensor, ...]:

@@ -16,7 +16,7 @@ from attentions.kernels.recurrences import fla_kernels
 from attentions.kernels.recurrences.fla_kernels import Form
 from attentions.kernels.recurrences.generalized_delta_rule import generalized_delta_rule
 from cab import LayerPosition, register_attention
-from cab.attention import SINGLE_LAYER, CommonArguments
+from cab.attention_types import SINGLE_LAYER, CommonArguments
 
 FASTEST = math.exp(-0.5)
 """Largest rate of decay: a feature retains at least exp(-exp(-1/2)) = 0.545 per token."""
@@ -98,7 +98,7 @@ class RWKV7Attention(TokenShift):
 
     def inputs(self, x: Tensor, before: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Tensor]]:
         """Compute r, k, v [B, H, N, E], the logits of decay and learning rate, and the gate, [B, N, D] each."""
-        for_query, for_key, for_value, decay, rate, gate = self.mixed_by_spans(x, before)
+        for_query, for_key, for_value, decay, rate, gate = self.mixed_by_chunks(x, before)
         return self.project(for_query, for_key, for_value), {"decay": decay, "rate": rate, "gate": gate}
 
     def mixed(self, x: Tensor, before: Tensor) -> tuple[Tensor, ...]:
@@ -127,9 +127,9 @@ class RWKV7Attention(TokenShift):
         removal = unit(key * removed, eps=1e-12)
         key = key * (1 + (rate - 1) * replaced)
         output, memory = form(query, key, value, removal, rate * removal, log_decay, memory)
-        return self.normalise(output) + (query * bonus * key).sum(dim=-1, keepdim=True) * value, memory
+        return self.normalize(output) + (query * bonus * key).sum(dim=-1, keepdim=True) * value, memory
 
-    def normalise(self, x: Tensor) -> Tensor:
+    def normalize(self, x: Tensor) -> Tensor:
         """Apply the layer norm per head."""
         normed = F.layer_norm(x, x.shape[-1:], eps=NORM_EPS)
         return normed * self.norm_weight.to(x.dtype) + self.norm_bias.to(x.dtype)
@@ -152,7 +152,7 @@ class RWKV7Attention(TokenShift):
         for t in range(len(query)):
             memory = memory @ (w[t].diag_embed() - z[t].mT @ (a[t] * z[t])) + v[t].mT @ k[t]
             own = (r[t] * self.bonus * k[t]).sum(dim=-1, keepdim=True) * v[t]
-            outputs.append(self.normalise(r[t] @ memory.mT) + own)
+            outputs.append(self.normalize(r[t] @ memory.mT) + own)
         output = torch.stack(outputs).transpose(0, 2)  # [1, H, n, V]
         return self.out_proj(self.merge_heads(self.finish(output, v, extras)))[0]
 

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels.common.pieces import at_once, recompute_upcast
+from attentions.kernels.common.chunked_heads import chunk_size, recompute_upcast
 from attentions.kernels.common.precision import accumulation_dtype, upcast
 from attentions.kernels.recurrences.matrix_powers import answers_of_powers
 from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, DecodeState
 from cab.errors import UserError
 from cab.training import ParamGroupOverride
 
@@ -110,7 +111,7 @@ class S4Attention(Attention):
         Padding is zero and on the right, so it does not contribute to any sum.
         """
         batch, length = query.shape[:2]
-        size = at_once(NUMBERS * max(batch * length, self.state_size**2), query.device)
+        size = chunk_size(NUMBERS * max(batch * length, self.state_size**2), query.device)
         with torch.autocast(query.device.type, enabled=False):
             u = upcast(query)
             pieces = zip(u.split(size, dim=2), *(x.split(size) for x in self.modes()), strict=True)

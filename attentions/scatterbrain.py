@@ -19,11 +19,12 @@ from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.features.exponential_features import KeyMeans
 from attentions.performer import orthogonal_gaussians
 from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, DecodeState, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
-BLOCK, ELSEWHERE = 64, 512
+CPU_BLOCK, DEVICE_BLOCK = 64, 512
 """Queries of one block on a CPU; elsewhere a launch costs more than keys that are computed in vain."""
 
 Far = tuple[Tensor, Tensor]
@@ -81,21 +82,21 @@ class ScatterbrainAttention(Attention):
         return x @ self.weights.to(x.dtype).mT - norms / 2
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
-        return self.read(query, key, value, padding.key, self.nothing(len(query), upcast(query)), 0)
+        return self.read(query, key, value, padding.key, self.empty_far(len(query), upcast(query)), 0)
 
     def read(self, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None, past: Far, lead: int) -> Tensor:
         """Block by block: the first query stands at key number ``lead``, and before all keys is the ``past``."""
         with torch.autocast(query.device.type, enabled=False):
             q, k, v = upcast(query) * self.head_dim**-0.25, upcast(key) * self.head_dim**-0.25, upcast(value)
             count, num_keys = q.shape[2], k.shape[2]
-            size = BLOCK if q.device.type == "cpu" else ELSEWHERE
+            size = CPU_BLOCK if q.device.type == "cpu" else DEVICE_BLOCK
             blocks = [slice(begin, min(begin + size, count)) for begin in range(0, count, size)]
             lows = [max(0, lead + block.start - self.window) for block in blocks]
             highs = [min(num_keys, lead + block.stop + self.window_after) for block in blocks]
             far = [self.accumulated(past, k, v, hidden, [slice(*pair) for pair in pairwise([0, *lows])])]
             if self.pattern is Pattern.NS:
                 rests = [slice(*pair) for pair in pairwise([*highs, num_keys])]
-                far.append(self.accumulated(self.nothing(len(q), q), k, v, hidden, rests[::-1])[::-1])
+                far.append(self.accumulated(self.empty_far(len(q), q), k, v, hidden, rests[::-1])[::-1])
             seed, outputs = dropout_seed(self.weight_dropout), []
             for block, low, high, *summaries in zip(blocks, lows, highs, *far, strict=True):
                 mask = None if hidden is None else hidden[:, low:high]
@@ -146,7 +147,7 @@ class ScatterbrainAttention(Attention):
 
     # --- keys that are far, by features ----------------------------------------------------------------------
 
-    def nothing(self, batch_size: int, like: Tensor) -> Far:
+    def empty_far(self, batch_size: int, like: Tensor) -> Far:
         """Of no keys."""
         means = like.new_zeros(batch_size, self.num_heads, self.num_features, self.head_dim)
         return means, torch.full_like(means[..., 0], neg_inf(like.dtype))
@@ -176,7 +177,7 @@ class ScatterbrainAttention(Attention):
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return a window of padding and empty sums before it."""
-        means, log_mass = self.nothing(batch_size, upcast(like))
+        means, log_mass = self.empty_far(batch_size, upcast(like))
         window = means.new_zeros(batch_size, self.num_heads, self.window, self.head_dim)
         hidden = torch.ones(batch_size, self.window, dtype=torch.bool, device=like.device)
         return {"means": means, "log_mass": log_mass, "key": window, "value": window, "hidden": hidden}

@@ -11,16 +11,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.common.pieces import each_length
+from attentions.kernels.common.per_length import each_length
 from attentions.kernels.common.precision import neg_inf, upcast
 from attentions.kernels.common.token_cache import no_tokens, with_tokens
 from attentions.kernels.gathers.key_blocks import block_means, in_order
 from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, DecodeState, SoftmaxLimit
 from cab.errors import UserError
 from cab.padding import lengths
 
-TOGETHER = 64
+QUERIES_AT_ONCE = 64
 """Tokens that are read at once in decoding."""
 
 
@@ -156,7 +157,7 @@ class SinkhornAttention(Attention):
         position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
         new = in_order(with_tokens(state, padding.key, query=query, key=key, value=value), "query", "key", "value")
         new["length"] = state["length"] + lengths(key, padding.key)
-        pieces = zip(query.split(TOGETHER, dim=2), position.split(TOGETHER, dim=1), strict=True)
+        pieces = zip(query.split(QUERIES_AT_ONCE, dim=2), position.split(QUERIES_AT_ONCE, dim=1), strict=True)
         with torch.autocast(query.device.type, enabled=False):
             return torch.cat([self.read(q, at, new) for q, at in pieces], dim=2), new
 

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from attentions.kernels.common.precision import upcast
-from attentions.kernels.features.gaussian import gaussian, gaussian_sums, solve_regularised
+from attentions.kernels.features.gaussian import gaussian, gaussian_sums, solve_regularized
 from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, DecodeState
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -28,7 +29,7 @@ class SkyformerAttention(Attention):
 
     A landmark is drawn from its own stretch of the sequence, once, at construction, and kept in the state_dict as a
     part of the length, so that a row has the same alone and in a batch. The system is solved by Cholesky's
-    factorisation. (The released code redraws in every call, in evaluation too, and takes six steps of an iteration
+    factorization. (The released code redraws in every call, in evaluation too, and takes six steps of an iteration
     that starts from the largest sum of the whole batch.) There are no weights over tokens to drop, so ``dropout`` is
     not used (as released).
 
@@ -81,7 +82,7 @@ class SkyformerAttention(Attention):
     def reduce_source(self, landmarks: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None) -> Tensor:
         """Return the values aggregated per landmark, [B, H, r, E]."""
         sums = gaussian_sums(landmarks, key, value, hidden)
-        return solve_regularised(gaussian(landmarks, landmarks), sums, self.ridge)
+        return solve_regularized(gaussian(landmarks, landmarks), sums, self.ridge)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         queries, keys = self.places[: self.num_queries], self.places[self.num_queries :]

@@ -14,10 +14,11 @@ from torch.nn import functional as F
 from attentions.bases.linearized import mask_fill
 from attentions.kernels.common.depthwise import depthwise_conv
 from attentions.kernels.common.precision import upcast
-from attentions.kernels.features.gaussian import gaussian, gaussian_sums, solve_regularised
+from attentions.kernels.features.gaussian import gaussian, gaussian_sums, solve_regularized
 from attentions.kernels.gathers.landmarks import average, segment_means, segments
 from cab import Attention, register_attention
-from cab.attention import CommonArguments, PaddingMasks
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -83,7 +84,7 @@ class SoftAttention(Attention):
             none = absent[:, None, :, None] | absent[:, None, None]
             middle = gaussian(points, points, none)
             sums = gaussian_sums(points, q, v, padding.key).masked_fill(absent[:, None, :, None], 0.0)
-            output = gaussian_sums(q, points, solve_regularised(middle, sums, self.ridge))
+            output = gaussian_sums(q, points, solve_regularized(middle, sums, self.ridge))
             if self.conv is not None:
                 output = output + depthwise_conv(v, self.conv.weight)
             return output.to(query.dtype)

@@ -1,4 +1,4 @@
-"""The factorised patterns of Sparse Transformers (Child et al. 2019).
+"""The factorized patterns of Sparse Transformers (Child et al. 2019).
 
 Shapes: B batch, H heads, N tokens, E width of a head, l stride, c summary.
 """
@@ -18,7 +18,7 @@ from attentions.kernels.windows.tiles import Tile, tiled_attention
 from attentions.kernels.windows.window_attention import window_attention
 from attentions.kernels.windows.window_layout import Window
 from cab import Pattern, register_attention
-from cab.attention import CommonArguments, SoftmaxLimit
+from cab.attention_types import CommonArguments, SoftmaxLimit
 from cab.errors import UserError
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, check_positive
 from cab import ParamGroupOverride, register_attention
-from cab.attention import CommonArguments
+from cab.attention_types import CommonArguments
 
 STEP_MIN, STEP_MAX = 1e-3, 1e-1
 """Range of softplus(b) at initialization, uniform in the logarithm."""
@@ -42,7 +42,7 @@ class SSDAttention(Recurrent):
         ValueError: for options that are not positive.
     """
 
-    normalised_together = True
+    normalizes_heads_jointly = True
     parameter_budget = 0.15  # 6 D^2 per layer, as published: 13.7% of GPT-2
 
     def __init__(
@@ -90,7 +90,7 @@ class SSDAttention(Recurrent):
     def finish(self, output: Tensor, value: Tensor, extras: Extras) -> Tensor:
         """Add D x, multiply by the gate and normalize."""
         output = output + self.skip.to(output.dtype).view(-1, 1, 1) * F.silu(value)
-        return self.normalise(output * F.silu(self.split_heads(extras["gate"])))
+        return self.normalize(output * F.silu(self.split_heads(extras["gate"])))
 
 
 def step_map(embed_dim: int, num_heads: int) -> nn.Linear:

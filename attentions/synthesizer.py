@@ -15,7 +15,8 @@ from attentions.kernels.common.precision import upcast
 from attentions.kernels.common.softmax import masked_softmax
 from attentions.kernels.gathers.target_blocks import masked, sums_by_targets
 from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, DecodeState
 from cab.errors import UserError
 from cab.padding import lengths
 
@@ -30,7 +31,7 @@ class SynthesizerAttention(Attention):
     """softmax(S) v, where S_ij is the score of source position j for target i  (their Eq. 2 to 8).
 
     * ``dense``: S_i = relu(q_i) W, with W [E, L] of all heads.
-    * ``random``: S = R, learnt, [L, L] a head; the input is in v alone.
+    * ``random``: S = R, learned, [L, L] a head; the input is in v alone.
     * ``factorized_dense``: S_i = (q_i A)_(j // b) (q_i B)_(j mod b), with A [E, a] and B [E, b] of all heads, a b >= L.
     * ``factorized_random``: S = R_1 R_2^T, both [L, rank] a head.
     * ``random_plus``: S = q k^T / sqrt(E) + R, with R zero at first: then it is softmax attention.

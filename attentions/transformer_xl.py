@@ -14,7 +14,8 @@ from attentions.bases.sparse import SparseAttention
 from attentions.kernels.common.precision import accumulation_dtype
 from attentions.kernels.windows.relative import all_pairs_attention, segment_attention
 from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, PaddingMasks, SoftmaxLimit
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, SoftmaxLimit
 from cab.errors import UserError
 
 
@@ -107,7 +108,7 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
         if position == "none":
             self.remove_positions()
         self.segment, self.memory = segment, memory
-        self.most_kept = segment + memory
+        self.max_kept = segment + memory
         self.has_exact_gradient = self.pattern is Pattern.NS
 
     @classmethod

@@ -10,7 +10,8 @@ from torch import Tensor
 from attentions.diag_attention import DiagAttention
 from attentions.norm_attention import NormAttention
 from cab import Attention, register_attention
-from cab.attention import SINGLE_LAYER, CommonArguments, DecodeState, LayerPosition, PaddingMasks
+from cab.attention import PaddingMasks
+from cab.attention_types import SINGLE_LAYER, CommonArguments, DecodeState, LayerPosition
 
 
 class TransNormer(Attention):

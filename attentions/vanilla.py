@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from attentions.kernels.common.precision import neg_inf
 from cab import Attention, Pattern, register_attention
-from cab.attention import CommonArguments, DecodeState, PaddingMasks, SoftmaxLimit
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, DecodeState, SoftmaxLimit
 from cab.errors import UserError
 
 SINKS = ("none", "one", "learned")
@@ -107,16 +108,18 @@ class VanillaAttention(Attention):
         if repeats > 1:
             key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
         if self.sink != "none":
-            return self.beside_sink(query, key, value, visible, is_causal)
+            return self.attend_with_sink(query, key, value, visible, is_causal)
         if visible is None:
             return self.kernel(query, key, value, None, is_causal)
         sees_none = ~visible.any(dim=-1, keepdim=True)
         return self.kernel(query, key, value, visible | sees_none, False).masked_fill(sees_none, 0.0)
 
-    def beside_sink(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
+    def attend_with_sink(
+        self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool
+    ) -> Tensor:
         """Attend with the sink as an additional first key of value zero, visible to every target.
 
-        The key is zero, but for a coordinate more that brings the learnt logit; causal order has a target more, too.
+        The key is zero, but for a coordinate more that brings the learned logit; causal order has a target more, too.
         """
         if self.sink_logit is not None:
             logit = self.sink_logit.to(key.dtype) / self.scale

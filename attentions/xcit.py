@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from attentions.bases.linearized import mask_fill
 from attentions.kernels.common.precision import upcast
 from cab import Attention, ParamGroupOverride, register_attention
-from cab.attention import CommonArguments, PaddingMasks
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments
 
 
 @register_attention("xcit", patterns="NS", complexity="n", paper="Ali et al. 2021")
@@ -22,8 +23,8 @@ class CrossCovarianceAttention(Attention):
     """v_n softmax(t q^T k)^T with every channel of q and k a unit vector over positions  (their Eq. 2).
 
     An E x E matrix of weights, of channels and not of tokens: tokens meet in its entries alone. The temperature t is
-    learnt, one a head, 1 at first, without weight decay. Around it the paper has convolutions of an image, which belong
-    to the network. Cross patterns would need as many keys as targets, in the same places.
+    learned per head, starts at 1 and has no weight decay. The image convolutions around it in the paper belong to the
+    network. Cross patterns would need as many keys as targets, in the same places.
     """
 
     max_self_contribution = (

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from backbones.layers.decoder import DecodingState, TokenDecoder
 from backbones.layers.norms import make_norm
-from backbones.layers.past import absent, after, forget, inputs_of, no_past
+from backbones.layers.recurrent_memory import init_mems, layer_inputs, mems_padding, reset_mems, update_mems
 from backbones.layers.stacks import StackOptions
 from backbones.layers.token_losses import token_losses
 from backbones.layers.tokens import (
@@ -26,7 +26,7 @@ from backbones.layers.tokens import (
 )
 from backbones.layers.transformer import stack
 from cab import Pattern, UserError, register_backbone
-from cab.attention import DecodeState
+from cab.attention_types import DecodeState
 from cab.backbone import AttentionFactory
 
 POSITIONS: dict[str, Callable[[int, int], SinusoidalPositions | LearnedPositions | NoPositions]] = {
@@ -144,33 +144,49 @@ class GPT2(TokenDecoder):
 
     @overload
     def forward(
-        self, tokens: Tensor, padding_mask: Tensor | None = None, *, targets: Tensor | None = None, past: None = None
+        self,
+        tokens: Tensor,
+        padding_mask: Tensor | None = None,
+        *,
+        selected: Tensor | None = None,
+        targets: Tensor | None = None,
+        mems: None = None,
     ) -> Tensor: ...
     @overload
     def forward(
-        self, tokens: Tensor, padding_mask: Tensor | None = None, *, targets: Tensor | None = None, past: DecodeState
+        self,
+        tokens: Tensor,
+        padding_mask: Tensor | None = None,
+        *,
+        selected: Tensor | None = None,
+        targets: Tensor | None = None,
+        mems: DecodeState,
     ) -> tuple[Tensor, DecodeState]: ...
     def forward(
         self,
         tokens: Tensor,
         padding_mask: Tensor | None = None,
         *,
+        selected: Tensor | None = None,
         targets: Tensor | None = None,
-        past: DecodeState | None = None,
+        mems: DecodeState | None = None,
     ) -> Tensor | tuple[Tensor, DecodeState]:
         """Return the logits of each next token, or the losses of ``targets`` without materializing all logits.
 
-        With a ``past``, the attentions also read the stored inputs of their layers at earlier tokens, without gradient.
+        With ``mems``, the attentions also read the stored inputs of their layers at earlier tokens, without gradient.
         Positions count from the first of ``tokens``.
 
         Args:
             tokens: [B, N] ids.
             padding_mask: [B, N], True = padding, anywhere; positions count real tokens only.
-            targets: [B, N] ids of the next tokens.
-            past: from :meth:`no_past`, or after earlier tokens.
+            selected: [K] indices into the flattened tokens; only these logits are computed, which saves time and
+                memory.
+            targets: [B, N] ids of the next tokens, or [K] with ``selected``.
+            mems: from :meth:`init_mems`, or after earlier tokens.
 
         Returns:
-            [B, N, V], or with ``targets`` their negative log-likelihoods [B, N]; and the new past if one was given.
+            [B, N, V], or [K, V] with ``selected``; with ``targets`` their negative log-likelihoods; and the new memory
+            if one was given.
 
         Raises:
             ValueError: tokens or mask have a wrong shape, a sequence has no token, or there are more tokens than
@@ -180,22 +196,24 @@ class GPT2(TokenDecoder):
         check_tokens("tokens", tokens, padding_mask, vocab_size=embedding.vocab_size, max_length=self.max_target_length)
         index = number_positions(tokens, padding_mask)
         x, positions = embedding(tokens, index), partial(embedding.positions, index)
-        if past is None:
+        if mems is None:
             x = self.layer_stack(self.run_layer, self.decoder_layers, x, padding_mask, positions)
         else:
-            x, past = self._read_after(past, x, padding_mask)
+            x, mems = self._read_after(mems, x, padding_mask)
+        if selected is not None:
+            x = x.flatten(0, 1).index_select(0, selected)
         x = self.finish(x)
         found = self.predict(x) if targets is None else token_losses(x, embedding.tokens.weight, None, targets)
-        return found if past is None else (found, past)
+        return found if mems is None else (found, mems)
 
-    def _read_after(self, past: DecodeState, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, DecodeState]:
-        """Return the last layer's outputs and the new past."""
+    def _read_after(self, mems: DecodeState, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, DecodeState]:
+        """Return the last layer's outputs and the new memory."""
         padding = x.new_zeros(x.shape[:2], dtype=torch.bool) if padding_mask is None else padding_mask
-        hidden = torch.cat([absent(past), padding], dim=1)
-        x, inputs = self.layer_stack.read_after(self.run_layer, self.decoder_layers, inputs_of(past), x, hidden)
-        return x, after(past, inputs, hidden)
+        hidden = torch.cat([mems_padding(mems), padding], dim=1)
+        x, inputs = self.layer_stack.read_after(self.run_layer, self.decoder_layers, layer_inputs(mems), x, hidden)
+        return x, update_mems(mems, inputs, hidden)
 
-    def no_past(self, batch_size: int, num_tokens: int) -> DecodeState:
+    def init_mems(self, batch_size: int, num_tokens: int) -> DecodeState:
         """Return an empty recurrent memory for at most ``num_tokens`` tokens.
 
         Raises:
@@ -206,11 +224,13 @@ class GPT2(TokenDecoder):
                 "layers that are reversible or repeated remember no tokens: set backbone.reversible=false and "
                 "backbone.weight_sharing=stacked, or trainer.memory_length=0"
             )
-        return no_past(batch_size, len(self.decoder_layers), num_tokens, self.decoder_embedding.tokens.weight.detach())
+        return init_mems(
+            batch_size, len(self.decoder_layers), num_tokens, self.decoder_embedding.tokens.weight.detach()
+        )
 
-    def forget(self, past: DecodeState, rows: Tensor) -> DecodeState:
+    def reset_mems(self, mems: DecodeState, rows: Tensor) -> DecodeState:
         """Clear the memory of ``rows``, bool [B]."""
-        return forget(past, rows)
+        return reset_mems(mems, rows)
 
     def finish(self, x: Tensor) -> Tensor:
         return self.final_norm(x)

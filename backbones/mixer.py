@@ -43,7 +43,8 @@ class Mixer(Backbone):
         init_std: standard deviation of the tables.
         embedding_dropout: applied to the embedded symbols.
         attention_dropout: applied to attention weights.
-        unpacked: number of symbols that :meth:`unpack` reads from one position; 0 if it is not used.
+        num_compressed_symbols: number of symbols that :meth:`decode_compressed` reads from one position; 0 to leave
+            it out.
     """
 
     all_layers_use_tested_pattern = True
@@ -64,7 +65,7 @@ class Mixer(Backbone):
         init_std: float = 0.02,
         embedding_dropout: float = 0.0,
         attention_dropout: float = 0.0,
-        unpacked: int = 0,
+        num_compressed_symbols: int = 0,
     ) -> None:
         super().__init__()
         self._pattern = make_attention.pattern
@@ -85,7 +86,7 @@ class Mixer(Backbone):
         )
         self.final_norm = nn.LayerNorm(embed_dim)
         self.output = nn.Linear(embed_dim, vocab_size, bias=not tied)
-        self.unpacking = Unpacking(embed_dim, unpacked) if unpacked else None
+        self.decompression = Decompression(embed_dim, num_compressed_symbols) if num_compressed_symbols else None
         nn.init.normal_(self.symbols.weight, std=init_std)
         with torch.no_grad():
             self.symbols.weight[0].zero_()
@@ -111,11 +112,13 @@ class Mixer(Backbone):
         """
         return self.output(self.final_norm(self._mixed(symbols, source)))
 
-    def unpack(self, symbols: Tensor, source: Tensor | None = None) -> Tensor:
+    def decode_compressed(self, symbols: Tensor, source: Tensor | None = None) -> Tensor:
         """Return the logits [B, n, V] of n symbols, all read from the vector of the last position."""
-        if self.unpacking is None:
-            raise UserError("build the network with backbone.unpacked, the number of symbols in one place")
-        return self.output(self.final_norm(self.unpacking(self._mixed(symbols, source)[:, -1])))
+        if self.decompression is None:
+            raise UserError(
+                "decode_compressed() needs backbone.num_compressed_symbols, the number of symbols in one position"
+            )
+        return self.output(self.final_norm(self.decompression(self._mixed(symbols, source)[:, -1])))
 
     def _mixed(self, symbols: Tensor, source: Tensor | None) -> Tensor:
         if (source is not None) != self.pattern.is_cross:
@@ -227,7 +230,7 @@ class ShortConvolution(nn.Module):
         return self.maps(F.pad(x.transpose(1, 2), (self.kernel - 1, 0))).transpose(1, 2)
 
 
-class Unpacking(nn.Module):
+class Decompression(nn.Module):
     """MAD's decoder for compression: predict each symbol from one vector and a position index."""
 
     def __init__(self, embed_dim: int, count: int) -> None:

@@ -42,7 +42,7 @@ class PoinTr(Backbone):
         mlp_ratio: width of the feed-forward layer as a multiple of ``embed_dim``.
         first_samples, num_proxies: points retained by the two samplings of the front end.
         num_queries: predicted centers; each is unfolded into ``points_per_query`` points, a square number.
-        num_neighbours, num_proxy_neighbours: neighbors in the blocks and in the front end.
+        num_neighbors, num_proxy_neighbors: neighbors in the blocks and in the front end.
         num_global: width of the global shape vector.
         init_std: standard deviation of the truncated normal initialization of blocks and centers, attentions included,
             with zero biases, as published; null uses each module's own initialization, which suits narrow networks.
@@ -62,8 +62,8 @@ class PoinTr(Backbone):
         num_proxies: int = 1536,
         num_queries: int = 3584,
         points_per_query: int = 4,
-        num_neighbours: int = 8,
-        num_proxy_neighbours: int = 16,
+        num_neighbors: int = 8,
+        num_proxy_neighbors: int = 16,
         num_global: int = 1024,
         init_std: float | None = 0.02,
         checkpoint_activations: bool = False,
@@ -75,10 +75,10 @@ class PoinTr(Backbone):
                 f"points_per_query {points_per_query} must be a square number, and num_proxies {num_proxies} at most "
                 f"first_samples {first_samples}"
             )
-        self.first_samples, self.num_queries, self.num_neighbours = first_samples, num_queries, num_neighbours
+        self.first_samples, self.num_queries, self.num_neighbors = first_samples, num_queries, num_neighbors
         self.checkpoint_activations = checkpoint_activations
         ffn_dim = int(embed_dim * mlp_ratio)
-        self.proxies = PointProxies(num_proxies, num_proxy_neighbours)
+        self.proxies = PointProxies(num_proxies, num_proxy_neighbors)
         self.position = Pointwise(3, 128, embed_dim)
         self.input = Pointwise(PointProxies.channels, embed_dim, embed_dim)
         self.encoder = stack(encoder_layers, partial(EncoderBlock, make_attention, embed_dim, num_heads, ffn_dim))
@@ -98,9 +98,9 @@ class PoinTr(Backbone):
         self.reduce = nn.Linear(num_global + embed_dim + 3, embed_dim)
         self.fold = Folding(embed_dim, side)
         if init_std is not None:
-            self._initialise(init_std)
+            self._initialize(init_std)
 
-    def _initialise(self, std: float) -> None:
+    def _initialize(self, std: float) -> None:
         """Initialize the transformer as in the public network.
 
         Point-wise layers are Xavier uniform, all others truncated normal with zero biases; layers that unfold the
@@ -131,14 +131,14 @@ class PoinTr(Backbone):
         positions, features = self.proxies(partial, order[:, : self.first_samples])
         x = self.input(features)
         position = self.position(positions)
-        neighbours = nearest_points(positions, positions, self.num_neighbours)
+        neighbors = nearest_points(positions, positions, self.num_neighbors)
         for i, block in enumerate(self.encoder):
-            x = self.run_layer(block, x + position, neighbours if i == 0 else None)
+            x = self.run_layer(block, x + position, neighbors if i == 0 else None)
         shape = self.shape(x).amax(dim=1)
         coarse = self.coarse(shape).unflatten(-1, (self.num_queries, 3))
         q = self.query(torch.cat([shape.unsqueeze(1).expand(-1, self.num_queries, -1), coarse], dim=-1))
-        near_self = nearest_points(coarse, coarse, self.num_neighbours)
-        near_cross = nearest_points(coarse, positions, self.num_neighbours)
+        near_self = nearest_points(coarse, coarse, self.num_neighbors)
+        near_cross = nearest_points(coarse, positions, self.num_neighbors)
         for i, block in enumerate(self.decoder):
             q = self.run_layer(block, q, x, *((near_self, near_cross) if i == 0 else (None, None)))
         fine = self._unfold(q, coarse)
@@ -177,7 +177,7 @@ class Pointwise(nn.Module):
         return self.second(F.leaky_relu(x, 0.2))
 
 
-class Neighbourhood(nn.Module):
+class Neighborhood(nn.Module):
     """Combine the attention output with nearest-neighbor features (Yu et al., section 3.3, Fig. 3)."""
 
     def __init__(self, embed_dim: int) -> None:
@@ -185,11 +185,11 @@ class Neighbourhood(nn.Module):
         self.edges = nn.Linear(2 * embed_dim, embed_dim)
         self.merge = nn.Linear(2 * embed_dim, embed_dim)
 
-    def forward(self, attended: Tensor, x: Tensor, neighbours: Tensor | None, centre: Tensor) -> Tensor:
-        """Return ``attended`` unchanged if there are no ``neighbours`` [B, M, k] of ``centre`` in ``x``."""
-        if neighbours is None:
+    def forward(self, attended: Tensor, x: Tensor, neighbors: Tensor | None, center: Tensor) -> Tensor:
+        """Return ``attended`` unchanged if there are no ``neighbors`` [B, M, k] of ``center`` in ``x``."""
+        if neighbors is None:
             return attended
-        edges = F.leaky_relu(self.edges(edge_features(x, neighbours, centre)), 0.2).amax(dim=2)
+        edges = F.leaky_relu(self.edges(edge_features(x, neighbors, center)), 0.2).amax(dim=2)
         return self.merge(torch.cat([attended, edges], dim=-1))
 
 
@@ -210,13 +210,13 @@ class EncoderBlock(nn.Module):
         self.attention = make_attention(
             Pattern.NS, embed_dim=embed_dim, num_heads=num_heads, layer_position=layer_position
         )
-        self.neighbourhood = Neighbourhood(embed_dim)
+        self.neighborhood = Neighborhood(embed_dim)
         self.mlp_norm = nn.LayerNorm(embed_dim)
         self.mlp = FeedForward(embed_dim, ffn_dim, activation="gelu")
 
-    def forward(self, x: Tensor, neighbours: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, neighbors: Tensor | None) -> Tensor:
         y = self.norm(x)
-        x = x + self.neighbourhood(self.attention(y), y, neighbours, y)
+        x = x + self.neighborhood(self.attention(y), y, neighbors, y)
         return x + self.mlp(self.mlp_norm(x))
 
 
@@ -237,21 +237,21 @@ class DecoderBlock(nn.Module):
         self.self_attention = make_attention(
             Pattern.NS, embed_dim=embed_dim, num_heads=num_heads, layer_position=layer_position
         )
-        self.self_neighbourhood = Neighbourhood(embed_dim)
+        self.self_neighborhood = Neighborhood(embed_dim)
         self.query_norm = nn.LayerNorm(embed_dim)
         self.memory_norm = nn.LayerNorm(embed_dim)
         self.cross_attention: Attention = make_attention(
             Pattern.NC, embed_dim=embed_dim, num_heads=num_heads, layer_position=layer_position
         )
-        self.cross_neighbourhood = Neighbourhood(embed_dim)
+        self.cross_neighborhood = Neighborhood(embed_dim)
         self.mlp_norm = nn.LayerNorm(embed_dim)
         self.mlp = FeedForward(embed_dim, ffn_dim, activation="gelu")
 
     def forward(self, q: Tensor, memory: Tensor, near_self: Tensor | None, near_cross: Tensor | None) -> Tensor:
         y = self.norm(q)
-        q = q + self.self_neighbourhood(self.self_attention(y), y, near_self, y)
+        q = q + self.self_neighborhood(self.self_attention(y), y, near_self, y)
         y, memory = self.query_norm(q), self.memory_norm(memory)
-        q = q + self.cross_neighbourhood(self.cross_attention(y, memory, memory), memory, near_cross, y)
+        q = q + self.cross_neighborhood(self.cross_attention(y, memory, memory), memory, near_cross, y)
         return q + self.mlp(self.mlp_norm(q))
 
 

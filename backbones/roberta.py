@@ -163,7 +163,7 @@ class RoBERTa(RoBERTaEncoder):
         self.head = nn.Linear(embed_dim, embed_dim)
         self.head_norm = nn.LayerNorm(embed_dim)
         self.output_bias = nn.Parameter(torch.zeros(vocab_size))
-        initialise_as_bert(self, init_std)
+        initialize_as_bert(self, init_std)
 
     def forward(
         self,
@@ -197,7 +197,7 @@ class RoBERTa(RoBERTaEncoder):
         return F.linear(x, table, bias) if targets is None else token_losses(x, table, bias, targets)
 
 
-def initialise_as_bert(network: nn.Module, std: float | None) -> None:
+def initialize_as_bert(network: nn.Module, std: float | None) -> None:
     """Draw tables and linear weights from N(0, 0.02^2), or outside the attentions from N(0, std^2); zero the biases."""
     attentions = [] if std is None else [module for module in network.modules() if isinstance(module, Attention)]
     left_alone = {module for attention in attentions for module in attention.modules()}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from backbones.roberta import RoBERTaEncoder, initialise_as_bert
+from backbones.roberta import RoBERTaEncoder, initialize_as_bert
 from cab import UserError, register_backbone
 from cab.backbone import AttentionFactory
 
@@ -80,7 +80,7 @@ class RoBERTaClassifier(RoBERTaEncoder):
             checkpoint_activations=checkpoint_activations,
         )
         self.classifier = ClassifierHead(embed_dim, num_classes, head_dropout)
-        initialise_as_bert(self, init_std)
+        initialize_as_bert(self, init_std)
 
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """Return the logits [B, C] of right-padded token sequences [B, N].

@@ -93,9 +93,9 @@ class SR3(Backbone):
             if level > 0:
                 self.up.append(Upsample(channels))
         self.output = Activated(channels, 3, groups=norm_groups)
-        self._initialise()
+        self._initialize()
 
-    def _initialise(self) -> None:
+    def _initialize(self) -> None:
         """Set orthogonal weights and zero biases, attentions included, as in the public implementation."""
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):

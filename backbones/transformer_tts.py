@@ -174,7 +174,7 @@ class TransformerTTS(Decoder):
         *,
         max_steps: int = 1200,
         threshold: float = 0.5,
-        beginning: Tensor | None = None,
+        prompt_frames: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Generate frames; a sequence ends with the first step whose stop probability exceeds ``threshold``.
 
@@ -182,7 +182,7 @@ class TransformerTTS(Decoder):
             tokens, padding_mask: as in :meth:`encode`.
             max_steps: maximum number of groups of frames, including the prompt.
             threshold: stop probability that ends a sequence.
-            beginning: [B, S0, r * bins] prompt: groups of frames that precede the generated ones.
+            prompt_frames: [B, S0, r * bins] prompt: groups of frames that precede the generated ones.
 
         Returns:
             Frames [B, S * r, bins], zero after the end, and the number of frames per sequence [B].
@@ -198,13 +198,13 @@ class TransformerTTS(Decoder):
         batch_size, width = len(tokens), self.num_mels * self.frames_per_step
         previous = self.output.weight.new_zeros(batch_size, width)
         output = previous.new_zeros(batch_size, max_steps, width)
-        given = 0 if beginning is None else self._check_beginning(batch_size, beginning, max_steps)
+        given = 0 if prompt_frames is None else self._check_prompt(batch_size, prompt_frames, max_steps)
         num_steps = torch.full((batch_size,), max_steps, device=tokens.device)
         rows = torch.arange(batch_size, device=tokens.device)  # unfinished sequences; finished ones are dropped
         for step in range(max_steps):
             previous, stop, state = self.step(previous, state)
-            if beginning is not None and step < given:
-                previous, stop = beginning[:, step].to(previous.dtype), torch.full_like(stop, -torch.inf)
+            if prompt_frames is not None and step < given:
+                previous, stop = prompt_frames[:, step].to(previous.dtype), torch.full_like(stop, -torch.inf)
             output[rows, step] = previous.to(output.dtype)
             ends = stop.float().sigmoid() > threshold
             if bool(ends.any()):
@@ -219,11 +219,13 @@ class TransformerTTS(Decoder):
         frames = frames.unflatten(-1, (self.frames_per_step, self.num_mels)).flatten(1, 2)
         return frames, num_steps * self.frames_per_step
 
-    def _check_beginning(self, batch_size: int, beginning: Tensor, max_steps: int) -> int:
-        self._check_frames(batch_size, beginning, None)
-        if beginning.shape[1] >= max_steps:
-            raise UserError(f"a beginning of {beginning.shape[1]} steps leaves nothing to say of max_steps={max_steps}")
-        return beginning.shape[1]
+    def _check_prompt(self, batch_size: int, prompt_frames: Tensor, max_steps: int) -> int:
+        self._check_frames(batch_size, prompt_frames, None)
+        if prompt_frames.shape[1] >= max_steps:
+            raise UserError(
+                f"prompt_frames must have fewer steps than max_steps={max_steps}, got {prompt_frames.shape[1]}"
+            )
+        return prompt_frames.shape[1]
 
 
 class Prenet(nn.Module):

@@ -9,7 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cab.attention import Attention as Attention, DecodeState as DecodeState, LayerPosition as LayerPosition
+    from cab.attention import Attention as Attention
+    from cab.attention_types import DecodeState as DecodeState, LayerPosition as LayerPosition
     from cab.backbone import AttentionFactory as AttentionFactory, Backbone as Backbone
     from cab.errors import UnsupportedError as UnsupportedError, UserError as UserError
     from cab.metric import Metric as Metric
@@ -30,12 +31,12 @@ _EXPORTS = {
     "AttentionFactory": "cab.backbone",
     "Backbone": "cab.backbone",
     "Batches": "cab.task",
-    "LayerPosition": "cab.attention",
+    "LayerPosition": "cab.attention_types",
     "Metric": "cab.metric",
     "PaddingMasks": "cab.padding",
     "ParamGroupOverride": "cab.training",
     "Pattern": "cab.patterns",
-    "DecodeState": "cab.attention",
+    "DecodeState": "cab.attention_types",
     "Task": "cab.task",
     "UnsupportedError": "cab.errors",
     "UserError": "cab.errors",

@@ -7,48 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, NotRequired, TypedDict
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from cab.attention_types import DecodeState, SoftmaxLimit, empty_prefix
 from cab.input_checks import check_decoding, check_dimensions, check_inputs, check_step, check_tokens
 from cab.padding import PaddingMasks, clean_rows, real_tokens, restore_rows, take_rows, union, without_padding
 from cab.patterns import Pattern
 from cab.training import TrainableModule
-
-DecodeState = dict[str, Tensor]
-"""What decoding has read so far: named tensors, each with the batch as its first dimension."""
-
-
-@dataclass(frozen=True)
-class LayerPosition:
-    """Position of an attention among the layers of its kind: number ``index`` of ``num_layers``."""
-
-    index: int
-    num_layers: int
-
-
-SINGLE_LAYER = LayerPosition(0, 1)
-"""The position of an attention that is in no network."""
-
-
-@dataclass(frozen=True)
-class SoftmaxLimit:
-    """Sets of options that approach softmax attention, the last within ``tolerance`` (relative error, RMS)."""
-
-    options: tuple[Mapping[str, Any], ...]
-    tolerance: float = 1e-5
-
-
-class CommonArguments(TypedDict):
-    """The constructor arguments that all attentions share, for ``**common: Unpack[CommonArguments]``."""
-
-    pattern: Pattern | str
-    embed_dim: int
-    num_heads: int
-    dropout: NotRequired[float]
 
 
 class Attention(TrainableModule):
@@ -305,13 +273,13 @@ class Attention(TrainableModule):
         like = torch.empty(0, device=device or weight.device, dtype=dtype or weight.dtype)
         if key is None or value is None:
             return (
-                self._empty_prefix(batch_size, like)
+                empty_prefix(batch_size, self.embed_dim, like)
                 if self.init_decode_state is None
                 else self.init_decode_state(batch_size, like)
             )
         if self.encode_source is None:
             mask = key.new_zeros(key.shape[:2], dtype=torch.bool) if key_padding_mask is None else key_padding_mask
-            prefix = self._empty_prefix(batch_size, like.to(key.device))
+            prefix = empty_prefix(batch_size, self.embed_dim, like.to(key.device))
             return {**prefix, "key": key, "value": value, "key_padding": mask}
         return self.encode_source_inputs(*self.clean_source(key, value, key_padding_mask))
 
@@ -365,20 +333,6 @@ class Attention(TrainableModule):
         output, state = self.prefill(query, state, query_padding_mask=query_padding_mask)
         return (output.squeeze(1) if flat else output), state
 
-    @torch.no_grad()
-    def state_bytes(self, num_tokens: int) -> int:
-        """Measure the bytes that decoding keeps for one sequence after ``num_tokens`` tokens, by decoding zeros."""
-        tokens = next(self.parameters(), torch.empty(0)).new_zeros(1, num_tokens, self.embed_dim)
-        source = tokens[:, :1] if self.pattern.is_cross else None
-        state = self.init_state(1, key=source, value=source)
-        if not self.has_constant_size_state:
-            _, state = self.prefill(tokens, state)
-        return sum(tensor.nbytes for tensor in state.values())
-
-    def _empty_prefix(self, batch_size: int, like: Tensor) -> DecodeState:
-        empty = like.new_empty(batch_size, 0, self.embed_dim)
-        return {"query": empty, "query_padding": empty.new_zeros(batch_size, 0, dtype=torch.bool)}
-
     def _recompute_prefix(self, query: Tensor, state: DecodeState, mask: Tensor | None) -> tuple[Tensor, DecodeState]:
         """Decode with a method that has no ``decode``: the state is the prefix."""
         if mask is None:
@@ -394,8 +348,3 @@ class Attention(TrainableModule):
             key_padding_mask=state.get("key_padding"),
         )
         return output[:, -query.shape[1] :], state
-
-
-def reorder_state(state: DecodeState, index: Tensor) -> DecodeState:
-    """Return the state of sequences ``index`` [B'], as in beam search: any may be dropped or repeated."""
-    return {name: tensor.index_select(0, index) for name, tensor in state.items()}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from cab.attention import DecodeState
+from cab.attention_types import DecodeState
 from cab.patterns import Pattern
 
 
@@ -36,8 +36,11 @@ class TokenGenerator(Protocol):
 class TokenLM(TokenGenerator, Protocol):
     """A causal language model; used by the tasks lm and needle."""
 
-    def __call__(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Return the logits [B, N, V] of the token after each of ``tokens`` [B, N]."""
+    def __call__(self, tokens: Tensor, padding_mask: Tensor | None = None, *, selected: Tensor | None = None) -> Tensor:
+        """Return the logits [B, N, V] of the token after each of ``tokens`` [B, N].
+
+        With ``selected`` [K], indices into the flattened ``tokens``, return only their logits [K, V].
+        """
 
     def init_state(self, batch_size: int) -> Any:
         """Return the state before the first token."""
@@ -46,16 +49,16 @@ class TokenLM(TokenGenerator, Protocol):
 class RecurrentLM(Protocol):
     """A causal language model whose layers keep memories of earlier blocks; used with ``trainer.memory_length``."""
 
-    def no_past(self, batch_size: int, num_tokens: int) -> DecodeState:
+    def init_mems(self, batch_size: int, num_tokens: int) -> DecodeState:
         """Return empty memories for up to ``num_tokens`` tokens: tensors with the batch first."""
 
-    def forget(self, past: DecodeState, rows: Tensor) -> DecodeState:
-        """Return ``past`` with the memories cleared where ``rows`` [B], bool, is True; no old value has an effect."""
+    def reset_mems(self, mems: DecodeState, rows: Tensor) -> DecodeState:
+        """Return ``mems`` with the memories cleared where ``rows`` [B], bool, is True; no old value has an effect."""
 
     def __call__(
-        self, tokens: Tensor, padding_mask: Tensor | None = None, *, past: DecodeState
+        self, tokens: Tensor, padding_mask: Tensor | None = None, *, mems: DecodeState
     ) -> tuple[Tensor, DecodeState]:
-        """Read ``tokens`` [B, N], which follow ``past``; return logits [B, N, V] and the new memories.
+        """Read ``tokens`` [B, N], which follow ``mems``; return logits [B, N, V] and the new memories.
 
         The memories are detached: no gradient flows into them.
         """
@@ -143,7 +146,7 @@ class Denoiser(Protocol):
 
 
 class SpokenTokens(NamedTuple):
-    """Output of a :class:`DurationSynthesiser`.
+    """Output of a :class:`DurationSynthesizer`.
 
     Attributes:
         mel: spectrogram, [B, F, bins].
@@ -162,7 +165,7 @@ class SpokenTokens(NamedTuple):
     before: Tensor | None
 
 
-class DurationSynthesiser(Protocol):
+class DurationSynthesizer(Protocol):
     """A speech synthesizer that generates all frames at once from token durations; used by the task tts."""
 
     def __call__(
@@ -178,7 +181,7 @@ class DurationSynthesiser(Protocol):
 
 
 class SpokenSteps(NamedTuple):
-    """Output of a :class:`StepSynthesiser`, with r frames per step.
+    """Output of a :class:`StepSynthesizer`, with r frames per step.
 
     Attributes:
         before: spectrogram before the postnet, [B, S, r * bins].
@@ -191,7 +194,7 @@ class SpokenSteps(NamedTuple):
     stop_logits: Tensor
 
 
-class StepSynthesiser(Protocol):
+class StepSynthesizer(Protocol):
     """An autoregressive speech synthesizer with r frames per step and a stop prediction; used by the task tts."""
 
     def __call__(
@@ -206,7 +209,7 @@ class StepSynthesiser(Protocol):
         *,
         max_steps: int,
         threshold: float,
-        beginning: Tensor | None = None,
+        prompt_frames: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Synthesize ``tokens`` [B, T] until the stop probability exceeds ``threshold``, or for ``max_steps`` steps.
 
@@ -215,7 +218,7 @@ class StepSynthesiser(Protocol):
             padding_mask: padding mask of the tokens, [B, T].
             max_steps: maximum number of steps.
             threshold: stop probability at which a sequence ends.
-            beginning: frames that the output starts with, [B, S0, r * bins].
+            prompt_frames: frames that the output starts with, [B, S0, r * bins].
 
         Returns:
             Frames [B, S * r, bins], and the number of frames of each sequence, [B].
@@ -232,7 +235,7 @@ class Prober(Protocol):
     def __call__(self, symbols: Tensor, source: Tensor | None = None) -> Tensor:
         """Return the logits [B, N, V] at the positions of ``symbols`` [B, N, S], given a ``source`` [B, M, S]."""
 
-    def unpack(self, symbols: Tensor, source: Tensor | None = None) -> Tensor:
+    def decode_compressed(self, symbols: Tensor, source: Tensor | None = None) -> Tensor:
         """Return the logits [B, n, V] of n symbols that are decoded from the last position alone."""
 
 

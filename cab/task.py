@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from cab.attention import DecodeState
+from cab.attention_types import DecodeState
 from cab.backbone import Backbone
 from cab.backbone_protocols import missing_call
 from cab.errors import UnsupportedError
@@ -125,7 +125,7 @@ class Task(ABC):
     def loss(self, backbone: Backbone, batch: Any) -> Tensor:
         """Return the training loss of a batch, a scalar."""
 
-    def recurrent_loss(self, backbone: Backbone, batch: Any, past: DecodeState | None) -> tuple[Tensor, DecodeState]:
+    def recurrent_loss(self, backbone: Backbone, batch: Any, mems: DecodeState | None) -> tuple[Tensor, DecodeState]:
         """Return the training loss of a batch whose rows continue the previous batch, and the new memories.
 
         Required if ``recurrent`` is set.
@@ -133,7 +133,7 @@ class Task(ABC):
         Args:
             backbone: the network.
             batch: the batch.
-            past: memories of the previous batch, tensors with the batch first; None at the start.
+            mems: memories of the previous batch, tensors with the batch first; None at the start.
         """
         raise NotImplementedError(f"{type(self).__name__} has no recurrent_loss()")
 

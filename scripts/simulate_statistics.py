@@ -56,7 +56,7 @@ EQUAL = {
 
 def cell_of(number: int) -> SuiteCell:
     """Return a cell whose metric is an error, and whose anchors have errors 1 and 101."""
-    return SuiteCell(f"task{number}", "network", "NS", "synthetic", "mse", "linear", True, "", "", False)
+    return SuiteCell(f"task{number}", "network", "NS", "synthetic", "mse", "linear", True, "", "", False, "")
 
 
 def draw(

@@ -91,7 +91,7 @@ def readout(length: int) -> Forms:
         return output.unflatten(0, (block, -1)).transpose(0, 1)
 
     def checkpointed(tokens: Tensor, before: Tensor, *rest: Tensor) -> Tensor:
-        chunks = [chunk for _, chunk in block_readout._pieces(tokens, rest[0])]
+        chunks = [chunk for _, chunk in block_readout._chunks(tokens, rest[0])]
         size = chunks[0].stop
         parts = zip(tokens.split(size, 1), before.split(size, 1), strict=True)
         return torch.cat([recompute(plain, t, b, *rest) for t, b in parts])

@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.common import depthwise
 from attentions.kernels.common.checkpointing import recompute
-from attentions.kernels.common.pieces import in_chunks, weighted
+from attentions.kernels.common.chunked_heads import in_chunks
 from attentions.kernels.common.precision import neg_inf
+from attentions.kernels.common.softmax import attention_weights
 from attentions.kernels.windows import buckets, offsets, tiles, window_attention
 from attentions.kernels.windows.window_layout import Chunks, Distances, Slots, Window, by_key
 from cab import build_attention
@@ -39,9 +40,9 @@ def plain_window(window: Window, *inputs: Tensor) -> Tensor:
     start = place // segment * segment
     hidden = (at < 0) | (at >= length) | (at < start - left) | (at >= start + segment + right)
     if not slots:
-        return (weighted(q @ keys, hidden, 0.0) @ values.mT).flatten(1, 2)[:, :length]
+        return (attention_weights(q @ keys, hidden, 0.0) @ values.mT).flatten(1, 2)[:, :length]
     hidden = F.pad(hidden, (0, slots[0].shape[1]))
-    weights = weighted(torch.cat([q @ keys, q @ slots[0][:, None].mT], dim=-1), hidden, 0.0)
+    weights = attention_weights(torch.cat([q @ keys, q @ slots[0][:, None].mT], dim=-1), hidden, 0.0)
     width = keys.shape[-1]
     output = weights[..., :width] @ values.mT + weights[..., width:] @ slots[1][:, None]
     return output.flatten(1, 2)[:, :length]
@@ -224,7 +225,7 @@ REACH, ROUNDS = buckets.Reach(32, 32), 2
 
 def bucket_forms(length: int) -> Forms:
     """Compare two rounds of random buckets of 64 tokens on average."""
-    size = buckets.BLOCK
+    size = buckets.CPU_BLOCK
     number = torch.randint(max(1, length // size), (ROUNDS, 1, HEADS, length))
     order = number.argsort(dim=-1, stable=True)
 

@@ -15,9 +15,10 @@ from attentions.kernels.common.precision import neg_inf
 from attentions.kernels.common.token_cache import no_tokens, with_tokens
 from attentions.kernels.windows.buckets import Reach, bucket_attention, meetings, places_in_buckets
 from cab import Attention
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import PaddingMasks
+from cab.attention_types import DecodeState
 
-TOGETHER = 256
+QUERIES_AT_ONCE = 256
 """Tokens that are read at once in decoding."""
 
 
@@ -94,11 +95,11 @@ class BucketedAttention(Attention):
         buckets = state["bucket"].movedim(3, 0).masked_fill(hidden, self.num_buckets)
         places, first = places_in_buckets(buckets), hidden.shape[2] - count
         outputs = []
-        for begin in range(0, count, TOGETHER):
-            piece = slice(first + begin, min(first + begin + TOGETHER, hidden.shape[2]))
+        for begin in range(0, count, QUERIES_AT_ONCE):
+            piece = slice(first + begin, min(first + begin + QUERIES_AT_ONCE, hidden.shape[2]))
             seen = meetings(buckets[..., piece], places[..., piece], (buckets, places), self.reach) > 0
             itself = torch.arange(hidden.shape[2], device=query.device)
-            logits = query[:, :, begin : begin + TOGETHER] @ state["key"].mT * self.scale
+            logits = query[:, :, begin : begin + QUERIES_AT_ONCE] @ state["key"].mT * self.scale
             weights = self.weigh(logits, seen, itself[piece, None] == itself)
             outputs.append(F.dropout(weights, self.weight_dropout) @ state["value"])
         return torch.cat(outputs, dim=2), state

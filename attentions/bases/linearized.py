@@ -12,12 +12,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from attentions.kernels.common.causal_chunks import over_chunks
 from attentions.kernels.common.precision import upcast
-from attentions.kernels.common.spans import over_chunks
 from attentions.kernels.features.linear_sums import FeatureMap, MeanOfQueries, SumOfKeys, away_from_zero
 from attentions.kernels.recurrences.recurrence import recurrence
 from cab import Attention, Pattern
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import PaddingMasks
+from cab.attention_types import DecodeState
 from cab.padding import lengths
 
 
@@ -92,7 +93,7 @@ class LinearizedAttention(Attention):
         return {"sums": sums, "mass": mass}
 
     def read(self, query: Tensor, summary: DecodeState, where: PositionInfo) -> Tensor:
-        """Attention of each query over the summarised keys."""
+        """Attention of each query over the summarized keys."""
         factors, smallest = self.factors(query, where), self.smallest_denominator
         return MeanOfQueries.apply(self.feature_map, query, factors, summary["sums"], summary["mass"], smallest)
 
@@ -104,10 +105,12 @@ class LinearizedAttention(Attention):
         """Output [B, H, N, E] and the new state, from the state that the tokens before left: {} for none."""
         with torch.autocast(query.device.type, enabled=False):
             extras = {name: upcast(x) for name, x in extras.items()}
-            output, state = over_chunks(self.span, [upcast(x) for x in (query, key, value)], padding.key, state, extras)
+            output, state = over_chunks(
+                self.decode_chunk, [upcast(x) for x in (query, key, value)], padding.key, state, extras
+            )
             return output.to(query.dtype), state
 
-    def span(
+    def decode_chunk(
         self,
         query: Tensor,
         key: Tensor,

@@ -14,7 +14,8 @@ from attentions.kernels.common.precision import upcast
 from attentions.kernels.common.token_cache import masked_tokens, no_tokens, with_tokens
 from attentions.kernels.gathers.target_blocks import masked, sums_by_targets
 from cab import Attention, Pattern
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, DecodeState
 from cab.padding import lengths
 
 
@@ -49,12 +50,12 @@ class PairwiseAttention(Attention):
             else:
                 count = lengths(k, padding.key)[:, None, None, None]
 
-            def some(targets: slice, num_keys: int) -> Tensor:
+            def weights_of(targets: slice, num_keys: int) -> Tensor:
                 mask = masked(targets, num_keys, padding.key, is_causal=is_causal, like=q)
                 seen = count[:, :, targets] if is_causal else count
                 return self.weigh(q[:, :, targets], k[:, :, :num_keys], mask, seen)
 
-            sums = sums_by_targets(some, q, v, is_causal=is_causal, dropout=self.weight_dropout)
+            sums = sums_by_targets(weights_of, q, v, is_causal=is_causal, dropout=self.weight_dropout)
             return self.finish(sums).to(query.dtype)
 
     # --- decoding ---------------------------------------------------------------------------------------

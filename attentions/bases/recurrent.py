@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attentions.kernels.common.causal_chunks import over_chunks
 from attentions.kernels.common.precision import upcast
 from attentions.kernels.common.short_conv import ShortConvolution
-from attentions.kernels.common.spans import over_chunks
 from attentions.kernels.recurrences import fla_kernels
 from attentions.kernels.recurrences.fla_kernels import Form
 from attentions.kernels.recurrences.recurrence import recurrence
 from cab import Attention, UserError
-from cab.attention import CommonArguments, DecodeState, PaddingMasks
+from cab.attention import PaddingMasks
+from cab.attention_types import CommonArguments, DecodeState
 from cab.padding import lengths
 
 Extras = Mapping[str, Tensor]
@@ -61,7 +62,7 @@ class Recurrent(Attention):
 
     Attributes:
         norm_eps: added to the mean square in the RMS norm.
-        normalised_together: whether the norm is over all heads jointly.
+        normalizes_heads_jointly: whether the norm is over all heads jointly.
         forms: functions that compute the recurrence for all tokens, this project's and flash-linear-attention's.
 
     Args:
@@ -86,7 +87,7 @@ class Recurrent(Attention):
 
     requires_right_padding = True
     has_constant_size_state = True
-    normalised_together = False
+    normalizes_heads_jointly = False
     norm_eps: ClassVar[float] = 1e-5
     forms: ClassVar[tuple[Form, Form]] = (recurrence, fla_kernels.recurrence)
 
@@ -120,7 +121,7 @@ class Recurrent(Attention):
         self.out_proj = projection(values, self.embed_dim, out_gain)
         if gate:
             self.gate_proj = projection(self.embed_dim, values, gain)
-        weights = torch.ones(values if self.normalised_together else self.value_width)
+        weights = torch.ones(values if self.normalizes_heads_jointly else self.value_width)
         self.norm_weight = nn.Parameter(weights) if norm_has_weight else None
         shapes = [(self.key_heads, self.key_width)] * 2 + [(self.num_heads, self.value_width)]
         convolutions = [ShortConvolution(*shape, conv_size, bias=conv_bias) for shape in shapes if conv_size]
@@ -150,17 +151,17 @@ class Recurrent(Attention):
 
     def finish(self, output: Tensor, _value: Tensor, extras: Extras) -> Tensor:
         """Normalize o [B, H, N, V] and multiply it by silu of the gate, if the layer has one."""
-        output = self.normalise(output)
+        output = self.normalize(output)
         return output * F.silu(self.split_heads(extras["gate"])) if "gate" in extras else output
 
-    def normalise(self, x: Tensor) -> Tensor:
+    def normalize(self, x: Tensor) -> Tensor:
         """Compute the RMS norm of x [B, H, N, V], per head or over all heads."""
-        dims = [1, 3] if self.normalised_together else [3]
+        dims = [1, 3] if self.normalizes_heads_jointly else [3]
         x = x * (x.square().mean(dims, keepdim=True) + self.norm_eps).rsqrt()
         if self.norm_weight is None:
             return x
         weight = self.norm_weight.to(x.dtype)
-        return x * (weight.view(self.num_heads, 1, self.value_width) if self.normalised_together else weight)
+        return x * (weight.view(self.num_heads, 1, self.value_width) if self.normalizes_heads_jointly else weight)
 
     # --- in blocks of tokens -------------------------------------------------------------------------------
 
@@ -189,13 +190,13 @@ class Recurrent(Attention):
         """Compute the outputs of these tokens and the state after them."""
         with torch.autocast(query.device.type, enabled=False):
             extras = {name: upcast(x) for name, x in extras.items()}
-            output, state = over_chunks(self.span, [query, key, value], padding.key, state, extras)
+            output, state = over_chunks(self.decode_chunk, [query, key, value], padding.key, state, extras)
             return output.to(query.dtype), state
 
-    def span(
+    def decode_chunk(
         self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, state: DecodeState, extras: Extras
     ) -> tuple[Tensor, DecodeState]:
-        """Run :meth:`decode` for one span of tokens, whose terms are held in memory together."""
+        """Run :meth:`decode` for one chunk of tokens, whose terms are held in memory together."""
         given, after = query.dtype, {}
         heads = {"query": upcast(query), "key": upcast(key), "value": upcast(value)}
         for name, convolve in self.convolutions.items():
@@ -204,7 +205,7 @@ class Recurrent(Attention):
         position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
         terms = self.hidden(self.recurrence_inputs(query, key, value, extras, position), padding)
         ours, theirs = self.forms
-        form = theirs if fla_kernels.are_taken(terms.value, state["memory"], given) else ours
+        form = theirs if fla_kernels.can_use_kernels(terms.value, state["memory"], given) else ours
         output, memory = self.update(terms, state["memory"], form)
         length = state["length"] + lengths(query, padding)
         return self.finish(output, value, extras), {"memory": memory, "length": length, **after}

@@ -11,28 +11,29 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.common.pieces import each_length
+from attentions.kernels.common.per_length import each_length
 from attentions.kernels.common.precision import neg_inf
 from cab import Attention, Pattern
-from cab.attention import DecodeState, PaddingMasks
+from cab.attention import PaddingMasks
+from cab.attention_types import DecodeState
 from cab.errors import UserError
 from cab.padding import lengths
 
 Spread = Callable[..., Tensor]
 
-TOGETHER = 256
+QUERIES_AT_ONCE = 256
 """Number of tokens per chunk in decoding."""
 
 
 class SparseDecoding(Attention):
     """Decode with a cache of the keys and values that a later token may see.
 
-    ``required_keys`` selects them; the default is all keys. A subclass that sets ``most_kept``, the maximum number of
+    ``required_keys`` selects them; the default is all keys. A subclass that sets ``max_kept``, the maximum number of
     cached keys, has a state of constant size.
     """
 
     requires_right_padding = True
-    most_kept: int | None = None
+    max_kept: int | None = None
 
     def is_visible(self, query: Tensor, key: Tensor, length: int) -> Tensor:
         """Return whether tokens at positions ``query`` may attend to positions ``key``, bool [..., N, N].
@@ -50,7 +51,7 @@ class SparseDecoding(Attention):
 
     def kept_width(self) -> int | None:
         """Return the cache size of a state of constant size, in keys."""
-        return self.most_kept
+        return self.max_kept
 
     def pair_logits(self, query: Tensor, key: Tensor, _distance: Tensor, _farthest: int | None = None) -> Tensor:
         """Return the logits [..., N, M] of queries [..., N, E] and keys [..., M, E] at ``distance`` [..., N, M].
@@ -76,8 +77,8 @@ class SparseDecoding(Attention):
     ) -> tuple[Tensor, DecodeState]:
         """Decode the tokens in chunks, each from the state after the previous chunk."""
         outputs = []
-        for begin in range(0, max(query.shape[2], 1), TOGETHER):
-            piece = slice(begin, begin + TOGETHER)
+        for begin in range(0, max(query.shape[2], 1), QUERIES_AT_ONCE):
+            piece = slice(begin, begin + QUERIES_AT_ONCE)
             q, k, v = (x[:, :, piece] for x in (query, key, value))
             count = lengths(k, None if padding.key is None else padding.key[:, piece])
             extras = {name: x[:, piece] for name, x in more.items()}
@@ -90,21 +91,21 @@ class SparseDecoding(Attention):
     ) -> tuple[Tensor, DecodeState]:
         """:meth:`decode` of T tokens, the first ``count`` [B] of which are real."""
         length, new = state["length"], torch.arange(key.shape[2], device=key.device)
-        asked = length[:, None] + new
-        position = torch.cat([state["position"], asked.where(new < count[:, None], -1)], dim=1)
+        query_position = length[:, None] + new
+        position = torch.cat([state["position"], query_position.where(new < count[:, None], -1)], dim=1)
         key = torch.cat([state["key"].to(key.dtype), key], dim=2)
         value = torch.cat([state["value"].to(value.dtype), value], dim=2)
         kept = (position >= 0) & self.required_keys(position, (length + count)[:, None])
-        output = self.read(query, key, value, asked, position)
+        output = self.read(query, key, value, query_position, position)
         width = state["position"].shape[1] if self.has_constant_size_state else None
         return output, self.keep(key, value, position, kept, width) | {"length": length + count}
 
-    def read(self, query: Tensor, key: Tensor, value: Tensor, asked: Tensor, position: Tensor) -> Tensor:
-        """Attend from queries [B, H, T, E] at positions ``asked`` [B, T] to keys at ``position`` [B, S] (-1: empty)."""
+    def read(self, query: Tensor, key: Tensor, value: Tensor, query_position: Tensor, position: Tensor) -> Tensor:
+        """Attend from queries [B, H, T, E] at ``query_position`` [B, T] to keys at ``position`` [B, S] (-1: empty)."""
         at = position[:, None, None]
-        seen = self.is_visible(asked[:, None, :, None], at, 0) & (at >= 0)
-        distance = (asked[:, None, :, None] - at).where(seen, 0)
-        weights = self.seen_weights(self.pair_logits(query, key, distance, self.most_kept), seen)
+        seen = self.is_visible(query_position[:, None, :, None], at, 0) & (at >= 0)
+        distance = (query_position[:, None, :, None] - at).where(seen, 0)
+        weights = self.seen_weights(self.pair_logits(query, key, distance, self.max_kept), seen)
         return F.dropout(weights, self.dropout, self.training) @ value
 
     def keep(self, key: Tensor, value: Tensor, position: Tensor, kept: Tensor, width: int | None) -> DecodeState:

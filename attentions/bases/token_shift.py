@@ -12,7 +12,7 @@ from attentions.bases.recurrent import Recurrent
 from attentions.kernels.common.blocks import tokens_at_once
 from attentions.kernels.common.checkpointing import recompute
 from cab import PaddingMasks
-from cab.attention import DecodeState
+from cab.attention_types import DecodeState
 from cab.padding import lengths
 
 
@@ -42,11 +42,11 @@ class TokenShift(Recurrent):
         """Compute the tensors [B, N, ...] that ``inputs`` needs; other intermediate results are recomputed."""
         raise NotImplementedError
 
-    def mixed_by_spans(self, x: Tensor, before: Tensor) -> tuple[Tensor, ...]:
-        """Run ``mixed`` on one span of tokens at a time."""
+    def mixed_by_chunks(self, x: Tensor, before: Tensor) -> tuple[Tensor, ...]:
+        """Run ``mixed`` on one chunk of tokens at a time."""
         size = tokens_at_once(len(x) * self.num_heads, x.device)
-        spans = zip(x.split(size, dim=1), before.split(size, dim=1), strict=True)
-        parts = zip(*(recompute(self.mixed, *span) for span in spans), strict=True)
+        chunks = zip(x.split(size, dim=1), before.split(size, dim=1), strict=True)
+        parts = zip(*(recompute(self.mixed, *chunk) for chunk in chunks), strict=True)
         return tuple(torch.cat(part, dim=1) for part in parts)
 
     def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: PaddingMasks) -> Tensor:

@@ -35,9 +35,9 @@ class PoolingLayer(TransformerLayer):
         padding_mask: Tensor | None = None,
         memory: Tensor | None = None,  # noqa: ARG002
         memory_padding_mask: Tensor | None = None,  # noqa: ARG002
-        past: Tensor | None = None,  # noqa: ARG002
+        mems: Tensor | None = None,  # noqa: ARG002
     ) -> Tensor:
-        """Map [B, N, D] to [B, P, D], P = 1 + ceil((N - 1) / 2); ``memory`` and ``past`` are not supported."""
+        """Map [B, N, D] to [B, P, D], P = 1 + ceil((N - 1) / 2); ``memory`` and ``mems`` are not supported."""
         pooled, read = pool(x, padding_mask), self.self_residual.enter(x)
         y = self.self_attention(
             self.self_residual.enter(pooled),

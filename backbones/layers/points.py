@@ -46,17 +46,17 @@ def take(x: Tensor, index: Tensor) -> Tensor:
     return x.gather(1, flat).unflatten(1, index.shape[1:])
 
 
-def edge_features(x: Tensor, neighbours: Tensor, centre: Tensor) -> Tensor:
+def edge_features(x: Tensor, neighbors: Tensor, center: Tensor) -> Tensor:
     """Return (neighbor - center, center) for each neighbor (Wang et al. 2019, Eq. 8): [B, M, k, 2C].
 
     Args:
         x: [B, N, C] features of the points.
-        neighbours: [B, M, k] indices into them.
-        centre: [B, M, C] features of the queries.
+        neighbors: [B, M, k] indices into them.
+        center: [B, M, C] features of the queries.
     """
-    near = take(x, neighbours)
-    centre = centre.unsqueeze(2).expand_as(near)
-    return torch.cat([near - centre, centre], dim=-1)
+    near = take(x, neighbors)
+    center = center.unsqueeze(2).expand_as(near)
+    return torch.cat([near - center, center], dim=-1)
 
 
 class EdgeConv(nn.Module):
@@ -67,8 +67,8 @@ class EdgeConv(nn.Module):
         self.linear = nn.Linear(2 * channels_in, channels, bias=False)
         self.norm = nn.GroupNorm(4, channels)
 
-    def forward(self, x: Tensor, neighbours: Tensor, centre: Tensor) -> Tensor:
-        edges = self.linear(edge_features(x, neighbours, centre))
+    def forward(self, x: Tensor, neighbors: Tensor, center: Tensor) -> Tensor:
+        edges = self.linear(edge_features(x, neighbors, center))
         edges = self.norm(edges.flatten(1, 2).transpose(1, 2)).transpose(1, 2).unflatten(1, edges.shape[1:3])
         return F.leaky_relu(edges, 0.2).amax(dim=2)
 
@@ -78,15 +78,15 @@ class PointProxies(nn.Module):
 
     Args:
         num_kept: number of points after the second sampling.
-        num_neighbours: neighbors per edge convolution.
+        num_neighbors: neighbors per edge convolution.
     """
 
     channels = 128
 
-    def __init__(self, num_kept: int, num_neighbours: int) -> None:
+    def __init__(self, num_kept: int, num_neighbors: int) -> None:
         super().__init__()
         self.num_kept = num_kept
-        self.num_neighbours = num_neighbours
+        self.num_neighbors = num_neighbors
         self.input = nn.Linear(3, 8)
         self.convs = nn.ModuleList(EdgeConv(a, b) for a, b in ((8, 32), (32, 64), (64, 64), (64, 128)))
 
@@ -99,9 +99,9 @@ class PointProxies(nn.Module):
                 first n in order, so it is not run.
         """
         x = self.input(points)
-        x = self.convs[0](x, nearest_points(points, points, self.num_neighbours), x)
-        kept, centre = take(points, chosen), take(x, chosen)
-        x = self.convs[1](x, nearest_points(kept, points, self.num_neighbours), centre)
-        x = self.convs[2](x, nearest_points(kept, kept, self.num_neighbours), x)
-        fewer, centre = kept[:, : self.num_kept], x[:, : self.num_kept]
-        return fewer, self.convs[3](x, nearest_points(fewer, kept, self.num_neighbours), centre)
+        x = self.convs[0](x, nearest_points(points, points, self.num_neighbors), x)
+        kept, center = take(points, chosen), take(x, chosen)
+        x = self.convs[1](x, nearest_points(kept, points, self.num_neighbors), center)
+        x = self.convs[2](x, nearest_points(kept, kept, self.num_neighbors), x)
+        fewer, center = kept[:, : self.num_kept], x[:, : self.num_kept]
+        return fewer, self.convs[3](x, nearest_points(fewer, kept, self.num_neighbors), center)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from backbones.layers.transformer import LayerStack, Positions, States, TransformerLayer, read_attention
-from cab.attention import DecodeState
+from cab.attention_types import DecodeState
 from cab.training import recompute
 
 Branch = Callable[[Tensor], Tensor]
@@ -35,11 +35,11 @@ class ReversibleLayer(TransformerLayer):
         padding_mask: Tensor | None = None,
         memory: Tensor | None = None,  # noqa: ARG002
         memory_padding_mask: Tensor | None = None,  # noqa: ARG002
-        past: Tensor | None = None,  # noqa: ARG002
+        mems: Tensor | None = None,  # noqa: ARG002
         *,
         branch: str = "attention",
     ) -> Tensor:
-        """Return the output of ``branch`` [B, N, D] for its input stream; ``memory`` and ``past`` are not supported."""
+        """Return the output of ``branch`` [B, N, D] for its input stream; ``memory`` and ``mems`` are not supported."""
         if branch == "attention":
             y = self.self_attention(self.self_residual.enter(x), query_padding_mask=padding_mask)
             return self.self_residual.dropout(y)

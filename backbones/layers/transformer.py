@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from backbones.layers.gates import GRUGate
 from backbones.layers.norms import make_norm
 from cab import Attention, LayerPosition, Pattern, UserError
-from cab.attention import DecodeState
+from cab.attention_types import DecodeState
 from cab.backbone import AttentionFactory
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -186,16 +186,16 @@ class TransformerLayer(nn.Module):
         padding_mask: Tensor | None = None,
         memory: Tensor | None = None,
         memory_padding_mask: Tensor | None = None,
-        past: Tensor | None = None,
+        mems: Tensor | None = None,
     ) -> Tensor:
         """Map [B, N, D] to [B, N, D]; the cross attention reads ``memory`` [B, M, D].
 
-        ``past`` [B, P, D] are stored inputs of the layer, which the self attention also reads; ``padding_mask`` then
+        ``mems`` [B, P, D] are stored inputs of the layer, which the self attention also reads; ``padding_mask`` then
         covers both, [B, P + N].
         """
-        read = self.self_residual.enter(x if past is None else torch.cat([past, x], dim=1))
+        read = self.self_residual.enter(x if mems is None else torch.cat([mems, x], dim=1))
         y = self.self_attention(read, query_padding_mask=padding_mask)
-        x = self.self_residual.leave(x, y if past is None else y[:, past.shape[1] :])
+        x = self.self_residual.leave(x, y if mems is None else y[:, mems.shape[1] :])
         if self.cross_attention is not None:
             y = self.cross_attention(
                 self.cross_residual.enter(x),
@@ -284,16 +284,16 @@ class LayerStack(nn.Module):
         self,
         run_layer: Callable[..., Tensor],
         layers: nn.ModuleList,
-        past: Sequence[Tensor],
+        mems: Sequence[Tensor],
         x: Tensor,
         padding_mask: Tensor,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Apply the layers after the ``past`` [B, P, D] of each; return the output and each layer's input.
+        """Apply the layers after the ``mems`` [B, P, D] of each; return the output and each layer's input.
 
         ``padding_mask`` covers both, [B, P + N].
         """
         inputs = []
-        for layer, before in zip(layers, past, strict=True):
+        for layer, before in zip(layers, mems, strict=True):
             inputs.append(x)
             x = run_layer(layer, x, padding_mask, None, None, before)
         return x, inputs

@@ -158,7 +158,7 @@ def norms_over_training(subject: Subject, steps: int) -> list[dict[str, float]]:
         run = _observed_run(subject.cell, StepObserver(steps, note), folder)
         run.folder.mkdir()
         try:
-            with run.cell.config.trainer.matmul_precision():
+            with run.cell.config.trainer.matmul_precision(), run.open_files:
                 run.engine.train(run, subject.network)
         except DivergedError as error:
             raise UserError(str(error)) from error
@@ -167,7 +167,9 @@ def norms_over_training(subject: Subject, steps: int) -> list[dict[str, float]]:
 
 def _observed_run(cell: Cell, observer: StepObserver, folder: str) -> Run:
     """Return a run of the cell that keeps its last weights and writes nothing outside ``folder``."""
-    trainer = dataclasses.replace(cell.config.trainer, checkpoint_selection="last", validate_every=None, patience=None)
+    trainer = dataclasses.replace(
+        cell.config.trainer, checkpoint_selection="last", validate_every=None, patience=None, stop_at=None
+    )
     config = dataclasses.replace(
         cell.config, results_dir=Path(folder), profile=False, logger=Choice("csv", {}), trainer=trainer
     )

@@ -68,7 +68,7 @@ def _dilution(subject: Subject, args: argparse.Namespace) -> None:
     if args.out is None:
         return
     rows = [
-        {"layer": curve.path, "share_of_neighbours": (i + 1) / len(curve.mass), "share_of_attention": mass}
+        {"layer": curve.path, "share_of_neighbors": (i + 1) / len(curve.mass), "share_of_attention": mass}
         for curve in curves
         for i, mass in enumerate(curve.mass.tolist())
     ]

@@ -37,7 +37,7 @@ VALUES = {
     "device": ["auto", "cpu", "cuda"],
     "engine": ["torch", "fairseq"],
     "pattern": [str(pattern) for pattern in Pattern],
-    "suite": ["mini"],
+    "suite": ["core", "mini"],
     "force": ["true", "false"],
     "profile": ["true", "false"],
     "data.download": ["true", "false"],

@@ -43,15 +43,21 @@ def run(arguments: list[str]) -> int:
         retried = [status for status in parse_retried(flags.retry) if status in tuple(Status)]
         overrides.append(f"retry=[{','.join(retried)}]")
     from cab.config.compose import check_overrides
-    from cab.suite.overrides import suite_overrides
+    from cab.suite.overrides import suite_sweeps
+    from cab.suite.tuning import requests_tuning, tuned_sweeps
 
-    suite = suite_overrides(overrides)
-    if suite is not None:
-        flags.multirun, overrides = True, suite
-
+    suite = suite_sweeps(overrides)
+    tunes = requests_tuning(overrides)
+    if tunes and suite is None:
+        raise UserError("tune=true chooses learning rates for the cells of a suite; add suite=core")
+    flags.multirun = flags.multirun or suite is not None
     named = overrides
-    overrides = check_overrides(named, sweep=flags.multirun)
-    from cab.runner.launch import composed_text, run_overrides  # imports torch: report mistyped names first
+    sweeps = [check_overrides(each, sweep=flags.multirun) for each in (suite or [named])]
+    overrides = sweeps[0]
+    from cab.runner.progress import report_waiting
+
+    with report_waiting("importing torch"):
+        from cab.runner.launch import composed_text, run_sweeps  # report mistyped names first
 
     is_sweep = flags.multirun or flags.dry_run or not {"cluster=local", "cluster=slurm"}.isdisjoint(overrides)
     if (flags.cfg or flags.explain) and is_sweep:
@@ -63,7 +69,11 @@ def run(arguments: list[str]) -> int:
     if flags.cfg:
         print(composed_text(overrides), end="")
         return 0
-    report = _print_plan(overrides) if flags.dry_run else run_overrides(overrides, is_sweep=is_sweep)
+    if tunes:
+        if flags.dry_run:
+            raise UserError("--dry-run cannot plan tune=true, whose final runs depend on its grid; remove tune=true")
+        sweeps = tuned_sweeps(sweeps)
+    report = _print_plan(sweeps) if flags.dry_run else run_sweeps(sweeps, is_sweep=is_sweep)
     report.log_end()
     if not flags.dry_run:
         _print_records(report, is_sweep=is_sweep)
@@ -110,14 +120,22 @@ def _print_sources(overrides: Sequence[str], *, added: Sequence[str]) -> None:
     print(text_table(header, [[s.name, *s.texts, s.source] for s in settings], align="llll"))
 
 
-def _print_plan(overrides: Sequence[str]) -> Report:
+def _print_plan(sweeps: Sequence[Sequence[str]]) -> Report:
+    from cab.config.cluster_config import SlurmConfig, parse_cluster
     from cab.runner.launch import jobs_of
     from cab.runner.plan import COLUMNS, plan
     from cab.runner.report import Report
+    from cab.runner.slurm import job_script
 
     report = Report()
-    with jobs_of(overrides, report, is_sweep=True) as jobs:
-        print(text_table(COLUMNS, plan(jobs, report), align="rll"))
+    with jobs_of(sweeps, report, is_sweep=True) as composed:
+        jobs = list(composed)
+        rows = plan(jobs, report)
+    print(text_table(COLUMNS, rows, align="rll"))
+    cluster = parse_cluster(jobs[0].config["cluster"]) if len(rows) > 1 else None
+    if isinstance(cluster, SlurmConfig):
+        folder = Path(jobs[0].config["results_dir"]).resolve() / "slurm"
+        print("\n" + job_script(cluster, folder, len(rows) - 1))
     return report
 
 

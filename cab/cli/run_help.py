@@ -17,13 +17,14 @@ from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
 
 TEXT = """\
 usage: cab run task=TASK dataset=DATASET attention=ATTENTION pattern=PATTERN [KEY=VALUE ...]
-       cab run suite=mini attention=ATTENTION [pattern=PATTERN] [task=TASK] [seed=1,2,3] [KEY=VALUE ...]
+       cab run suite=core attention=ATTENTION [pattern=PATTERN] [task=TASK] [seed=1,2,3] [KEY=VALUE ...]
        cab run -m [task=T,U] [attention=A,B] [pattern=NS,NC] [cluster=local|slurm] [--dry-run] [KEY=VALUE ...]
 
 Train and evaluate one configuration and write its result. With -m, run every valid combination of the
 comma-separated values; a group that is not named means ALL of its values (of the data sets, all real ones), so try
---dry-run first. Finished runs are not repeated, interrupted runs resume. suite=mini runs the synthetic suite with
-seeds 1 to 3 and ends with the rank of the attention among the bundled reference results.
+--dry-run first. Finished runs are not repeated, interrupted runs resume. suite=core runs the core cells of the
+synthetic suite with seeds 1 to 3, and suite=mini all its cells; both compare the attention with the bundled reference
+results. tune=true first chooses the learning rate of each cell on another seed.
 
   task       {tasks}
   dataset    {datasets}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import textwrap
 
@@ -24,13 +25,23 @@ def run(args: argparse.Namespace) -> int:
 
 def text(shown: Card, width: int) -> str:
     """Format a card for a terminal of this many columns."""
-    paragraphs = [textwrap.fill(sanitize_text(" ".join(p.split())), width) for p in shown.description.split("\n\n")]
+    paragraphs = [_filled(paragraph, width) for paragraph in shown.description.split("\n\n")]
     facts = wrapped_table((), shown.facts(), width=width)
     parts = [shown.summary.name, *paragraphs, facts]
     for section in shown.sections:
         body = wrapped_table(section.header, section.rows, width=width - 2) if section.rows else section.text
-        parts.append(f"{section.title}\n{textwrap.indent(body, '  ')}")
+        notes = (textwrap.fill(note, width - 2, subsequent_indent="    ") for note in section.footnotes)
+        parts.append(section.title + "\n" + textwrap.indent("\n".join([body, *notes]), "  "))
     return "\n\n".join(parts)
+
+
+def _filled(paragraph: str, width: int) -> str:
+    """Wrap a paragraph; each item of a list starts a line."""
+    items = re.split(r"\n(?=\* )", paragraph)
+    return "\n".join(
+        textwrap.fill(sanitize_text(" ".join(item.split())), width, subsequent_indent="  " * item.startswith("* "))
+        for item in items
+    )
 
 
 def markdown(shown: Card) -> str:
@@ -42,7 +53,8 @@ def markdown(shown: Card) -> str:
     ]
     for section in shown.sections:
         body = _markdown_table(section.header, section.rows) if section.rows else section.text
-        parts.append(f"## {section.title}\n\n{body}")
+        notes = "\n".join(f"* {_plain(note)}" for note in section.footnotes)
+        parts.append("\n\n".join(filter(None, (f"## {section.title}", body, notes))))
     return "\n\n".join(parts)
 
 
@@ -52,9 +64,9 @@ def _markdown_table(header: tuple[str, ...], rows: list[tuple[str, str]] | tuple
 
 
 def _plain(words: str) -> str:
-    r"""Escape what Markdown would format in mathematics, outside code spans: ``S_t * q`` to ``S\_t \* q``."""
+    r"""Escape what Markdown would format in mathematics, outside code and bullets: ``S_t * q`` to ``S\_t \* q``."""
     escaped = [part if i % 2 else _escape(part) for i, part in enumerate(words.split("`"))]
-    return "`".join(escaped)
+    return re.sub(r"^\\\* ", "* ", "`".join(escaped), flags=re.MULTILINE)
 
 
 def _escape(words: str) -> str:

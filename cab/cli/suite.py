@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     anchors = commands.add_parser(
         "anchors", description="write configs/suite/anchors.csv from the results of vanilla and none"
     )
-    anchors.add_argument("results", type=Path, help="folder of results")
+    anchors.add_argument("results", nargs="+", type=Path, help="folders of results")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,7 +78,7 @@ def _anchors(args: argparse.Namespace) -> int:
     from cab.records.results import whole_records
     from cab.suite.anchors import PATH, write_anchors
 
-    written = write_anchors(record for _, record in whole_records(args.results, skipped=[]))
+    written = write_anchors(record for folder in args.results for _, record in whole_records(folder, skipped=[]))
     print(f"wrote {written} results to {PATH}", file=sys.stderr)
     return 0
 

@@ -41,6 +41,8 @@ class RunConfig:
 
     Attributes:
         other_attention: the attention for the slots outside the test, for every pattern.
+        tuning: the grid of learning rates from which ``trainer.learning_rate`` was chosen; None for the rate of the
+            recipe.
         data: the options of the group ``data``, which control how missing data are obtained.
         resolved: the configuration as plain values, as records store it.
     """
@@ -56,6 +58,7 @@ class RunConfig:
     pattern: Pattern
     seed: Annotated[int, Limit(f"from 0 to {LARGEST_SEED}", lambda value: 0 <= value <= LARGEST_SEED)]
     other_attention: Mapping[Pattern, AttentionSpec]
+    tuning: dict[str, Any] | None
     results_dir: Path
     data_root: Path | None
     data: Mapping[str, bool]
@@ -82,7 +85,8 @@ class RunConfig:
             raise UserError(f"results_dir must name a folder, got ''; as results_dir={run_defaults()['results_dir']}")
         for group, registry in REGISTRIES.items():
             name, options = _split(plain[group])
-            plain[group] = {"name": name, **registry.get(name).check_options(options, group)}
+            entry = registry.get(name)
+            plain[group] = {"name": entry.name, **entry.check_options(options, group)}
         plain["trainer"] = checked_options(plain["trainer"], annotations_of(TrainerConfig), "trainer")
         plain["data"] = checked_options(plain["data"], DATA_KINDS, "data")
         plain["pattern"] = Pattern.parse(plain["pattern"])

@@ -1,4 +1,4 @@
-"""The ``trainer`` group of the configuration, checked: batches, optimiser, schedule, validation, precision."""
+"""The ``trainer`` group of the configuration, checked: batches, optimizer, schedule, validation, precision."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 MACHINE_KEYS = ("checkpoint_every", "micro_batch_size", "num_workers", "strategy")
 """Settings that depend on the machine and do not change the result."""
 
+Workers = Annotated[int, Limit("from 0 to 256", lambda value: 0 <= value <= 256)]
 Share = Annotated[float, Limit("from 0 to below 1", lambda value: 0 <= value < 1)]
 
 
@@ -51,13 +52,14 @@ class TrainerConfig:
     lr_decay_epochs: PositiveFloat
     lr_min: NonNegativeFloat
     validate_every: Literal["epoch"] | Positive | None
+    stop_at: NonNegativeFloat | None
     patience: Positive | None
     checkpoint_selection: Literal["best", "last", "average"]
     average_every: Positive
     average_count: Positive
     precision: Literal["32-true", "bf16-mixed", "16-mixed"]
     checkpoint_every: Positive
-    num_workers: Natural
+    num_workers: Workers
     stop_when_diverged: bool
     compile: bool
     float32_matmul_precision: Literal["highest", "high"]
@@ -67,13 +69,15 @@ class TrainerConfig:
         check_types(vars(self), annotations_of(TrainerConfig), {}, "trainer")
         if (self.max_epochs is None) == (self.max_steps is None):
             raise UserError("set exactly one of trainer.max_epochs and trainer.max_steps")
-        if self.validate_every is None and (self.checkpoint_selection == "best" or self.patience is not None):
+        stops_early = self.patience is not None or self.stop_at is not None
+        if self.validate_every is None and (self.checkpoint_selection == "best" or stops_early):
             raise UserError(
-                "trainer.checkpoint_selection=best and trainer.patience need validations: set trainer.validate_every"
+                "trainer.checkpoint_selection=best, trainer.patience and trainer.stop_at need validations: set "
+                "trainer.validate_every"
             )
 
     def num_steps(self, steps_per_epoch: int) -> int:
-        """Optimisation steps of the whole run."""
+        """Optimization steps of the whole run."""
         return self.max_steps if self.max_steps is not None else (self.max_epochs or 0) * steps_per_epoch
 
     def autocast(self, device: torch.device) -> torch.autocast:

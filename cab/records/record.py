@@ -46,6 +46,7 @@ class Cost:
         steps: number of optimizer steps.
         processes: number of processes that trained together.
         best_step: step of the evaluated weights, if validation selected them; else 0.
+        steps_to_solve: step at which validation reached ``trainer.stop_at``; None if it did not, or without the option.
         train_seconds: wall time of training, including the time before an interruption.
         wall_seconds: wall time of training and evaluation.
         cpu_seconds: CPU time of training and evaluation, of the process that writes the record and its children; None
@@ -61,6 +62,7 @@ class Cost:
     steps: int | None = None
     processes: int | None = None
     best_step: int | None = None
+    steps_to_solve: int | None = None
     train_seconds: float | None = None
     wall_seconds: float | None = None
     cpu_seconds: float | None = None

@@ -19,7 +19,7 @@ LARGEST_SEED = 2**31 - 1
 _DEEPEST = 20
 _TEXTS = ("hash", "engine", "command", "started", "ended", "status", "error")
 _MAPPINGS = ("cell", "config", "versions", "revision", "hardware", "data", "baselines", "cost", "engine_facts")
-_COUNTS = ("params", "steps", "processes", "best_step", "peak_memory_bytes")
+_COUNTS = ("params", "steps", "processes", "best_step", "steps_to_solve", "peak_memory_bytes")
 
 
 def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from cab.attention import SINGLE_LAYER, Attention, LayerPosition
+from cab.attention import Attention
+from cab.attention_types import SINGLE_LAYER, LayerPosition
 from cab.backbone import AttentionFactory, AttentionSpec, Backbone
 from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
@@ -45,8 +46,10 @@ def build_attention(
     Raises:
         UserError: the name is unknown, the pattern or an option is not supported, or the dimensions are invalid.
     """
+    spec = AttentionSpec(name, options)
+    check_options(spec)
     return make_attention(
-        AttentionSpec(name, options),
+        spec,
         Pattern.parse(pattern),
         embed_dim=embed_dim,
         num_heads=num_heads,
@@ -65,18 +68,29 @@ def make_attention(
     layer_position: LayerPosition = SINGLE_LAYER,
     allow_unsound: bool = False,
 ) -> Attention:
-    """Build an attention from a spec; see :func:`build_attention`.
+    """Build an attention from a spec whose options are checked; see :func:`build_attention`.
 
     ``allow_unsound`` allows patterns that are registered as ``unsound``, for layers outside the test.
     """
-    check_attention(spec, pattern, allow_unsound=allow_unsound)
+    check_pattern(spec, pattern, allow_unsound=allow_unsound)
     cls = ATTENTIONS.get(spec.name).cls
     given = {"layer_position": layer_position} if "layer_position" in inspect.signature(cls).parameters else {}
     return cls(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, **given, **spec.options)
 
 
-def check_attention(spec: AttentionSpec, pattern: Pattern, *, allow_unsound: bool = False) -> None:
+def check_attention(spec: AttentionSpec, pattern: Pattern) -> None:
     """Raise UserError if the attention does not exist, or does not support ``pattern`` or an option."""
+    check_pattern(spec, pattern)
+    check_options(spec)
+
+
+def check_options(spec: AttentionSpec) -> None:
+    """Raise UserError for an option that the attention does not have, or an invalid value."""
+    ATTENTIONS.get(spec.name).check_options(spec.options, "attention")
+
+
+def check_pattern(spec: AttentionSpec, pattern: Pattern, *, allow_unsound: bool = False) -> None:
+    """Raise UserError if the attention does not exist or does not support ``pattern``."""
     entry = ATTENTIONS.get(spec.name)
     allowed = entry.patterns + (entry.unsound if allow_unsound else ())
     if pattern not in allowed:
@@ -85,7 +99,6 @@ def check_attention(spec: AttentionSpec, pattern: Pattern, *, allow_unsound: boo
             f"attention '{spec.name}' does not support pattern {pattern} (supported: "
             f"{' '.join(entry.patterns)}). For {pattern} choose one of: {', '.join(others)}"
         )
-    entry.check_options(spec.options, "attention")
 
 
 def build_backbone(
@@ -182,7 +195,7 @@ def parse_other_attention(other_attention: OtherAttention) -> dict[Pattern, Atte
     )
     specs = {Pattern.parse(pattern): parse_spec(attention) for pattern, attention in chosen.items()}
     for spec in specs.values():
-        ATTENTIONS.get(spec.name).check_options(spec.options, "attention")
+        check_options(spec)
     return {pattern: specs.get(pattern, AttentionSpec("vanilla")) for pattern in Pattern}
 
 
@@ -196,6 +209,17 @@ def decoding_state(entry: AttentionEntry) -> str:
     if pattern is None:
         return ""
     attention = build_attention(entry.name, pattern=pattern, embed_dim=512, num_heads=8).eval()
-    before, after = attention.state_bytes(512), attention.state_bytes(1024)
+    before, after = state_bytes(attention, 512), state_bytes(attention, 1024)
     growth = (after - before) / 512
     return f"{growth:,.0f} B/token" if growth else f"{after:,} B"
+
+
+@torch.no_grad()
+def state_bytes(attention: Attention, num_tokens: int) -> int:
+    """Measure the bytes of the decode state of one sequence after ``num_tokens`` tokens, by decoding zeros."""
+    tokens = next(attention.parameters(), torch.empty(0)).new_zeros(1, num_tokens, attention.embed_dim)
+    source = tokens[:, :1] if attention.pattern.is_cross else None
+    state = attention.init_state(1, key=source, value=source)
+    if not attention.has_constant_size_state:
+        _, state = attention.prefill(tokens, state)
+    return sum(tensor.nbytes for tensor in state.values())

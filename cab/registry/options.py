@@ -16,7 +16,7 @@ from cab.errors import UserError, unknown_name
 _WORDS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
 _KINDS: dict[Any, str] = {
     bool: "true or false",
-    int: "a whole number",
+    int: "an integer",
     float: "a number",
     str: "text",
     type(None): "null",
@@ -99,7 +99,7 @@ def check_types(
 ) -> None:
     """UserError for a value that is not what its annotation says, with the nearest form that is.
 
-    Whole numbers count something: none is negative where the usual one is not. A dropout is below 1.
+    Integers count something: none is negative where the usual one is not. A dropout is below 1.
 
     Args:
         usual: the defaults.
@@ -122,7 +122,7 @@ def described(kind: Any) -> str:
     """Describe a type in words.
 
     >>> described(int | None)
-    'a whole number or null'
+    'an integer or null'
     """
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
@@ -173,7 +173,7 @@ def _is_mapping(kind: Any) -> bool:
 
 
 def _is_negative(value: Any, kind: Any) -> bool:
-    """Whether a whole number, or one in a list of them, is below 0."""
+    """Whether an integer, or one in a list of them, is below 0."""
     if isinstance(value, (list, tuple)):
         parts = typing.get_args(kind)
         return any(_is_negative(item, parts[0] if parts else Any) for item in value)

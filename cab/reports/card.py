@@ -12,7 +12,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cab.paper.taxonomy import taxonomy
@@ -38,12 +38,13 @@ NO_SCORES = "no trained records in results/mini"
 
 @dataclass(frozen=True)
 class Section:
-    """A titled part of a card: a table, or ``text`` if there are no rows."""
+    """A titled part of a card: a table with its footnotes, or ``text`` if there are no rows."""
 
     title: str
     text: str = ""
     header: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
+    footnotes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ def card(name: str) -> Card:
     own = summary(name)
     entry = ATTENTIONS.get(name)
     documentation = inspect.getdoc(entry.cls) or ""
+    notes = _table("Notes on the published patterns", ("Pattern", "Note"), _notes(name), "")
     return Card(
         summary=own,
         origin=entry.origin,
@@ -120,8 +122,8 @@ def card(name: str) -> Card:
         description=re.split(r"\n(?=\w+:\n)", documentation)[0].strip().replace("``", "`"),
         state=decoding_state(entry),
         sections=(
-            _table("Default compared with published", _DEFAULT_HEADER, _default_rows(name), NO_DIFFERENCES),
-            _table("Notes on the published patterns", ("Pattern", "Note"), _notes(name), "none"),
+            _defaults(name),
+            *((notes,) if notes.rows else ()),
             _table("Options", ("Option", "Default", "Description"), _options(entry, documentation), "none"),
             _table("Verification", ("Pattern", "Status"), own.verified, "none"),
             _table(f"Cost at {COST_LENGTH:,} tokens, forward+backward", _COST_HEADER, _costs(name), NOT_MEASURED),
@@ -155,11 +157,16 @@ def _read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _default_rows(name: str) -> Iterator[tuple[str, ...]]:
-    for row in _read(DEFAULTS):
-        if row["attention"] == name:
-            published = "as published" if row["published"] == row["default"] else row["published"]
-            yield row["part"], row["default"], published, row["source"], row["note"]
+def _defaults(name: str) -> Section:
+    """Compare the defaults with the published ones; sources that several rows share are footnotes."""
+    own = [row for row in _read(DEFAULTS) if row["attention"] == name]
+    numbers = {source: i for i, source in enumerate(dict.fromkeys(row["source"] for row in own), 1)}
+    rows = []
+    for row in own:
+        published = "as published" if row["published"] == row["default"] else row["published"]
+        rows.append((row["part"], row["default"], published, f"[{numbers[row['source']]}]", row["note"]))
+    section = _table("Default compared with published", _DEFAULT_HEADER, tuple(rows), NO_DIFFERENCES)
+    return replace(section, footnotes=tuple(f"[{number}] {source}" for source, number in numbers.items()))
 
 
 @functools.cache

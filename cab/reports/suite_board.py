@@ -30,7 +30,17 @@ if TYPE_CHECKING:
 
 CSV_COLUMNS = [
     *("pattern", "attention", "own", "verified", "K", "low", "high", "best_rank", "worst_rank", "not_worse_than_best"),
-    *("cells", "core_cells", "worst_cell", "worst_cell_K", "solved", "seeds", "error_vs_vanilla", "params_vs_vanilla"),
+    *(
+        "cells",
+        "core_cells",
+        "worst_cell",
+        "worst_cell_K",
+        "solved",
+        "seeds",
+        "error_vs_vanilla",
+        "steps_to_solve",
+        "params_vs_vanilla",
+    ),
     *("complexity", f"time_{LENGTH}_vs_vanilla", f"memory_{LENGTH}_vs_vanilla", "decode_ms", "state_bytes"),
 ]
 
@@ -103,7 +113,11 @@ def main_finding(board: SuiteBoard) -> str:
             for name in rivals
             if verdicts.get((SOFTMAX, name)) in (Verdict.EQUIVALENT, Verdict.UNDECIDED, Verdict.WORSE)
         ]
+        if not rivals:
+            continue
         parts.append(f"{pattern}: {len(close)} of {len(rivals)}{f' ({listed(close)})' if close else ''}")
+    if not parts:
+        return "No attention has results in every core cell of a pattern."
     return f"Not significantly worse than softmax attention on the suite's retrieval tasks: {'; '.join(parts)}."
 
 
@@ -217,6 +231,6 @@ def _csv_row(board: SuiteBoard, name: str, row: GainRow) -> tuple[object, ...]:
     return (
         *(gain.pattern, name, name in board.own, gain.verified, gain.estimate and gain.estimate.value, *gain.interval),
         *(*rank, row.is_best, len(gain.cells), gain.core, str(gain.worst.cell), gain.worst.own.value, gain.solved),
-        *(gain.seeds, row.error, board.params.get((name, gain.pattern)), complexity),
+        *(gain.seeds, row.error, gain.steps and gain.steps.value, board.params.get((name, gain.pattern)), complexity),
         *(cost.time, cost.memory, cost.decode_ms, cost.state_bytes),
     )

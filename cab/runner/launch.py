@@ -25,8 +25,8 @@ from cab.runner.run import run_cell
 from cab.runner.statuses import cell_statuses
 
 
-def run_overrides(overrides: Sequence[str], *, is_sweep: bool) -> Report:
-    """Run the cell of the overrides, or all cells of a sweep, on their ``cluster``.
+def run_sweeps(sweeps: Sequence[Sequence[str]], *, is_sweep: bool = True) -> Report:
+    """Run all cells of sweeps, or the single cell of the only overrides, on their ``cluster``.
 
     Hydra composes each cell. Its sweeper and launchers are not used: the sweeper builds a Cartesian product, and the
     launchers trust the status of a job, stop at the first failure, and compose each cell twice.
@@ -35,7 +35,7 @@ def run_overrides(overrides: Sequence[str], *, is_sweep: bool) -> Report:
         UserError: the overrides cannot be expanded, an option of the cluster is invalid, or a single cell fails.
     """
     report = Report(raises=not is_sweep)
-    with jobs_of(overrides, report, is_sweep=is_sweep) as jobs:
+    with jobs_of(sweeps, report, is_sweep=is_sweep) as jobs:
         first = next(jobs, None)
         if first is not None:
             run_jobs(itertools.chain([first], jobs), report, parse_cluster(first.config["cluster"]))
@@ -82,14 +82,16 @@ def retry_cells(results_dir: Path, wanted: Sequence[str]) -> Report:
 
 
 @contextlib.contextmanager
-def jobs_of(overrides: Sequence[str], report: Report, *, is_sweep: bool) -> Iterator[Iterator[Job]]:
+def jobs_of(sweeps: Sequence[Sequence[str]], report: Report, *, is_sweep: bool) -> Iterator[Iterator[Job]]:
     """Yield an iterator of the composed cells; a cell that cannot be composed is added to the report as an error."""
-    cells = [list(overrides)]
+    cells = [list(overrides) for overrides in sweeps]
     if is_sweep:
         from cab.runner.sweep import expand
 
         with readable_errors():
-            cells, report.left_out = expand(overrides)
+            expanded = [expand(overrides) for overrides in sweeps]
+        cells = [cell for found, _ in expanded for cell in found]
+        report.left_out = list(dict.fromkeys(reason for _, left_out in expanded for reason in left_out))
     report.expected = len(cells)
     register_configs()
     with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):

@@ -31,6 +31,6 @@ def prepare(data_set: DataSet, data_root: Path, overrides: Sequence[str] = ()) -
         cell = [f"task={task.name}", f"dataset={data_set.name}", f"backbone={backbone}", f"pattern={patterns[0]}"]
         preset = [] if any(each.startswith("preset=") for each in overrides) else ["preset=paper"]
         chosen = check_overrides([*cell, "attention=vanilla", *preset, *overrides])
-        with jobs_of(chosen, Report(raises=True), is_sweep=False) as jobs:
+        with jobs_of([chosen], Report(raises=True), is_sweep=False) as jobs:
             Cell.from_config(next(jobs).config).task.setup(data_root)
         yield task.name

@@ -8,6 +8,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 from cab.files.config_folders import CONFIGS
 from cab.records.record import Record
 
@@ -29,6 +31,9 @@ class SuiteCell:
         trivial_baseline: baseline that ignores the input.
         memory_bounded_baseline: best computable baseline with bounded memory, or empty.
         long_memory: whether the cell requires more context than a local window.
+        options: overrides of preset mini, separated by spaces. In core cells, training stops at the validation loss
+            ``trainer.stop_at``: the optimum of the generated data plus 0.5% of the distance to the loss without
+            attention.
     """
 
     task: str
@@ -41,6 +46,7 @@ class SuiteCell:
     trivial_baseline: str
     memory_bounded_baseline: str
     long_memory: bool
+    options: str
 
     def __str__(self) -> str:
         return " ".join(self.key)
@@ -53,7 +59,18 @@ class SuiteCell:
     def includes(self, record: Record) -> bool:
         """Return whether a record is a result of this cell."""
         own = (*self.key, self.dataset, PRESET)
-        return own == tuple(record.cell[name] for name in ("task", "backbone", "pattern", "dataset", "preset"))
+        if own != tuple(record.cell[name] for name in ("task", "backbone", "pattern", "dataset", "preset")):
+            return False
+        return all(
+            name in record.config[group] and record.config[group][name] == value
+            for (group, name), value in self.option_values.items()
+        )
+
+    @property
+    def option_values(self) -> dict[tuple[str, str], Any]:
+        """Return the values of ``options`` by group and name."""
+        texts = dict(option.split("=") for option in self.options.split())
+        return {(*path.split("."),): yaml.safe_load(text) for path, text in texts.items()}  # type: ignore[misc]
 
     def value(self, record: Record) -> float:
         """Return the judged metric of a finished record."""

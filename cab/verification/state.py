@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from cab.training import auxiliary_loss
 from cab.verification.check import Worst, check
 from cab.verification.compare import difference
-from cab.verification.inputs import with_padding
 from cab.verification.subject import Subject
 
 
@@ -53,7 +52,7 @@ def calls_leave_nothing(subject: Subject) -> Worst:
         batch = 1 if length in subject.long else 3
         for seed, layout in ((5, ""), (6, "left"))[:batch]:
             earlier = subject.draw(used, length, batch=batch, scale=3.0, seed=seed)
-            earlier = with_padding(earlier, layout) if layout else earlier
+            earlier = subject.pad(earlier, layout) if layout else earlier
             earlier.requiring_grad().run(used).sum().backward()
         inputs = subject.draw(used, length, batch=batch)
         with torch.no_grad():
@@ -74,12 +73,12 @@ def modules_apart(subject: Subject) -> Worst:
             other = subject.build(seed=2, embed_dim=width)
             subject.draw(other, 29, seed=3, scale=2.0).run(other.train())
         worst.add(difference(inputs.run(module), expected), "n=17, after another module was built and called")
-        forgotten = forget(subject.cls)
+        cleared = clear_tensor_caches(subject.cls)
         fresh = subject.build(seed=2)
         fresh.load_state_dict(module.state_dict())
         torch.manual_seed(7)
         error = difference(inputs.run(fresh), expected)
-    worst.add(error, f"n=17, with the same state_dict, after clearing caches {', '.join(forgotten) or '(none)'}")
+    worst.add(error, f"n=17, with the same state_dict, after clearing caches {', '.join(cleared) or '(none)'}")
     return worst
 
 
@@ -88,35 +87,35 @@ def parameters_learn(subject: Subject) -> Worst:
     """Every parameter receives a gradient in training, from the output or an auxiliary loss."""
     worst = Worst("parameters without a gradient", limit=0.0)
     missing = {n for n, p in subject.build().named_parameters() if p.requires_grad}
-    looked: list[int] = []
+    lengths_tested: list[int] = []
     for length, layout in ((1, ""), (17, ""), (70, "right"), (700, "")):
         if not missing:
             break
         module = subject.build().train()
         inputs = subject.draw(module, length, batch=3)
-        inputs = with_padding(inputs, layout) if layout else inputs
+        inputs = subject.pad(inputs, layout) if layout else inputs
         output, own = inputs.run(module), auxiliary_loss(module)
         ((output * torch.randn_like(output))[inputs.real].sum() + (0.0 if own is None else own)).backward()
         missing -= {n for n, p in module.named_parameters() if p.grad is not None and bool(p.grad.any())}
-        looked.append(length)
-    worst.add(len(missing), f"n={', '.join(map(str, looked))} ({', '.join(sorted(missing)) or 'none'})")
+        lengths_tested.append(length)
+    worst.add(len(missing), f"n={', '.join(map(str, lengths_tested))} ({', '.join(sorted(missing)) or 'none'})")
     return worst
 
 
-def forget(cls: type[nn.Module]) -> list[str]:
+def clear_tensor_caches(cls: type[nn.Module]) -> list[str]:
     """Clear the tensor caches of a class and its module, which can be rebuilt, and return their names."""
-    forgotten = []
+    cleared = []
     for owner in (*_own_classes(cls), *{sys.modules[c.__module__] for c in _own_classes(cls)}):
         for name, kept in list(vars(owner).items()):
             if isinstance(kept, functools._lru_cache_wrapper):
                 kept.cache_clear()
             elif isinstance(kept, dict | list | set) and any(isinstance(x, Tensor) for x in _items(kept)):
                 kept.clear()
-                forgotten.append(name)
+                cleared.append(name)
             elif isinstance(kept, Tensor) and isinstance(owner, type):
                 setattr(owner, name, None)
-                forgotten.append(name)
-    return forgotten
+                cleared.append(name)
+    return cleared
 
 
 def _own_classes(cls: type[nn.Module]) -> list[type]:

@@ -107,6 +107,7 @@ def check_trainer(config: TrainerConfig) -> None:
         f"schedule={config.schedule} without max_steps": config.schedule in ("linear", "cosine")
         and not config.max_steps,
         "checkpoint_selection=average": config.checkpoint_selection == "average",
+        f"stop_at={config.stop_at}": config.stop_at is not None,
         "stop_when_diverged=false": not config.stop_when_diverged,
         f"precision={config.precision}": config.precision != "32-true",
         "compile=true": config.compile,

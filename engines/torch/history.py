@@ -56,6 +56,7 @@ class History:
         self._losses = LossMean()
         self._auxiliary: LossMean | None = None
         self.best_step = 0
+        self.steps_to_solve: int | None = None
         self.earlier_seconds = 0.0
         self._config = config
         self._total = steps
@@ -78,9 +79,10 @@ class History:
         return step % self._every == 0 or step == self._total
 
     @property
-    def has_stalled(self) -> bool:
-        """Whether validation has not improved for ``trainer.patience`` entries."""
-        return self._config.patience is not None and self._stale >= self._config.patience
+    def ends_training(self) -> bool:
+        """Whether validation reached ``trainer.stop_at``, or has not improved for ``trainer.patience`` entries."""
+        has_stalled = self._config.patience is not None and self._stale >= self._config.patience
+        return has_stalled or self.steps_to_solve is not None
 
     def check_losses(self, step: int) -> None:
         """Raise DivergedError if a loss was NaN or infinite; without ``stop_when_diverged`` only after the last step.
@@ -106,6 +108,8 @@ class History:
                 self._best, self.best_step, self._stale = score, step, 0
             else:
                 self._stale += 1
+            if self._config.stop_at is not None and score <= self._config.stop_at:
+                self.steps_to_solve = step
         self.entries.append(entry)
         return entry
 
@@ -114,6 +118,7 @@ class History:
         return {
             "entries": self.entries,
             "best": [self._best, self.best_step, self._stale],
+            "steps_to_solve": self.steps_to_solve,
             "diverged_at": self._diverged_at,
             "loss": self._losses.state(),
             "auxiliary": self._auxiliary and self._auxiliary.state(),
@@ -124,6 +129,7 @@ class History:
         """Restore what :meth:`state_dict` returned."""
         self.entries = list(state["entries"])
         self._best, self.best_step, self._stale = state["best"]
+        self.steps_to_solve = state["steps_to_solve"]
         self._diverged_at = state["diverged_at"]
         self._losses = LossMean(*state["loss"])
         self._auxiliary = LossMean(*state["auxiliary"]) if state["auxiliary"] else None

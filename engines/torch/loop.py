@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cab.attention import DecodeState
+from cab.attention_types import DecodeState
 from cab.backbone import Backbone
 from cab.runner.batches import DeviceBatches, StepBatches, mix_seed, on_device
 from cab.runner.engine import Run
@@ -79,7 +79,7 @@ class Loop:
         saved = self.checkpoints.load_newest()
         if saved is not None:
             order.start = saved["step"]
-            log.info("resuming from step %d", order.start)
+            log.info("resuming from step %d", order.start, extra={"run": run.cell.title})
             network.load_state_dict(saved["network"])
             self.history.load_state_dict(saved["history"])
             self.memory.load_state_dict(saved.get("memories"), run.device)
@@ -110,7 +110,7 @@ class Loop:
         self.network.train()
         remaining = iter(batches)
         for index in self._progress():
-            if self.history.has_stalled:
+            if self.history.ends_training:
                 break
             with self.profile.step(index):
                 self._make_step(index, remaining)
@@ -178,7 +178,7 @@ class Loop:
         if self.config.checkpoint_selection == "average" and step in averaged_steps(self.config, self.order.num_steps):
             self._save_weights(self.checkpoints.averaged(step))
         stop = self._stop_signal(step)
-        is_last = step == self.order.num_steps or self.history.has_stalled
+        is_last = step == self.order.num_steps or self.history.ends_training
         if step % self.config.checkpoint_every == 0 or is_last or stop:
             self._save(step)
         if stop:

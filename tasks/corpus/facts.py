@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cab import UserError
-from tasks.corpus.synthetic import NAMES, THINGS
+from tasks.corpus.synthetic import ALL_NAMES, THINGS
 from tasks.corpus.tokens import NUM_SPECIAL, Corpus, perplexity
 
 ALL, ANSWERS = "all", "answers"
@@ -36,7 +36,7 @@ class Facts:
     def of(cls, corpus: Corpus) -> Facts:
         """Derive the facts from a corpus; raise UserError if the tokenizer splits their words."""
         name, thing = np.full((2, corpus.size), -1)
-        for n, a in enumerate(["", *NAMES], -1):
+        for n, a in enumerate(["", *ALL_NAMES], -1):
             for t, b in enumerate(["", *THINGS], -1):
                 ids = corpus.tokenizer.encode(f" {a}{b}").ids
                 if len(ids) == 1 and a + b:
@@ -44,7 +44,10 @@ class Facts:
         name[:NUM_SPECIAL] = thing[:NUM_SPECIAL] = -1  # unknown entries stay at -1
         is_answer = (thing >= 0) & (name < 0)
         if is_answer.sum() < len(THINGS):
-            raise UserError("the words of generated books must be single tokens: set task.vocab_size to 800 or more")
+            raise UserError(
+                "the words of generated books must be single tokens: set task.vocab_size to 800 or more, or to 1000 or "
+                "more with 32 names"
+            )
         return cls(name, thing, torch.from_numpy(is_answer))
 
     def distances(self, entries: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cab import Backbone
-from cab.attention import DecodeState
+from cab.attention_types import DecodeState
 
 LARGE = 2**26
 """Number of logits (256 MiB in float32) above which a backbone that supports it computes losses in chunks."""
@@ -23,14 +23,14 @@ def token_losses(backbone: Backbone, vocab_size: int, targets: Tensor, *inputs: 
 
 
 def recurrent_token_losses(
-    backbone: Backbone, vocab_size: int, targets: Tensor, *inputs: Any, past: DecodeState
+    backbone: Backbone, vocab_size: int, targets: Tensor, *inputs: Any, mems: DecodeState
 ) -> tuple[Tensor, DecodeState]:
-    """Compute :func:`token_losses` after ``past``; also return the updated past."""
+    """Compute :func:`token_losses` after ``mems``; also return the updated memory."""
     if _gives_losses(backbone, vocab_size, targets):
-        losses: tuple[Tensor, DecodeState] = backbone(*inputs, past=past, targets=targets)
+        losses: tuple[Tensor, DecodeState] = backbone(*inputs, mems=mems, targets=targets)
         return losses
-    logits, past = backbone(*inputs, past=past)
-    return _losses(logits, targets), past
+    logits, mems = backbone(*inputs, mems=mems)
+    return _losses(logits, targets), mems
 
 
 def _gives_losses(backbone: Backbone, vocab_size: int, targets: Tensor) -> bool:

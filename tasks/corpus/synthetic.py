@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-NAMES = (
+ALL_NAMES = (
     "anna",
     "boris",
     "clara",
@@ -19,7 +19,24 @@ NAMES = (
     "niels",
     "olga",
     "peter",
+    "quinn",
+    "rosa",
+    "simon",
+    "tanja",
+    "ulrich",
+    "vera",
+    "walter",
+    "xenia",
+    "yusuf",
+    "zelda",
+    "amir",
+    "beate",
+    "cyril",
+    "doris",
+    "emil",
+    "frieda",
 )
+NAMES = ALL_NAMES[:16]
 THINGS = (
     "lamp",
     "coin",

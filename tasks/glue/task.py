@@ -236,8 +236,8 @@ class GLUE(Task):
         for part in self._scored:
             rows, guesses = self.parts[part], self._guesses(backbone, batches, part)
             for texts, label, guess in list(zip(rows.texts, rows.labels, guesses, strict=True))[:20]:
-                said = [self._classes[int(x)] if self._classes else f"{x:.2f}" for x in (label, guess)]
-                lines.append("\t".join((part, *said, *texts)))
+                shown = [self._classes[int(x)] if self._classes else f"{x:.2f}" for x in (label, guess)]
+                lines.append("\t".join((part, *shown, *texts)))
         (folder / "answers.txt").write_text("part\ttruth\tguess\tsentences\n" + "\n".join(lines) + "\n")
 
 

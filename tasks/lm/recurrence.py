@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cab import Backbone
-from cab.attention import DecodeState
+from cab.attention_types import DecodeState
 from cab.backbone_protocols import RecurrentLM
 from cab.task import Batches
 from tasks.corpus.losses import recurrent_token_losses
@@ -18,29 +18,29 @@ from tasks.corpus.tokens import PAD, Corpus
 
 
 def stretch_losses(
-    backbone: Backbone, vocab_size: int, stretch: Segment, past: DecodeState | None, remembered: int
+    backbone: Backbone, vocab_size: int, stretch: Segment, mems: DecodeState | None, remembered: int
 ) -> tuple[Tensor, DecodeState]:
-    """Return the loss [B, N] of each token of a block after ``past`` or nothing, and the new memory."""
+    """Return the loss [B, N] of each token of a block after ``mems`` or nothing, and the new memory."""
     tokens, begins = stretch
     network = cast(RecurrentLM, backbone)
-    past = network.no_past(len(tokens), remembered) if past is None else network.forget(past, begins)
+    mems = network.init_mems(len(tokens), remembered) if mems is None else network.reset_mems(mems, begins)
     targets = tokens[:, 1:]
-    return recurrent_token_losses(backbone, vocab_size, targets, tokens[:, :-1], targets == PAD, past=past)
+    return recurrent_token_losses(backbone, vocab_size, targets, tokens[:, :-1], targets == PAD, mems=mems)
 
 
 def read_books(
     backbone: Backbone, batches: Batches, corpus: Corpus, blocks: BookChunks, *, rows: int, remembered: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the tokens [n] and losses [n] of each book, in whole blocks, ``rows`` books at once."""
-    past: DecodeState | None = None
+    mems: DecodeState | None = None
     read: list[list[Any]] = []
     for stretch in batches(BatchedBooks(blocks, rows), 1):
         if stretch.begins.all():
             yield from _joined(read)
-            past, read = None, [[] for _ in stretch.begins]
-        if past is not None:
-            past = {name: x[: len(stretch.tokens)] for name, x in past.items()}
-        losses, past = stretch_losses(backbone, corpus.size, stretch, past, remembered)
+            mems, read = None, [[] for _ in stretch.begins]
+        if mems is not None:
+            mems = {name: x[: len(stretch.tokens)] for name, x in mems.items()}
+        losses, mems = stretch_losses(backbone, corpus.size, stretch, mems, remembered)
         for book, *block in zip(read, stretch.tokens[:, 1:], losses, strict=False):  # books that have ended are dropped
             book.append(block)
     yield from _joined(read)

@@ -1,20 +1,22 @@
 """Books with long-range questions: each answer is one token that occurs once, anywhere before.
 
-A chapter of 128 tokens first states who keeps which thing: 16 facts of one token each (``annalamp``) in random order.
+A chapter first states who keeps which thing: one fact of one token (``annalamp``) per name, in random order. It has 128
+tokens with 16 names, and 144 with 32.
 Then come 48 questions with answers (``anna lamp``); only answers are learned and scored. Before 12 of the questions the
 fact is repeated: these are ``near``, for which a window of 2 tokens suffices. Of the others, those with the fact 40 or
 more tokens back are ``far``: a window reaches their answer only through repeated questions.
 
 Best possible perplexities of the answers (:meth:`tasks.lm.task.LM.baselines` computes them): 16 without attention,
 since all things are equally likely; with a window of ``w`` tokens 1 if the fact, or the same question, is within ``w``,
-else 16; with the whole chapter 1. A state must hold 16 facts of 4 bits.
+else 16; with the whole chapter 1. A state must hold one fact of 4 bits per name.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
-from tasks.corpus.synthetic import CHAPTERS, NAMES, THINGS
+from tasks.corpus.synthetic import ALL_NAMES, CHAPTERS, THINGS
 
 NEAR, OTHERS = 12, 36
 
@@ -22,18 +24,18 @@ LEVELS = {"near": range(5), "far": range(41, 10_000)}
 """Distance in tokens from an answer to its last occurrence."""
 
 
-def generate_book(number: int) -> str:
-    """Generate book ``number``, deterministically."""
+def generate_book(number: int, *, names: int = 16) -> str:
+    """Generate book ``number`` about ``names`` people, deterministically."""
     rng = random.Random(f"book {number}")
-    return "".join(_chapter(rng) for _ in range(CHAPTERS))
+    return "".join(_chapter(rng, ALL_NAMES[:names]) for _ in range(CHAPTERS))
 
 
-def _chapter(rng: random.Random) -> str:
-    keeps = {name: rng.choice(THINGS) for name in rng.sample(NAMES, len(NAMES))}
+def _chapter(rng: random.Random, names: Sequence[str]) -> str:
+    keeps = {name: rng.choice(THINGS) for name in rng.sample(names, len(names))}
     facts = " ".join(name + thing for name, thing in keeps.items())
     questions = []
     for told_again in rng.sample([True] * NEAR + [False] * OTHERS, NEAR + OTHERS):
-        name = rng.choice(NAMES)
+        name = rng.choice(names)
         fact = f"{name}{keeps[name]} " if told_again else ""
         questions.append(f"{fact}{name} {keeps[name]}")
     return f"Kept {facts}\nAsked {' '.join(questions)}\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 
 from backbones.generation import Limits, sample
 from cab import Backbone, Task, UserError, register_task
-from cab.attention import DecodeState
+from cab.attention_types import DecodeState
 from cab.backbone_protocols import RecurrentLM, TokenLM
 from cab.task import Batches, Metric
 from tasks.corpus.blocks import Blocks, OverlappingBlocks
@@ -22,6 +23,7 @@ from tasks.corpus.books import WIKITEXTS, SyntheticBooks, find_books
 from tasks.corpus.facts import ALL, ANSWERS, Facts, FactScores, check_loss_on
 from tasks.corpus.losses import token_losses
 from tasks.corpus.streams import BookChunks, Segment, books
+from tasks.corpus.synthetic import ALL_NAMES, NAMES
 from tasks.corpus.tokens import PAD, perplexity, read_corpus, unigram_loss
 from tasks.lm.pictures import draw_contexts, write_samples
 from tasks.lm.recurrence import read_books, stretch_losses
@@ -47,6 +49,7 @@ class LM(Task):
             byte-level BPE of ``vocab_size`` entries is trained on the training part. ``words``: each word of the
             training part is a token.
         vocab_size: size of the trained tokenizer.
+        names: number of names in generated books, each with one fact per chapter; from 1 to 32.
         loss_on: learn and score ``all`` tokens, or in generated books only the ``answers``.
         block_len: tokens per training block.
         overlap: context tokens of a second evaluation of the test part, in overlapping blocks of ``block_len``:
@@ -71,6 +74,7 @@ class LM(Task):
         source: str | None = None,
         tokenizer: str | None = None,
         vocab_size: int = 50257,
+        names: int = 16,
         loss_on: str = ALL,
         block_len: int = 8192,
         overlap: int = 0,
@@ -80,7 +84,7 @@ class LM(Task):
         sample_tokens: int = 100,
     ) -> None:
         self.dataset, self.source, self.tokenizer = dataset, source, tokenizer
-        self.vocab_size, self.loss_on, self.block_len = vocab_size, loss_on, block_len
+        self.vocab_size, self.names, self.loss_on, self.block_len = vocab_size, names, loss_on, block_len
         self.overlap, self.evaluation_batch_size = overlap, evaluation_batch_size
         self.context_lengths = tuple(context_lengths)
         self.context_tokens, self.sample_tokens = context_tokens, sample_tokens
@@ -115,6 +119,8 @@ class LM(Task):
 
     def check(self) -> None:
         check_loss_on(self.loss_on)
+        if not 1 <= self.names <= len(ALL_NAMES):
+            raise UserError(f"task.names must be from 1 to {len(ALL_NAMES)}, got {self.names}")
         if min(self.block_len, self.evaluation_batch_size, self.sample_tokens, *self.context_lengths) < 1:
             raise UserError(
                 "task.block_len, evaluation_batch_size, sample_tokens and context_lengths must be at least 1"
@@ -130,16 +136,20 @@ class LM(Task):
 
     def load_initial_weights(self, backbone: Backbone) -> None:
         if self.memory_length:
-            cast(RecurrentLM, backbone).no_past(
+            cast(RecurrentLM, backbone).init_mems(
                 1, self.memory_length
             )  # raises an error if the network has no recurrent memory
 
     @property
     def config_variant(self) -> str:
-        return f"recurrence {self.memory_length}" if self.memory_length else ""
+        names = f"names {self.names}" if self.dataset == "synthetic" and self.names != len(NAMES) else ""
+        recurrence = f"recurrence {self.memory_length}" if self.memory_length else ""
+        return " ".join(filter(None, (names, recurrence)))
 
     def setup(self, data_root: Path | None) -> None:
-        books = find_books(self.dataset, self.source, data_root, synthetic=SyntheticBooks(generate_book))
+        books = find_books(
+            self.dataset, self.source, data_root, synthetic=SyntheticBooks(partial(generate_book, names=self.names))
+        )
         self.corpus = read_corpus(books, tokenizer=self.tokenizer, vocab_size=self.vocab_size)
         self._facts = Facts.of(self.corpus) if self._asks else None
         self._training: Blocks | BookChunks
@@ -167,14 +177,23 @@ class LM(Task):
         """Return the mean negative log-likelihood in nats per scored token."""
         if isinstance(batch, Segment):
             return self.recurrent_loss(backbone, batch, None)[0]
-        return self.token_losses(backbone, batch)[self._is_scored(batch[:, 1:])].mean()
+        return self.scored_losses(backbone, batch).mean()
 
     def recurrent_loss(
-        self, backbone: Backbone, batch: Segment, past: DecodeState | None
+        self, backbone: Backbone, batch: Segment, mems: DecodeState | None
     ) -> tuple[Tensor, DecodeState]:
-        losses, past = stretch_losses(backbone, self.corpus.size, batch, past, self.memory_length)
+        losses, mems = stretch_losses(backbone, self.corpus.size, batch, mems, self.memory_length)
         scored = self._is_scored(batch.tokens[:, 1:])
-        return losses[scored].sum() / scored.sum().clamp(min=1), past
+        return losses[scored].sum() / scored.sum().clamp(min=1), mems
+
+    def scored_losses(self, backbone: Backbone, batch: Tensor) -> Tensor:
+        """Return the negative log-likelihoods of the scored tokens of blocks [B, N + 1], in order [K]."""
+        targets = batch[:, 1:]
+        scored = self._is_scored(targets)
+        if self._facts is None:
+            return self.token_losses(backbone, batch)[scored]
+        places = scored.flatten().nonzero().squeeze(1)
+        return token_losses(backbone, self.corpus.size, targets.flatten()[places], batch[:, :-1], selected=places)
 
     def token_losses(self, backbone: Backbone, batch: Tensor) -> Tensor:
         """Return the negative log-likelihood of each token but the first, [B, N]."""
@@ -198,7 +217,7 @@ class LM(Task):
             return total / count, count
         for batch in batches(Blocks(self.corpus, part, length, whole=False, limit=limit), self.evaluation_batch_size):
             for rows in [batch] if isinstance(batch, Tensor) else [row.unsqueeze(0) for row in batch]:
-                losses = self.token_losses(backbone, rows)[self._is_scored(rows[:, 1:])]
+                losses = self.scored_losses(backbone, rows)
                 total += losses.double().sum().item()
                 count += losses.numel()
         return total / count, count

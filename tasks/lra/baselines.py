@@ -81,13 +81,13 @@ def _words(rows: Rows, row: int) -> list[bytes]:
 
 def byte_pairs(train: Rows, test: Rows) -> float:
     """Classify pairs by a threshold on the cosine similarity of their byte bigram counts."""
-    learnt, seen = _likeness(train, min(len(train), FITTED)), _likeness(test, len(test))
-    labels = labels_of(train)[: len(learnt)]
-    order = np.argsort(learnt)
+    learned, seen = _likeness(train, min(len(train), FITTED)), _likeness(test, len(test))
+    labels = labels_of(train)[: len(learned)]
+    order = np.argsort(learned)
     above = labels.sum() - np.concatenate([[0], labels[order].cumsum()])  # number of ones above each threshold
     below = np.arange(len(order) + 1) - (labels.sum() - above)
     best = int((above + below).argmax())
-    threshold = learnt[order[best]] if best < len(order) else np.inf
+    threshold = learned[order[best]] if best < len(order) else np.inf
     return accuracy(seen >= threshold, test)
 
 
@@ -113,6 +113,6 @@ def nearest_mean(train: Rows, test: Rows) -> float:
             sum((train.text(row).astype(float) for row in rows.tolist()), np.zeros(len(train.text(0))))
             / max(1, len(rows))
         )
-    centres = np.stack(means)
-    guesses = [((centres - test.text(row)) ** 2).sum(axis=1).argmin() for row in range(len(test))]
+    centers = np.stack(means)
+    guesses = [((centers - test.text(row)) ** 2).sum(axis=1).argmin() for row in range(len(test))]
     return accuracy(np.array(guesses), test)

@@ -17,7 +17,7 @@ TRAIN, TEST = tuple(f"data_batch_{n}" for n in range(1, 6)), ("test_batch",)
 SIDE = 32
 HELD_OUT = 10
 """One of this many training images is held out for validation."""
-GREY = np.array([0.2989, 0.5870, 0.1140])
+GRAY = np.array([0.2989, 0.5870, 0.1140])
 
 
 class _Arrays(pickle.Unpickler):
@@ -93,12 +93,12 @@ def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
     wrong = next((i for i, label in enumerate(labels) if not (isinstance(label, int) and 0 <= label < 10)), None)
     if wrong is not None:
         raise UserError(f"{path}, image {wrong}: expected a label from 0 to 9, got {labels[wrong]!r}")
-    return grey(data.reshape(len(labels), 3, SIDE * SIDE)), np.array(labels, dtype=int)
+    return gray(data.reshape(len(labels), 3, SIDE * SIDE)), np.array(labels, dtype=int)
 
 
-def grey(images: np.ndarray) -> np.ndarray:
+def gray(images: np.ndarray) -> np.ndarray:
     """Convert colors [n, 3, pixels] to gray values [n, pixels], uint8, rounded like TensorFlow's rgb_to_grayscale."""
-    return np.stack([GREY.astype(np.float32) @ (image.astype(np.float32) / 255) * 255.5 for image in images]).astype(
+    return np.stack([GRAY.astype(np.float32) @ (image.astype(np.float32) / 255) * 255.5 for image in images]).astype(
         np.uint8
     )
 
@@ -136,8 +136,8 @@ class GeneratedShapes:
         grid = np.arange(self.side) + 0.5
         for _ in range(count):
             label, radius = int(rng.integers(len(SHAPES))), self.side * rng.uniform(0.2, 0.4)
-            centre = rng.uniform(radius, self.side - radius, size=2)
-            inside = SHAPES[label]((grid - centre[1])[None] / radius, (grid - centre[0])[:, None] / radius)
+            center = rng.uniform(radius, self.side - radius, size=2)
+            inside = SHAPES[label]((grid - center[1])[None] / radius, (grid - center[0])[:, None] / radius)
             dark, bright = rng.uniform(0, 80), rng.uniform(140, 255)
             image = np.where(inside, bright, dark) + rng.normal(0, 12, size=inside.shape)
             yield Example((np.clip(image, 0, 255).astype(np.uint8).tobytes(),), label)

@@ -19,10 +19,10 @@ def reach(length: int, thickness: float, margin: int) -> int:
 def dash(length: int, thickness: float, margin: int, angle: float, *, around: int = 0) -> np.ndarray:
     """Draw a line from the center of the patch, dilated by ``around`` pixels; values 0 to 1."""
     half = reach(length, thickness, margin)
-    centre, fine = SCALE * half, SCALE * around
-    end = [math.ceil(centre + SCALE * length * move(angle)) for move in (math.cos, math.sin)]
-    line = Image.new("L", (2 * centre + 1, 2 * centre + 1))
-    ImageDraw.Draw(line).line([(centre, centre), tuple(end)], fill=255, width=round(thickness * SCALE))
+    center, fine = SCALE * half, SCALE * around
+    end = [math.ceil(center + SCALE * length * move(angle)) for move in (math.cos, math.sin)]
+    line = Image.new("L", (2 * center + 1, 2 * center + 1))
+    ImageDraw.Draw(line).line([(center, center), tuple(end)], fill=255, width=round(thickness * SCALE))
     thin = np.asarray(line)
     wide, padded = thin.copy(), np.pad(thin, fine)
     for y, x in ball(fine) + fine:

@@ -20,7 +20,7 @@ def draw_forecasts(past: np.ndarray, future: np.ndarray, forecast: np.ndarray, *
         axis.plot(steps, after, color="black", label="truth")
         axis.plot(steps, guess, color="tab:orange", label="forecast")
         axis.axvline(0.5, color="0.8", linewidth=1)
-        axis.set_ylabel("standardised")
+        axis.set_ylabel("standardized")
     axes[0].legend(loc="upper left", ncols=3, frameon=False)
     axes[-1].set_xlabel("forecast step")
     figure.suptitle(title)

@@ -1,15 +1,15 @@
 """Generated series that attention can forecast: future values repeat a past day, identified by an announced color.
 
-An episode is a window of its own: a legend, six days of six hours, and five days to forecast. Values are noise, so
-neighboring rows and other episodes carry no information. A forecast hour repeats the values of the same hour of one of
-the six days, plus the level of that day; the calendar identifies the day by its color. Two channels of the past show
+An episode is a window of its own: a legend, six days of ``hours`` hours, and five days to forecast. Values are noise,
+so neighboring rows and other episodes carry no information. A forecast hour repeats the values of the same hour of one
+of the six days, plus the level of that day; the calendar identifies the day by its color. Two channels of the past show
 the color of each day in all its rows; the legend gives the level of each day, but not its color.
 
-* ``direct``, the first 6 rows to forecast: the calendar gives hour and color. One lookup in the past (NC) finds the
-values; their level must have been added by the encoder (NS), since the one-layer decoder reads the past once.
-* ``lookup`` and ``long_lookup``, 12 rows each: the calendar gives the hour only. The color is given by the ``direct``
-row of the same hour, 6 to 29 rows before, and not by the past: this needs another lookup among the decoder's own rows
-(CS).
+* ``direct``, the first of the days to forecast: the calendar gives hour and color. One lookup in the past (NC) finds
+the values; their level must have been added by the encoder (NS), since the one-layer decoder reads the past once.
+* ``lookup`` and ``long_lookup``, two days each: the calendar gives the hour only. The color is given by the ``direct``
+row of the same hour, up to four days before, and not by the past: this needs another lookup among the decoder's own
+rows (CS). A state must hold one color per hour.
 """
 
 from __future__ import annotations
@@ -20,49 +20,69 @@ from tasks.lstf.data import Series
 
 NUM_EPISODES = (4_000, 128, 256)
 """Episodes of training, validation and test."""
-DAYS, HOURS, LEGEND_REPEATS = 6, 6, 2
+DAYS, DAYS_TO_FORECAST, LEGEND_REPEATS = 6, 5, 2
 CHANNELS = 7
 """Two color channels, five value channels."""
+HOURS = 6
+"""Usual number of hours per day."""
 LEGEND_LENGTH = LEGEND_REPEATS * DAYS
-PAST, HORIZON = LEGEND_LENGTH + DAYS * HOURS, 5 * HOURS
-LEVELS = {"direct": slice(0, 6), "lookup": slice(6, 18), "long_lookup": slice(18, 30)}
 NOISE = 0.1
 RADIUS = 3.0
 """Radius of the circles of hours, days and colors, relative to a network's positions."""
 
 
-def synthetic_series() -> Series:
-    """Generate episodes of 48 rows of past and 30 to forecast, deterministically."""
+def past_length(hours: int) -> int:
+    """Return the number of rows of an episode's past: 48 with 6 hours per day."""
+    return LEGEND_LENGTH + DAYS * hours
+
+
+def horizon(hours: int) -> int:
+    """Return the number of rows of an episode to forecast: 30 with 6 hours per day."""
+    return DAYS_TO_FORECAST * hours
+
+
+def levels_of(hours: int) -> dict[str, slice]:
+    """Return the rows to forecast that need each kind of lookup."""
+    return {
+        "direct": slice(0, hours),
+        "lookup": slice(hours, 3 * hours),
+        "long_lookup": slice(3 * hours, 5 * hours),
+    }
+
+
+def synthetic_series(hours: int) -> Series:
+    """Generate episodes with ``hours`` hours per day, deterministically."""
+    past, length = past_length(hours), past_length(hours) + horizon(hours)
     rng = np.random.default_rng(20230723)
     count = sum(NUM_EPISODES)
-    values = rng.normal(size=(count, PAST + HORIZON, CHANNELS))
+    values = rng.normal(size=(count, length, CHANNELS))
     values[..., :2] = 0.0
-    calendar = np.zeros((count, PAST + HORIZON, 4), dtype=np.float32)
+    calendar = np.zeros((count, length, 4), dtype=np.float32)
     episode = np.arange(count)[:, None]
-    days, hours = np.repeat(np.arange(DAYS), HOURS), np.tile(np.arange(HOURS), DAYS)
+    days, hour_of_row = np.repeat(np.arange(DAYS), hours), np.tile(np.arange(hours), DAYS)
 
-    colours = shuffled(DAYS, count, rng)  # per day
+    colors = shuffled(DAYS, count, rng)  # per day
     levels = rng.normal(size=(count, DAYS, CHANNELS - 2))
     legend = np.concatenate([shuffled(DAYS, count, rng) for _ in range(LEGEND_REPEATS)], axis=1)
     values[:, :LEGEND_LENGTH, 2:] = levels[episode, legend]
-    values[:, LEGEND_LENGTH:PAST, :2] = _angle(colours[:, days], DAYS)
+    values[:, LEGEND_LENGTH:past, :2] = _angle(colors[:, days], DAYS)
     calendar[:, :LEGEND_LENGTH, 2:] = _angle(legend, DAYS)
-    calendar[:, LEGEND_LENGTH:PAST] = np.concatenate([_angle(hours, HOURS), _angle(days, DAYS)], axis=-1)
+    calendar[:, LEGEND_LENGTH:past] = np.concatenate([_angle(hour_of_row, hours), _angle(days, DAYS)], axis=-1)
 
-    asked = np.tile(rng.integers(DAYS, size=(count, HOURS)), 5)
-    hour = np.tile(shuffled(HOURS, count, rng), 5)
-    calendar[:, PAST:, :2] = _angle(hour, HOURS)
-    calendar[:, PAST : PAST + HOURS, 2:] = _angle(colours[episode, asked[:, :HOURS]], DAYS)
-    values[:, PAST:, 2:] = values[episode, LEGEND_LENGTH + asked * HOURS + hour, 2:] + levels[episode, asked]
-    values[:, PAST:, 2:] += rng.normal(0, NOISE, size=(count, HORIZON, CHANNELS - 2))
-    train, validation, test = (episodes * (PAST + HORIZON) for episodes in NUM_EPISODES)
+    asked = np.tile(rng.integers(DAYS, size=(count, hours)), 5)
+    hour = np.tile(shuffled(hours, count, rng), 5)
+    calendar[:, past:, :2] = _angle(hour, hours)
+    calendar[:, past : past + hours, 2:] = _angle(colors[episode, asked[:, :hours]], DAYS)
+    values[:, past:, 2:] = values[episode, LEGEND_LENGTH + asked * hours + hour, 2:] + levels[episode, asked]
+    values[:, past:, 2:] += rng.normal(0, NOISE, size=(count, horizon(hours), CHANNELS - 2))
+    train, validation, test = (episodes * length for episodes in NUM_EPISODES)
     return Series(
         values=values.reshape(-1, CHANNELS),
         calendar=calendar.reshape(-1, 4),
         split=(train, validation, test),
-        steps_per_day=HOURS,
-        fingerprint={"generator": "tasks.lstf.synthetic", "rows": count * (PAST + HORIZON), "version": 2},
-        episode=PAST + HORIZON,
+        steps_per_day=hours,
+        fingerprint={"generator": "tasks.lstf.synthetic", "rows": count * length, "version": 2},
+        episode=length,
     )
 
 

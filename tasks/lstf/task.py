@@ -16,9 +16,9 @@ from cab.task import Batches, Metric
 from tasks.lstf.data import Series, Windows, read_series, standardize
 from tasks.lstf.pictures import draw_forecasts
 from tasks.lstf.ridge import RidgeForecast
-from tasks.lstf.synthetic import HORIZON, LEVELS, synthetic_series
+from tasks.lstf.synthetic import HOURS, horizon, levels_of, synthetic_series
 
-UNIT = "standardised"  # per channel, by the training part; the spelling is stored in committed results
+UNIT = "standardized"  # per channel, by the training part
 
 
 @register_task(
@@ -36,6 +36,8 @@ class LSTF(Task):
         seq_len, label_len, pred_len: number of steps of the past, of the past given to the decoder, and of the
         forecast.
         evaluation_batch_size: windows per batch in validation and test.
+        hours: hours per day of the generated series. An episode has 12 + 6 ``hours`` rows of past and 5 ``hours`` rows
+            to forecast.
         test_windows: ``all``; or ``whole_batches``, the published protocol, which drops the last incomplete batch of 32
             windows from ``mse`` and ``mae``; ``mse_all_windows`` and ``mae_all_windows`` are then reported as well.
     """
@@ -50,18 +52,21 @@ class LSTF(Task):
         seq_len: int = 96,
         label_len: int = 48,
         pred_len: int = 24,
+        hours: int = 6,
         evaluation_batch_size: int = 32,
         test_windows: str = "all",
     ) -> None:
         self.dataset = dataset
         self.features = features
         self.seq_len, self.label_len, self.pred_len = seq_len, label_len, pred_len
+        self.hours = hours
         self.evaluation_batch_size = evaluation_batch_size
         self.test_windows = test_windows
 
     @property
     def config_variant(self) -> str:
-        return self.features
+        hours = f" hours {self.hours}" if self.dataset == "synthetic" and self.hours != HOURS else ""
+        return self.features + hours
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -74,20 +79,21 @@ class LSTF(Task):
     @property
     def _levels(self) -> Mapping[str, slice]:
         """Return the steps of the horizon with separate scores, for generated series with the full horizon."""
-        return LEVELS if self.dataset == "synthetic" and self.pred_len == HORIZON else {}
+        is_whole = self.dataset == "synthetic" and self.pred_len == horizon(self.hours)
+        return levels_of(self.hours) if is_whole else {}
 
     def check(self) -> None:
         if self.features not in ("M", "S"):
             raise UserError(f"task.features must be M (all channels) or S (target only), got '{self.features}'")
         if self.test_windows not in ("all", "whole_batches"):
             raise UserError(f"task.test_windows must be all or whole_batches, got '{self.test_windows}'")
-        if min(self.seq_len, self.label_len, self.pred_len, self.evaluation_batch_size) < 1:
-            raise UserError("task.seq_len, label_len, pred_len and evaluation_batch_size must be at least 1")
+        if min(self.seq_len, self.label_len, self.pred_len, self.hours, self.evaluation_batch_size) < 1:
+            raise UserError("task.seq_len, label_len, pred_len, hours and evaluation_batch_size must be at least 1")
         if self.label_len > self.seq_len:
             raise UserError(f"task.label_len {self.label_len} must not exceed task.seq_len {self.seq_len}")
 
     def setup(self, data_root: Path | None) -> None:
-        series = synthetic_series() if self.dataset == "synthetic" else read_series(self.dataset, data_root)
+        series = synthetic_series(self.hours) if self.dataset == "synthetic" else read_series(self.dataset, data_root)
         self.series = series
         values = standardize(series.values, series.split[0])
         if self.features == "S":

@@ -41,13 +41,13 @@ class Haystack(NamedTuple):
     depths: Tensor
 
     @property
-    def asked(self) -> int:
+    def num_queries(self) -> int:
         return self.depths.shape[1]
 
     @property
     def answers(self) -> Tensor:
         """Return the answers [B, K], every second token at the end."""
-        return self.tokens[:, -2 * self.asked :][:, 1::2]
+        return self.tokens[:, -2 * self.num_queries :][:, 1::2]
 
 
 @dataclass(frozen=True)

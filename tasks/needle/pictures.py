@@ -32,10 +32,10 @@ def draw_grid(grid: Mapping[int, Sequence[float]], trained: int, path: Path) -> 
 def write_answers(batch: Haystack, guesses: Tensor, path: Path) -> None:
     """Write texts with the network's answers as [truth|prediction]."""
     lines = []
-    for row, depths, said in zip(batch.tokens.tolist(), batch.depths.tolist(), guesses.tolist(), strict=True):
-        hay = len(row) - 2 * batch.asked
+    for row, depths, predicted in zip(batch.tokens.tolist(), batch.depths.tolist(), guesses.tolist(), strict=True):
+        hay = len(row) - 2 * batch.num_queries
         lines.append(words(row[:hay]))
-        for number, (depth, guess) in enumerate(zip(depths, said, strict=True)):
+        for number, (depth, guess) in enumerate(zip(depths, predicted, strict=True)):
             name, truth = row[hay + 2 * number : hay + 2 * number + 2]
             lines.append(f"  {words([name])} [{words([truth])}|{words([guess])}] at {depth:.0%}")
     path.write_text("\n".join(lines) + "\n")

@@ -74,7 +74,7 @@ class Needle(Task):
     @property
     def config_variant(self) -> str:
         """Return the settings that determine the difficulty."""
-        return f"{self.num_needles} facts, learnt at {self.length} tokens"
+        return f"{self.num_needles} facts, learned at {self.length} tokens"
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -139,7 +139,7 @@ class Needle(Task):
 
     def logits(self, backbone: Backbone, batch: Haystack) -> Tensor:
         """Return the logits of the answers, [B, K, V], each from the tokens before it."""
-        return backbone(batch.tokens[:, :-1])[:, -2 * batch.asked + 1 :][:, ::2].float()
+        return backbone(batch.tokens[:, :-1])[:, -2 * batch.num_queries + 1 :][:, ::2].float()
 
     def loss(self, backbone: Backbone, batch: Haystack) -> Tensor:
         """Return the mean negative log-likelihood of the answers, in nats."""
@@ -186,9 +186,9 @@ class Needle(Task):
         scores = {}
         for length, part in self._tests.items():
             answers = part.__getitems__(list(range(len(part)))).answers - FIRST_THING
-            told = F.one_hot(answers).sum(dim=1).double() / self.num_needles
-            scores[f"accuracy_{length}"] = told.amax(dim=1).mean().item()
-        return {"commonest_told": {"accuracy": scores[f"accuracy_{self.length}"], **scores}}
+            counts = F.one_hot(answers).sum(dim=1).double() / self.num_needles
+            scores[f"accuracy_{length}"] = counts.amax(dim=1).mean().item()
+        return {"most_frequent_in_context": {"accuracy": scores[f"accuracy_{self.length}"], **scores}}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         draw_grid(self._grid, self.length, folder / "needles.png")

@@ -51,8 +51,8 @@ def lamp(rng: np.random.Generator) -> list[Box]:
     return [_box([0, -height, 0], [base, 0.02, base]), pole, _box([0, height, 0], [shade, tall, shade])]
 
 
-def _box(centre: list[float], half: list[float]) -> Box:
-    return np.array(centre, dtype=np.float64), np.array(half, dtype=np.float64)
+def _box(center: list[float], half: list[float]) -> Box:
+    return np.array(center, dtype=np.float64), np.array(half, dtype=np.float64)
 
 
 def _area(half: np.ndarray) -> float:
@@ -62,9 +62,9 @@ def _area(half: np.ndarray) -> float:
 
 def _on_surface(box: Box, count: int, rng: np.random.Generator) -> np.ndarray:
     """Sample points uniformly on the surface, [count, 3]."""
-    centre, half = box
+    center, half = box
     faces = np.array([half[1] * half[2], half[2] * half[0], half[0] * half[1]])
     points = rng.uniform(-half, half, size=(count, 3))
     axis = rng.choice(3, size=count, p=faces / faces.sum())
     points[np.arange(count), axis] = half[axis] * rng.choice([-1.0, 1.0], size=count)
-    return centre + points
+    return center + points

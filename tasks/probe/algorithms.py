@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.probe.questions import IGNORE_INDEX, NOTHING, ProbeBatch, stream
+from tasks.probe.batches import IGNORE_INDEX, PAD, ProbeBatch, inline_queries
 
 MARK, END, DIGITS = 1, 2, 3
 PLUS = MARK
@@ -23,7 +23,7 @@ def copy(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, r
     for size in rng.integers(1, length, size=rows, endpoint=True):
         symbols = DIGITS + rng.integers(vocab_size, size=size)
         made.append((symbols, symbols[::-1] if reverse else symbols))
-    return _said(made, 2 * length + 1)
+    return _joined(made, 2 * length + 1)
 
 
 def addition(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int) -> ProbeBatch:
@@ -38,7 +38,7 @@ def addition(rng: np.random.Generator, rows: int, *, vocab_size: int, length: in
         summands = [_number(rng, size, vocab_size) for size in (first, second)]
         total = sum(_value(digits, vocab_size) for digits in summands)
         made.append((np.concatenate([summands[0] + DIGITS, [PLUS], summands[1] + DIGITS]), _digits(total, vocab_size)))
-    return _said(made, 2 * length + 1)
+    return _joined(made, 2 * length + 1)
 
 
 def _number(rng: np.random.Generator, size: int, base: int) -> np.ndarray:
@@ -59,11 +59,11 @@ def _digits(value: int, base: int) -> np.ndarray:
     return np.array(digits)
 
 
-def _said(made: list[tuple[np.ndarray, np.ndarray]], places: int) -> ProbeBatch:
+def _joined(made: list[tuple[np.ndarray, np.ndarray]], places: int) -> ProbeBatch:
     """Join input, mark and output in ``places`` positions, padded at the end; predictions start at the mark."""
-    tokens = np.full((len(made), places), NOTHING)
+    tokens = np.full((len(made), places), PAD)
     answers = np.full((len(made), places), IGNORE_INDEX)
-    for i, (read, said) in enumerate(made):
-        tokens[i, : len(read) + 1 + len(said)] = np.concatenate([read, [MARK], said])
-        answers[i, len(read) : len(read) + len(said) + 1] = np.concatenate([said, [END]])
-    return stream(tokens, answers)
+    for i, (source, target) in enumerate(made):
+        tokens[i, : len(source) + 1 + len(target)] = np.concatenate([source, [MARK], target])
+        answers[i, len(source) : len(source) + len(target) + 1] = np.concatenate([target, [END]])
+    return inline_queries(tokens, answers)

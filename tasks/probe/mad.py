@@ -12,7 +12,7 @@ import random
 
 import numpy as np
 
-from tasks.probe.questions import IGNORE_INDEX, ProbeBatch, stream
+from tasks.probe.batches import IGNORE_INDEX, ProbeBatch, inline_queries
 
 NOISE_SYMBOLS = 16
 LONGEST = 3
@@ -36,18 +36,18 @@ def recall(
     noisy = rng.random((rows, pairs)) < noise
     noisy[row, rng.integers(pairs - 1, size=rows)] = False
     noisy[:, -1] = False
-    told = np.zeros((rows, count), dtype=bool)
+    seen = np.zeros((rows, count), dtype=bool)
     seen_before = np.zeros((rows, pairs), dtype=bool)
     for i in range(pairs - 1):
-        seen_before[:, i] = told[row, keys[:, i]] & ~noisy[:, i]
-        told[row, keys[:, i]] |= ~noisy[:, i]
-    keys[:, -1] = np.where(told, rng.random(told.shape), -1.0).argmax(axis=1)
+        seen_before[:, i] = seen[row, keys[:, i]] & ~noisy[:, i]
+        seen[row, keys[:, i]] |= ~noisy[:, i]
+    keys[:, -1] = np.where(seen, rng.random(seen.shape), -1.0).argmax(axis=1)
     seen_before[:, -1] = True
     values = count + rng.integers(count, size=(rows, count))[row[:, None], keys]
     noises = 2 * count + rng.integers(NOISE_SYMBOLS, size=(rows, pairs, 2))
     tokens = np.where(noisy[..., None], noises, np.stack([keys, values], axis=-1)).reshape(rows, 2 * pairs)
-    asked = np.stack([np.zeros_like(seen_before), seen_before], axis=-1).reshape(rows, 2 * pairs)
-    return _next_tokens(tokens, asked, everything=everything)
+    is_query = np.stack([np.zeros_like(seen_before), seen_before], axis=-1).reshape(rows, 2 * pairs)
+    return _next_tokens(tokens, is_query, everything=everything)
 
 
 def fuzzy(
@@ -62,11 +62,11 @@ def fuzzy(
     generator = random.Random(int(rng.integers(2**62)))
     made = [_fuzzy_row(generator, vocab_size, length, test=test) for _ in range(rows)]
     tokens = np.full((rows, length + 1), vocab_size - 1)
-    asked = np.zeros((rows, length + 1), dtype=bool)
+    is_query = np.zeros((rows, length + 1), dtype=bool)
     for i, (row, places) in enumerate(made):
         tokens[i, -len(row) :] = row
-        asked[i, -len(row) :] = places
-    return _next_tokens(tokens, asked, everything=everything)
+        is_query[i, -len(row) :] = places
+    return _next_tokens(tokens, is_query, everything=everything)
 
 
 def _fuzzy_row(generator: random.Random, vocab_size: int, length: int, *, test: bool) -> tuple[list[int], list[bool]]:
@@ -85,15 +85,15 @@ def _fuzzy_row(generator: random.Random, vocab_size: int, length: int, *, test: 
     enough = length - size - 2 * LONGEST
     planted_at = generator.randrange(enough - 2 * LONGEST + 1)  # no earlier pair reaches the end
     tokens: list[int] = []
-    asked: list[bool] = []
-    told: set[tuple[int, ...]] = set()
+    is_query: list[bool] = []
+    seen: set[tuple[int, ...]] = set()
     while len(tokens) < enough:
-        chosen = last if len(tokens) >= planted_at and last not in told else key()
-        said = values.setdefault(chosen, value())
-        tokens += [*chosen, *said]
-        asked += [False] * len(chosen) + [chosen in told] * len(said)
-        told.add(chosen)
-    return [*tokens, *last, *values[last]], [*asked, *([False] * len(last)), *([True] * len(values[last]))]
+        chosen = last if len(tokens) >= planted_at and last not in seen else key()
+        answer = values.setdefault(chosen, value())
+        tokens += [*chosen, *answer]
+        is_query += [False] * len(chosen) + [chosen in seen] * len(answer)
+        seen.add(chosen)
+    return [*tokens, *last, *values[last]], [*is_query, *([False] * len(last)), *([True] * len(values[last]))]
 
 
 def selective_copying(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, pairs: int) -> ProbeBatch:
@@ -112,7 +112,7 @@ def selective_copying(rng: np.random.Generator, rows: int, *, vocab_size: int, l
     tokens[:, pairs + blanks] = mark
     answers = np.full((rows, length), IGNORE_INDEX)
     answers[:, -pairs:] = symbols + 1
-    return stream(tokens + 1, answers)
+    return inline_queries(tokens + 1, answers)
 
 
 def memorization(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int) -> ProbeBatch:
@@ -124,10 +124,10 @@ def memorization(rng: np.random.Generator, rows: int, *, vocab_size: int, length
     drawn = rng.integers(half, size=(rows, length // 2))
     tokens = np.stack([keys[drawn], np.full_like(drawn, vocab_size - 1)], axis=-1).reshape(rows, -1)
     answers = np.stack([np.full_like(drawn, IGNORE_INDEX), values[drawn] + 1], axis=-1).reshape(rows, -1)
-    return stream(tokens + 1, answers)
+    return inline_queries(tokens + 1, answers)
 
 
-def _next_tokens(tokens: np.ndarray, asked: np.ndarray, *, everything: bool) -> ProbeBatch:
-    """Return the stream without its last token, and the next tokens where ``asked``, or all with ``everything``."""
-    answers = np.where(asked | everything, tokens + 1, IGNORE_INDEX)
-    return stream(tokens[:, :-1] + 1, answers[:, 1:])
+def _next_tokens(tokens: np.ndarray, is_query: np.ndarray, *, everything: bool) -> ProbeBatch:
+    """Return the stream without its last token, and the next tokens where ``is_query``, or all with ``everything``."""
+    answers = np.where(is_query | everything, tokens + 1, IGNORE_INDEX)
+    return inline_queries(tokens[:, :-1] + 1, answers[:, 1:])

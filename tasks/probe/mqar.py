@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.probe.questions import IGNORE_INDEX, ProbeBatch, questions
+from tasks.probe.batches import IGNORE_INDEX, ProbeBatch, probe_batch
 
 POWER = 0.01
 """Exponent of the distribution of query positions s after the pairs: p(s) ~ s^(POWER - 1)."""
@@ -23,11 +23,11 @@ def mqar(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, p
     slots = (length - 2 * pairs) // 2
     law = (POWER - 1.0) * np.log(np.arange(1, slots + 1))
     places = 2 * np.argsort(-(law + rng.gumbel(size=(rows, slots))), axis=1)[:, :pairs]  # sampling without replacement
-    asked = np.zeros((rows, length - 2 * pairs), dtype=np.int64)
-    answers = np.full(asked.shape, IGNORE_INDEX)
-    np.put_along_axis(asked, places, keys, axis=1)
+    queries = np.zeros((rows, length - 2 * pairs), dtype=np.int64)
+    answers = np.full(queries.shape, IGNORE_INDEX)
+    np.put_along_axis(queries, places, keys, axis=1)
     np.put_along_axis(answers, places, values + 1, axis=1)
-    return questions(np.stack([keys, values], axis=-1).reshape(rows, 2 * pairs) + 1, asked + 1, answers)
+    return probe_batch(np.stack([keys, values], axis=-1).reshape(rows, 2 * pairs) + 1, queries + 1, answers)
 
 
 def _distinct(rng: np.random.Generator, rows: int, count: int, chosen: int) -> np.ndarray:

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from torch import Tensor
 
-from tasks.probe.questions import IGNORE_INDEX, ProbeBatch
+from tasks.probe.batches import IGNORE_INDEX, ProbeBatch
 
 
 def write_answers(batch: ProbeBatch, guesses: Tensor, path: Path) -> None:
     """Write examples as numbers: context, queries, and each answer as [truth|prediction]."""
     text = []
-    for context, asked, answers, guessed in zip(*(x.tolist() for x in (*batch, guesses)), strict=True):
-        said = [f"[{a}|{g}]" if a != IGNORE_INDEX else "." for a, g in zip(answers, guessed, strict=True)]
-        text.append(f"context {_places(context)}\nqueries {_places(asked)}\nanswers {' '.join(said)}\n")
+    for context, queries, answers, guessed in zip(*(x.tolist() for x in (*batch, guesses)), strict=True):
+        results = [f"[{a}|{g}]" if a != IGNORE_INDEX else "." for a, g in zip(answers, guessed, strict=True)]
+        text.append(f"context {_places(context)}\nqueries {_places(queries)}\nanswers {' '.join(results)}\n")
     path.write_text("\n".join(text))
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.probe.questions import ProbeBatch, questions
+from tasks.probe.batches import ProbeBatch, probe_batch
 
 FILLER, QUESTION, VALUES = 1, 2, 3
 
@@ -32,9 +32,9 @@ def recall(
         num_queries: queries per example; keys are repeated only if there are more queries than pairs.
     """
     keys = VALUES + vocab_size
-    told = rng.permuted(np.tile(np.arange(vocab_size), (rows, 1)), axis=1)[:, :pairs]
+    keys_in_context = rng.permuted(np.tile(np.arange(vocab_size), (rows, 1)), axis=1)[:, :pairs]
     values = rng.integers(vocab_size, size=(rows, pairs))
-    facts = np.stack([keys + told, VALUES + values], axis=-1)
+    facts = np.stack([keys + keys_in_context, VALUES + values], axis=-1)
     if never := round(pairs * noise / (1.0 - noise)):
         noisy = np.stack(
             [
@@ -47,21 +47,23 @@ def recall(
         facts = np.take_along_axis(np.concatenate([facts, noisy], axis=1), order, axis=1)
     rounds = -(-num_queries // pairs)
     chosen = rng.permuted(np.tile(np.arange(pairs), (rows * rounds, 1)), axis=1).reshape(rows, -1)[:, :num_queries]
-    said = np.take_along_axis(told, chosen, axis=1)
+    queried = np.take_along_axis(keys_in_context, chosen, axis=1)
     answers = VALUES + np.take_along_axis(values, chosen, axis=1)
-    return questions(_far(facts, distance), np.stack([keys + said, np.full_like(said, QUESTION)], axis=-1), answers)
+    return probe_batch(
+        _far(facts, distance), np.stack([keys + queried, np.full_like(queried, QUESTION)], axis=-1), answers
+    )
 
 
 def copying(rng: np.random.Generator, rows: int, *, vocab_size: int, pairs: int, distance: int) -> ProbeBatch:
     """Generate ``pairs`` values, fillers, then as many question marks: the values in order, identified by position."""
     values = VALUES + rng.integers(vocab_size, size=(rows, pairs))
-    return questions(_far(values[..., None], distance), np.full((rows, pairs), QUESTION), values)
+    return probe_batch(_far(values[..., None], distance), np.full((rows, pairs), QUESTION), values)
 
 
 def compression(rng: np.random.Generator, rows: int, *, vocab_size: int, pairs: int, distance: int) -> ProbeBatch:
     """Generate ``pairs`` values, fillers, and one position that must hold them all: MAD's compression in pattern CS."""
     values = VALUES + rng.integers(vocab_size, size=(rows, pairs))
-    return questions(_far(values[..., None], distance), np.full((rows, 1), QUESTION), values)
+    return probe_batch(_far(values[..., None], distance), np.full((rows, 1), QUESTION), values)
 
 
 def _far(context: np.ndarray, distance: int) -> np.ndarray:

@@ -15,8 +15,8 @@ from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import Prober
 from cab.task import Batches, Metric
 from tasks.probe import algorithms, mad, mqar, recall
+from tasks.probe.batches import IGNORE_INDEX, Examples, ProbeBatch, query_logits
 from tasks.probe.pictures import write_answers
-from tasks.probe.questions import IGNORE_INDEX, Examples, ProbeBatch, ask
 
 IN_CONTEXT = ("recall", "noisy")
 """Data sets whose answers are values in the context."""
@@ -49,7 +49,7 @@ class Probe(Task):
     """Answer queries that test one capability of an attention: lookup, selection, order, compression.
 
     ``recall``, ``noisy``, ``copying`` and ``compression`` are identical data in all four patterns
-    (:mod:`tasks.probe.questions`); in pattern CS, ``compression`` is MAD's. ``mad_*`` are its other five tasks,
+    (:mod:`tasks.probe.batches`); in pattern CS, ``compression`` is MAD's. ``mad_*`` are its other five tasks,
     ``mqar`` is Zoology's, ``copy``, ``reverse`` and ``addition`` are the algorithms of the Universal Transformer.
 
     Args:
@@ -185,11 +185,14 @@ class Probe(Task):
         return {part: {"examples": len(made), "sha256": made.digest} for part, made in self.parts.items()}
 
     def backbone_options(self, backbone: str) -> dict[str, Any]:  # noqa: ARG002
-        longest = [self.parts["longer" if self._has_longer else "test"].questions, self.parts["train"].questions]
-        highest = max(int(x.max()) for made in self.parts.values() for x in made.questions if x.numel())
-        options = {"vocab_size": highest + 1, "max_length": max(q.context.shape[1] + q.asked.shape[1] for q in longest)}
+        longest = [self.parts["longer" if self._has_longer else "test"].batch, self.parts["train"].batch]
+        highest = max(int(x.max()) for made in self.parts.values() for x in made.batch if x.numel())
+        options = {
+            "vocab_size": highest + 1,
+            "max_length": max(q.context.shape[1] + q.queries.shape[1] for q in longest),
+        }
         if self.dataset == "compression":
-            options["unpacked"] = self.pairs
+            options["num_compressed_symbols"] = self.pairs
         return options
 
     @property
@@ -198,7 +201,7 @@ class Probe(Task):
 
     def loss(self, backbone: Backbone, batch: ProbeBatch) -> Tensor:
         """Return the mean negative log-likelihood of the answers, in nats."""
-        logits = ask(backbone, batch).flatten(0, 1).float()
+        logits = query_logits(backbone, batch).flatten(0, 1).float()
         return F.cross_entropy(logits, batch.answers.flatten(), ignore_index=IGNORE_INDEX)
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
@@ -217,23 +220,26 @@ class Probe(Task):
         return scores
 
     def _scores(self, backbone: Backbone, batches: Batches, part: str) -> dict[str, float]:
-        guesses = [ask(backbone, batch).argmax(-1) for batch in batches(self.parts[part], self.evaluation_batch_size)]
-        return _share(torch.cat(guesses).cpu(), self.parts[part].questions.answers)
+        guesses = [
+            query_logits(backbone, batch).argmax(-1) for batch in batches(self.parts[part], self.evaluation_batch_size)
+        ]
+        return _share(torch.cat(guesses).cpu(), self.parts[part].batch.answers)
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Predict the most frequent validation answer; for answers from the context, its most frequent value."""
-        answers = self.parts["validation"].questions.answers  # in training MAD predicts every next token
+        answers = self.parts["validation"].batch.answers  # in training MAD predicts every next token
         commonest = int(answers[answers != IGNORE_INDEX].mode().values)
-        found = {"commonest": torch.full_like(self.parts["test"].questions.answers, commonest)}
+        found = {"commonest": torch.full_like(self.parts["test"].batch.answers, commonest)}
         if self.dataset in IN_CONTEXT:
-            told = self.parts["test"].questions.context[..., 1]
-            told = told.where(told > 0, -torch.arange(1, told.shape[1] + 1))  # distinct fillers are never the mode
-            found["commonest_told"] = told.mode(dim=1, keepdim=True).values.expand(-1, self.num_queries)
-        return {name: _share(guess, self.parts["test"].questions.answers) for name, guess in found.items()}
+            values = self.parts["test"].batch.context[..., 1]
+            fillers = -torch.arange(1, values.shape[1] + 1)  # distinct, so never the mode
+            values = values.where(values > 0, fillers)
+            found["most_frequent_in_context"] = values.mode(dim=1, keepdim=True).values.expand(-1, self.num_queries)
+        return {name: _share(guess, self.parts["test"].batch.answers) for name, guess in found.items()}
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         batch = next(batches(self.parts["test"], 4))
-        write_answers(batch, ask(backbone, batch).argmax(-1), folder / "answers.txt")
+        write_answers(batch, query_logits(backbone, batch).argmax(-1), folder / "answers.txt")
 
 
 def _share(guesses: Tensor, answers: Tensor) -> dict[str, float]:

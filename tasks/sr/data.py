@@ -38,7 +38,7 @@ def read_image(path: Path) -> np.ndarray:
         raise UserError(f"{path} is not an image that can be read ({type(error).__name__})") from None
 
 
-def centre_crop(image: np.ndarray, size: int) -> np.ndarray:
+def center_crop(image: np.ndarray, size: int) -> np.ndarray:
     """Scale the shorter side to ``size`` (bicubic) and crop the center of the longer one."""
     height, width = image.shape[:2]
     scale = size / min(height, width)
@@ -129,7 +129,7 @@ def _from_files(
             for kind in ("truth", "blurred")
         ]
         for i, path in enumerate(progress(files, "reading images")):
-            arrays[0][i] = whole(path) if partners else centre_crop(read_image(path), high)
+            arrays[0][i] = whole(path) if partners else center_crop(read_image(path), high)
             arrays[1][i] = whole(partners[i]) if partners else degrade(arrays[0][i], low)
 
     ready = prepared("sr", key, build)

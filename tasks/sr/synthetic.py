@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-COLOURS = np.array([(red, green) for red in (50, 125, 200) for green in (50, 125, 200)], dtype=np.float64)
+COLORS = np.array([(red, green) for red in (50, 125, 200) for green in (50, 125, 200)], dtype=np.float64)
 """Red and green of a cell: an image has six of these nine colors."""
-NUM_COLOURS = 6
+NUM_COLORS = 6
 SAID = np.array([20, 90, 160, 230], dtype=np.float64)
 """Blue of a legend cell: horizontal stripes, vertical stripes, checkerboard, no texture."""
 UNSAID = 125.0
@@ -28,8 +28,8 @@ def render(number: int, low: int, high: int) -> np.ndarray:
     """
     rng = np.random.default_rng([8, number])
     cell = high // low
-    count = min(NUM_COLOURS, low)
-    colours = COLOURS[rng.permutation(len(COLOURS))[:count]]
+    count = min(NUM_COLORS, low)
+    colors = COLORS[rng.permutation(len(COLORS))[:count]]
     meant = rng.integers(len(SAID), size=count)
     legend = rng.permutation(np.concatenate([np.arange(count), rng.integers(count, size=low - count)]))
     which = np.concatenate([legend[None], rng.integers(count, size=(low - 1, low))])
@@ -37,7 +37,7 @@ def render(number: int, low: int, high: int) -> np.ndarray:
     blue[0] = SAID[meant[legend]]
     y, x = np.mgrid[0:high, 0:high] // max(cell // 2, 1) % 2 * 2.0 - 1.0
     textures = CONTRAST * np.stack([y, x, x * y, np.zeros_like(x)])
-    plain = np.concatenate([colours[which], blue[:, :, None]], axis=2).repeat(cell, axis=0).repeat(cell, axis=1)
+    plain = np.concatenate([colors[which], blue[:, :, None]], axis=2).repeat(cell, axis=0).repeat(cell, axis=1)
     kind = meant[which].repeat(cell, axis=0).repeat(cell, axis=1)
     texture = np.take_along_axis(textures, kind[None], axis=0)[0]
     texture[:cell] = 0.0

@@ -31,7 +31,7 @@ import random
 
 from tasks.corpus.synthetic import NAMES, THINGS
 
-COLOURS = ("red", "green", "blue", "white", "black", "brown", "pink", "grey", "gold", "purple")
+COLORS = ("red", "green", "blue", "white", "black", "brown", "pink", "grey", "gold", "purple")
 OBJECTS, KEPT, FOLLOWED = THINGS[:12], THINGS[:8], THINGS[:6]
 PEOPLE = NAMES[:12]
 DIRECT, CHANGES = 3, 5
@@ -48,22 +48,22 @@ LEVELS = {
 def generate_pair(number: int) -> tuple[str, str]:
     """Generate documents and summary ``number``, deterministically."""
     rng = random.Random(f"pair {number}")
-    of_colour = {colour: rng.choice(KEPT) for colour in COLOURS}
+    of_color = {color: rng.choice(KEPT) for color in COLORS}
     circle = shuffled(OBJECTS, rng)
     becomes = dict(zip(circle, circle[1:] + circle[:1], strict=True))
-    told = {name: rng.choice(COLOURS) for name in shuffled(PEOPLE, rng)}
-    told |= {name: rng.choice(KEPT) for name in shuffled(PEOPLE, rng)[:DIRECT]}
+    labels = {name: rng.choice(COLORS) for name in shuffled(PEOPLE, rng)}
+    labels |= {name: rng.choice(KEPT) for name in shuffled(PEOPLE, rng)[:DIRECT]}
     documents = (
-        ["Kept", *(name + what for name, what in told.items())],
-        ["Coloured", *(colour + of_colour[colour] for colour in shuffled(COLOURS, rng))],
+        ["Kept", *(name + what for name, what in labels.items())],
+        ["Coloured", *(color + of_color[color] for color in shuffled(COLORS, rng))],
         ["Changed", *(thing + becomes[thing] for thing in shuffled(OBJECTS, rng))],
     )
-    kept = [word for name in PEOPLE for word in (name, of_colour.get(told[name], told[name]))]
-    forms, said = list(FOLLOWED), []
+    kept = [word for name in PEOPLE for word in (name, of_color.get(labels[name], labels[name]))]
+    forms, changed = list(FOLLOWED), []
     for _ in range(CHANGES):
         forms = [becomes[form] for form in forms]
-        said += forms
-    return " ||||| ".join(" ".join(words) for words in documents), " ".join(["Kept", *kept, "changed", *said])
+        changed += forms
+    return " ||||| ".join(" ".join(words) for words in documents), " ".join(["Kept", *kept, "changed", *changed])
 
 
 def shuffled(words: tuple[str, ...], rng: random.Random) -> list[str]:

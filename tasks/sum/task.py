@@ -154,7 +154,7 @@ class Sum(Task):
             count += int((batch["target"][:, 1:] != self.training_set.pad).sum())
         return total / count
 
-    def summarise(self, backbone: SequenceToSequence, batch: Batch) -> list[str]:
+    def summarize(self, backbone: SequenceToSequence, batch: Batch) -> list[str]:
         """Generate the summaries of a batch."""
         begin, end = self.training_set.begin, self.training_set.end
         limits = Limits(self.max_length, min_length=self.min_length, end=end, blocked_ngram=self.blocked_ngram)
@@ -173,7 +173,7 @@ class Sum(Task):
         self._summaries = [
             summary
             for batch in batches(test, self.evaluation_batch_size)
-            for summary in self.summarise(cast(SequenceToSequence, backbone), batch)
+            for summary in self.summarize(cast(SequenceToSequence, backbone), batch)
         ]
         references = [reference for _, reference in test.read_texts()]
         right = {name: right_words(references, self._summaries, words) for name, words in self._levels.items()}
@@ -202,12 +202,12 @@ class Sum(Task):
 def right_words(references: Sequence[str], summaries: Sequence[str], words: slice) -> float:
     """Return the percentage of reference words at the positions ``words`` that the summaries reproduce."""
     pairs = [
-        (word, said)
+        (word, predicted)
         for reference, summary in zip(references, summaries, strict=True)
-        for word, said in zip_longest(reference.split()[words], summary.split()[words])
+        for word, predicted in zip_longest(reference.split()[words], summary.split()[words])
         if word is not None
     ]
-    return 100 * sum(word == said for word, said in pairs) / len(pairs)
+    return 100 * sum(word == predicted for word, predicted in pairs) / len(pairs)
 
 
 def lead(documents: str) -> str:

@@ -55,7 +55,7 @@ def warped_distance(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def distortions(
-    pairs: Iterable[tuple[np.ndarray, np.ndarray]], *, over: Literal["synthesised", "target"] = "synthesised"
+    pairs: Iterable[tuple[np.ndarray, np.ndarray]], *, over: Literal["synthesized", "target"] = "synthesized"
 ) -> dict[str, float]:
     """Return MCD and MSD of (synthesized, target) waves: summed path costs over the frames of one side.
 
@@ -63,9 +63,9 @@ def distortions(
     which a network that does not stop cannot lower.
     """
     totals, frames = {"mcd": 0.0, "msd": 0.0}, 0
-    for synthesised, target in pairs:
-        a, b = log_mel_power(synthesised), log_mel_power(target)
+    for synthesized, target in pairs:
+        a, b = log_mel_power(synthesized), log_mel_power(target)
         totals["mcd"] += warped_distance(cepstra(a), cepstra(b))
         totals["msd"] += warped_distance(a, b)
-        frames += len(a if over == "synthesised" else b)
+        frames += len(a if over == "synthesized" else b)
     return {name: total / frames for name, total in totals.items()}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from backbones.transformer_tts import TransformerTTS
 from cab import Attention, Pattern, UserError, build_backbone
-from cab.backbone_protocols import StepSynthesiser, missing_call
+from cab.backbone_protocols import StepSynthesizer, missing_call
 from cab.records.record import Record, Status, weights_path
 from cab.registry.registries import BACKBONES
 from tasks.tts.data import FRAMES_PER_STEP
@@ -32,7 +32,7 @@ def load_teacher(record_path: Path) -> TransformerTTS:
     record = Record.read(record_path)
     config = record.config
     name = config["backbone"]["name"]
-    if record.status is not Status.FINISHED or missing_call(BACKBONES.get(name).cls, StepSynthesiser):
+    if record.status is not Status.FINISHED or missing_call(BACKBONES.get(name).cls, StepSynthesizer):
         raise UserError(f"{record_path} is not the result of a finished transformer_tts run")
     spec, pattern = config["attention"], config["pattern"]
     other_attention = (

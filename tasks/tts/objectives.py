@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cab import Backbone, UserError
-from cab.backbone_protocols import DurationSynthesiser, StepSynthesiser
+from cab.backbone_protocols import DurationSynthesizer, StepSynthesizer
 from tasks.tts.data import FRAMES_PER_STEP, Utterance, Utterances
 
 Batch = Mapping[str, Tensor]
@@ -28,7 +28,7 @@ class Objective(Protocol):
     def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
         """Return the training loss of a batch."""
 
-    def speak(self, backbone: Backbone, batch: Batch) -> tuple[Tensor, Tensor]:
+    def synthesize(self, backbone: Backbone, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return frames [B, F, bins] in the network's scale, and the number of frames per utterance [B]."""
 
     def target(self, utterances: Utterances, utterance: Utterance) -> np.ndarray:
@@ -57,7 +57,7 @@ class Durations:
     def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
         padding = batch["aligned_padding"]
         targets = {name: batch[name] for name in ("durations", "pitch", "energy")}
-        output = cast(DurationSynthesiser, backbone)(batch["aligned"], padding, **targets)
+        output = cast(DurationSynthesizer, backbone)(batch["aligned"], padding, **targets)
         real, spoken = ~padding, ~output.mel_padding
         loss = F.l1_loss(output.mel[spoken].float(), batch["mel"][spoken])
         if output.before is not None:
@@ -67,8 +67,8 @@ class Durations:
             loss = loss + F.mse_loss(getattr(output, name)[real].float(), wanted[name][real])
         return loss
 
-    def speak(self, backbone: Backbone, batch: Batch) -> tuple[Tensor, Tensor]:
-        output = cast(DurationSynthesiser, backbone)(batch["aligned"], batch["aligned_padding"])
+    def synthesize(self, backbone: Backbone, batch: Batch) -> tuple[Tensor, Tensor]:
+        output = cast(DurationSynthesizer, backbone)(batch["aligned"], batch["aligned_padding"])
         return output.mel, (~output.mel_padding).sum(dim=1)
 
     def target(self, utterances: Utterances, utterance: Utterance) -> np.ndarray:
@@ -88,7 +88,7 @@ class Steps:
 
     def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
         frames, padding = batch["frames"], batch["frames_padding"]
-        output = cast(StepSynthesiser, backbone)(batch["written"], batch["written_padding"], frames, padding)
+        output = cast(StepSynthesizer, backbone)(batch["written"], batch["written_padding"], frames, padding)
         real = ~padding
         steps = torch.arange(frames.shape[1], device=frames.device)
         own = real & (steps >= self.num_prompt_steps)
@@ -101,13 +101,13 @@ class Steps:
         stop = F.binary_cross_entropy_with_logits(output.stop_logits[real].float(), last[real], pos_weight=weight)
         return loss + stop
 
-    def speak(self, backbone: Backbone, batch: Batch) -> tuple[Tensor, Tensor]:
-        return cast(StepSynthesiser, backbone).synthesize(
+    def synthesize(self, backbone: Backbone, batch: Batch) -> tuple[Tensor, Tensor]:
+        return cast(StepSynthesizer, backbone).synthesize(
             batch["written"],
             batch["written_padding"],
             max_steps=self.max_steps,
             threshold=self.threshold,
-            beginning=batch["frames"][:, : self.num_prompt_steps] if self.num_prompt_steps else None,
+            prompt_frames=batch["frames"][:, : self.num_prompt_steps] if self.num_prompt_steps else None,
         )
 
     def target(self, utterances: Utterances, utterance: Utterance) -> np.ndarray:

@@ -60,17 +60,17 @@ def generate_utterance(number: int) -> tuple[list[str], list[int], np.ndarray]:
     voices = rng.integers(len(VOICES), size=len(VOWELS))
     if number % 5 in (1, 3, 4):
         spoken = list(rng.permuted([range(len(VOICES))] * BETWEEN, axis=1).T.flat)
-        said = [NEW + stresses[voice] for voice in spoken]
+        sequence = [NEW + stresses[voice] for voice in spoken]
         orders = PAIRS[:1] if number % 5 == 1 else PAIRS
         lags = np.concatenate([rng.choice(orders, size=BETWEEN).T.flat for _ in range(STEPS // BETWEEN // 2)])
         for lag in lags[: STEPS - len(spoken)]:
             spoken.append(spoken[-lag])
-            said.append(AGAIN[lag])
+            sequence.append(AGAIN[lag])
     else:
         asked = rng.choice(vowels, size=STEPS)
         spoken = list(voices[asked])
-        said = [VOWELS[vowel] + "0" for vowel in asked]
-    phonemes = [VOWELS[vowel] + stresses[voices[vowel]] for vowel in key] + said
+        sequence = [VOWELS[vowel] + "0" for vowel in asked]
+    phonemes = [VOWELS[vowel] + stresses[voices[vowel]] for vowel in key] + sequence
     manners = [*(MANNERS[vowel] for vowel in key), *[(1.0, 1.0)] * STEPS]
     sounds = zip([*voices[key], *spoken], manners, strict=True)
     wave = np.concatenate([_sound(VOICES[stresses[voice]], *manner) for voice, manner in sounds])

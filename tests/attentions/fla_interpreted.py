@@ -129,7 +129,7 @@ def test_an_attention_in_float16(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
     In place of bfloat16, which the interpreter multiplies as if its bits were whole numbers.
     """
-    monkeypatch.setattr("attentions.kernels.common.blocks.ON_CPU", 64 * 4)
+    monkeypatch.setattr("attentions.kernels.common.blocks.CPU_LIMIT", 64 * 4)
     monkeypatch.setattr(fla_kernels, "FACTORS", torch.float16)
     module = with_output(build_attention(name, pattern="CS", embed_dim=32, num_heads=2))
     x, padding = torch.randn(2, 70, 32, requires_grad=True), torch.zeros(2, 70, dtype=torch.bool)
@@ -139,7 +139,9 @@ def test_an_attention_in_float16(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     call = fla_kernels._call
     monkeypatch.setattr(fla_kernels, "_call", lambda path, *given: called.append(path) or call(path, *given))
     for is_low, is_theirs in ((False, False), (True, False), (True, True)):
-        monkeypatch.setattr(fla_kernels, "are_taken", lambda *given, is_theirs=is_theirs: is_theirs and FP16 in given)
+        monkeypatch.setattr(
+            fla_kernels, "can_use_kernels", lambda *given, is_theirs=is_theirs: is_theirs and FP16 in given
+        )
         with torch.autocast("cpu", torch.float16, enabled=is_low):
             output = module(x, query_padding_mask=padding)
         gradients = torch.autograd.grad(output.float().cos().sum(), [x, *module.parameters()])

@@ -36,7 +36,7 @@ def test_spans_equal_the_readable_form(
     length: int, padded: bool, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel, "SPAN", 2 * BLOCK)
-    monkeypatch.setattr(blocks, "ON_CPU", 8 * BLOCK)  # two of three rows at once
+    monkeypatch.setattr(blocks, "CPU_LIMIT", 8 * BLOCK)  # two of three rows at once
     attention = build(scale)
     x = 2 * torch.randn(3, length, 8, dtype=torch.float64)
     padding = None

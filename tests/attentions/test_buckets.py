@@ -108,7 +108,7 @@ def test_published_top_w_sees_the_future() -> None:
     assert leak(sound, 40, 60) < 1e-12
 
 
-def test_centres_learn() -> None:
+def test_centers_learn() -> None:
     """By 1 - decay towards the sum of their tokens, made of mean 0 and variance 1; those without tokens stay."""
     module = agreement.make("routing", "CS", num_clusters=3, local_heads=False, decay=0.75).train()
     before = module.centroids.clone()
@@ -126,7 +126,7 @@ def test_centres_learn() -> None:
             torch.testing.assert_close(module.centroids[head, cluster], expected)
 
 
-def test_centres_of_inputs_learn() -> None:
+def test_centers_of_inputs_learn() -> None:
     """By 1 - decay to the mean of their tokens, which at decay 0 is k-means."""
     module = agreement.make("cluster_former", "NS", num_clusters=2, decay=0.0).train()
     x = torch.randn(1, 30, agreement.WIDTH, dtype=torch.float64)

@@ -144,7 +144,7 @@ def test_first_token_without_itself() -> None:
     assert seen(module, 4, 5) == [0, 1, 2, 3, 4]
 
 
-def test_spans_are_learnt() -> None:
+def test_spans_are_learned() -> None:
     """The loss is the mean span; after a step it is between none and the largest."""
     module = agreement.make("adaptive_span", "CS", max_span=40, coefficient=0.1).train()
     with torch.no_grad():
@@ -181,11 +181,11 @@ def test_etc_leaks_in_cs() -> None:
 
 
 def test_random_blocks_of_bigbird() -> None:
-    """A head's own, outside of what is seen for certain, saved with the weights, the same in evaluation."""
+    """A head's own, outside of the fixed blocks, saved with the weights, the same in evaluation."""
     module = agreement.make("bigbird", "NS", block_size=2, num_random=3)
     drawn = module.random_blocks(20)
-    certain = module.certain(20).expand(3, -1, -1)
-    assert not certain.gather(2, drawn.clamp(min=0))[drawn >= 0].any()
+    fixed = module.fixed_blocks(20).expand(3, -1, -1)
+    assert not fixed.gather(2, drawn.clamp(min=0))[drawn >= 0].any()
     assert (drawn[:, 3].sort(dim=-1).values.diff(dim=-1) > 0).all()
     assert not torch.equal(drawn[0], drawn[1])
     other = agreement.make("bigbird", "NS", block_size=2, num_random=3)

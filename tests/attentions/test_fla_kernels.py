@@ -41,7 +41,7 @@ def test_a_layer_in_bfloat16_computes_by_the_form_that_is_taken(name: str, monke
     assert theirs is getattr(fla_kernels, ours.__name__)
     with torch.autocast("cpu", torch.bfloat16):
         expected = module(x)
-        monkeypatch.setattr(fla_kernels, "are_taken", lambda _value, _state, inputs: inputs is torch.bfloat16)
+        monkeypatch.setattr(fla_kernels, "can_use_kernels", lambda _value, _state, inputs: inputs is torch.bfloat16)
         monkeypatch.setattr(type(module), "forms", (None, ours))
         assert torch.equal(module(x), expected)
 
@@ -55,10 +55,10 @@ class OnCuda:
 
 
 def taken(value: OnCuda, state: OnCuda, inputs: torch.dtype = torch.bfloat16) -> bool:
-    return fla_kernels.are_taken(value, state, inputs)  # type: ignore[arg-type]
+    return fla_kernels.can_use_kernels(value, state, inputs)  # type: ignore[arg-type]
 
 
-def test_when_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_they_can_use_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fla_kernels, "HAS_FLA", True)
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: False)
     value, state = OnCuda(2, 4, 64, 64), OnCuda(2, 4, 64, 64)

@@ -80,7 +80,7 @@ def test_one_group_without_the_linear_part_is_the_quadratic_unit() -> None:
         torch.nn.init.zeros_(parameter[2:])
     state = {name: x[:2] if name in ("gamma", "beta") else x for name, x in grouped.state_dict().items()}
     quadratic.load_state_dict(state)
-    grouped.turned = lambda x, _place: grouped.maps(x)  # type: ignore[method-assign]
+    grouped.rotated_maps = lambda x, _place: grouped.maps(x)  # type: ignore[method-assign]
     x = torch.randn(2, 13, 24, dtype=torch.float64)
     torch.testing.assert_close(grouped(x), quadratic(x))
 

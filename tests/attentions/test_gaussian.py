@@ -36,7 +36,7 @@ CASES = [(name, str(pattern)) for name in OPTIONS for pattern in ATTENTIONS.get(
 
 @pytest.mark.parametrize(("name", "pattern"), CASES)
 def test_fast_form_is_the_readable_one(name: str, pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target_blocks, "ON_CPU", 1)  # several blocks of targets
+    monkeypatch.setattr(target_blocks, "CPU_LIMIT", 1)  # several blocks of targets
     module = make(name, pattern, **OPTIONS[name]).eval()
     assert_forms_agree(module, 37, 23)
     assert_forms_agree(module, 1, 1, masked=False)

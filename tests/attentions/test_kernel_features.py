@@ -14,7 +14,7 @@ from attentions.kernels.features.linear_sums import FeatureMap, away_from_zero
 from attentions.kernels.recurrences.recurrence import BLOCK
 from attentions.rfa import RandomFeatureAttention
 from cab import PaddingMasks, Pattern, UserError, build_attention
-from cab.attention import DecodeState
+from cab.attention_types import DecodeState
 from tests.attentions.agreement import (
     assert_causal,
     assert_decodes,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from attentions.kernels.common import pieces
+from attentions.kernels.common import chunked_heads
 from cab import UserError
 from tests.attentions import agreement
 
@@ -17,7 +17,7 @@ SCORES: list[dict[str, Any]] = [{"score": "dot"}, {}, {"score": "concat"}, {"sco
 @pytest.mark.parametrize("pattern", ["NS", "CS", "NC", "CC"])
 class TestScores:
     def test_forms_agree(self, pattern: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(pieces, "ON_CPU", 2**13)  # a few queries at a time
+        monkeypatch.setattr(chunked_heads, "CPU_LIMIT", 2**13)  # a few queries at a time
         module = agreement.make("luong", pattern, **options)
         for targets, keys in ((1, 1), (37, 23)):
             agreement.assert_forms_agree(module, targets, keys if module.pattern.is_cross else targets)

@@ -13,6 +13,7 @@ from attentions.bases.token_shift import TokenShift
 from attentions.kernels.recurrences.recurrence import recurrence
 from attentions.rwkv7 import RWKV7Attention
 from cab import Attention, LayerPosition, PaddingMasks, UserError, build_attention
+from cab.registry.build import state_bytes
 from tests.attentions.agreement import (
     assert_causal,
     assert_compiles,
@@ -59,7 +60,7 @@ def test_fast_form_is_the_readable_one(name: str, options: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("name", METHODS)
 def test_fast_form_is_the_readable_one_across_blocks_and_spans(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attentions.kernels.common.blocks.ON_CPU", 64 * 15)  # spans of one block
+    monkeypatch.setattr("attentions.kernels.common.blocks.CPU_LIMIT", 64 * 15)  # spans of one block
     assert_forms_agree(make(name, "CS", **convolved(name)), 101, 0)
 
 
@@ -215,7 +216,7 @@ def test_rwkv7_without_learning_rates_forgets_and_adds() -> None:
     memory = torch.zeros(1, 3, 8, 8, dtype=torch.float64)
     key = terms.key * (1 - module.replaced)
     expected, last = recurrence(terms.query, key, terms.value, terms.log_decay, memory)
-    torch.testing.assert_close(module.update(terms, memory, module.forms[0]), (module.normalise(expected), last))
+    torch.testing.assert_close(module.update(terms, memory, module.forms[0]), (module.normalize(expected), last))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -227,7 +228,7 @@ def test_the_state_is_what_it_is_said_to_be(name: str) -> None:
         tokens = 2 * module.key_heads * module.key_width + 3 * module.value_width
         expected = 4 * (3 * module.memory_width * module.value_width + max(size - 1, 0) * tokens) + 8
         expected += 4 * 24 if isinstance(module, TokenShift) else 0  # the token before
-        assert module.state_bytes(7) == module.state_bytes(300) == expected
+        assert state_bytes(module, 7) == state_bytes(module, 300) == expected
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 from attentions import scatterbrain
 from attentions.scatterbrain import ScatterbrainAttention
 from cab import PaddingMasks, UserError, build_attention
+from cab.registry.build import state_bytes
 from tests.attentions import agreement
 
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -36,7 +37,7 @@ class TestForms:
         agreement.assert_dropout(agreement.make("scatterbrain", pattern, dropout=0.4, **options), 90)
 
     def test_blocks_of_few_tokens(self, pattern: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(scatterbrain, "BLOCK", 4)
+        monkeypatch.setattr(scatterbrain, "CPU_BLOCK", 4)
         agreement.assert_forms_agree(agreement.make("scatterbrain", pattern, **options), 37, 37)
 
 
@@ -93,7 +94,7 @@ def test_dropout_leaves_what_is_far() -> None:
 
 def test_state_is_of_constant_size() -> None:
     module = build_attention("scatterbrain", pattern="CS", embed_dim=8, num_heads=2, window=4, num_features=6)
-    assert module.state_bytes(3) == module.state_bytes(300)
+    assert state_bytes(module, 3) == state_bytes(module, 300)
 
 
 @pytest.mark.parametrize(

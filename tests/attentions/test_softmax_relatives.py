@@ -14,6 +14,7 @@ from attentions.kernels.gathers import target_blocks
 from attentions.mla import LatentKeyValueAttention
 from attentions.nsa import NativeSparseAttention
 from cab import Attention, LayerPosition, UserError, build_attention
+from cab.registry.build import state_bytes
 from cab.registry.registries import ATTENTIONS
 from tests.attentions.agreement import (
     assert_causal,
@@ -55,7 +56,7 @@ CASES = [(case, str(pattern)) for case, (name, _) in OPTIONS.items() for pattern
 
 @pytest.mark.parametrize(("case", "pattern"), CASES)
 def test_fast_form_is_the_readable_one(case: str, pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target_blocks, "ON_CPU", 1)  # several blocks of targets
+    monkeypatch.setattr(target_blocks, "CPU_LIMIT", 1)  # several blocks of targets
     name, options = OPTIONS[case]
     module = make(name, pattern, **options)
     assert_forms_agree(module, 21, 13)
@@ -181,7 +182,7 @@ def test_latent_state_is_that_of_one_short_vector_a_token(width: int, heads: int
     """Four head widths, at most a quarter of the width: 512 as DeepSeek-V2-Lite at its width, and with more heads."""
     module = build_attention("mla", pattern="CS", embed_dim=width, num_heads=heads)
     assert isinstance(module, LatentKeyValueAttention)
-    assert module.state_bytes(3) - module.state_bytes(2) == 4 * (rank + rotary) + 1  # c, k', and the mask
+    assert state_bytes(module, 3) - state_bytes(module, 2) == 4 * (rank + rotary) + 1  # c, k', and the mask
     assert all(part.bias is None for part in module.modules() if isinstance(part, torch.nn.Linear))
 
 

@@ -22,7 +22,7 @@ from tests.attentions.agreement import (
 @pytest.mark.parametrize("pattern", ["NS", "CS", "NC", "CC"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_fast_form_is_the_readable_one(variant: str, pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target_blocks, "ON_CPU", 1)  # several blocks of targets
+    monkeypatch.setattr(target_blocks, "CPU_LIMIT", 1)  # several blocks of targets
     module = make("synthesizer", pattern, variant=variant, max_length=40, rank=3)
     assert_forms_agree(module, 37, 23)
     assert_forms_agree(module, 1, 1, masked=False)

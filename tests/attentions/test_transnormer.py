@@ -157,8 +157,8 @@ def test_without_kernel_and_norm_it_is_a_memory_that_forgets_nothing() -> None:
 def test_with_lrpe_weights_depend_on_distances_alone() -> None:
     module = make("norm_attention", "NC", positions="lrpe")
     q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64).expand(2, 1, 1, 9, 8)
-    assert module.turns is not None
-    phi_q, phi_k = (module.turns(module.kernel(x), torch.arange(9)[None]) for x in (q, k))  # type: ignore[operator]
+    assert module.rotary is not None
+    phi_q, phi_k = (module.rotary(module.kernel(x), torch.arange(9)[None]) for x in (q, k))  # type: ignore[operator]
     weights = (phi_q @ phi_k.mT)[0, 0]
     for distance_ in range(-8, 9):
         diagonal = weights.diagonal(distance_)

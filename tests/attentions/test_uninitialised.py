@@ -21,7 +21,7 @@ def gradients(output: Tensor, leaves: list[Tensor]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(("name", "pattern"), CASES)
-def test_nothing_uninitialised_is_read(name: str, pattern: str) -> None:
+def test_nothing_uninitialized_is_read(name: str, pattern: str) -> None:
     attention = with_output(build_attention(name, pattern=pattern, embed_dim=16, num_heads=2))
     inputs = [
         torch.randn(3, length, 16, requires_grad=True)

@@ -232,7 +232,7 @@ def test_compiles_to_one_graph(checkpoint_activations: bool) -> None:
         ([2, 2], r"funnel_blocks=\[2,2\] must be the layers of each block, .* their sum num_layers=5: change one"),
         ([5, 0], r"funnel_blocks=\[5,0\] must be the layers of each block, at least one each"),
         ([], r"funnel_blocks=\[\] must be the layers"),
-        ("4,1", "backbone.funnel_blocks must be a list, each a whole number or null, got '4,1'"),
+        ("4,1", "backbone.funnel_blocks must be a list, each an integer or null, got '4,1'"),
         ([-1, 6], "backbone.funnel_blocks must be .* from 0"),
     ],
 )

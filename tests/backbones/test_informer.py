@@ -1,4 +1,4 @@
-"""Informer: counts, slots, shapes, the forms of normalisation, and that every attention can train in it."""
+"""Informer: counts, slots, shapes, the forms of normalization, and that every attention can train in it."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_without_attention_in_a_slot(pattern: str) -> None:
 
 
 @pytest.mark.parametrize("normalization", ["window", "seasonal"])
-def test_normalised_forecasts_follow_level_and_scale_of_each_channel(normalization: str) -> None:
+def test_normalized_forecasts_follow_level_and_scale_of_each_channel(normalization: str) -> None:
     backbone = informer(normalization=normalization, season=5).eval()
     torch.nn.init.normal_(backbone.projection.weight)
     past, past_time, known, decoder_time = inputs()
@@ -119,7 +119,7 @@ def test_normalised_forecasts_follow_level_and_scale_of_each_channel(normalizati
     torch.testing.assert_close((moved - level) / scale, plain, rtol=1e-3, atol=1e-3)
 
 
-def test_without_normalisation_the_level_matters() -> None:
+def test_without_normalization_the_level_matters() -> None:
     backbone = informer().eval()
     past, past_time, known, decoder_time = inputs()
     moved = backbone(past + 9, past_time, known + 9, decoder_time)

@@ -174,7 +174,7 @@ def test_slots() -> None:
     assert counts == {"gpt2": ["CS"] * 2, "roberta": ["NS"] * 2, "transformer": ["NS"] * 2 + ["CS", "CC"] * 2}
 
 
-def test_initialisation() -> None:
+def test_initialization() -> None:
     gpt2 = build_backbone("gpt2", pattern="CS", vocab_size=3000, embed_dim=96, num_heads=4, ffn_dim=200)
     assert gpt2.decoder_embedding.tokens.weight.std().item() == pytest.approx(96**-0.5, rel=0.02)
     expand = gpt2.decoder_layers[0].feed_forward.expand

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from cab import build_backbone
 from cab.backbone_protocols import (
     Denoiser,
-    DurationSynthesiser,
+    DurationSynthesizer,
     Forecaster,
     MaskedLM,
     PairClassifier,
@@ -23,7 +23,7 @@ from cab.backbone_protocols import (
     Prober,
     SequenceClassifier,
     SequenceToSequence,
-    StepSynthesiser,
+    StepSynthesizer,
     TokenLM,
 )
 from cab.config.compose import tuned_options
@@ -113,8 +113,8 @@ LOSSES: dict[type, tuple[Loss, dict[str, Any]]] = {  # with what the small data 
     Forecaster: (forecast_loss, {"channels": 3}),
     PointCompleter: (completion_loss, {}),
     Denoiser: (noise_loss, {"image_size": 16}),
-    DurationSynthesiser: (frames_loss, {}),
-    StepSynthesiser: (steps_loss, {}),
+    DurationSynthesizer: (frames_loss, {}),
+    StepSynthesizer: (steps_loss, {}),
     Prober: (answers_loss, {"vocab_size": 50}),
     PairClassifier: (class_loss, {"vocab_size": 50, "num_classes": 2}),
 }

@@ -1,4 +1,4 @@
-"""PoinTr: sampling and neighbours against plain loops, learning, mistakes."""
+"""PoinTr: sampling and neighbors against plain loops, learning, mistakes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cab import UserError, build_backbone
 from tests.backbones.learning import losses, same_gradients
 
 SMALL = {"embed_dim": 12, "num_heads": 2, "encoder_layers": 2, "decoder_layers": 2, "first_samples": 20}
-SMALL |= {"num_proxies": 11, "num_queries": 9, "num_neighbours": 3, "num_proxy_neighbours": 4, "num_global": 16}
+SMALL |= {"num_proxies": 11, "num_queries": 9, "num_neighbors": 3, "num_proxy_neighbors": 4, "num_global": 16}
 OPTIONS = {"local": {"window_size": 4}, "abc": {"num_landmarks": 4}, "performer": {"num_features": 8}}
 
 
@@ -40,17 +40,17 @@ def test_farthest_points_against_a_plain_loop() -> None:
 def test_nearest_points_and_edges_against_a_plain_loop() -> None:
     points, queries = torch.randn(2, 13, 3), torch.randn(2, 5, 3)
     near = nearest_points(queries, points, 4)
-    x, centre = torch.randn(2, 13, 6), torch.randn(2, 5, 6)
-    edges = edge_features(x, near, centre)
+    x, center = torch.randn(2, 13, 6), torch.randn(2, 5, 6)
+    edges = edge_features(x, near, center)
     for row in range(2):
         for i in range(5):
             order = sorted(range(13), key=lambda j, row=row, i=i: (points[row, j] - queries[row, i]).norm().item())
             assert near[row, i].tolist() == order[:4]
-            expected = torch.stack([torch.cat([x[row, j] - centre[row, i], centre[row, i]]) for j in order[:4]])
+            expected = torch.stack([torch.cat([x[row, j] - center[row, i], center[row, i]]) for j in order[:4]])
             torch.testing.assert_close(edges[row, i], expected)
 
 
-def test_more_neighbours_than_points_are_all_of_them() -> None:
+def test_more_neighbors_than_points_are_all_of_them() -> None:
     assert nearest_points(torch.randn(1, 2, 3), torch.randn(1, 3, 3), 8).shape == (1, 2, 3)
 
 
@@ -63,7 +63,7 @@ def test_shapes_and_the_input_in_the_output() -> None:
     assert torch.equal(coarse[:, 9:], take(partial, farthest_points(partial, 9)))
 
 
-def test_patches_lie_around_their_centres() -> None:
+def test_patches_lie_around_their_centers() -> None:
     backbone = pointr().eval()
     torch.nn.init.zeros_(backbone.fold.second.output.weight)
     torch.nn.init.zeros_(backbone.fold.second.output.bias)
@@ -80,11 +80,11 @@ def test_clouds_do_not_see_each_other() -> None:
         torch.testing.assert_close(together.fine[row], alone.fine[0], atol=1e-7, rtol=1e-6)
 
 
-def test_only_the_first_block_of_a_stack_uses_its_neighbours() -> None:
+def test_only_the_first_block_of_a_stack_uses_its_neighbors() -> None:
     backbone = pointr()
     loss(backbone).backward()
-    used = [block.neighbourhood.edges.weight.grad is not None for block in backbone.encoder]
-    used += [block.cross_neighbourhood.edges.weight.grad is not None for block in backbone.decoder]
+    used = [block.neighborhood.edges.weight.grad is not None for block in backbone.encoder]
+    used += [block.cross_neighborhood.edges.weight.grad is not None for block in backbone.decoder]
     assert used == [True, False, True, False]
 
 

@@ -130,8 +130,8 @@ def test_what_attentions_gather_is_counted_once(attention: str, monkeypatch: pyt
         assert auxiliary_loss(backbone) is None
         before = {name: x.clone() for name, x in backbone.named_buffers()}
         after_optimizer_step(backbone)
-        learnt = {name: x for name, x in backbone.named_buffers() if not torch.equal(x, before[name])}
-        found.append({"loss": loss, **learnt, **{n: p.grad for n, p in backbone.named_parameters()}})
+        learned = {name: x for name, x in backbone.named_buffers() if not torch.equal(x, before[name])}
+        found.append({"loss": loss, **learned, **{n: p.grad for n, p in backbone.named_parameters()}})
         plainly(monkeypatch)
     assert any("centroids" in name or "mean" in name for name in found[0]) or attention != "routing"
     torch.testing.assert_close(*found)

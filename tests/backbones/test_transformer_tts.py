@@ -229,7 +229,7 @@ def test_a_beginning_is_heard_as_it_was_said() -> None:
     torch.nn.init.constant_(backbone.stop.bias, 100.0)
     tokens, mask, frames, _ = batch()
     beginning = frames[:, :4].double()
-    spoken, num_frames = backbone.synthesize(tokens, mask, max_steps=9, beginning=beginning)
+    spoken, num_frames = backbone.synthesize(tokens, mask, max_steps=9, prompt_frames=beginning)
     assert num_frames.tolist() == [10, 10, 10]
     own = backbone(tokens, mask, torch.cat([beginning, torch.zeros(3, 1, 6)], dim=1).double()).before[:, 4:]
     expected = backbone.postnet(torch.cat([beginning, own], dim=1), None)
@@ -241,7 +241,7 @@ def test_a_beginning_is_heard_as_it_was_said() -> None:
 )
 def test_a_beginning_that_does_not_fit(shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        tts().eval().synthesize(batch()[0], max_steps=5, beginning=torch.zeros(shape))
+        tts().eval().synthesize(batch()[0], max_steps=5, prompt_frames=torch.zeros(shape))
 
 
 @pytest.mark.parametrize(("max_steps", "threshold"), [(0, 0.5), (3, 1.5), (3, -0.1), (3, float("nan"))])

@@ -8,6 +8,7 @@ from typing import Any
 
 from cab.metric import Metric
 from cab.records.record import Cost, Record, RunMetadata, cell_hash
+from cab.suite.cells import suite_cells
 
 MADE = ("command", "hardware", "config", "hash", "data", "attention_code", "verified")
 COST = Cost(params=1_000_003, train_seconds=75.5, peak_memory_bytes=3 * 2**29, steps=40)
@@ -28,7 +29,7 @@ def make_about(**changes: Any) -> RunMetadata:
         "hash": cell_hash(cell),
         "cell": cell,
         "task_version": 1,
-        "config": cell,
+        "config": {**cell, **suite_options(cell)},
         "engine": "torch",
         "command": f"cab run attention={cell['attention']} seed={cell['seed']}",
         "versions": {"python": "3.11.7"},
@@ -38,6 +39,16 @@ def make_about(**changes: Any) -> RunMetadata:
         "started": "2026-11-20T12:00:00+00:00",
     }
     return RunMetadata(**(about | parts))
+
+
+def suite_options(cell: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The options that make it a cell of the suite, if it is one."""
+    groups: dict[str, dict[str, Any]] = {}
+    for each in suite_cells():
+        if (*each.key, each.dataset) == tuple(cell[name] for name in ("task", "backbone", "pattern", "dataset")):
+            for (group, name), value in each.option_values.items():
+                groups.setdefault(group, {})[name] = value
+    return groups
 
 
 def make_record(

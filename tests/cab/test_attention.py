@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from cab import Attention, LayerPosition, PaddingMasks, Pattern, UserError, build_attention, build_backbone
-from cab.attention import DecodeState
+from cab.attention_types import DecodeState
 from cab.padding import lengths
+from cab.registry.build import state_bytes
 from cab.registry.registries import ATTENTIONS, register_attention
 from tests.attentions.agreement import assert_causal, assert_decodes, assert_forms_agree, assert_padding_is_nothing
 
@@ -104,8 +105,8 @@ def test_extras_see_no_later_token() -> None:
 
 def test_state_is_measured_by_decoding() -> None:
     own, recomputed = gated(GatedSum, "CS"), gated(Recomputed, "CS")
-    assert own.state_bytes(5) == own.state_bytes(50) == WIDTH * 8
-    assert recomputed.state_bytes(50) - recomputed.state_bytes(49) == WIDTH * 8 + 1
+    assert state_bytes(own, 5) == state_bytes(own, 50) == WIDTH * 8
+    assert state_bytes(recomputed, 50) - state_bytes(recomputed, 49) == WIDTH * 8 + 1
 
 
 class Noisy(Attention):

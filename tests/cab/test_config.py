@@ -232,7 +232,7 @@ def test_a_backbone_without_the_calls_of_a_task_is_refused() -> None:
         def forward(self, tokens: Any, *, mask: Any) -> Any:  # type: ignore[override]
             return tokens, mask
 
-    with pytest.raises(UserError, match=r"forward\(tokens, padding_mask\)"):
+    with pytest.raises(UserError, match=r"forward\(tokens, padding_mask, selected\)"):
         lm.protocol_of(Renamed)
 
 

@@ -12,13 +12,13 @@ from cab import PaddingMasks, ParamGroupOverride, register_attention
 from cab.registry.registries import ATTENTIONS
 
 
-def register_centred() -> None:
-    """As ``centred``, in this process."""
+def register_centered() -> None:
+    """As ``centered``, in this process."""
     ATTENTIONS.names()  # finds those of the packages before one more is added
-    register_attention("centred", patterns="CS NS", complexity="n^2", paper="none")(Centred)
+    register_attention("centered", patterns="CS NS", complexity="n^2", paper="none")(Centered)
 
 
-class Centred(VanillaAttention):
+class Centered(VanillaAttention):
     """Softmax attention to values from which a running mean is taken.
 
     The queries' gain has a rate of its own, the shift of the outputs a weight decay; long queries cost.

@@ -17,7 +17,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq.trainer import Trainer
 from torch import Tensor
 
-from tests.fairseq.centred_attention import register_centred
+from tests.fairseq.centered_attention import register_centered
 
 
 def build(case: dict[str, Any]) -> tuple[Any, Any, Any]:
@@ -106,6 +106,6 @@ def beams(model: Any, prefix: Tensor) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    register_centred()
+    register_centered()
     cases, answers = sys.argv[1:]
     torch.save([answer(case) for case in torch.load(cases)], answers)

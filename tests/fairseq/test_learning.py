@@ -11,7 +11,7 @@ import torch
 from cab.registry.registries import ATTENTIONS
 from engines.fairseq.weights import fairseq_weights
 from tests.fairseq.cells import Ours, ask_fairseq
-from tests.fairseq.centred_attention import register_centred
+from tests.fairseq.centered_attention import register_centered
 
 CASES = {
     "lm": ("lm",),
@@ -25,9 +25,9 @@ CASES = {
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Ours, dict[str, Any]]]]:
     """Each case with fairseq's answers to it. Adam's eps is small: the two add it in different places."""
-    register_centred()
+    register_centered()
     folder = tmp_path_factory.mktemp("learning")
-    ours = {name: Ours.make(task, "centred", "trainer.eps=1e-12", *more) for name, (task, *more) in CASES.items()}
+    ours = {name: Ours.make(task, "centered", "trainer.eps=1e-12", *more) for name, (task, *more) in CASES.items()}
     cases = [
         {
             "arguments": cell.arguments(folder / name.replace(" ", "-")),
@@ -37,7 +37,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[O
         for name, cell in ours.items()
     ]
     yield {name: (ours[name], answer) for name, answer in zip(ours, ask_fairseq(cases, folder), strict=True)}
-    del ATTENTIONS._entries["centred"]
+    del ATTENTIONS._entries["centered"]
 
 
 @pytest.mark.parametrize("name", CASES)

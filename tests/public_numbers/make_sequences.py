@@ -238,8 +238,8 @@ def make_transnormer(folder: Path) -> None:
         for own in ("q_proj", "k_proj", "v_proj", "out_proj"):
             getattr(public, own).load_state_dict(getattr(ours, own).state_dict())
         if turned:
-            put(public.urpe.theta, ours.turns.theta)
-            put(public.urpe.v, ours.turns.direction)
+            put(public.urpe.theta, ours.rotary.theta)
+            put(public.urpe.v, ours.rotary.direction)
         lengths = (7, 9) if pattern == "NC" else (12,)
 
         def run(x: Tensor, key: Tensor | None = None, public: Any = public) -> Tensor:

@@ -1,4 +1,4 @@
-"""First weights of networks at small sizes against those that upstream's own initialisation drew, seed 0."""
+"""First weights of networks at small sizes against those that upstream's own initialization drew, seed 0."""
 
 from __future__ import annotations
 

@@ -109,10 +109,10 @@ def test_waves_of_files_are_scored_and_dev_is_divided_by_targets(
     assert task.validate(network, network) == pytest.approx(by_spoken * frames[0] / frames[1])
 
 
-def test_the_coarse_cloud_has_as_many_points_of_the_view_as_centres() -> None:
-    """pointr, ``PoinTr.forward``: ``fps(xyz, self.num_query)``, whatever the view has; 30 points, 35 centres."""
+def test_the_coarse_cloud_has_as_many_points_of_the_view_as_centers() -> None:
+    """pointr, ``PoinTr.forward``: ``fps(xyz, self.num_query)``, whatever the view has; 30 points, 35 centers."""
     sizes = {"embed_dim": 12, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "first_samples": 20}
-    sizes |= {"num_proxies": 11, "num_queries": 35, "num_neighbours": 3, "num_proxy_neighbours": 4, "num_global": 16}
+    sizes |= {"num_proxies": 11, "num_queries": 35, "num_neighbors": 3, "num_proxy_neighbors": 4, "num_global": 16}
     view = torch.from_numpy(np.random.default_rng(3).uniform(0.1, 0.5, (1, 30, 3)).astype(np.float32))
     coarse = build_backbone("pointr", attention="vanilla", pattern="NC", **sizes).eval()(view)[0]
     assert coarse.shape == (1, 70, 3)

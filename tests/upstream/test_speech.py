@@ -59,6 +59,6 @@ def test_what_chooses_a_checkpoint_is_divided_by_the_targets_frames() -> None:
     """``TextToSpeechTask.valid_step_with_inference``: ``targ_frames`` is the first side of the path, the target's."""
     rng = np.random.default_rng(1)
     spoken, target = (0.1 * rng.standard_normal(n).astype(np.float32) for n in (11025, 5512))
-    by_spoken, by_target = (distortions([(spoken, target)], over=side)["mcd"] for side in ("synthesised", "target"))
+    by_spoken, by_target = (distortions([(spoken, target)], over=side)["mcd"] for side in ("synthesized", "target"))
     frames = [1 + len(wave) // 275 for wave in (spoken, target)]
     assert by_target == pytest.approx(by_spoken * frames[0] / frames[1])

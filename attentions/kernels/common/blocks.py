@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attentions.kernels.common.precision import accumulation_dtype
 
-ON_CPU, ELSEWHERE = 2**12, 2**18
+CPU_LIMIT, DEVICE_LIMIT = 2**12, 2**18
 """Tokens per chunk, counted once per sequence and head. On a GPU, launches cost more than memory."""
 
 MULTIPLE = 64
@@ -20,7 +20,7 @@ MULTIPLE = 64
 
 def groups_at_once(num_tokens: int, device: torch.device) -> int:
     """Return how many groups of ``num_tokens`` tokens fit in a chunk, at least one."""
-    return max(1, (ON_CPU if device.type == "cpu" else ELSEWHERE) // max(num_tokens, 1))
+    return max(1, (CPU_LIMIT if device.type == "cpu" else DEVICE_LIMIT) // max(num_tokens, 1))
 
 
 def tokens_at_once(num_groups: int, device: torch.device) -> int:
@@ -28,7 +28,7 @@ def tokens_at_once(num_groups: int, device: torch.device) -> int:
     return max(1, groups_at_once(num_groups, device) // MULTIPLE) * MULTIPLE
 
 
-def pieces(x: Tensor) -> Iterator[slice]:
+def chunk_slices(x: Tensor) -> Iterator[slice]:
     """Yield slices of the second last dimension of ``x`` [..., N, E]."""
     size = tokens_at_once(x.shape[:-2].numel(), x.device)
     return (slice(start, start + size) for start in range(0, x.shape[-2], size))

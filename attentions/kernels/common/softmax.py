@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from attentions.kernels.common.precision import neg_inf
 
@@ -21,3 +22,10 @@ def masked_softmax(logits: Tensor, masked: Tensor | None) -> Tensor:
     if masked is None:
         return logits.softmax(dim=-1)
     return logits.masked_fill(masked, neg_inf(logits.dtype)).softmax(dim=-1).masked_fill(masked, 0.0)
+
+
+def attention_weights(logits: Tensor, hidden: Tensor | None, dropout: float) -> Tensor:
+    """Return the softmax over the last dimension, zero where ``hidden``, or equal weights where all keys are hidden."""
+    if hidden is not None:
+        logits = logits.masked_fill(hidden, neg_inf(logits.dtype))
+    return F.dropout(logits.softmax(dim=-1), dropout)

@@ -114,7 +114,7 @@ def _weighted_sums(read: Tensor, write: Tensor, left: Tensor, right: Tensor, x: 
     )
     output = torch.zeros_like(left).flatten(0, 1)
     left, right, x = left.flatten(0, 1), right.flatten(0, 1), x.flatten(0, 1)
-    for queries, keys, offsets in pairs.pieces():
+    for queries, keys, offsets in pairs.chunks():
         counts = offsets.diff(append=offsets.new_tensor([len(keys)]))
         weights = (left[queries.repeat_interleave(counts)] * right[keys]).sum(dim=-1)
         sums = F.embedding_bag(keys, x, offsets, mode="sum", per_sample_weights=weights)
@@ -130,7 +130,7 @@ class _Pairs(NamedTuple):
     number: Tensor
     keys: Tensor
 
-    def pieces(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def chunks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield queries, the keys of one after another, and the offset of each query's first key."""
         ends = self.number.cumsum(0)
         total = int(ends[-1]) if len(ends) else 0

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attentions.kernels.common.blocks import pieces, tokens_at_once
+from attentions.kernels.common.blocks import chunk_slices, tokens_at_once
 from attentions.kernels.common.checkpointing import recompute
 
 
@@ -42,7 +42,7 @@ class KeyMeans(torch.autograd.Function):
     def forward(ctx: Any, key: Tensor, value: Tensor, weights: Tensor, hidden: Tensor | None) -> tuple[Tensor, Tensor]:
         peak = weights[..., :1].new_full((*weights.shape[:2], 1), -torch.inf)
         total, means = torch.zeros_like(peak), torch.zeros_like(weights)
-        for piece in pieces(key):
+        for piece in chunk_slices(key):
             logs = _key_logarithms(key[:, piece], weights, None if hidden is None else hidden[..., piece])
             highest = torch.maximum(peak, logs.amax(dim=-1, keepdim=True))
             features = logs.sub_(highest).exp_()
@@ -61,7 +61,7 @@ class KeyMeans(torch.autograd.Function):
         with torch.autocast(means_grad.device.type, enabled=False):
             key_grad, value_grad = torch.empty_like(key), torch.empty_like(value)
             shift = mass_grad.unsqueeze(-1) - (means_grad * means).sum(dim=-1, keepdim=True)
-            for piece in pieces(key):
+            for piece in chunk_slices(key):
                 k, v = key[:, piece], value[:, piece]
                 share = (
                     _key_logarithms(k, weights, None if hidden is None else hidden[..., piece]).sub_(log_mass).exp_()

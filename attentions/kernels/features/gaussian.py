@@ -28,7 +28,7 @@ def gaussian_sums(x: Tensor, y: Tensor, value: Tensor, hidden: Tensor | None = N
     return sums_by_targets(lambda some, _: gaussian(x[:, :, some], y, mask), x, value, is_causal=False)
 
 
-def solve_regularised(matrix: Tensor, right: Tensor, ridge: float) -> Tensor:
+def solve_regularized(matrix: Tensor, right: Tensor, ridge: float) -> Tensor:
     """(matrix + ridge I)^-1 right, of a symmetric ``matrix`` without negative eigenvalues."""
     identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     return torch.cholesky_solve(right, torch.linalg.cholesky(matrix + ridge * identity))

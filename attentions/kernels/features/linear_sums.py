@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attentions.kernels.common.blocks import pieces
+from attentions.kernels.common.blocks import chunk_slices
 
 
 class FeatureMap(Protocol):
@@ -54,7 +54,7 @@ class SumOfKeys(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         sums: list[Tensor] = []
         mass: list[Tensor] = []
-        for piece in pieces(key):
+        for piece in chunk_slices(key):
             features = _key_features(kind, key, factors, padding, piece)
             sums.append(features.transpose(-2, -1) @ value[:, :, piece])
             mass.append(features.sum(dim=-2))
@@ -68,7 +68,7 @@ class SumOfKeys(torch.autograd.Function):
         key, value, factors, padding = ctx.saved_tensors
         key_grad, value_grad = torch.empty_like(key), torch.empty_like(value)
         with torch.autocast(key.device.type, enabled=False):
-            for piece in pieces(key):
+            for piece in chunk_slices(key):
                 features = _key_features(ctx.kind, key, factors, padding, piece)
                 value_grad[:, :, piece] = features @ sums_grad
                 grad = (value[:, :, piece] @ sums_grad.transpose(-2, -1)).add_(mass_grad.unsqueeze(-2))
@@ -100,7 +100,7 @@ class MeanOfQueries(torch.autograd.Function):
         smallest: float,
     ) -> Tensor:
         output = query.new_empty(*query.shape[:3], sums.shape[-1])
-        for piece in pieces(query):
+        for piece in chunk_slices(query):
             features = kind.forward(query[:, :, piece], _cut(factors, piece))
             divisor = away_from_zero(_masses(features, mass), smallest)
             output[:, :, piece] = (features @ sums).div_(divisor)
@@ -115,7 +115,7 @@ class MeanOfQueries(torch.autograd.Function):
         query_grad = torch.empty_like(query)
         sums_grad, mass_grad = torch.zeros_like(sums), torch.zeros_like(mass)
         with torch.autocast(query.device.type, enabled=False):
-            for piece in pieces(query):
+            for piece in chunk_slices(query):
                 features = ctx.kind.forward(query[:, :, piece], _cut(factors, piece))
                 divisor = away_from_zero(_masses(features, mass), ctx.smallest)
                 g = grad[:, :, piece] / divisor

@@ -1,4 +1,4 @@
-"""Linearised relative positions (Qin et al. 2023, "Linearized Relative Positional Encoding"): a reflection, then turns.
+"""Linearized relative positions (Qin et al. 2023, "Linearized Relative Positional Encoding"): a reflection, then turns.
 
 Shapes: B batch, H heads, N tokens, E width of a head.
 """
@@ -11,11 +11,11 @@ from torch import Tensor, nn
 BASE = 10_000.0
 
 
-class ReflectedTurns(nn.Module):
+class LinearizedRotary(nn.Module):
     """R(t) (I - 2 u u^T) x of a vector x at position t, in which a product of two depends on their distance alone.
 
     u is a random unit vector that stays as it is drawn; R(t) turns coordinates 2i and 2i + 1 by t theta_i, where theta
-    is learnt and starts as BASE^(-2i / E). Of an odd width the last coordinate does not turn.
+    is learned and starts as BASE^(-2i / E). Of an odd width the last coordinate does not turn.
     """
 
     direction: Tensor

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from attentions.kernels.common.checkpointing import recompute
 
-ON_CPU, ELSEWHERE = 2**21, 2**26
+CPU_LIMIT, DEVICE_LIMIT = 2**21, 2**26
 """Weights per chunk of targets. On a GPU, launches cost more than memory."""
 
 FEWEST = 16
@@ -32,7 +32,7 @@ def sums_by_targets(
         dropout: probability of dropping a weight.
     """
     num_targets, num_keys = query.shape[2], value.shape[2]
-    most = ON_CPU if value.device.type == "cpu" else ELSEWHERE
+    most = CPU_LIMIT if value.device.type == "cpu" else DEVICE_LIMIT
     size = max(FEWEST, most // max(value.shape[0] * value.shape[1] * num_keys, 1))
 
     def some(targets: slice) -> Tensor:

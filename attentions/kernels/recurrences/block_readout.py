@@ -20,7 +20,7 @@ from attentions.kernels.common.blocks import dropout_factor, dropout_seed
 from attentions.kernels.common.operator import differentiable_operator
 from attentions.kernels.common.precision import accumulation_dtype
 
-ON_CPU, ELSEWHERE = 2**20, 2**26
+CPU_LIMIT, DEVICE_LIMIT = 2**20, 2**26
 """Largest number of elements in a tensor of one chunk of blocks. On a GPU, launches cost more than memory."""
 
 
@@ -48,9 +48,9 @@ def read_blocks(
     return _s4d_read(tokens, before, after, matrix, weight, bias, dropout, seed)
 
 
-def _pieces(tokens: Tensor, matrix: Tensor) -> Iterator[tuple[int, slice]]:
+def _chunks(tokens: Tensor, matrix: Tensor) -> Iterator[tuple[int, slice]]:
     num_features, num_blocks, _ = tokens.shape
-    limit = ON_CPU if tokens.device.type == "cpu" else ELSEWHERE
+    limit = CPU_LIMIT if tokens.device.type == "cpu" else DEVICE_LIMIT
     size = max(1, limit // (num_features * max(matrix.shape[1:])))
     for number, begin in enumerate(range(0, num_blocks, size)):
         yield number, slice(begin, min(begin + size, num_blocks))
@@ -79,7 +79,7 @@ def _read(
     _, num_blocks, block = tokens.shape
     output = weight.new_empty(num_blocks, block, len(weight))
     with torch.autocast(tokens.device.type, enabled=False):
-        for number, piece in _pieces(tokens, matrix):
+        for number, piece in _chunks(tokens, matrix):
             active = F.gelu(matrix @ _columns(piece, tokens, before, after))
             factor = dropout_factor(active, dropout, seed, number)
             active = active if factor is None else active.mul_(factor)
@@ -107,7 +107,7 @@ def _read_backward(
     )
     widths = [x.shape[2] for x in known]
     with torch.autocast(tokens.device.type, enabled=False):
-        for number, piece in _pieces(tokens, matrix):
+        for number, piece in _chunks(tokens, matrix):
             columns = _columns(piece, *known)
             mixed = matrix @ columns
             active = F.gelu(mixed)

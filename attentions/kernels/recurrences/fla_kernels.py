@@ -37,7 +37,7 @@ FORGOTTEN = -100.0
 """A log decay whose exp is zero in float32, and beside which sums of a block in float32 keep their digits."""
 
 
-def are_taken(value: Tensor, state: Tensor, inputs: torch.dtype) -> bool:
+def can_use_kernels(value: Tensor, state: Tensor, inputs: torch.dtype) -> bool:
     """For values [B, H, N, V] and a state [B, H, K, V], in a layer whose heads are of the type ``inputs``."""
     return (
         HAS_FLA

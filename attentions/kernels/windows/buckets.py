@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from attentions.kernels.common.blocks import BlockSum, dropout_seed
 from attentions.kernels.common.precision import accumulation_dtype, neg_inf, upcast
 
-BLOCK, ELSEWHERE = 64, 512
+CPU_BLOCK, DEVICE_BLOCK = 64, 512
 """Queries of one block on a CPU; elsewhere a launch costs more than keys that are computed in vain."""
 
 
@@ -109,7 +109,7 @@ class _Round:
     def blocks(self) -> Iterator[tuple[slice, slice]]:
         """Yield queries and the keys that they may attend to."""
         length = self.order.shape[1]
-        size = BLOCK if self.order.device.type == "cpu" else ELSEWHERE
+        size = CPU_BLOCK if self.order.device.type == "cpu" else DEVICE_BLOCK
         first = self.starts[:, ::size].amin(dim=0).tolist()
         for number, begin in enumerate(range(0, length, size)):
             end = min(begin + size, length)

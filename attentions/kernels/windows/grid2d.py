@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.common.pieces import in_chunks, weighted
+from attentions.kernels.common.chunked_heads import in_chunks
+from attentions.kernels.common.softmax import attention_weights
 
 
 def in_rows(x: Tensor, width: int) -> Tensor:
@@ -65,8 +66,8 @@ def along_both(
     length, scale = query.shape[2], query.shape[3] ** -0.5
     position = torch.arange(-(-length // width) * width, device=query.device).view(-1, width)
     rows = torch.arange(len(position), device=query.device)
-    beside = ([-1, 0] if is_causal else [-1, 0, 1]) if is_sliding else [0]
-    of_near = torch.cat([position + step * width for step in beside], dim=1)
+    row_offsets = ([-1, 0] if is_causal else [-1, 0, 1]) if is_sliding else [0]
+    of_near = torch.cat([position + step * width for step in row_offsets], dim=1)
     distance = position[:, :, None] - of_near[:, None]  # [R, W, keys]
     hidden = ((of_near < 0) | (of_near >= length))[:, None] | (distance.abs() >= width)
     if is_causal:
@@ -77,10 +78,10 @@ def along_both(
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         query, key, value = (in_rows(x, width) for x in (query, key, value))
-        near_key, near_value = (_neighbours(x, beside) for x in (key, value))
+        near_key, near_value = (_neighboring_rows(x, row_offsets) for x in (key, value))
         near = query @ near_key.mT
         far = (query.transpose(1, 2) @ key.permute(0, 2, 3, 1)).transpose(1, 2)
-        weights = weighted(torch.cat([near, far], dim=-1) * scale, hidden, dropout)
+        weights = attention_weights(torch.cat([near, far], dim=-1) * scale, hidden, dropout)
         near, far = weights.split([near.shape[-1], far.shape[-1]], dim=-1)
         output = near @ near_value + (far.transpose(1, 2) @ value.transpose(1, 2)).transpose(1, 2)
         return output.flatten(1, 2)[:, :length]
@@ -89,7 +90,7 @@ def along_both(
     return in_chunks(attend, (query, key, value), cost=cost, dropout=dropout)
 
 
-def _neighbours(x: Tensor, steps: list[int]) -> Tensor:
+def _neighboring_rows(x: Tensor, steps: list[int]) -> Tensor:
     """Join each row of [h, R, W, E] with the rows at ``steps`` from it, zeros outside the grid: [h, R, W steps, E]."""
     num_rows = x.shape[1]
     filled = F.pad(x, (0, 0, 0, 0, -steps[0], steps[-1]))

@@ -31,7 +31,7 @@ def relative_offset_attention(
     return _attend(query, key.to(query.dtype), value.to(query.dtype), inside, dropout, dropout_seed(dropout))
 
 
-def _pieces(x: Tensor) -> Iterator[tuple[int, int, slice]]:
+def _chunks(x: Tensor) -> Iterator[tuple[int, int, slice]]:
     """Yield the number, sequence and heads of each chunk."""
     size, number = groups_at_once(x.shape[2], x.device), 0
     for row in range(len(x)):
@@ -66,7 +66,7 @@ def _forward(
 ) -> Tensor:
     output, length = torch.empty_like(query), query.shape[2]
     with torch.autocast(query.device.type, enabled=False):
-        for number, row, heads in _pieces(query):
+        for number, row, heads in _chunks(query):
             weights = _weights(query[row, heads], key[row, heads], offsets)
             factor = dropout_factor(weights, dropout, seed, number)
             weights = weights if factor is None else weights * factor
@@ -89,7 +89,7 @@ def _backward(
 ) -> list[Tensor]:
     length, scale = query.shape[2], query.shape[3] ** -0.5
     gradients = [torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)]
-    for number, row, heads in _pieces(query):
+    for number, row, heads in _chunks(query):
         q, k, v, g = (x[row, heads] for x in (query, key, value, grad))
         weights = _weights(q, k, offsets)
         d_weights = torch.zeros_like(weights)

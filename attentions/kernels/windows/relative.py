@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.common.pieces import at_once, in_chunks, recompute_upcast, weighted
+from attentions.kernels.common.chunked_heads import chunk_size, in_chunks, recompute_upcast
+from attentions.kernels.common.softmax import attention_weights
 from attentions.kernels.windows.window_layout import by_key
 
 
@@ -54,7 +55,7 @@ def segment_attention(
         keys, values = (x.index_select(1, listed).unflatten(1, (count, width)) for x in (key, value))
         of_distance = by_key(q @ embeddings[:, None].mT + biases[:, None, None])
         logits = q @ keys.mT + of_distance[..., size - 1 :]
-        return (weighted(logits, hidden, dropout) @ values).flatten(1, 2)[:, :length]
+        return (attention_weights(logits, hidden, dropout) @ values).flatten(1, 2)[:, :length]
 
     cost = 3 * hidden.numel()
     return in_chunks(attend, (query, *source), (embeddings, biases), cost=cost, dropout=dropout)
@@ -71,12 +72,12 @@ def all_pairs_attention(
         dropout: probability of dropping a weight.
     """
     length, scale = query.shape[2], query.shape[3] ** -0.5
-    size, outputs = at_once(4 * query.shape[:2].numel() * length, query.device), []
+    size, outputs = chunk_size(4 * query.shape[:2].numel() * length, query.device), []
 
     def attend(query: Tensor, key: Tensor, value: Tensor, embeddings: Tensor, biases: Tensor) -> Tensor:
         q, rows = query * scale, query.shape[2]
         of_distance = by_key(q @ embeddings.mT + biases[:, None])[..., rows - 1 : rows - 1 + length]
-        return weighted(q @ key.mT + of_distance, None, dropout) @ value
+        return attention_weights(q @ key.mT + of_distance, None, dropout) @ value
 
     with torch.autocast(query.device.type, enabled=False):
         for begin in range(0, length, size):

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from attentions.kernels.common.precision import accumulation_dtype, neg_inf
 
-BLOCK, ELSEWHERE = 64, 512
+CPU_BLOCK, DEVICE_BLOCK = 64, 512
 """Queries per block on a CPU and on other devices, where a launch costs more than keys computed in vain."""
 
 LARGEST = 2**24
@@ -96,7 +96,7 @@ class Block(NamedTuple):
 def _extents(query: Tensor, window: Window, chunks: Chunks | None) -> tuple[int, int]:
     """Return the largest number of queries per block, and the length of the stretches that blocks must not cross."""
     is_cpu = query.device.type == "cpu"
-    most = BLOCK if is_cpu else ELSEWHERE
+    most = CPU_BLOCK if is_cpu else DEVICE_BLOCK
     while most > 16 and query.shape[:2].numel() * most * (most + window.left + window.right) > LARGEST:
         most //= 2
     size = window.segment * max(1, most // window.segment)

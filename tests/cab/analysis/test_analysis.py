@@ -33,7 +33,7 @@ def fresh(attention: str) -> Subject:
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_uniform_attention_reaches_the_diagonal(causal: bool) -> None:
-    """Of 100 tokens that all see as many, r of the neighbours hold exactly r; what is rounded up is little."""
+    """Of 100 tokens that all see as many, r of the neighbors hold exactly r; what is rounded up is little."""
     mass = mass_of_neighbors(torch.ones(2, 100, 100), causal)
     share = torch.arange(1, 101, dtype=torch.float64) / 100
     assert ((mass - share) > -1e-9).all()
@@ -41,7 +41,7 @@ def test_uniform_attention_reaches_the_diagonal(causal: bool) -> None:
     assert 0.5 < uniform_area(100, causal) < 0.54
 
 
-def test_neighbours_alternate_and_begin_with_the_token_itself() -> None:
+def test_neighbors_alternate_and_begin_with_the_token_itself() -> None:
     weights = torch.zeros(1, 4, 4)
     weights[0, 1] = torch.tensor([1.0, 4.0, 2.0, -3.0])  # order of token 1: itself, left, right, the last
     mass = mass_of_neighbors(weights, is_causal=False)

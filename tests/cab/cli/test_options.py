@@ -49,28 +49,28 @@ def tree(folder: Path) -> dict[str, bytes]:
         ("force=2", "force must be true or false, got 2"),
         ("force=null", "force must be true or false, got None"),
         ("force=[true]", "force must be true or false"),
-        ("attention.num_landmarks=many", "attention.num_landmarks must be a whole number, got 'many'"),
-        ("attention.num_landmarks=2.5", "must be a whole number, got 2.5; as attention.num_landmarks=2"),
-        ("attention.num_landmarks=null", "attention.num_landmarks must be a whole number, got None"),
-        ("attention.num_landmarks=[1,2]", "attention.num_landmarks must be a whole number, got [1, 2]"),
-        ("attention.num_landmarks=true", "attention.num_landmarks must be a whole number, got True"),
-        ("attention.num_landmarks='8'", "attention.num_landmarks must be a whole number, got '8'"),
-        ("attention.num_landmarks={a: 1}", "attention.num_landmarks must be a whole number"),
-        ("attention.num_landmarks=-3", "must be a whole number from 0, got -3"),
+        ("attention.num_landmarks=many", "attention.num_landmarks must be an integer, got 'many'"),
+        ("attention.num_landmarks=2.5", "must be an integer, got 2.5; as attention.num_landmarks=2"),
+        ("attention.num_landmarks=null", "attention.num_landmarks must be an integer, got None"),
+        ("attention.num_landmarks=[1,2]", "attention.num_landmarks must be an integer, got [1, 2]"),
+        ("attention.num_landmarks=true", "attention.num_landmarks must be an integer, got True"),
+        ("attention.num_landmarks='8'", "attention.num_landmarks must be an integer, got '8'"),
+        ("attention.num_landmarks={a: 1}", "attention.num_landmarks must be an integer"),
+        ("attention.num_landmarks=-3", "must be an integer from 0, got -3"),
         ("backbone.dropout=1.5", "backbone.dropout must be a number from 0 to below 1, got 1.5"),
         ("backbone.dropout=-0.1", "backbone.dropout must be a number from 0 to below 1, got -0.1"),
         ("backbone.dropout=nan", "backbone.dropout must be a number, got nan"),
         ("backbone.dropout=inf", "backbone.dropout must be a number, got inf"),
         ("backbone.dropout=low", "backbone.dropout must be a number, got 'low'"),
-        ("backbone.embed_dim=-8", "backbone.embed_dim must be a whole number from 0, got -8"),
-        ("backbone.embed_dim=8.5", "backbone.embed_dim must be a whole number, got 8.5; as backbone.embed_dim=8"),
+        ("backbone.embed_dim=-8", "backbone.embed_dim must be an integer from 0, got -8"),
+        ("backbone.embed_dim=8.5", "backbone.embed_dim must be an integer, got 8.5; as backbone.embed_dim=8"),
         ("backbone.embed_dim=7", "embed_dim"),
         ("backbone.num_heads=0", "num_heads"),
-        ("task.pred_len=soon", "task.pred_len must be a whole number"),
+        ("task.pred_len=soon", "task.pred_len must be an integer"),
         ("task.features=3", "task.features must be"),
-        ("seed=1.5", "seed must be a whole number from 0 to 2147483647, got 1.5; as seed=2"),
-        ("seed=null", "seed must be a whole number from 0 to 2147483647, got None"),
-        ("seed=true", "seed must be a whole number from 0 to 2147483647, got True"),
+        ("seed=1.5", "seed must be an integer from 0 to 2147483647, got 1.5; as seed=2"),
+        ("seed=null", "seed must be an integer from 0 to 2147483647, got None"),
+        ("seed=true", "seed must be an integer from 0 to 2147483647, got True"),
         ("seed=-1", "seed must be"),
         ("device=3", "device must be text, got 3"),
         ("retry=failed", "retry must be a list"),
@@ -79,7 +79,7 @@ def tree(folder: Path) -> dict[str, bytes]:
         ("other_attention={CS: 3}", "an attention must be a name or a mapping with 'name'"),
         ("trainer.learning_rate=fast", "trainer.learning_rate must be a number"),
         ("trainer.compile=perhaps", "trainer.compile must be true or false"),
-        ("trainer.batch_size=1.5", "trainer.batch_size must be a whole number"),
+        ("trainer.batch_size=1.5", "trainer.batch_size must be an integer"),
         ("trainer.learning_rat=1", "unknown option 'trainer.learning_rat': did you mean 'trainer.learning_rate'"),
         ("+trainer.speed=1", "unknown option 'trainer.speed'"),
         ("~trainer.learning_rate", "'~trainer.learning_rate' removes an option"),
@@ -109,13 +109,13 @@ def test_a_wrong_option_of_a_run_is_one_line(override: str, words: str, refused:
     [
         (
             ["cluster=local", "cluster.workers=many"],
-            "cluster.workers must be a whole number from 1 or null, got 'many'",
+            "cluster.workers must be an integer from 1 to 256 or null, got 'many'",
         ),
         (["cluster=local", "+cluster.speed=1"], "unknown option 'cluster.speed'"),
         (["cluster=slurm", "cluster.wait=maybe"], "cluster.wait must be true or false, got 'maybe'"),
         (
             ["cluster=slurm", "cluster.gpus=1.5"],
-            "cluster.gpus must be a whole number from 0, got 1.5; as cluster.gpus=2",
+            "cluster.gpus must be an integer from 0, got 1.5; as cluster.gpus=2",
         ),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
@@ -164,7 +164,7 @@ def test_ctrl_c_says_how_to_resume(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cab.runner.launch.run_overrides", interrupted)
+    monkeypatch.setattr("cab.runner.launch.run_sweeps", interrupted)
     assert main(["run", *CELL]) == 130
     assert capsys.readouterr().err == "cab: interrupted; repeat the command to resume from the last checkpoint\n"
     monkeypatch.setattr("cab.cli.score.run", interrupted)

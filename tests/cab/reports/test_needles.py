@@ -56,7 +56,7 @@ def test_a_row_an_attention_length_and_depth(needles: Path) -> None:
 
 def test_the_grid_has_a_panel_an_attention(needles: Path) -> None:
     [(heading, own)] = grids(needle_table(load_results(needles)))
-    assert heading == "Needles, synthetic, preset mini: 8 facts, learnt at 32 tokens"
+    assert heading == "Needles, synthetic, preset mini: 8 facts, learned at 32 tokens"
     vanilla, local, empty = grid_figure(own).axes
     assert (vanilla.get_title(loc="left"), local.get_title(loc="left"), empty.axison) == ("vanilla", "local", False)
     assert [text.get_text() for text in vanilla.texts] == ["1.00", "1.00", "0.70", "0.60", "0.40", "0.20"]

@@ -62,7 +62,7 @@ def test_a_logger_that_is_not_there_is_refused(
 ) -> None:
     monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(
-        UserError, match=r"logger=tensorboard needs the extra: pip install 'cab-benchmark\[tensorboard\]'"
+        UserError, match=r"logger=tensorboard is not installed. Run: `pip install 'cab-benchmark\[tensorboard\]'`"
     ):
         loggers.check_logger("tensorboard")
     with pytest.raises(UserError, match="unknown logger 'paper': choose csv, tensorboard, wandb"):

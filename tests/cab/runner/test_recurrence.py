@@ -62,7 +62,7 @@ def test_the_memory_length_names_the_variant() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["trainer.memory_length=-1"], "trainer.memory_length must be a whole number from 0, got -1"),
+        (["trainer.memory_length=-1"], "trainer.memory_length must be an integer from 0, got -1"),
         (["task.overlap=8"], "set task.overlap=0"),
         (
             ["task=mlm", "backbone=roberta", "pattern=NS", "attention=vanilla", "trainer.memory_length=8"],
@@ -79,9 +79,9 @@ def test_what_makes_no_sense_is_refused_in_one_line(overrides: list[str], messag
 
 
 def test_a_network_that_remembers_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("backbones.gpt2.GPT2.no_past")
+    monkeypatch.delattr("backbones.gpt2.GPT2.init_mems")
     assert LM.recurrent is RecurrentLM
-    with pytest.raises(UserError, match=r"backbone 'gpt2' does not implement no_past\(batch_size, num_tokens\)"):
+    with pytest.raises(UserError, match=r"backbone 'gpt2' does not implement init_mems\(batch_size, num_tokens\)"):
         Cell.from_config(composed(RECURRENT))
 
 

@@ -69,7 +69,7 @@ def test_epochs_become_steps() -> None:
         ({"batch_size": 0}, "batch_size"),
         ({"max_epochs": 3}, "exactly one"),
         ({"max_steps": None}, "exactly one"),
-        ({"max_steps": -1}, "max_steps must be a whole number from 0 or null"),
+        ({"max_steps": -1}, "max_steps must be an integer from 0 or null"),
         ({"validate_every": "day"}, "validate_every"),
         ({"validate_every": None}, "need validations"),
         ({"average_count": 0}, "average_count"),

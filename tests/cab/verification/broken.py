@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from cab import Attention, PaddingMasks
-from cab.attention import SoftmaxLimit
+from cab.attention_types import SoftmaxLimit
 from tests.cab.verification.broken_causal import hide_padding
 
 
@@ -34,7 +34,7 @@ class ForgottenPadding(Attention):
 
 
 class PaddingInDenominator(Attention):
-    """Linear attention whose normaliser counts padded keys (flash-linear-attention, 2026)."""
+    """Linear attention whose normalizer counts padded keys (flash-linear-attention, 2026)."""
 
     autocast_dtypes = ()
 
@@ -126,8 +126,8 @@ class BatchScaledInverse(Attention):
         return (query @ k_mean.mT).softmax(-1) @ (inverse @ last)
 
 
-class CentredOverBatch(Softmax):
-    """Keys are centred by their mean over batch and positions."""
+class CenteredOverBatch(Softmax):
+    """Keys are centered by their mean over batch and positions."""
 
     def attend(self, query, key, value, padding):
         value = value - 0.01 * value.mean((0, 2), keepdim=True)
@@ -272,7 +272,7 @@ class ScaledTwice(Softmax):
 
 
 class OverflowsInHalf(Attention):
-    """Linear attention that adds up unnormalised products in the precision of autocast."""
+    """Linear attention that adds up unnormalized products in the precision of autocast."""
 
     def attend(self, query, key, value, padding):
         q, k = query.relu() + 0.1, key.relu() + 0.1

@@ -10,7 +10,7 @@ from tests.cab.verification.broken import Softmax
 
 
 class QueriesSeeEachOther(Softmax):
-    """Queries are centred by their mean over targets, later ones included."""
+    """Queries are centered by their mean over targets, later ones included."""
 
     def weights(self, query, key, padding):
         return super().weights(query - query.mean(2, keepdim=True), key, padding)

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from cab import PaddingMasks
-from cab.attention import SINGLE_LAYER
+from cab.attention_types import SINGLE_LAYER
 from cab.training import ParamGroupOverride
 from tests.cab.verification.broken_causal import hide_padding
 from tests.cab.verification.sound_learning import Clustered, Gated, Sharpened, Weighted
@@ -142,7 +142,7 @@ class GathersTwice(Clustered):
 
 
 class DividesByCalls(Clustered):
-    """What is learnt is divided by the calls of the step, recomputed ones among them."""
+    """What is learned is divided by the calls of the step, recomputed ones among them."""
 
     calls = 0
 
@@ -173,7 +173,7 @@ class StatisticsOfPadding(Clustered):
 
 
 class StatisticsOfMeans(Clustered):
-    """Each pass gives means instead of sums, so how many passes a step has decides what is learnt."""
+    """Each pass gives means instead of sums, so how many passes a step has decides what is learned."""
 
     def collected(self, key, padding):
         parts, total = super().collected(key, padding)
@@ -181,7 +181,7 @@ class StatisticsOfMeans(Clustered):
 
 
 class LearnsUnsaved(Clustered):
-    """What is learnt is kept beside the state_dict."""
+    """What is learned is kept beside the state_dict."""
 
     shift = 0.0
 

@@ -123,7 +123,7 @@ class DetachedBeyond1000(Weighted):
 
 
 class LargeBatchMixed(Weighted):
-    """From nine rows on, values are centred over the batch."""
+    """From nine rows on, values are centered over the batch."""
 
     rows = 9
 

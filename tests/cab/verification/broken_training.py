@@ -40,7 +40,7 @@ class PaddedShareInTraining(Weighted):
 
 
 class PaddedMeanInTraining(Weighted):
-    """Values are centred by a detached mean in which padding counts."""
+    """Values are centered by a detached mean in which padding counts."""
 
     def attend(self, query, key, value, padding):
         if self.training and padding.key is not None:

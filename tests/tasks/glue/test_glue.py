@@ -141,7 +141,7 @@ def test_mnli_has_two_dev_files(tmp_path: Path) -> None:
     assert task.config_variant == "from scratch, chosen on dev"
 
 
-def test_scores_are_learnt_as_shares_of_the_best(tmp_path: Path) -> None:
+def test_scores_are_learned_as_shares_of_the_best(tmp_path: Path) -> None:
     folder = tmp_path / "glue/STS-B"
     folder.mkdir(parents=True)
     for part in ("train", "dev"):

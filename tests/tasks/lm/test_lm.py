@@ -109,8 +109,8 @@ class Bigram(Backbone):
         super().__init__()
         self.table = nn.Parameter(torch.randn(size, size))
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.table[tokens]
+    def forward(self, tokens: Tensor, *, selected: Tensor | None = None) -> Tensor:
+        return self.table[tokens if selected is None else tokens.flatten()[selected]]
 
 
 def ready(folder: Path | None, **options: Any) -> LM:
@@ -183,11 +183,12 @@ def test_without_books_the_way_out_is_named() -> None:
         find_books("pg19", None, None, synthetic=SyntheticBooks(generate_book))
 
 
-def test_generated_books_are_always_the_same_and_answer_what_they_told() -> None:
-    assert generate_book(3) == generate_book(3) != generate_book(4)
-    for told, asked in zip(*[iter(generate_book(5).splitlines())] * 2, strict=True):
+@pytest.mark.parametrize("names", [16, 32])
+def test_generated_books_are_always_the_same_and_answer_what_they_told(names: int) -> None:
+    assert generate_book(3, names=names) == generate_book(3, names=names) != generate_book(4, names=names)
+    for told, asked in zip(*[iter(generate_book(5, names=names).splitlines())] * 2, strict=True):
         facts, words = told.split()[1:], asked.split()[1:]
-        assert len(facts) == 16
+        assert len(facts) == names
         questions = [(a, b) for a, b in itertools.pairwise(words) if b in THINGS]
         assert len(questions) == 48
         assert all(name in facts if name.endswith(thing) else name + thing in facts for name, thing in questions)
@@ -223,6 +224,25 @@ def test_the_loss_is_that_of_the_answers(generated: LM) -> None:
     assert scores["ppl"] == pytest.approx(16.0, abs=1e-2)
     assert scores["ppl_near"] == pytest.approx(16.0, abs=1e-2)
     assert "word_ppl" not in scores
+
+
+def test_a_chapter_with_32_names_is_a_block_of_144_tokens() -> None:
+    task = ready(None, dataset="synthetic", vocab_size=1000, names=32, block_len=144, loss_on="answers")
+    blocks = task.training_set.__getitems__([0, 7, 4095])
+    assert all(task.corpus.text(block[1:].tolist()).startswith("Kept") for block in blocks)
+    assert (task._is_scored(blocks[:, 1:]).sum(dim=1) == 48).all()
+    assert task.config_variant == "names 32"
+    assert task.baselines()["look_up_144"]["ppl"] == pytest.approx(1.0)
+    with pytest.raises(UserError, match=r"task\.names must be from 1 to 32, got 33"):
+        ready(None, dataset="synthetic", names=33)
+
+
+def test_losses_at_scored_positions_are_those_of_the_whole_block(generated: LM) -> None:
+    sizes = {"embed_dim": 8, "num_heads": 2, "ffn_dim": 8, "num_layers": 1, "vocab_size": generated.corpus.size}
+    network = build_backbone("gpt2", attention="vanilla", pattern="CS", **sizes).eval()
+    batch = torch.stack([generated.training_set[i] for i in range(3)])
+    whole = generated.token_losses(network, batch)[generated._is_scored(batch[:, 1:])]
+    assert torch.allclose(generated.scored_losses(network, batch), whole, atol=1e-6)
 
 
 def test_a_window_knows_what_was_told_within_it(generated: LM) -> None:

@@ -117,10 +117,10 @@ def by_hand(task: LM, backbone: GPT2, length: int, remembered: int) -> float:
     total, count, begin = 0.0, 0, 0
     for end in task.corpus.ends["test"].tolist():
         ids = torch.from_numpy(np.concatenate([[END], task.corpus.read("test", begin, end)]))
-        past = backbone.no_past(1, remembered)
+        mems = backbone.init_mems(1, remembered)
         for block in range(0, len(ids) - 1, length):
             targets = ids[block + 1 : block + length + 1]
-            logits, past = backbone(ids[None, block : block + len(targets)], past=past)
+            logits, mems = backbone(ids[None, block : block + len(targets)], mems=mems)
             total -= logits[0].log_softmax(dim=-1)[torch.arange(len(targets)), targets].sum().item()
         count, begin = count + end - begin, end
     return math.exp(total / count)
@@ -148,11 +148,11 @@ def test_training_goes_on_from_the_block_before_and_forgets_at_a_book(task: LM) 
     backbone, blocks = network(task), BookChunks(task.corpus, "train", LENGTH)
     assert type(task.training_set) is BookChunks
     first = int(blocks.firsts[1])
-    _, past = task.recurrent_loss(backbone, blocks.__getitems__([0, first - 1]), None)
+    _, mems = task.recurrent_loss(backbone, blocks.__getitems__([0, first - 1]), None)
     batch = blocks.__getitems__([1, first])  # the second row begins a book
-    loss, _ = task.recurrent_loss(backbone, batch, past)
+    loss, _ = task.recurrent_loss(backbone, batch, mems)
     alone = [
-        task.recurrent_loss(backbone, blocks.__getitems__([1]), {name: x[:1] for name, x in past.items()})[0],
+        task.recurrent_loss(backbone, blocks.__getitems__([1]), {name: x[:1] for name, x in mems.items()})[0],
         task.recurrent_loss(backbone, blocks.__getitems__([first]), None)[0],
     ]
     assert loss.item() == pytest.approx(sum(alone).item() / 2)

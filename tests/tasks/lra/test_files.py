@@ -97,7 +97,7 @@ def test_photographs(protocol: int, tmp_path: Path) -> None:
     red, green, blue = data[1].reshape(3, 1024)
     expected = (0.2989 * red + 0.587 * green + 0.114 * blue) * 255.5 / 255
     assert np.abs(np.frombuffer(found["test"][1].texts[0], np.uint8) - np.floor(expected)).max() <= 1
-    white = images.grey(np.full((1, 3, 1024), 255, np.uint8))
+    white = images.gray(np.full((1, 3, 1024), 255, np.uint8))
     assert white.min() == white.max() == 255
 
 

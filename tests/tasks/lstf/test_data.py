@@ -57,7 +57,7 @@ def test_official_split_and_window_counts(
         np.testing.assert_allclose(windows[len(windows) - 1]["future"][:, 0], values[stop - 59 : stop], atol=1e-5)
 
 
-def test_later_rows_do_not_change_the_standardisation() -> None:
+def test_later_rows_do_not_change_the_standardization() -> None:
     values = np.random.default_rng(3).normal(5, 2, size=(97, 3))
     expected = standardize(values, 61)[:61]
     values[61:] *= 1e6

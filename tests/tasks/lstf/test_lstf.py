@@ -1,4 +1,4 @@
-"""LSTF against numpy: splits, standardisation, windows, calendar, errors, naive forecasts, bad files."""
+"""LSTF against numpy: splits, standardization, windows, calendar, errors, naive forecasts, bad files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class LastDay(nn.Module):
         return past.new_zeros(len(past), decoder_time.shape[1] - known.shape[1], past.shape[2])
 
 
-def test_official_split_standardised_by_its_training_part(etth1: Path) -> None:
+def test_official_split_standardized_by_its_training_part(etth1: Path) -> None:
     task = ready(etth1)
     raw = table()[ETT].to_numpy()
     mean, deviation = raw[:8640].mean(axis=0), raw[:8640].std(axis=0)

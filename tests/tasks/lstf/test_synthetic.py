@@ -10,18 +10,26 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.lstf.synthetic import DAYS, HORIZON, HOURS, LEGEND_LENGTH, LEVELS, NOISE, PAST, synthetic_series
+from tasks.lstf.synthetic import DAYS, LEGEND_LENGTH, NOISE, horizon, levels_of, past_length, synthetic_series
 from tasks.lstf.task import LSTF
 
-VALUES = slice(2, None)  # channels; the first two show colours
+VALUES = slice(2, None)  # channels; the first two show colors
+
+
+HOURS = 6
+PAST, HORIZON = past_length(HOURS), horizon(HOURS)
+
+
+def made(hours: int) -> tuple[np.ndarray, np.ndarray]:
+    """Values [episodes, rows, channels] and calendar."""
+    series = synthetic_series(hours)
+    assert series.episode == past_length(hours) + horizon(hours)
+    return series.values.reshape(-1, series.episode, 7), series.calendar.reshape(-1, series.episode, 4)
 
 
 @pytest.fixture(scope="module")
 def episodes() -> tuple[np.ndarray, np.ndarray]:
-    """Values [episodes, rows, channels] and calendar."""
-    series = synthetic_series()
-    shape = (-1, PAST + HORIZON)
-    return series.values.reshape(*shape, 7), series.calendar.reshape(*shape, 4)
+    return made(HOURS)
 
 
 def nearest(angles: np.ndarray, among: np.ndarray) -> np.ndarray:
@@ -33,29 +41,30 @@ def nearest(angles: np.ndarray, among: np.ndarray) -> np.ndarray:
 
 def test_another_process_makes_the_same_numbers() -> None:
     code = "import hashlib; from tasks.lstf.synthetic import synthetic_series as s; "
-    code += "print(hashlib.sha256(s().values.tobytes()).hexdigest())"
+    code += "print(hashlib.sha256(s(6).values.tobytes()).hexdigest())"
     np.random.seed(1)
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert other.stdout.strip() == hashlib.sha256(synthetic_series().values.tobytes()).hexdigest()
+    assert other.stdout.strip() == hashlib.sha256(synthetic_series(6).values.tobytes()).hexdigest()
 
 
-def test_two_look_ups_find_every_value(episodes: tuple[np.ndarray, np.ndarray]) -> None:
-    """By hand: colour to day, day to level, hour and day to value; what is left is noise."""
-    left = []
-    for values, calendar in zip(*(part[:50] for part in episodes), strict=True):
-        past, future = calendar[:PAST], calendar[PAST:]
-        colours = values[LEGEND_LENGTH:PAST:HOURS, :2]  # of each day
+@pytest.mark.parametrize("hours", [6, 12])
+def test_two_look_ups_find_every_value(hours: int) -> None:
+    """By hand: color to day, day to level, hour and day to value; what is left is noise."""
+    past_rows, left = past_length(hours), []
+    for values, calendar in zip(*(part[:50] for part in made(hours)), strict=True):
+        past, future = calendar[:past_rows], calendar[past_rows:]
+        colors = values[LEGEND_LENGTH:past_rows:hours, :2]  # of each day
         levels = {
-            nearest(past[row : row + 1, 2:], past[LEGEND_LENGTH::HOURS, 2:])[0]: values[row]
+            nearest(past[row : row + 1, 2:], past[LEGEND_LENGTH::hours, 2:])[0]: values[row]
             for row in range(LEGEND_LENGTH)
         }
-        hour = nearest(future[:, :2], past[LEGEND_LENGTH : LEGEND_LENGTH + HOURS, :2])
-        first = LEVELS["direct"]
-        told = dict(zip(hour[first], nearest(future[first, 2:], colours), strict=True))
+        hour = nearest(future[:, :2], past[LEGEND_LENGTH : LEGEND_LENGTH + hours, :2])
+        first = levels_of(hours)["direct"]
+        told = dict(zip(hour[first], nearest(future[first, 2:], colors), strict=True))
         days = np.array([told[h] for h in hour])
         level = np.stack([levels[day] for day in days])
-        expected = values[LEGEND_LENGTH + days * HOURS + hour] + level
-        left.append((values[PAST:] - expected)[:, VALUES])
+        expected = values[LEGEND_LENGTH + days * hours + hour] + level
+        left.append((values[past_rows:] - expected)[:, VALUES])
         assert not future[first.stop :, 2:].any()  # said once
     assert np.std(left) == pytest.approx(NOISE, rel=0.05)
 

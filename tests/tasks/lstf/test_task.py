@@ -38,7 +38,7 @@ class Linear(Backbone):
 
 def linear_by_hand(task: LSTF, start: int) -> np.ndarray:
     """The same forecast, of the window that starts in row ``start`` of the series; [AHEAD, C]."""
-    values, calendar = standardised(task), task.series.calendar
+    values, calendar = standardized(task), task.series.calendar
     now = start + PAST
     weights = np.linspace(-0.4, 0.7, PAST)
     clock = calendar[start, 0] + calendar[now : now + AHEAD, 1:2]
@@ -46,7 +46,7 @@ def linear_by_hand(task: LSTF, start: int) -> np.ndarray:
 
 
 @functools.cache
-def standardised(task: LSTF) -> np.ndarray:
+def standardized(task: LSTF) -> np.ndarray:
     values, train = task.series.values, task.series.split[0]
     values = (values - values[:train].mean(axis=0)) / values[:train].std(axis=0)
     return values[:, -1:] if task.features == "S" else values
@@ -62,7 +62,7 @@ def in_order(dataset: Dataset[Any], batch_size: int) -> Iterator[Any]:
 def plain_series(monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of the generated episodes a series that goes on, so that windows start at every row."""
 
-    def series() -> Series:
+    def series(hours: int) -> Series:  # noqa: ARG001
         rows = np.arange(8_000)
         noise = np.random.default_rng(3).normal(size=(8_000, 7))
         values = np.sin(2 * np.pi * rows[:, None] / 24 + np.arange(7)) + 0.2 * noise + (rows[:, None] / 3_000) ** 3
@@ -81,7 +81,7 @@ def ready(dataset: str = "synthetic", root: Path | None = None, **options: Any) 
 
 def errors(task: LSTF, part: int, forecasts: Any, windows: int | None = None) -> dict[str, float]:
     """MSE and MAE over the windows whose forecasts lie wholly in part 1 (validation) or 2 (test)."""
-    values = standardised(task)
+    values = standardized(task)
     first = sum(task.series.split[:part]) - PAST
     count = task.series.split[part] - AHEAD + 1 if windows is None else windows
     wrong = np.stack([forecasts(task, i) - values[i + PAST : i + PAST + AHEAD] for i in range(first, first + count)])
@@ -126,12 +126,12 @@ def test_with_fewer_windows_than_a_batch_all_are_scored(official_layout: Path) -
 
 
 def last_value(task: LSTF, start: int) -> np.ndarray:
-    return standardised(task)[start + PAST - 1]
+    return standardized(task)[start + PAST - 1]
 
 
 def last_day(task: LSTF, start: int) -> np.ndarray:
     now = start + PAST
-    return np.stack([standardised(task)[now - 24 + step % 24] for step in range(AHEAD)])
+    return np.stack([standardized(task)[now - 24 + step % 24] for step in range(AHEAD)])
 
 
 @pytest.mark.parametrize("test_windows", ["all", "whole_batches"])
@@ -146,7 +146,7 @@ def test_naive_forecasts_by_hand(test_windows: str) -> None:
 
 def test_the_linear_forecast_is_the_ridge_regression_of_each_channel() -> None:
     task = ready(seq_len=11, label_len=3, pred_len=2)
-    values, train = standardised(task), 5_600
+    values, train = standardized(task), 5_600
     starts = np.arange(train - 12)
     count = len(starts)
     for channel in (0, 6):
@@ -171,7 +171,7 @@ def test_the_loss_is_the_mean_squared_error_and_reaches_the_weights() -> None:
     task = ready()
     network = Linear(PAST)
     loss = task.loss(network, task.training_set.__getitems__([0, 777, 5_528]))
-    values = standardised(task)
+    values = standardized(task)
     wrong = [linear_by_hand(task, i) - values[i + PAST : i + PAST + AHEAD] for i in (0, 777, 5_528)]
     assert loss.item() == pytest.approx(np.mean(np.square(wrong)), rel=1e-5)
     loss.backward()

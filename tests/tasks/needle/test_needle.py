@@ -91,7 +91,7 @@ def test_scores_are_by_depth_and_length() -> None:
     primary = [metric.name for metric in task.metrics if metric.primary]
     lengths = [metric.at_length for metric in task.metrics if metric.at_length]
     assert (primary, lengths) == (["accuracy"], [32, 64, 128])
-    assert 0.25 < task.baselines()["commonest_told"]["accuracy"] < 0.45  # of 4 things the commonest has 1.4
+    assert 0.25 < task.baselines()["most_frequent_in_context"]["accuracy"] < 0.45  # of 4 things the commonest has 1.4
 
 
 def test_the_loss_is_of_the_answers_alone() -> None:

@@ -16,10 +16,10 @@ from cab.files.config_folders import CONFIGS
 from cab.registry.registries import TASKS
 from cab.runner.cell import Cell, runnable_cells
 from cab.runner.same_network import same_network
-from tasks.probe.questions import IGNORE_INDEX, ask
+from tasks.probe.batches import IGNORE_INDEX, query_logits
 from tasks.probe.task import Probe
 from tests.tasks.in_order import in_order
-from tests.tasks.probe.test_questions import small
+from tests.tasks.probe.test_batches import small
 
 FOUR = ("recall", "noisy", "copying", "compression")
 
@@ -36,7 +36,7 @@ def logits(dataset: str, pattern: str, **changes: Tensor) -> Tensor:
     """Of four examples, with the given fields of them in place of their own."""
     task = small(dataset)
     batch = task.training_set.__getitems__([0, 1, 2, 3])._replace(**changes)
-    return ask(network(task, pattern).eval(), batch)
+    return query_logits(network(task, pattern).eval(), batch)
 
 
 @pytest.mark.parametrize("pattern", [str(pattern) for pattern in Pattern])
@@ -52,10 +52,10 @@ def test_an_answer_depends_on_what_the_pattern_shows(dataset: str, pattern: str)
         assert not torch.allclose(usual, logits(dataset, pattern, context=context)), place
     if dataset == "compression":
         return
-    middle = batch.asked.shape[1] // 2
-    asked = batch.asked.clone()
-    asked[:, middle, 0] = 1
-    changed = (usual - logits(dataset, pattern, asked=asked)).abs().amax(dim=(0, 2)) > 1e-6
+    middle = batch.queries.shape[1] // 2
+    queries = batch.queries.clone()
+    queries[:, middle, 0] = 1
+    changed = (usual - logits(dataset, pattern, queries=queries)).abs().amax(dim=(0, 2)) > 1e-6
     seen = {"NS": range(16), "CS": range(middle, 16), "NC": [middle], "CC": [middle]}[pattern]
     assert changed.nonzero().flatten().tolist() == [place for place in range(len(changed)) if place in seen]
     answers = batch.answers.clone()
@@ -70,7 +70,7 @@ def test_without_attention_nothing_of_the_context_is_known() -> None:
     other = batch._replace(context=batch.context.flip(0))
     for pattern in Pattern:
         net = network(task, str(pattern), "none").eval()
-        assert torch.equal(ask(net, batch), ask(net, other))
+        assert torch.equal(query_logits(net, batch), query_logits(net, other))
 
 
 @pytest.mark.parametrize("dataset", TASKS.get("probe").datasets)
@@ -81,9 +81,9 @@ def test_scores_are_shares_of_answers_and_of_examples(dataset: str) -> None:
         scores = task.evaluate(net, in_order)
         task.validate(net, in_order)
     assert set(scores) == {metric.name for metric in task.metrics}
-    made = task.parts["test"].questions
+    made = task.parts["test"].batch
     with torch.no_grad():
-        right = (ask(net, made).argmax(-1) == made.answers)[made.answers != IGNORE_INDEX]
+        right = (query_logits(net, made).argmax(-1) == made.answers)[made.answers != IGNORE_INDEX]
     assert scores["accuracy"] == pytest.approx(right.double().mean().item())
     assert all("accuracy" in values for values in task.baselines().values())
     assert 0.0 <= task.baselines()["commonest"]["accuracy"] < 0.6
@@ -98,7 +98,9 @@ def test_the_commonest_answer_is_one_that_is_scored() -> None:
 def test_the_commonest_value_told_is_no_filler() -> None:
     task = Probe(dataset="recall", vocab_size=4, pairs=4, distance=50, examples=10, test_examples=400)
     task.setup(None)
-    assert 0.45 < task.baselines()["commonest_told"]["accuracy"] < 0.6  # of 4 in 4 the commonest has 2.1 on average
+    assert (
+        0.45 < task.baselines()["most_frequent_in_context"]["accuracy"] < 0.6
+    )  # of 4 in 4 the commonest has 2.1 on average
 
 
 def test_a_probe_is_not_asked_in_a_pattern_that_it_has_not() -> None:
@@ -146,7 +148,7 @@ def test_published_settings_train(dataset: str, hardest: bool) -> None:
     task.check()
     task.setup(None)
     if dataset.startswith("mad_"):
-        assert task.training_set.questions.asked.shape[1] in (options["length"], options["length"] - 1)
+        assert task.training_set.batch.queries.shape[1] in (options["length"], options["length"] - 1)
     sizes = {name: value for name, value in config["backbone"].items() if name != "name"}
     torch.manual_seed(0)
     net = build_backbone("mixer", pattern="CS", **{**sizes, **task.backbone_options("mixer")})
@@ -178,8 +180,8 @@ def test_the_network_keeps_to_its_pattern() -> None:
         build_backbone("mixer", pattern="CS", positions="rotary")
     with pytest.raises(UserError, match="3 places are more than the 2 learned"):
         build_backbone("mixer", pattern="CS", positions="learned", max_length=2)(symbols)
-    with pytest.raises(UserError, match="unpacked"):
-        build_backbone("mixer", pattern="CS").unpack(symbols)
+    with pytest.raises(UserError, match="num_compressed_symbols"):
+        build_backbone("mixer", pattern="CS").decode_compressed(symbols)
 
 
 @pytest.mark.parametrize("pattern", ["CS", "CC"])

@@ -14,9 +14,9 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from cab import UserError
-from tasks.sr.data import centre_crop, degrade, read_pairs
+from tasks.sr.data import center_crop, degrade, read_pairs
 from tasks.sr.diffusion import BETAS, Diffusion
-from tasks.sr.synthetic import NUM_COLOURS, SAID, UNSAID, render
+from tasks.sr.synthetic import NUM_COLORS, SAID, UNSAID, render
 from tasks.sr.task import SR, similarity, to_uint8
 from tests.tasks.in_order import in_order
 
@@ -99,8 +99,8 @@ def test_textures_follow_from_the_legend(low: int, high: int) -> None:
         assert np.array_equal(image, render(number, low, high))
         cells = image.reshape(low, high // low, low, high // low, 3).swapaxes(1, 2).astype(float)
         means, deviations = cells.mean(axis=(2, 3)), np.abs(cells - cells.mean(axis=(2, 3), keepdims=True))
-        legend = {tuple(colour): int(np.abs(SAID - blue).argmin()) for *colour, blue in means[0]}
-        assert len(legend) == min(NUM_COLOURS, low)
+        legend = {tuple(color): int(np.abs(SAID - blue).argmin()) for *color, blue in means[0]}
+        assert len(legend) == min(NUM_COLORS, low)
         assert deviations[0].max() == 0.0  # the legend is plain
         assert set(means[1:, :, 2].flat) == {UNSAID}  # and nothing else says a texture by its mean
         for row, column in np.ndindex(low - 1, low):
@@ -158,8 +158,8 @@ def test_mirrors_are_drawn_for_both_images(tmp_path: Path) -> None:
 def test_other_shapes_are_cut_in_the_middle() -> None:
     image = np.zeros((30, 60, 3), dtype=np.uint8)
     image[:, 15:45] = 200
-    assert centre_crop(image, 15).shape == (15, 15, 3)
-    assert centre_crop(image, 15).mean() > 190
+    assert center_crop(image, 15).shape == (15, 15, 3)
+    assert center_crop(image, 15).mean() > 190
 
 
 def test_the_baseline_is_the_blurred_image_and_the_first_hundred_count(tmp_path: Path) -> None:

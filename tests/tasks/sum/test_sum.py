@@ -14,7 +14,7 @@ from cab import UserError, build_backbone
 from tasks.corpus.synthetic import NAMES
 from tasks.sum.data import PARTS, clean, find_pairs
 from tasks.sum.rouge import rouge, split_sentences
-from tasks.sum.synthetic import COLOURS, FOLLOWED, LEVELS, SUMMARY_WORDS, generate_pair
+from tasks.sum.synthetic import COLORS, FOLLOWED, LEVELS, SUMMARY_WORDS, generate_pair
 from tasks.sum.task import Sum, lead, right_words
 from tests.tasks.in_order import in_order
 
@@ -156,7 +156,7 @@ def test_summaries_keep_their_lengths(search: str, tmp_path: Path) -> None:
     task = ready(write_pairs(tmp_path), search=search, num_beams=2)
     batch = next(in_order(task.parts["test"], 6))
     with torch.no_grad():
-        summaries = task.summarise(network(task), batch)
+        summaries = task.summarize(network(task), batch)
         scores = task.evaluate(network(task), in_order)
     assert len(summaries) == 6
     assert set(scores) == {metric.name for metric in task.metrics}
@@ -169,11 +169,11 @@ def test_the_baseline_takes_first_sentences() -> None:
 
 
 def test_generated_news_says_every_fact_of_its_summary_once() -> None:
-    """By hand: each person's thing, of nine by its colour, then five changes of six things."""
+    """By hand: each person's thing, of nine by its color, then five changes of six things."""
     for number in range(50):
         documents, summary = generate_pair(number)
         assert generate_pair(number) == (documents, summary)
-        kept, coloured, changed = (set(document.split()[1:]) for document in documents.split(" ||||| "))
+        kept, colored, changed = (set(document.split()[1:]) for document in documents.split(" ||||| "))
         words = summary.split()
         assert words[0] == "Kept"
         assert words[25] == "changed"
@@ -181,7 +181,7 @@ def test_generated_news_says_every_fact_of_its_summary_once() -> None:
         direct = 0
         for name, thing in zip(NAMES[:12], words[2:25:2], strict=True):
             [what] = [fact.removeprefix(name) for fact in kept if fact.startswith(name)]
-            assert what == thing or (what in COLOURS and what + thing in coloured)
+            assert what == thing or (what in COLORS and what + thing in colored)
             direct += what == thing
         assert direct == 3
         said = [*FOLLOWED, *words[26:]]

@@ -79,7 +79,7 @@ def test_cepstra_are_the_cosine_transform() -> None:
     np.testing.assert_allclose(cepstra(x), x @ basis.T, atol=1e-9)
 
 
-def test_distortion_is_the_sum_of_paths_over_synthesised_frames() -> None:
+def test_distortion_is_the_sum_of_paths_over_synthesized_frames() -> None:
     pairs = [(tone(0.3, 150), tone(0.4, 170)), (tone(0.5, 210), tone(0.2, 190))]
     expected, frames = np.zeros(2), 0
     for a, b in pairs:

@@ -207,7 +207,7 @@ def test_what_is_given_is_not_scored(name: str, tmp_path: Path) -> None:
         backbone.prenet.dropout = 0.0
     with torch.no_grad():
         scores = task.evaluate(backbone, in_order)
-        spoken = task.speak(backbone, task.parts["test"].__getitems__([0, 1]))
+        spoken = task.synthesize(backbone, task.parts["test"].__getitems__([0, 1]))
     targets = [task.target(utterance, backbone) for utterance in task.parts["test"].utterances]
     pairs = zip(spoken, targets, strict=True)
     waves = [[griffin_lim(mel[min(8, len(mel) - 1) :], iterations=2) for mel in pair] for pair in pairs]

@@ -1,0 +1,115 @@
+"""Learning rates chosen per cell and attention: `cab run suite=core attention=NAME tune=true`.
+
+Each cell is trained with a third of its learning rate, the rate itself and three times the rate, on a seed of its own.
+The rate that solves the cell in the fewest steps is chosen, or the one with the lowest validation loss if none solves
+it. The scored runs use other seeds, and their records contain the grid.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cab.errors import UserError
+from cab.files.config_folders import run_defaults
+from cab.records.record import Record, Status
+
+log = logging.getLogger("cab")
+
+FACTORS = (1 / 3, 1.0, 3.0)
+"""Learning rates of the grid, relative to that of the cell."""
+SEED = 1000
+"""Seed of the runs of the grid."""
+FOLDER = "tuning"
+"""Folder in ``results_dir`` with the records of the grid."""
+
+
+def requests_tuning(overrides: Sequence[str]) -> bool:
+    """Return whether ``tune=true`` is among the overrides.
+
+    Raises:
+        UserError: the value is neither true nor false.
+    """
+    values = [override.partition("=")[2] for override in overrides if override.partition("=")[0] == "tune"]
+    if set(values) - {"true", "false"}:
+        raise UserError(f"tune must be true or false, got '{values[-1]}'; as tune=true")
+    return values[-1:] == ["true"]
+
+
+def tuned_sweeps(sweeps: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Train the grid of each cell and attention of the sweeps, and return the sweeps with the chosen rates.
+
+    Raises:
+        UserError: an option other than ``attention`` and ``seed`` has several values, or a scored seed is that of the
+            grid.
+    """
+    from cab.runner.launch import composed, run_sweeps  # imports torch
+
+    singles = [single for sweep in sweeps for single in _singles(sweep)]
+    grids = []
+    for single in singles:
+        rate = composed([*single, f"seed={SEED}"])["trainer"]["learning_rate"]
+        rates = ",".join(f"{rate * factor:.6g}" for factor in FACTORS)
+        folder = Path(_value(single, "results_dir") or run_defaults()["results_dir"]) / FOLDER
+        others = [override for override in single if override.partition("=")[0] not in ("seed", "results_dir")]
+        grids.append([*others, f"trainer.learning_rate={rates}", f"seed={SEED}", f"results_dir={folder}"])
+    records = [outcome.record for outcome in run_sweeps(grids).outcomes if outcome.record is not None]
+    tuned = []
+    for single in singles:
+        grid = [_row(record) for record in records if _is_of(record, single)]
+        if not any(row["status"] == Status.FINISHED for row in grid):
+            log.warning("no run of the grid finished: %s", " ".join(single))
+            continue
+        tuned.append([*single, f"trainer.learning_rate={chosen_rate(grid)}", f"tuning={_override(grid)}"])
+    return tuned
+
+
+def chosen_rate(grid: Sequence[Mapping[str, Any]]) -> float:
+    """Return the learning rate that solves the cell first, or else the one with the lowest validation loss."""
+    finished = [row for row in grid if row["status"] == Status.FINISHED]
+    best = min(finished, key=lambda row: (row["steps_to_solve"] or math.inf, row["validation"]))
+    rate: float = best["learning_rate"]
+    return rate
+
+
+def _singles(sweep: Sequence[str]) -> list[list[str]]:
+    """Split a sweep by attention."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    for override in OverridesParser.create().parse_overrides(list(sweep)):
+        if override.is_sweep_override() and override.key_or_group not in ("attention", "seed"):
+            raise UserError(f"tune=true requires a single value of {override.key_or_group}")
+    seeds = _value(sweep, "seed").split(",")
+    if str(SEED) in seeds:
+        raise UserError(f"seed {SEED} is that of the grid of tune=true; choose another seed")
+    others = [override for override in sweep if override.partition("=")[0] != "attention"]
+    return [[*others, f"attention={name}"] for name in _value(sweep, "attention").split(",")]
+
+
+def _value(overrides: Sequence[str], key: str) -> str:
+    return next((text for name, _, text in (each.partition("=") for each in overrides) if name == key), "")
+
+
+def _is_of(record: Record, single: Sequence[str]) -> bool:
+    own = (record.config["task"]["name"], record.config["backbone"]["name"], record.config["pattern"])
+    names = (*own, record.config["attention"]["name"])
+    return names == tuple(_value(single, key) for key in ("task", "backbone", "pattern", "attention"))
+
+
+def _row(record: Record) -> dict[str, Any]:
+    losses = [entry["validation"] for entry in record.history if entry["validation"] is not None]
+    return {
+        "learning_rate": record.config["trainer"]["learning_rate"],
+        "status": str(record.status),
+        "validation": min(losses, default=None),
+        "steps_to_solve": record.cost.steps_to_solve,
+    }
+
+
+def _override(grid: Sequence[Mapping[str, Any]]) -> str:
+    """Write the grid as the value of an override."""
+    rows = [",".join(f"{name}:{'null' if value is None else value}" for name, value in row.items()) for row in grid]
+    return f"{{seed:{SEED},grid:[{','.join(f'{{{row}}}' for row in rows)}]}}"

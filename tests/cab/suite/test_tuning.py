@@ -1,0 +1,91 @@
+"""Tuned learning rates: the grid of each cell and attention, the rate that is chosen, and the record that says so."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cab.cli.main import main
+from cab.errors import UserError
+from cab.records.record import Record
+from cab.runner.cell import Cell
+from cab.runner.launch import composed
+from cab.suite.cells import suite_cells
+from cab.suite.overrides import suite_sweeps
+from cab.suite.tuning import SEED, chosen_rate, tuned_sweeps
+from tests.cab.made_records import make_record
+
+
+def row(rate: float, validation: float | None, steps: int | None = None, status: str = "finished") -> dict[str, Any]:
+    return {"learning_rate": rate, "status": status, "validation": validation, "steps_to_solve": steps}
+
+
+@pytest.mark.parametrize(
+    ("grid", "rate"),
+    [
+        ([row(1e-3, 0.9), row(3e-3, 0.5), row(9e-3, 0.7)], 3e-3),
+        ([row(1e-3, 0.1), row(3e-3, 0.5, 200), row(9e-3, 0.4, 100)], 9e-3),
+        ([row(1e-3, 0.9), row(3e-3, None, None, "diverged"), row(9e-3, 1.0)], 1e-3),
+    ],
+)
+def test_the_first_to_solve_or_else_the_lowest_loss(grid: list[dict[str, Any]], rate: float) -> None:
+    assert chosen_rate(grid) == rate
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["suite=core", "attention=abc", "attention.num_landmarks=4,8"], "single value of attention.num_landmarks"),
+        (["suite=core", "attention=abc", f"seed={SEED}"], "choose another seed"),
+    ],
+)
+def test_a_grid_that_cannot_be(overrides: list[str], message: str) -> None:
+    sweeps = suite_sweeps(overrides)
+    assert sweeps is not None
+    with pytest.raises(UserError, match=message):
+        tuned_sweeps(sweeps)
+
+
+def test_tuning_is_of_a_suite(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "tune=true"]) == 2
+    assert "add suite=core" in capsys.readouterr().err
+    assert main(["run", "suite=core", "attention=abc", "tune=maybe"]) == 2
+
+
+SMALL = ["trainer.max_steps=2", "trainer.validate_every=1", "task.examples=64", "task.test_examples=16", "device=cpu"]
+
+
+def test_the_record_of_a_tuned_run_contains_its_grid(tmp_path: Path) -> None:
+    suite = ["suite=core", "attention=vanilla", "task=probe", "pattern=NC", "seed=1", f"results_dir={tmp_path}"]
+    assert main(["run", *suite, "tune=true", *SMALL]) == 0
+    grid = [Record.read(path) for path in (tmp_path / "tuning").glob("*.json")]
+    assert {record.cell["seed"] for record in grid} == {SEED}
+    rates = [record.config["trainer"]["learning_rate"] for record in grid]
+    assert sorted(rates) == pytest.approx([0.001, 0.003, 0.009])
+    tuned = {record.cell["attention"]: record for record in map(Record.read, tmp_path.glob("*.json"))}
+    assert set(tuned) == {"vanilla(tuned)"}
+    record = tuned["vanilla(tuned)"]
+    assert record.cell["seed"] == 1
+    rows = record.config["tuning"]["grid"]
+    assert record.config["tuning"]["seed"] == SEED
+    assert {row["learning_rate"]: row["validation"] for row in rows} == {
+        each.config["trainer"]["learning_rate"]: min(entry["validation"] for entry in each.history)  # type: ignore[type-var]
+        for each in grid
+    }
+    assert record.config["trainer"]["learning_rate"] == chosen_rate(rows)
+    command = shlex.split(record.command.removeprefix("cab run "))
+    assert Cell.from_config(composed(command)).hash == record.hash
+
+
+def test_a_record_belongs_to_a_cell_with_its_options() -> None:
+    [cell] = [cell for cell in suite_cells() if cell.key == ("probe", "mixer", "CC")]
+    names = {"task": "probe", "backbone": "mixer", "pattern": "CC", "dataset": "recall"}
+    record = make_record({"accuracy": 0.5}, **names)
+    assert cell.includes(record)
+    record.config["task"]["pairs"] = 16
+    assert not cell.includes(record)
+    del record.config["task"]["pairs"]
+    assert not cell.includes(record)
