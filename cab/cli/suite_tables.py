@@ -21,7 +21,7 @@ def gain_tables(gains: SuiteGains) -> str:
     """Return one table of K per pattern, and the legend."""
     from cab.suite.table import gain_rows
 
-    tables = [f"{pattern}\n{gain_table(gain_rows(gains, pattern))}" for pattern in gains.patterns]
+    tables = [f"{pattern}\n{gain_table(gain_rows(gains, pattern))}" for pattern, own in gains.patterns.items() if own]
     return "\n\n".join([*tables, LEGEND])
 
 

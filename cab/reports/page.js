@@ -53,12 +53,22 @@ function sortBy(header) {
     if (key(a) === undefined || key(b) === undefined) return (key(a) === undefined) - (key(b) === undefined);
     return sign * (Number(key(a)) - Number(key(b)));
   };
-  const body = table.tBodies[0];
+  const body = table.querySelector("tbody.sorted");
   body.append(...[...body.rows].sort(compare));
 }
 
 for (const header of document.querySelectorAll("th[aria-sort]")) {
   header.firstElementChild.addEventListener("click", () => sortBy(header));
+}
+
+// Filters: a row is shown if it has every chosen tag.
+for (const form of document.querySelectorAll("form.filter")) {
+  const rows = form.parentElement.querySelectorAll("tr[data-tags]");
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("input", () => {
+    const chosen = [...form.elements].filter((one) => one.type !== "checkbox" || one.checked).map((one) => one.value).filter(Boolean);
+    for (const row of rows) row.hidden = !chosen.every((tag) => JSON.parse(row.dataset.tags).includes(tag));
+  });
 }
 
 // Pointing at an attention in a table or a figure shows the same one in all of them.

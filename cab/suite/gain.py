@@ -35,6 +35,8 @@ class CellGain:
         total: the same with the variance of the anchors.
         error: logarithm of the error relative to vanilla's; None if higher values of the metric are better.
         mean: mean of the metric over seeds.
+        steps: mean number of steps until validation reached the cell's threshold; None if a seed did not reach it, or
+            for an anchor.
     """
 
     cell: SuiteCell
@@ -44,6 +46,7 @@ class CellGain:
     total: Estimate
     error: Estimate | None
     mean: float
+    steps: Estimate | None = None
 
     @property
     def retained(self) -> float:
@@ -65,7 +68,12 @@ def cell_gains(results: CellResults) -> dict[str, CellGain]:
     """Return K of every attention with results in a cell; empty if the cell has no anchors."""
     if results.anchors is None:
         return {}
-    return gains_of(results.cell, results.anchors, {name: results.values(name) for name in results.runs})
+    gains = gains_of(results.cell, results.anchors, {name: results.values(name) for name in results.runs})
+    for name, runs in results.runs.items():
+        steps = [run.cost.steps_to_solve for run in runs.values() if run.cost.steps_to_solve is not None]
+        if len(steps) == len(runs):
+            gains[name] = dataclasses.replace(gains[name], steps=Estimate.of(steps))
+    return gains
 
 
 def gains_of(cell: SuiteCell, anchors: Anchors, values: Mapping[str, Sequence[float]]) -> dict[str, CellGain]:
@@ -147,6 +155,14 @@ class PatternGain:
         return max(low, 0.0), min(high, 100.0)
 
     @property
+    def steps(self) -> Estimate | None:
+        """Mean over the cells of the number of steps to solve; None unless every seed solved every core cell."""
+        known = [gain.steps for gain in self.cells if gain.steps]
+        if len(known) < self.core:
+            return None
+        return weighted_sum((1 / len(known), steps) for steps in known)
+
+    @property
     def worst(self) -> CellGain:
         """The cell with the smallest K."""
         return min(self.cells, key=lambda gain: gain.own.value)
@@ -180,6 +196,11 @@ class SuiteGains:
 
     cells: dict[Key, dict[str, CellGain]]
     patterns: dict[str, dict[str, PatternGain]]
+
+    def common(self, keys: Sequence[Key]) -> dict[str, list[CellGain]]:
+        """Return the results of every attention in the given cells."""
+        names = dict.fromkeys(name for key in keys for name in self.cells[key])
+        return {name: [self.cells[key][name] for key in keys if name in self.cells[key]] for name in names}
 
     def verdicts(self, pattern: str) -> dict[tuple[str, str], Verdict]:
         """Return the verdicts on all pairs of attentions in the core cells of a pattern; see :func:`compare`."""

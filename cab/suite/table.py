@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass
 
 from cab.records.verification_status import mark_unverified
-from cab.scoring.statistics import ONE_SEED_MARK, Verdict, rank_range
+from cab.scoring.statistics import ONE_SEED_MARK, Estimate, Verdict, rank_range
 from cab.suite.gain import CellGain, PatternGain, SuiteGains
 
 HEADER = (
     *("attention", "K", "95% interval", "rank", "core cells", "worst cell", "K there", "solved", "seeds"),
-    "error / vanilla",
+    *("error / vanilla", "steps to solve"),
 )
-ALIGN = "lrrrrlrrrr"
+ALIGN = "lrrrrlrrrrr"
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class GainRow:
             gain.solved,
             str(gain.seeds),
             "-" if math.isnan(self.error) else f"{self.error:.2f}",
+            steps_text(gain.steps) if gain.steps else "-",
         ]
 
 
@@ -81,6 +82,12 @@ def seed_mark(gain: PatternGain) -> str:
 def interval_text(low: float, high: float) -> str:
     """Format the interval of K."""
     return "-" if math.isnan(low) else f"[{low:.1f}, {high:.1f}]"
+
+
+def steps_text(steps: Estimate) -> str:
+    """Format a number of steps with its interval."""
+    low, high = steps.interval()
+    return f"{steps.value:,.0f}" + ("" if math.isnan(low) else f" [{max(low, 0):,.0f}, {high:,.0f}]")
 
 
 def rank_text(rank: tuple[int, int] | None) -> str:

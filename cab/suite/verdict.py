@@ -15,10 +15,11 @@ from cab.records.verified import verdict, verified_codes
 from cab.scoring.measured_costs import LENGTH, MeasuredCost, measured_costs
 from cab.scoring.statistics import MARGIN, ONE_SEED_LEGEND, Verdict
 from cab.suite.anchors import ATTENTIONS, SOFTMAX
+from cab.suite.cells import SuiteCell
 from cab.suite.check import invalid_cells
 from cab.suite.gain import CellGain, PatternGain, SuiteGains, compare, suite_gains
 from cab.suite.results import CellResults, collect
-from cab.suite.table import GainRow, cell_text, gain_rows, interval_text, rank_text
+from cab.suite.table import GainRow, cell_text, gain_rows, interval_text, rank_text, steps_text
 
 RELATIONS = {
     Verdict.WORSE: "significantly worse than",
@@ -56,49 +57,33 @@ def judge_attention(name: str, records: Iterable[Record], reference: Path = MINI
     results = collect([*own, *others])
     gains = suite_gains(results, invalid_cells(reference))
     patterns = {each.cell.pattern for each in results if name in each.runs or name in each.left_out}
-    status = {record.cell["pattern"]: verdict(record, verified_codes()) for record in own}
-    return [_verdict(name, pattern, results, gains, status[pattern]) for pattern in sorted(patterns, key=pattern_rank)]
+    last = {record.cell["pattern"]: record for record in own}
+    return [_verdict(name, last[pattern], results, gains) for pattern in sorted(patterns, key=pattern_rank)]
 
 
-def _verdict(name: str, pattern: str, results: Sequence[CellResults], gains: SuiteGains, status: str) -> PatternVerdict:
-    cells = [gains.cells[each.cell.key][name] for each in results if _has_gain(each, gains, name, pattern)]
+def _verdict(name: str, record: Record, results: Sequence[CellResults], gains: SuiteGains) -> PatternVerdict:
+    pattern = record.cell["pattern"]
+    of_pattern = [each for each in results if each.cell.pattern == pattern]
+    cells = [gains.cells[each.cell.key][name] for each in of_pattern if name in gains.cells[each.cell.key]]
     own = gains.patterns.get(pattern, {}).get(name)
-    lines = [_coverage(name, pattern, own, results)]
-    if own:
-        rows = gain_rows(gains, pattern)
-        compared, verdicts = gains.patterns[pattern], gains.verdicts(pattern)
-        lines += [*_headline(own, rows), *_relations(name, verdicts, {n: len(g.cells) for n, g in compared.items()})]
-    else:
-        rows = []
-        own_cells = [gains.cells[cell.cell.key] for cell in cells]
-        names = dict.fromkeys(other for cell in own_cells for other in cell)
-        everyone = {other: [cell[other] for cell in own_cells if other in cell] for other in names}
-        lines += _relations(name, compare(everyone), {n: len(g) for n, g in everyone.items()})
-    by_key = {each.cell.key: each for each in results}
-    lines += [_cell_line(cell, by_key[cell.cell.key], gains) for cell in cells]
-    lines += [
-        f"not scored: {each.cell}: {each.left_out[name]}" for each in results if _is_left_out(each, name, pattern)
-    ]
+    rows = gain_rows(gains, pattern) if own else []
+    core = [each.cell for each in of_pattern if each.cell.core]
+    lines = [_coverage(name, pattern, own, core), *(_headline(own, rows) if own else [])]
+    compared = gains.common([gain.cell.key for gain in (own.cells if own else cells)])
+    verdicts = gains.verdicts(pattern) if own else compare(compared)
+    lines += _relations(name, verdicts, {other: len(common) for other, common in compared.items()})
+    runs = {each.cell.key: each for each in of_pattern}
+    lines += [_cell_line(cell, runs[cell.cell.key], gains) for cell in cells]
+    lines += [f"not scored: {each.cell}: {each.left_out[name]}" for each in of_pattern if name in each.left_out]
     lines += _ceiling(cells, gains)
-    lines.append(
-        f"cost: {_cost(name, pattern, [run for c in cells for run in by_key[c.cell.key].runs[name].values()])}"
-    )
-    lines.append(_verification(name, pattern, status))
+    lines.append(_cost(record, [run for cell in cells for run in runs[cell.cell.key].runs[name].values()]))
+    lines.append(_verification(record))
     if any(len(cell.points) == 1 for cell in cells):
         lines.append(ONE_SEED_LEGEND)
     return PatternVerdict(pattern, [lines[0], *(f"  {line}" for line in lines[1:])], rows)
 
 
-def _has_gain(results: CellResults, gains: SuiteGains, name: str, pattern: str) -> bool:
-    return results.cell.pattern == pattern and name in gains.cells[results.cell.key]
-
-
-def _is_left_out(results: CellResults, name: str, pattern: str) -> bool:
-    return results.cell.pattern == pattern and name in results.left_out
-
-
-def _coverage(name: str, pattern: str, own: PatternGain | None, results: Sequence[CellResults]) -> str:
-    core = [each.cell for each in results if each.cell.core and each.cell.pattern == pattern]
+def _coverage(name: str, pattern: str, own: PatternGain | None, core: Sequence[SuiteCell]) -> str:
     have = {gain.cell for gain in own.cells} if own else set()
     missing = [str(cell) for cell in core if cell not in have]
     line = f"{name}, pattern {pattern}: {len(have)} of {len(core)} core cells"
@@ -139,6 +124,8 @@ def _cell_line(cell: CellGain, results: CellResults, gains: SuiteGains) -> str:
     known += [f"{cell.cell.trivial_baseline} {trivial:.4g}"] if trivial is not None else []
     line = f"{cell.cell}: {cell.cell.metric} {cell.mean:.4g}{spread} ({', '.join(known)}), K {cell_text(cell)}"
     line += f", solved in {cell.solved} of {len(cell.points)} seeds"
+    if cell.steps:
+        line += f", after {steps_text(cell.steps)} steps"
     if cell.error and cell.is_at_ceiling:
         line += f", error {math.exp(cell.error.value):.2f} times that of {SOFTMAX}"
     return line + ("" if cell.cell.core else " (not a core cell)")
@@ -158,21 +145,27 @@ def _ceiling(cells: Sequence[CellGain], gains: SuiteGains) -> list[str]:
     return lines
 
 
-def _cost(name: str, pattern: str, runs: Sequence[Record]) -> str:
+def _cost(record: Record, runs: Sequence[Record]) -> str:
+    name, pattern = record.cell["attention"], record.cell["pattern"]
     seconds = [run.cost.cpu_seconds for run in runs if run.cost.cpu_seconds is not None]
     parts = [f"{statistics.fmean(seconds):.0f} CPU seconds per training run"] if seconds else []
     cost = measured_costs().get((name, pattern), MeasuredCost())
     if cost.time is None:
-        parts.append(f"not measured against softmax (`cab efficiency {name} --pattern {pattern}`)")
+        parts.append(f"not measured against softmax (`cab efficiency {_target(record)} --pattern {pattern}`)")
     else:
         memory = f" and {cost.memory:.2f} times its memory" if cost.memory is not None else ""
         parts.append(f"{cost.time:.2f} times the time of softmax attention{memory} at {LENGTH:,} tokens")
     if cost.state_bytes is not None:
         parts.append(f"decoding takes {cost.decode_ms:.2f} ms per token, with a state of {cost.state_bytes:,} bytes")
-    return "; ".join(parts)
+    return f"cost: {'; '.join(parts)}"
 
 
-def _verification(name: str, pattern: str, status: str) -> str:
-    if status == "yes":
+def _verification(record: Record) -> str:
+    if verdict(record, verified_codes()) == "yes":
         return "verified: the code passed `cab verify`"
-    return f"not verified: run `cab verify {name} --pattern {pattern}`"
+    return f"not verified: run `cab verify {_target(record)} --pattern {record.cell['pattern']}`"
+
+
+def _target(record: Record) -> str:
+    """Return the name by which commands find the attention, such as FILE.py:Class."""
+    return str(record.config["attention"]["name"])

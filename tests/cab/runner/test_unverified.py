@@ -76,7 +76,6 @@ def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(capsys: py
         LEGEND,
     ]
     assert "† Leaking" in out
-    assert "leaking.py" not in out
     assert "† linear" not in out
 
     records = {r.cell["attention"]: r for r in map(Record.read, Path("results").glob("*.json"))}
@@ -89,7 +88,7 @@ def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(capsys: py
     rows = csv.DictReader(Path("board/leaderboard.csv").read_text().splitlines())
     assert {row["attention"]: row["verified"] for row in rows} == {"Leaking": "no", "linear": "yes"}
     page = Path("board/index.html").read_text()
-    assert page.count('<span class="sign">†</span> Leaking') == 2
+    assert page.count('<span class="sign">†</span> Leaking<') == 2
     assert page.count('<span class="sign">') == 2
     assert page.count(f'<p class="legend">{LEGEND}</p>') == 2
     capsys.readouterr()

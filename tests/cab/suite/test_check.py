@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 
@@ -12,15 +13,14 @@ import pytest
 from cab.cli.main import main
 from cab.errors import UserError
 from cab.records.results import MINI_DIR, load_results, table_of
+from cab.registry.registries import TASKS
 from cab.suite.anchors import Anchors
-from cab.suite.cells import SuiteCell
+from cab.suite.cells import suite_cells
 from cab.suite.check import CellCheck, check_cell, check_suite, invalid_cells, without_invalid_cells
 from cab.suite.results import CellResults, read_suite
-from tests.cab.suite.suite_records import lstf_record
+from tests.cab.suite.suite_records import CELLS, suite_record, value_record
 
-pytestmark = pytest.mark.usefixtures("former_suite")
-
-CELL = SuiteCell("lstf", "informer", "CS", "synthetic", "mse", "linear", True, "ridge", "bound", True, "")
+CELL = dataclasses.replace(CELLS["lstf"], memory_bounded_baseline="bound", long_memory=True)
 GOOD = {
     "vanilla": [0.10, 0.11, 0.12],
     "none": [0.90, 0.91, 0.92],
@@ -35,7 +35,7 @@ def check(changes: dict[str, list[float]] | None = None, **baselines: float) -> 
     values = {**GOOD, **(changes or {})}
     anchors = Anchors("", {name: values.pop(name) for name in ("vanilla", "none")}, {})
     runs = {
-        name: {seed: lstf_record(name, value - 0.001 * seed, seed) for seed, value in enumerate(own)}
+        name: {seed: value_record(CELL, name, value, seed) for seed, value in enumerate(own)}
         for name, own in values.items()
     }
     return check_cell(CellResults(CELL, anchors, runs, baselines or {"ridge": 1.0}))
@@ -89,6 +89,25 @@ def test_few_attentions_are_not_judged() -> None:
     assert found.failures == ()
 
 
+def test_the_cells_are_those_that_the_tasks_are_tested_in() -> None:
+    named = {(cell.task, cell.backbone, cell.pattern) for cell in suite_cells()}
+    tested = {
+        (task.name, backbone, str(pattern))
+        for task in TASKS
+        if "synthetic" in task.datasets or task.name == "probe"
+        for backbone, patterns in task.backbones.items()
+        for pattern in patterns
+    }
+    assert named <= tested
+    assert len(named) == len(suite_cells()) == 19
+
+
+def test_every_cell_is_judged_by_a_primary_metric_of_its_task() -> None:
+    for cell in suite_cells():
+        metrics = TASKS.get(cell.task).build(dataset=cell.dataset).metrics
+        assert cell.metric in {metric.name for metric in metrics if metric.primary}, cell
+
+
 def test_committed_records_name_no_folder() -> None:
     folders = {json.loads(path.read_text())["config"]["data_root"] for path in MINI_DIR.glob("*.json")}
     assert folders == {None}
@@ -96,7 +115,7 @@ def test_committed_records_name_no_folder() -> None:
 
 def test_no_results_are_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["suite", "validate", str(tmp_path)]) == 1
-    assert "0 of 15 cells" in capsys.readouterr().out
+    assert "0 of 19 cells" in capsys.readouterr().out
     assert main(["suite", "validate", str(tmp_path / "nowhere")]) == 2
     assert main(["suite", "report", str(tmp_path)]) == 2
 
@@ -106,7 +125,7 @@ def test_the_table_and_its_csv(capsys: pytest.CaptureFixture[str]) -> None:
     rows = {row["cell"]: row for row in csv.DictReader(capsys.readouterr().out.splitlines())}
     assert rows["sr sr3 NS"]["grades"] == "not judged"
     assert rows["sr sr3 NS"]["measures"] == "yes"
-    assert float(rows["lstf informer CS"]["gap_lost"]) == pytest.approx(0.76, abs=0.01)
+    assert float(rows["lstf informer NS"]["gap_lost"]) == pytest.approx(0.47, abs=0.01)
     main(["suite", "validate"])
     assert "cells measure attention" in capsys.readouterr().out
 
@@ -114,25 +133,25 @@ def test_the_table_and_its_csv(capsys: pytest.CaptureFixture[str]) -> None:
 def test_invalid_cells_are_excluded_by_every_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("cab.suite.check.invalid_cells", lambda: {("lm", "gpt2", "CS"): "its seeds differ"})
-    note = "lm gpt2 CS is excluded because it does not measure attention: its seeds differ"
+    monkeypatch.setattr("cab.suite.check.invalid_cells", lambda: {("sum", "transformer", "CS"): "its seeds differ"})
+    note = "sum transformer CS is excluded because it does not measure attention: its seeds differ"
     results = load_results(MINI_DIR)
     rest, notes = without_invalid_cells(results)
     assert notes == (note,)
-    assert set(rest[results["primary"] & ~rest["primary"]]["task"]) == {"lm"}
+    assert set(rest[results["primary"] & ~rest["primary"]]["task"]) == {"sum"}
     for command in (["score"], ["correlation"]):
         assert main([*command, str(MINI_DIR)]) == 0
         assert note in capsys.readouterr().err
     assert main(["leaderboard", str(MINI_DIR), "--format", "markdown"]) == 0
     assert note in capsys.readouterr().out
-    with pytest.raises(UserError, match="no results to score: lm gpt2 CS is excluded"):
-        without_invalid_cells(results[(results["task"] == "lm") & results["primary"]])
+    with pytest.raises(UserError, match="no results to score: sum transformer CS is excluded"):
+        without_invalid_cells(results[(results["task"] == "sum") & (results["pattern"] == "CS") & results["primary"]])
 
 
 def test_other_presets_and_data_are_no_cells_of_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cab.suite.check.invalid_cells", lambda: {("lstf", "informer", "CS"): "its seeds differ"})
     results: pd.DataFrame = table_of(
-        [lstf_record("abc", 0.1, 1, preset="smoke"), lstf_record("abc", 0.1, 1, dataset="etth1")]
+        [suite_record("lstf", "abc", 80, preset="smoke"), suite_record("lstf", "abc", 80, dataset="etth1")]
     )
     assert without_invalid_cells(results) == (results, ())
 
