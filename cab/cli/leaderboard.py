@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("page", "markdown"),
         default="page",
-        help="page (default): index.html and leaderboard.csv in the --out folder; markdown: tables on stdout",
+        help="page (default): index.html and CSV files in the --out folder; markdown: tables on stdout",
     )
     parser.add_argument("--costs", type=Path, metavar="CSV", help="output of `cab efficiency`; adds cost curves")
     parser.add_argument(
@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from cab.reports.leaderboard import score_boards, write_csv
+    from cab.reports.suite_board import suite_board, write_suite_csv
     from cab.scoring import load_costs
     from cab.scoring.selection import rows_in_index
 
@@ -49,15 +50,18 @@ def run(args: argparse.Namespace) -> int:
     scored = rows_in_index(results)
     probes = results.drop(scored.index)
     boards = [] if scored.empty and not probes.empty else score_boards(scored, normalization=args.normalization)
+    suite = suite_board(results)
     costs = load_costs(args.costs) if args.costs else None
     written: list[Path] = []
     if args.format == "markdown":
         from cab.reports.markdown import markdown
 
-        print(markdown(boards))
+        print(markdown(boards, suite))
     else:
         from cab.reports.page import write_page
 
+        if suite:
+            written.append(write_suite_csv(suite, args.out))
         if boards:
             written.append(write_csv(boards, args.out))
         if not probes.empty:
@@ -78,7 +82,15 @@ def run(args: argparse.Namespace) -> int:
                     written.append(write(table, args.out))
         shown = None if probes.empty else probes
         written.append(
-            write_page(boards, args.out, normalization=args.normalization, probes=shown, costs=costs, skipped=skipped)
+            write_page(
+                boards,
+                args.out,
+                normalization=args.normalization,
+                suite=suite,
+                probes=shown,
+                costs=costs,
+                skipped=skipped,
+            )
         )
     if args.figures:
         from cab.reports.paper_figures import write_figures

@@ -24,8 +24,8 @@ Train and evaluate one configuration and write its result. With -m, run every va
 comma-separated values; a group that is not named means ALL of its values (of the data sets, all real ones), so try
 --dry-run first. Finished runs are not repeated, interrupted runs resume.
 
-The synthetic suite: suite=core runs its core cells with seeds 1 to 3, and suite=mini all its cells. Both compare the
-attention with the bundled reference results. With tune=true, each cell first chooses its learning rate on another seed.
+suite=core runs the core cells of the synthetic suite with seeds 1 to 3, and suite=mini all its cells. Both compare the
+attention with the bundled reference results. With tune=true, the learning rate of each cell is chosen on another seed.
 
   task       {tasks}
   dataset    {datasets}
