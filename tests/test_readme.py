@@ -75,7 +75,7 @@ def test_its_result_is_that_of_the_committed_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_make_demo_shows_a_leaderboard(tmp_path: Path) -> None:
+def test_make_demo_ends_with_verdicts_and_a_page(tmp_path: Path) -> None:
     """In the environment of the tests, with a few steps: the real one trains for minutes."""
     command = ["make", "--old-file=setup", "demo", f"BIN={tmp_path}", f"RESULTS={tmp_path / 'results'}"]
     command += ["DEMO=trainer.max_steps=5 trainer.validate_every=5"]
@@ -83,9 +83,9 @@ def test_make_demo_shows_a_leaderboard(tmp_path: Path) -> None:
     (tmp_path / "cab").chmod(0o755)
     process = run(command, ROOT)
     assert process.returncode == 0, process.stderr
-    assert len(list((tmp_path / "results").glob("*.json"))) == 6
-    assert "| abc" in process.stdout
-    assert "  without attention: " in process.stdout
+    assert len(list((tmp_path / "results").glob("*.json"))) == 2
+    assert "abc: no verdict, because its results have other options than the cells of the suite" in process.stdout
+    assert f"wrote {tmp_path / 'results' / 'leaderboard' / 'index.html'}" in process.stderr
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 from cab.cli.results_arguments import add_sources, given_results
 from cab.cli.terminal import print_note
 from cab.files.folders import check_writable
-from cab.records.results import DEFAULT_DIR, MINI_DIR, with_reference_results
+from cab.records.results import DEFAULT_DIR, REFERENCE_DIRS, with_reference_results
 
 DEFAULT_OUT = DEFAULT_DIR / "leaderboard"
 
@@ -39,13 +39,11 @@ def run(args: argparse.Namespace) -> int:
 
     if args.figures or args.format == "page":
         check_writable(args.out, "--out")
-    is_alone = (
-        args.with_reference and args.results == [DEFAULT_DIR] and not DEFAULT_DIR.exists()
-    )  # there are no results yet
+    is_alone = args.with_reference and args.results == [DEFAULT_DIR] and not DEFAULT_DIR.exists()  # no results yet
     if is_alone:
-        args.results = [MINI_DIR]
+        args.results = [folder for folder in REFERENCE_DIRS if folder.is_dir()][:1]
     results, skipped = given_results(args)
-    if args.with_reference and not is_alone:
+    if args.with_reference:
         results = with_reference_results(results)
     scored = rows_in_index(results)
     probes = results.drop(scored.index)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.cli.text_table import text_table
-from cab.records.results import MINI_DIR
+from cab.records.results import REFERENCE_DIRS
 
 if TYPE_CHECKING:
     from cab.suite.check import CellCheck
@@ -58,10 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for each in (check, report):
         each.add_argument(
             "results",
-            nargs="?",
+            nargs="*",
             type=Path,
-            default=MINI_DIR,
-            help="folder of results (default: bundled reference results)",
+            default=REFERENCE_DIRS,
+            help="folders of results (default: bundled reference results)",
         )
     anchors = commands.add_parser(
         "anchors", description="write configs/suite/anchors.csv from the results of vanilla and none"
@@ -88,18 +88,17 @@ def _report(args: argparse.Namespace) -> int:
     from cab.errors import UserError, unknown_name
     from cab.suite.check import invalid_cells
     from cab.suite.gain import suite_gains
-    from cab.suite.results import read_suite
+    from cab.suite.results import read_suite, records_of
 
     results = read_suite(args.results)
     names = sorted({name for each in results for name in (*each.runs, *each.left_out)})
     if not names:
-        raise UserError(
-            f"no result in {args.results} is of a cell of the suite; run `cab run suite=mini attention=NAME`"
-        )
+        folders = " ".join(map(str, args.results))
+        raise UserError(f"no result in {folders} is of a cell of the suite; run `cab run suite=core attention=NAME`")
     for name in args.attention or ():
         if name not in names:
             raise unknown_name("attention", name, names)
-        print_verdict(name, args.results)
+        print_verdict(name, records_of(args.results))
     if not args.attention:
         print(gain_tables(suite_gains(results, invalid_cells())))
     return 0

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from cab.cli.text_table import text_table
@@ -33,14 +32,21 @@ def gain_table(rows: Sequence[GainRow]) -> str:
     return f"{table}\n{ONE_SEED_LEGEND}" if ONE_SEED_MARK in table else table
 
 
-def print_verdict(name: str, records: Path | Sequence[Record]) -> None:
+def print_verdict(name: str, records: Iterable[Record]) -> None:
     """Print the verdict on an attention per pattern, each followed by the table of K."""
     from cab.files.sanitize import sanitize_text
-    from cab.records.results import whole_records
+    from cab.suite.anchors import ATTENTIONS
     from cab.suite.verdict import judge_attention
 
-    found = [record for _, record in whole_records(records, [])] if isinstance(records, Path) else records
-    for verdict in judge_attention(name, found):
+    if name in ATTENTIONS:
+        print(f"\n{name} is an anchor of the suite: its K is 100 (vanilla) or 0 (none) by definition")
+        return
+    verdicts = judge_attention(name, records)
+    if not verdicts:
+        print(
+            sanitize_text(f"\n{name}: no verdict, because its results have other options than the cells of the suite")
+        )
+    for verdict in verdicts:
         print("\n" + "\n".join(map(sanitize_text, verdict.lines)))
         if verdict.rows:
             print(gain_table(verdict.rows))

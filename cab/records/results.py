@@ -23,8 +23,9 @@ log = logging.getLogger(__name__)
 DEFAULT_DIR = Path(run_defaults()["results_dir"])
 PAPER_DIR = Path(__file__).resolve().parents[2] / "results" / "paper"
 """Tables of the paper, with their sources."""
-MINI_DIR = PAPER_DIR.with_name("mini")
-"""Bundled reference results of the suite."""
+CORE_DIR, MINI_DIR = PAPER_DIR.with_name("core"), PAPER_DIR.with_name("mini")
+REFERENCE_DIRS = (CORE_DIR, MINI_DIR)
+"""Bundled reference results of the suite: its core cells, and all cells."""
 PUBLISHED = "published"
 """Preset of CSV files that do not specify one."""
 SYNTHETIC = "synthetic"
@@ -74,13 +75,15 @@ def read_results(sources: Iterable[str | Path] | str | Path) -> tuple[pd.DataFra
 
 
 def with_reference_results(results: pd.DataFrame) -> pd.DataFrame:
-    """Add the reference results in :data:`MINI_DIR` for cells that ``results`` does not contain."""
+    """Add the reference results in :data:`REFERENCE_DIRS` for cells that ``results`` or an earlier folder lacks."""
     import pandas as pd
 
-    reference, _ = read_results(MINI_DIR)
-    own = pd.MultiIndex.from_frame(results[list(CELL)])
-    others = reference[~pd.MultiIndex.from_frame(reference[list(CELL)]).isin(own)]
-    return pd.concat([results, others], ignore_index=True)
+    for folder in filter(Path.is_dir, REFERENCE_DIRS):
+        reference, _ = read_results(folder)
+        own = pd.MultiIndex.from_frame(results[list(CELL)])
+        others = reference[~pd.MultiIndex.from_frame(reference[list(CELL)]).isin(own)]
+        results = pd.concat([results, others], ignore_index=True) if len(results) else others
+    return results
 
 
 def table_of(records: Iterable[Record]) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cab.paper.taxonomy import taxonomy
 from cab.records.code_hash import attention_hash
-from cab.records.results import MINI_DIR
+from cab.records.results import REFERENCE_DIRS
 from cab.records.verified import is_verified
 from cab.registry.entries import AttentionEntry
 from cab.registry.options import argument_texts
@@ -198,7 +198,7 @@ def _costs(name: str) -> Iterator[tuple[str, ...]]:
 
 @functools.cache
 def _gains() -> SuiteGains:
-    return suite_gains(read_suite(MINI_DIR))
+    return suite_gains(read_suite(REFERENCE_DIRS))
 
 
 def _shares(name: str) -> Iterator[tuple[str, ...]]:

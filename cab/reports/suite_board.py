@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.files.sanitize import listed, sanitize_table, sanitize_text
-from cab.records.results import MINI_DIR
+from cab.records.results import REFERENCE_DIRS
 from cab.records.verification_status import LEGEND, UNVERIFIED_MARK
 from cab.registry.registries import ATTENTIONS
 from cab.reports.card import card_id
@@ -81,7 +81,7 @@ def suite_board(results: pd.DataFrame) -> SuiteBoard | None:
     for pattern in gains.patterns:
         for row in gain_rows(gains, pattern):
             rows.setdefault(row.gain.attention, {})[pattern] = row
-    elsewhere = runs[[Path(file).parent.resolve() != MINI_DIR for file in runs["file"]]]
+    elsewhere = runs[[Path(file).parent.resolve() not in REFERENCE_DIRS for file in runs["file"]]]
     own = frozenset(elsewhere["attention"]) if len(elsewhere) < len(runs) else frozenset()
     return SuiteBoard(gains, rows, own - set(ANCHORS), _relative_params(found, runs["record"]))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cab.errors import UserError
-from cab.records.results import MINI_DIR
+from cab.records.results import REFERENCE_DIRS
 from cab.scoring.statistics import Estimate, Verdict, weighted_sum
 from cab.suite.anchors import ATTENTIONS, NO_ATTENTION, SOFTMAX
 from cab.suite.cells import PRESET, Key, SuiteCell, suite_cells
@@ -147,7 +147,7 @@ def check_suite(checks: Sequence[CellCheck]) -> list[str]:
 
 
 @functools.cache
-def invalid_cells(reference: Path = MINI_DIR) -> dict[Key, str]:
+def invalid_cells(reference: tuple[Path, ...] = REFERENCE_DIRS) -> dict[Key, str]:
     """Return the cells that do not measure attention according to ``reference``, with reasons; see :func:`check_cell`.
 
     A cell without anchors or reference results is not judged.

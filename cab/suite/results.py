@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cab.errors import UserError
 from cab.records.record import Record, Status
-from cab.records.results import whole_records
+from cab.records.results import REFERENCE_DIRS, whole_records
 from cab.suite.anchors import ATTENTIONS, Anchors, data_hash, read_anchors, record_key
 from cab.suite.cells import Key, SuiteCell, suite_cells
 
@@ -77,12 +77,19 @@ def collect(records: Iterable[Record]) -> list[CellResults]:
     return list(found.values())
 
 
-def read_suite(folder: Path) -> list[CellResults]:
-    """Return the results of each cell in a folder of records; damaged or modified records are skipped with a warning.
+def read_suite(folders: Sequence[Path]) -> list[CellResults]:
+    """Return the results of each cell in folders of records; damaged or modified records are skipped with a warning.
 
     Raises:
-        ValueError: the folder does not exist.
+        ValueError: a folder does not exist; :data:`REFERENCE_DIRS` may lack one.
     """
-    if not folder.is_dir():
-        raise UserError(f"no results at {folder}; pass a folder of results, such as results/local")
-    return collect(record for _, record in whole_records(folder, skipped=[]))
+    return collect(records_of(folders))
+
+
+def records_of(folders: Sequence[Path]) -> Iterator[Record]:
+    """Yield the records in folders, see :func:`read_suite`."""
+    for folder in folders:
+        if folder.is_dir():
+            yield from (record for _, record in whole_records(folder, skipped=[]))
+        elif folder not in REFERENCE_DIRS:
+            raise UserError(f"no results at {folder}; pass a folder of results, such as results/local")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cab.patterns import pattern_rank
 from cab.records.record import Record
-from cab.records.results import MINI_DIR, whole_records
+from cab.records.results import REFERENCE_DIRS
 from cab.records.verified import verdict, verified_codes
 from cab.scoring.measured_costs import LENGTH, MeasuredCost, measured_costs
 from cab.scoring.statistics import MARGIN, ONE_SEED_LEGEND, Verdict
@@ -18,7 +18,7 @@ from cab.suite.anchors import ATTENTIONS, SOFTMAX
 from cab.suite.cells import SuiteCell
 from cab.suite.check import invalid_cells
 from cab.suite.gain import CellGain, PatternGain, SuiteGains, compare, suite_gains
-from cab.suite.results import CellResults, collect
+from cab.suite.results import CellResults, collect, records_of
 from cab.suite.table import GainRow, cell_text, gain_rows, interval_text, rank_text, steps_text
 
 RELATIONS = {
@@ -44,16 +44,18 @@ class PatternVerdict:
     rows: list[GainRow]
 
 
-def judge_attention(name: str, records: Iterable[Record], reference: Path = MINI_DIR) -> list[PatternVerdict]:
+def judge_attention(
+    name: str, records: Iterable[Record], reference: tuple[Path, ...] = REFERENCE_DIRS
+) -> list[PatternVerdict]:
     """Compare an attention with the reference results.
 
     Args:
         name: the attention.
         records: records that contain its runs; other attentions are ignored.
-        reference: folder of the results it is compared with; its own results there are ignored.
+        reference: folders of the results it is compared with; its own results there are ignored.
     """
     own = [record for record in records if record.cell["attention"] == name]
-    others = [record for _, record in whole_records(reference, []) if record.cell["attention"] != name]
+    others = [record for record in records_of(reference) if record.cell["attention"] != name]
     results = collect([*own, *others])
     gains = suite_gains(results, invalid_cells(reference))
     patterns = {each.cell.pattern for each in results if name in each.runs or name in each.left_out}
@@ -75,6 +77,9 @@ def _verdict(name: str, record: Record, results: Sequence[CellResults], gains: S
     runs = {each.cell.key: each for each in of_pattern}
     lines += [_cell_line(cell, runs[cell.cell.key], gains) for cell in cells]
     lines += [f"not scored: {each.cell}: {each.left_out[name]}" for each in of_pattern if name in each.left_out]
+    lines += [
+        f"not scored: {each.cell}: it has no anchors" for each in of_pattern if name in each.runs and not each.anchors
+    ]
     lines += _ceiling(cells, gains)
     lines.append(_cost(record, [run for cell in cells for run in runs[cell.cell.key].runs[name].values()]))
     lines.append(_verification(record))

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from cab.errors import UserError
-from cab.records.results import MINI_DIR, whole_records
+from cab.records.results import REFERENCE_DIRS
 from cab.scoring.statistics import Verdict
 from cab.suite.anchors import PATH, Anchors, read_anchors, write_anchors
 from cab.suite.cells import CELLS as TABLE
 from cab.suite.gain import CellGain, compare, gains_of, suite_gains
-from cab.suite.results import collect, read_suite
+from cab.suite.results import collect, read_suite, records_of
 from cab.suite.table import gain_rows
 from tests.cab.suite.suite_records import (
     CELLS,
@@ -38,11 +38,11 @@ def gains(**values: list[float]) -> dict[str, CellGain]:
     return gains_of(CELL, ANCHORS, values)
 
 
-def recomputed(records: Path, anchors: dict[tuple[str, ...], list[float]]) -> dict[tuple[str, str], float]:
+def recomputed(*folders: Path, anchors: dict[tuple[str, ...], list[float]]) -> dict[tuple[str, str], float]:
     """K by (pattern, attention), from the table of cells, the anchors' values and the JSON files alone."""
     cells = {(r["task"], r["backbone"], r["pattern"]): r for r in csv.DictReader(TABLE.open())}
     values = {key: list(found) for key, found in anchors.items()}
-    for path in records.glob("*.json"):
+    for path in (path for folder in folders for path in folder.glob("*.json")):
         record = json.loads(path.read_text())
         key = tuple(record["cell"][name] for name in ("task", "backbone", "pattern", "attention"))
         row = cells.get(key[:3])
@@ -74,10 +74,10 @@ def is_of_cell(config: dict[str, dict[str, object]], options: str) -> bool:
     return all(str(config.get(group, {}).get(name)) == value for group, name, value in pairs)
 
 
-def found(records: Path) -> dict[tuple[str, str], float]:
+def found(*folders: Path) -> dict[tuple[str, str], float]:
     return {
         (pattern, name): gain.estimate.value
-        for pattern, own in suite_gains(read_suite(records)).patterns.items()
+        for pattern, own in suite_gains(read_suite(folders)).patterns.items()
         for name, gain in own.items()
         if gain.estimate
     }
@@ -85,7 +85,7 @@ def found(records: Path) -> dict[tuple[str, str], float]:
 
 def test_k_equals_a_recomputation_from_the_files(made_suite: Path) -> None:
     anchors = {(*key, name): values for key, own in made_anchors().items() for name, values in own.test.items()}
-    expected = recomputed(made_suite, anchors)
+    expected = recomputed(made_suite, anchors=anchors)
     assert {("CS", name) for name in ("vanilla", "abc", "linear", "local", "none")} == expected.keys()
     assert found(made_suite) == pytest.approx(expected, abs=1e-6)
 
@@ -94,13 +94,13 @@ def test_k_of_the_bundled_results_equals_a_recomputation() -> None:
     anchors = defaultdict(list)
     for row in csv.DictReader(PATH.open()):
         anchors[row["task"], row["backbone"], row["pattern"], row["attention"]].append(float(row["test"]))
-    assert found(MINI_DIR) == pytest.approx(recomputed(MINI_DIR, anchors), abs=1e-6)
+    assert found(*REFERENCE_DIRS) == pytest.approx(recomputed(*REFERENCE_DIRS, anchors=anchors), abs=1e-6)
 
 
 def test_without_a_core_cell_there_is_no_k(made_suite: Path) -> None:
     suite_record("lm", "ssd", 99.9, 1).write(made_suite)
     suite_record("probe", "ssd", 99.9, 1).write(made_suite)
-    rows = {row.gain.attention: row for row in gain_rows(suite_gains(read_suite(made_suite)), "CS")}
+    rows = {row.gain.attention: row for row in gain_rows(suite_gains(read_suite([made_suite])), "CS")}
     assert (rows["gla"].gain.estimate, rows["gla"].rank, rows["gla"].texts[1]) == (None, None, "-")
     assert rows["gla"].texts[4] == "1 of 3"
     assert rows["ssd"].texts[1] == "99.9*", "one seed in two cells"
@@ -112,7 +112,7 @@ def test_without_a_core_cell_there_is_no_k(made_suite: Path) -> None:
 
 def test_an_invalid_cell_is_not_needed_for_k(made_suite: Path) -> None:
     keys = [cell.key for task, cell in CELLS.items() if task != "lstf"]
-    gain = suite_gains(read_suite(made_suite), keys).patterns["CS"]["gla"]
+    gain = suite_gains(read_suite([made_suite]), keys).patterns["CS"]["gla"]
     assert gain.estimate is not None
     assert gain.core == 1
 
@@ -192,7 +192,7 @@ def test_anchors_are_written(tmp_path: Path) -> None:
 
 def test_committed_anchors_are_of_committed_results(tmp_path: Path) -> None:
     written = tmp_path / "anchors.csv"
-    write_anchors((record for _, record in whole_records(MINI_DIR, [])), written)
+    write_anchors(records_of(REFERENCE_DIRS), written)
     assert written.read_text() == PATH.read_text()
 
 

@@ -24,7 +24,7 @@ MINE = "mine.py:Mine"
 
 def lines_of(reference: Path, *mine: Record) -> list[str]:
     """The verdict on ``mine`` in pattern CS, among the reference results."""
-    [verdict] = judge_attention(MINE, mine, reference)
+    [verdict] = judge_attention(MINE, mine, (reference,))
     assert verdict.pattern == "CS"
     return [line.strip() for line in verdict.lines]
 
@@ -51,7 +51,7 @@ def test_one_seed_is_marked_and_compared_with_nobody(made_suite: Path) -> None:
 
 def test_all_core_cells_give_k_and_a_rank(made_suite: Path) -> None:
     mine = [run for task in CELLS for run in seeds(task, MINE, 80)]
-    [verdict] = judge_attention(MINE, mine, made_suite)
+    [verdict] = judge_attention(MINE, mine, (made_suite,))
     lines = [line.strip() for line in verdict.lines]
     assert lines[0] == f"{MINE}, pattern CS: 3 of 3 core cells, at least 3 seeds per cell"
     assert lines[1].startswith("K ")

@@ -1,4 +1,4 @@
-"""Expansion of `cab run suite=NAME`, and the reference results that the leaderboard adds."""
+"""The bundled reference results, and the leaderboard that adds them."""
 
 from __future__ import annotations
 
@@ -7,45 +7,10 @@ from pathlib import Path
 import pytest
 
 from cab.cli.main import main
-from cab.errors import UserError
 from cab.records.results import MINI_DIR, load_results, with_reference_results
 from cab.suite.cells import suite_cells
-from cab.suite.overrides import cell_overrides, suite_sweeps
 from cab.suite.results import collect
 from tests.cab.made_records import make_record
-
-
-def test_what_the_suite_stands_for() -> None:
-    assert suite_sweeps(["task=lstf", "attention=abc"]) is None
-    sweeps = suite_sweeps(["suite=core", "attention=abc", "pattern=CS,causal_cross", "task=lstf,probe"])
-    chosen = [cell for cell in suite_cells() if cell.core and cell.task in ("lstf", "probe")]
-    expected = [cell for cell in chosen if cell.pattern in ("CS", "CC")]
-    assert sweeps == [[*cell_overrides(cell), "attention=abc", "seed=1,2,3"] for cell in expected]
-    assert [sweep[4] for sweep in sweeps] == ["preset=mini"] * 3
-    assert len(suite_sweeps(["suite=mini", "attention=abc", "seed=4"]) or []) == len(suite_cells())
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["suite=paper", "attention=abc"], "unknown suite 'paper'"),
-        (["suite=mini", "attention=abc", "preset=paper"], "sets the preset"),
-        (["suite=mini", "attention=abc", "dataset=etth1"], "sets the dataset"),
-        (["suite=mini", "pattern=CS"], "requires an attention"),
-        (["suite=core", "attention=abc", "task=tts"], "unknown task of suite=core 'tts'"),
-    ],
-)
-def test_a_suite_that_cannot_be(overrides: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        suite_sweeps(overrides)
-
-
-def test_the_command_runs_every_cell_that_the_attention_claims(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "suite=mini", "attention=probsparse", "seed=1", "--dry-run"]) == 0
-    printed = capsys.readouterr().out
-    commands = [line for line in printed.splitlines() if "cab run" in line]
-    assert len(commands) == sum(cell.pattern == "NS" for cell in suite_cells())
-    assert all("preset=mini" in line for line in commands)
 
 
 def test_the_leaderboard_shows_them_beside_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
