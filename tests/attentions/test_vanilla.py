@@ -13,17 +13,6 @@ PATTERNS = ("NS", "CS", "NC", "CC")
 KERNELS = ("vanilla", "eager", "flash")
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("name", KERNELS)
-class TestSoftmaxAttention:
-    @pytest.mark.parametrize("masked", [True, False])
-    def test_forms_agree(self, name: str, pattern: str, masked: bool) -> None:
-        agreement.assert_forms_agree(agreement.make(name, pattern), 13, 7, masked)
-
-    def test_one_token(self, name: str, pattern: str) -> None:
-        agreement.assert_forms_agree(agreement.make(name, pattern, qkv_bias=False), 1, 1)
-
-
 def test_branches_of_one_state_are_independent() -> None:
     """Two continuations of the same prefix, as in a search: neither sees the other's tokens."""
     module = agreement.make("vanilla", "CS")
