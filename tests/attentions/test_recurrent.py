@@ -36,6 +36,7 @@ def test_fast_form_is_the_readable_one_across_blocks_and_spans(name: str, monkey
     assert_forms_agree(make(name, "CS", **convolved(name)), 101, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gla", "gated_deltanet", "ssd", "lightning"])
 def test_compiles(name: str) -> None:
     assert_compiles(make(name, "CS", conv_size=4), 21)
