@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cab.cli.terminal import print_note
 from cab.errors import UserError
 from cab.files.folders import check_writable
 
@@ -125,10 +126,10 @@ def run(args: argparse.Namespace) -> int:
     lengths = sorted(set(args.lengths or usual["lengths"]))
     plan = Plan(attentions, peers, patterns, list(dict.fromkeys(phases)), lengths, setting, args.protocol)
     for note in notes:
-        progress(note)
+        print_note(note)
 
     with contextlib.ExitStack() as files:
-        costs = measure(plan, refuse=never if args.no_verify else verification(device, progress), report=progress)
+        costs = measure(plan, refuse=never if args.no_verify else verification(device, print_note), report=print_note)
         if args.out:
             args.out.parent.mkdir(parents=True, exist_ok=True)
             costs = write_costs(costs, files.enter_context(args.out.open("w", newline="")))
@@ -138,10 +139,10 @@ def run(args: argparse.Namespace) -> int:
     if not args.csv:
         print(tables(found))
     if args.out:
-        progress(f"wrote {args.out}")
+        print_note(f"wrote {args.out}")
     if args.plot:
         for path in plot(found, args.plot):
-            progress(f"wrote {path}")
+            print_note(f"wrote {path}")
     return 0
 
 
@@ -168,7 +169,3 @@ def verification(device: str, report: Callable[[str], None]) -> Callable[[Attent
         return f"fails {', '.join(result.check for result in failed)}" if failed else ""
 
     return reason
-
-
-def progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

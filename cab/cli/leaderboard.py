@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from cab.cli.results_arguments import add_sources, given_results
+from cab.cli.terminal import print_note
 from cab.files.folders import check_writable
 from cab.records.results import DEFAULT_DIR, MINI_DIR, with_reference_results
 
@@ -85,5 +85,5 @@ def run(args: argparse.Namespace) -> int:
 
         written += write_figures(boards, args.out, probes=probes, costs=costs)
     for path in written:
-        print(f"wrote {path}", file=sys.stderr)
+        print_note(f"wrote {path}")
     return 0

@@ -12,9 +12,9 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from cab.cli.terminal import log_to_terminal
-from cab.errors import UserError, unknown_name
-from cab.files.sanitize import sanitize_text
+from cab.cli.terminal import discard_output, log_to_terminal, open_missing_streams, print_note
+from cab.errors import ExitError, UserError, unknown_name
+from cab.files.disk import is_full_disk
 from cab.records.results import EXAMPLE_COMMAND
 from cab.runner.failures import Preempted
 from cab.runner.processes import find_processes
@@ -41,14 +41,19 @@ COMMANDS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line and return the exit status: 0, 1 for an internal error, 2 for a user error."""
+    """Run the command line and return the exit status: 0, 2 for a user error, 3 for an internal error.
+
+    A command may return 1 for a negative result, such as a failed check.
+    """
     argv = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in argv
     if debug:
         argv.remove("--debug")
     try:
-        return _dispatch(argv)
-    except UserError as error:
+        status = _dispatch(argv)
+        sys.stdout.flush()  # here, where an error is reported
+        return status
+    except (UserError, ExitError) as error:
         if debug:
             traceback.print_exc()
         _print_error(f"error: {error}")
@@ -59,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
         _print_error(f"error: {error.filename}: {error.strerror}; name another file or folder")
         return 2
     except Preempted as stop:
-        print(f"cab: {stop}", file=sys.stderr)
+        _print_error(str(stop))
         return 128 + stop.signal
     except KeyboardInterrupt:
         again = "; repeat the command to resume from the last checkpoint" if argv[:1] == ["run"] else ""
@@ -67,14 +72,19 @@ def main(argv: list[str] | None = None) -> int:
         _print_error(f"interrupted{again}")
         return 130
     except BrokenPipeError:  # the reader of a table exited, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return 0
     except Exception as error:
         if debug:
             traceback.print_exc()
+        if is_full_disk(error):
+            discard_output()
+            place = getattr(error, "filename", None) or "the output"
+            _print_error(f"error: no space left on the disk of {place}; free some space and repeat the command")
+            return 2
         words = str(error).splitlines()[0] if str(error) else ""
         _print_error(f"internal error: {type(error).__name__}: {words} (add --debug for the traceback)")
-        return 1
+        return 3
 
 
 def program() -> NoReturn:
@@ -83,6 +93,7 @@ def program() -> NoReturn:
     Threads of gloo are still alive then (torch's caches for ddp and fsdp hold their group). A thread that requests the
     interpreter during its finalization aborts the process, and torchrun would stop the others.
     """
+    open_missing_streams()
     status = main()
     with contextlib.suppress(UserError):  # main has reported it
         if find_processes().count > 1:
@@ -94,7 +105,7 @@ def program() -> NoReturn:
 
 def _print_error(text: str) -> None:
     """Print one line, whatever characters the names in it have."""
-    print(f"cab: {sanitize_text(' '.join(text.splitlines()))}", file=sys.stderr)
+    print_note(f"cab: {' '.join(text.splitlines())}")
 
 
 def _dispatch(argv: list[str]) -> int:

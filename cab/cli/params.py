@@ -6,6 +6,7 @@ import argparse
 import csv
 import sys
 
+from cab.cli.terminal import print_note
 from cab.records.results import PAPER_DIR
 
 
@@ -30,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{pattern:<8} {backbone:<18} {attention:<14} {count:>12,}  {printed:>7.2f} M{agrees}")
     left = len(published) - len(counts)
     if left:
-        print(f"{left} published counts omitted: backbone or attention not registered", file=sys.stderr)
+        print_note(f"{left} published counts omitted: backbone or attention not registered")
     return 0
 
 

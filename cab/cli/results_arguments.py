@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cab.cli.terminal import print_note
 from cab.errors import UserError
-from cab.files.sanitize import sanitize_text
 from cab.records.results import DEFAULT_DIR, EXAMPLE_COMMAND, read_results
 
 if TYPE_CHECKING:
@@ -71,6 +70,6 @@ def print_notes(notes: Iterable[str]) -> None:
     """Print notes about a table to stderr."""
     notes = list(dict.fromkeys(notes))
     for note in notes[:_NOTES]:
-        print(f"note: {sanitize_text(note)}", file=sys.stderr)
+        print_note(f"note: {note}")
     if len(notes) > _NOTES:
-        print(f"note: and {len(notes) - _NOTES} more", file=sys.stderr)
+        print_note(f"note: and {len(notes) - _NOTES} more")

@@ -54,7 +54,10 @@ def run(arguments: list[str]) -> int:
     named = overrides
     sweeps = [check_overrides(each, sweep=flags.multirun) for each in (suite or [named])]
     overrides = sweeps[0]
-    from cab.runner.launch import composed_text, run_sweeps  # imports torch: report mistyped names first
+    from cab.runner.progress import report_waiting
+
+    with report_waiting("importing torch"):
+        from cab.runner.launch import composed_text, run_sweeps  # report mistyped names first
 
     is_sweep = flags.multirun or flags.dry_run or not {"cluster=local", "cluster=slurm"}.isdisjoint(overrides)
     if (flags.cfg or flags.explain) and is_sweep:
@@ -118,13 +121,21 @@ def _print_sources(overrides: Sequence[str], *, added: Sequence[str]) -> None:
 
 
 def _print_plan(sweeps: Sequence[Sequence[str]]) -> Report:
+    from cab.config.cluster_config import SlurmConfig, parse_cluster
     from cab.runner.launch import jobs_of
     from cab.runner.plan import COLUMNS, plan
     from cab.runner.report import Report
+    from cab.runner.slurm import job_script
 
     report = Report()
-    with jobs_of(sweeps, report, is_sweep=True) as jobs:
-        print(text_table(COLUMNS, plan(jobs, report), align="rll"))
+    with jobs_of(sweeps, report, is_sweep=True) as composed:
+        jobs = list(composed)
+        rows = plan(jobs, report)
+    print(text_table(COLUMNS, rows, align="rll"))
+    cluster = parse_cluster(jobs[0].config["cluster"]) if len(rows) > 1 else None
+    if isinstance(cluster, SlurmConfig):
+        folder = Path(jobs[0].config["results_dir"]).resolve() / "slurm"
+        print("\n" + job_script(cluster, folder, len(rows) - 1))
     return report
 
 

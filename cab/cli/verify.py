@@ -7,9 +7,11 @@ import csv
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cab.cli.terminal import print_note
 from cab.errors import UserError
 from cab.files.folders import check_writable
 from cab.files.sanitize import sanitize_csv_cell
@@ -25,7 +27,8 @@ COLUMNS = ("attention", "pattern", "check", "passed", "detail")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Run the conformance suite on attentions. Exit status: 0 all checks passed, 1 a check failed, 2 user error."
+        "Run the conformance suite on attentions. Exit status: 0 all checks passed, 1 a check failed, 2 user error, "
+        "3 internal error."
     )
     parser.add_argument(
         "attentions",
@@ -45,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--quick", action="store_true", help="skip slow checks, long sequences and timing (about 10 s per pattern)"
+    )
+    parser.add_argument(
+        "--fail-fast", action="store_true", help="stop each attention-pattern pair after its first failed check"
     )
     parser.add_argument("--compile", action="store_true", help="also check for graph breaks under torch.compile (slow)")
     parser.add_argument(
@@ -69,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from cab.verification import select_checks
+    from cab.verification.suite import applicable, headline
 
     if args.list_checks:
         _list_checks(args.csv)
@@ -81,11 +88,13 @@ def run(args: argparse.Namespace) -> int:
         _check_record(args)
         checks = [check for check in checks if not check.is_timed]
     subjects = list(_subjects(args, patterns))
-    if not any(check.applies(subject) for check in checks for subject in subjects):
+    if not any(check for subject in subjects for check in applicable(checks, subject)):
         raise UserError("none of these checks applies to these attentions and patterns; see --list-checks")
     if args.record is not None and not args.all:
         subjects = _without_row(subjects, args)
-    results = sorted(_results(subjects, checks, args), key=lambda result: result.passed)  # failures first
+    results = list(_results(subjects, checks, args))
+    headlines = [headline(found) for _, found in groupby(results, lambda result: (result.attention, result.pattern))]
+    results.sort(key=lambda result: result.passed)  # failures first, each part in the order of causes
     failed = [result for result in results if not result.passed]
     shown = failed if args.record is not None else results
     if args.csv:
@@ -94,8 +103,9 @@ def run(args: argparse.Namespace) -> int:
         rows = ((r.attention, r.pattern, r.check, str(r.passed).lower(), r.detail) for r in shown)
         writer.writerows(map(sanitize_csv_cell, row) for row in rows)
     elif shown:
+        print("".join(f"{line}\n\n" for line in headlines if line), end="")
         _print_table(shown)
-    print(f"{len(results)} checks, {len(failed)} failed", file=sys.stderr)
+    print_note(f"{len(results)} checks, {len(failed)} failed")
     return 1 if failed else 0
 
 
@@ -113,12 +123,16 @@ def _check_record(args: argparse.Namespace) -> None:
 
 def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[Subject]:
     """Return the subjects whose row is missing, or written by other code, checks or torch."""
-    from cab.records.verified import code_of, read_rows
+    from cab.records.verified import code_of, package_of, read_rows
 
     rows = {(row.attention, row.pattern): row for row in read_rows(args.record)}
     known = [(subject, rows.get((subject.name, str(subject.pattern)))) for subject in subjects]
-    left = [s for s, row in known if row is None or not row.holds(code_of(s.cls), quick=args.quick)]
-    print(f"{len(subjects) - len(left)} are already verified, {len(left)} to verify", file=sys.stderr)
+    left = [
+        subject
+        for subject, row in known
+        if row is None or not row.holds(code_of(subject.cls), quick=args.quick, package=package_of(subject.cls))
+    ]
+    print_note(f"{len(subjects) - len(left)} are already verified, {len(left)} to verify")
     return left
 
 
@@ -136,7 +150,7 @@ def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator
         if entry is None and not patterns:
             raise UserError(f"{target} is not registered: name its pattern with --pattern NS, CS, NC or CC")
         if entry is not None and not args.attentions and not runs_in_float32(entry.cls, args.device):
-            print(f"{target} is not verified on {args.device}: it does not run in float32 there", file=sys.stderr)
+            print_note(f"{target} is not verified on {args.device}: it does not run in float32 there")
             continue
         claimed = entry.patterns if entry is not None else tuple(patterns)
         # Without names, --pattern chooses among what each attention claims; with a name it must be claimed.
@@ -152,36 +166,37 @@ def _results(subjects: Sequence[Subject], checks: Sequence[Check], args: argpars
 
     for subject in subjects:
         if not subject.decodes and subject.pattern.is_causal:
-            print(
-                f"{subject.name} {subject.pattern}: has no init_state and step; decoding is not verified",
-                file=sys.stderr,
-            )
+            print_note(f"{subject.name} {subject.pattern}: has no init_state and step; decoding is not verified")
         if subject.complexity is None:
-            print(
-                f"{subject.name} {subject.pattern}: growth is measured but not checked (set --complexity)",
-                file=sys.stderr,
-            )
+            print_note(f"{subject.name} {subject.pattern}: growth is measured but not checked (set --complexity)")
         results = []
-        for result in run_checks(subject, checks):
+        for result in run_checks(subject, checks, fail_fast=args.fail_fast):
             results.append(result)
             yield result
         failed = [result.check for result in results if not result.passed]
         if not args.checks and args.device == "cpu":
             _note(args.record or remembered(), subject, results, quick=args.quick)
         names = f": {', '.join(failed)}" if failed else ""
-        print(f"{subject.name} {subject.pattern}: {len(results)} checks, {len(failed)} failed{names}", file=sys.stderr)
+        print_note(f"{subject.name} {subject.pattern}: {len(results)} checks, {len(failed)} failed{names}")
 
 
 def _note(record: Path, subject: Subject, results: Sequence[CheckResult], *, quick: bool) -> None:
     """Write the row of a pair, or remove it if a check failed; timing checks do not count."""
-    from cab.records.verified import Row, code_of, note
+    from cab.records.verified import Row, code_of, note, package_of
     from cab.verification.check import CHECKS
 
     counted = [(CHECKS[result.check].group, result) for result in results if not CHECKS[result.check].is_timed]
     reach: dict[str, int] = {}
     for group, result in counted:
         reach[group] = max(reach.get(group, 0), result.longest)
-    row = Row.of_today(subject.name, str(subject.pattern), code_of(subject.cls), quick=quick, reach=reach)
+    row = Row.of_today(
+        subject.name,
+        str(subject.pattern),
+        code_of(subject.cls),
+        quick=quick,
+        reach=reach,
+        package=package_of(subject.cls),
+    )
     note(record, row, passed=all(result.passed for _, result in counted))
 
 

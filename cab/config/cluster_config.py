@@ -5,10 +5,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from cab.errors import unknown_name
-from cab.registry.options import Natural, Positive, PositiveFloat, annotations_of, check_names, check_types, with_words
+from cab.registry.options import (
+    Limit,
+    Natural,
+    Positive,
+    PositiveFloat,
+    annotations_of,
+    check_names,
+    check_types,
+    with_words,
+)
+
+Workers = Annotated[int, Limit("from 1 to 256", lambda value: 1 <= value <= 256)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +35,8 @@ class ClusterConfig:
 class LocalConfig(ClusterConfig):
     """``cluster=local``; see configs/cluster/local.yaml for the meaning of each option."""
 
-    workers: Positive | None = None
-    workers_per_gpu: Positive = 1
+    workers: Workers | None = None
+    workers_per_gpu: Workers = 1
 
 
 @dataclass(frozen=True, kw_only=True)

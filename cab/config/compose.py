@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import csv
 import functools
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override
+from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from cab.config.cluster_config import CLUSTERS
-from cab.config.run_config import KEYS, TRAINER_KEYS
+from cab.config.run_config import DATA_KINDS, KEYS, TRAINER_KEYS
 from cab.config.sources import REGISTRIES, register_sources
-from cab.errors import UnsupportedError, UserError, first_line, unknown_name
+from cab.errors import UnsupportedError, UserError, unknown_name
 from cab.files.config_folders import config_folders
 from cab.patterns import LONG_NAMES, Pattern
 from cab.registry.options import check_names
-from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, is_file
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, is_file, name_of_file
 
+USUAL_CHOICES = {"trainer": "default", "logger": "csv", "cluster": "none"}
+"""Default choices of the groups that are folders of configs/."""
 PRESETS = ("paper", "mini", "smoke")
 
 
@@ -117,13 +120,12 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
         ValueError: an unknown task, dataset, backbone, attention, pattern or preset, with the nearest name; or
             one that is missing, with the names to choose from.
     """
-    arguments = [_short_patterns(argument) for argument in arguments]
-    try:
-        parsed = OverridesParser.create().parse_overrides(arguments)
-    except HydraException as error:
-        raise UserError(f"cannot read the overrides: {first_line(error)}") from None
-    for override in parsed:
+    arguments = [_quoted_file(_short_patterns(argument)) for argument in arguments]
+    parsed = parse_overrides(arguments)
+    for place, override in enumerate(parsed):
         _check_key(override)
+        if override.key_or_group == "attention" and not override.is_sweep_override():
+            arguments[place] = f"attention={quoted(name_of_file(str(override.value())))}"
     chosen = {override.key_or_group: _choices(override) for override in parsed}
     _check_names("task", chosen.get("task"), TASKS.names(), needed=not sweep)
     tasks = [TASKS.get(name) for name in chosen.get("task", TASKS.names())]
@@ -134,14 +136,43 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
         arguments.append(f"backbone={backbones[0]}")
     _check_names("dataset", chosen.get("dataset"), datasets, needed=not sweep)
     _check_names("backbone", chosen.get("backbone"), BACKBONES.names(), needed=not sweep)
-    for name in filter(is_file, chosen.get("attention", ())):
-        ATTENTIONS.get(name)
+    if "attention" in chosen:
+        chosen["attention"] = [ATTENTIONS.get(name).name if is_file(name) else name for name in chosen["attention"]]
     _check_names("attention", chosen.get("attention"), ATTENTIONS.names(), needed=not sweep)
     _check_names("pattern", chosen.get("pattern"), [str(pattern) for pattern in Pattern], needed=not sweep)
     _check_names("preset", chosen.get("preset"), PRESETS, needed=False)
-    _check_names("cluster", chosen.get("cluster"), CLUSTERS, needed=False)
+    for group, choices in _groups_with_files().items():
+        _check_names(group, chosen.get(group), choices, needed=False)
     _check_options(chosen, parsed)
     return arguments
+
+
+def parse_overrides(arguments: list[str]) -> list[Override]:
+    """Parse overrides with Hydra's grammar; UserError for one that it cannot read."""
+    parser, parsed = OverridesParser.create(), []
+    for argument in arguments:
+        try:
+            parsed.append(parser.parse_override(argument))
+        except (HydraException, RecursionError) as error:
+            raise UserError(
+                f"cannot read the override '{argument:.80}'; write KEY=VALUE, and put a value with special characters "
+                "in two pairs of quotes: `KEY=\"'VALUE'\"`"
+            ) from error
+    return parsed
+
+
+def quoted(name: str) -> str:
+    """Return the name as a value of an override, in quotes if it has characters of Hydra's grammar."""
+    is_plain = re.fullmatch(r"[\w./:-]*", name, re.ASCII)
+    return name if is_plain else QuotedString(text=name, quote=Quote.single).with_quotes()
+
+
+def _quoted_file(argument: str) -> str:
+    """Quote the value of ``attention=FILE.py:Class`` if the file exists, so that users need not quote a single name."""
+    key, _, name = argument.partition("=")
+    file, _, class_name = name.rpartition(":")
+    is_one = key == "attention" and class_name.isidentifier() and os.path.isfile(file)  # noqa: PTH113
+    return f"attention={quoted(name)}" if is_one else argument
 
 
 def _short_patterns(argument: str) -> str:
@@ -157,10 +188,14 @@ def _check_key(override: Override) -> None:
     if override.is_delete():
         raise UserError(f"'{override.input_line}' removes an option; leave it out, and it has its usual value")
     group, _, option = override.key_or_group.replace("/", ".").partition(".")
-    if group not in (*KEYS, "hydra"):
+    if group not in KEYS:
         raise unknown_name("option", group, KEYS)
     if group == "trainer" and option:
         check_names([option.partition(".")[0]], TRAINER_KEYS, group)
+    if group == "data" and not option:
+        raise UserError(f"data is a group of options: set {' or '.join(f'data.{name}' for name in DATA_KINDS)}")
+    if group == "data":
+        check_names([option.partition(".")[0]], DATA_KINDS, group)
 
 
 def _check_names(kind: str, names: list[str] | None, known: Iterable[str], *, needed: bool) -> None:
@@ -181,13 +216,42 @@ def _check_options(chosen: Mapping[str, list[str]], parsed: list[Override]) -> N
             entries = [registry.get(name) for name in chosen[group]] if group in chosen else registry.load()
             if not any(option.partition(".")[0] in entry.options for entry in entries):
                 entries[0].check_options({option: None}, group)
+        elif option and group in _groups_with_files():
+            _check_choice_has(option.partition(".")[0], group, chosen.get(group, [USUAL_CHOICES[group]]))
+
+
+def _check_choice_has(option: str, group: str, names: Iterable[str]) -> None:
+    """Raise UserError unless one of the named choices of a group such as ``cluster`` has the option."""
+    choices = _groups_with_files()[group]
+    if any(option in choices[name] for name in names):
+        return
+    owners = [name for name, options in choices.items() if option in options]
+    if owners:
+        raise UserError(f"{group}.{option} requires {' or '.join(f'{group}={name}' for name in owners)}")
+    check_names([option], dict.fromkeys(each for options in choices.values() for each in options), group)
+
+
+@functools.cache
+def _groups_with_files() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+    """Return the choices of the groups that are folders of configs/, each with its options."""
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for group in USUAL_CHOICES:
+        files = [path for folder in config_folders() for path in sorted((folder / group).glob("*.yaml"))]
+        contents = {path.stem: yaml.safe_load(path.read_text()) for path in files}
+        found[group] = {name: tuple(key for key in content if key != "name") for name, content in contents.items()}
+    return found
 
 
 def _choices(override: Override) -> list[str]:
     value = override.value()
     if isinstance(value, ChoiceSweep):
-        return [str(item) for item in value.list]
+        return [text_of(item) for item in value.list]
     return [str(value)]
+
+
+def text_of(value: Any) -> str:
+    """Return a value of a list in an override as text."""
+    return value.text if isinstance(value, QuotedString) else str(value)
 
 
 def resolve(config: DictConfig) -> dict[str, Any]:

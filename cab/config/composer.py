@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from hydra import compose
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from cab.config.compose import resolve, tuned_options
+from cab.config.compose import parse_overrides, resolve, tuned_options
 from cab.config.sources import usual_options
 
 GROUP = "attention"
@@ -43,7 +43,7 @@ class ConfigComposer:
         known = self._place(place) if len(names) == 1 and not has_options else None
         if known is None:
             return resolve(compose("run", overrides=list(overrides)))
-        name = names[0].removeprefix(f"{GROUP}=")
+        name = str(parse_overrides(names)[0].value())
         if known.resolved is None:
             config = copy.deepcopy(known.config)
             with open_dict(config):

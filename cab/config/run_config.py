@@ -85,7 +85,8 @@ class RunConfig:
             raise UserError(f"results_dir must name a folder, got ''; as results_dir={run_defaults()['results_dir']}")
         for group, registry in REGISTRIES.items():
             name, options = _split(plain[group])
-            plain[group] = {"name": name, **registry.get(name).check_options(options, group)}
+            entry = registry.get(name)
+            plain[group] = {"name": entry.name, **entry.check_options(options, group)}
         plain["trainer"] = checked_options(plain["trainer"], annotations_of(TrainerConfig), "trainer")
         plain["data"] = checked_options(plain["data"], DATA_KINDS, "data")
         plain["pattern"] = Pattern.parse(plain["pattern"])

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 
+Workers = Annotated[int, Limit("from 0 to 256", lambda value: 0 <= value <= 256)]
 Share = Annotated[float, Limit("from 0 to below 1", lambda value: 0 <= value < 1)]
 
 
@@ -55,7 +56,7 @@ class TrainerConfig:
     average_count: Positive
     precision: Literal["32-true", "bf16-mixed", "16-mixed"]
     checkpoint_every: Positive
-    num_workers: Natural
+    num_workers: Workers
     stop_when_diverged: bool
     compile: bool
     float32_matmul_precision: Literal["highest", "high"]

@@ -16,6 +16,7 @@ from filelock import FileLock
 from tqdm import tqdm
 
 from cab.errors import UserError
+from cab.files.disk import disk_errors
 
 T = TypeVar("T")
 
@@ -54,7 +55,7 @@ def prepared(kind: str, key: Mapping[str, Any], build: Callable[[Path], None]) -
     folder = cache_root() / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     if folder.is_dir():
         return folder
-    with FileLock(f"{folder}.lock"):
+    with disk_errors(folder.parent), FileLock(f"{folder}.lock"):
         if folder.is_dir():
             return folder
         unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))

@@ -40,6 +40,7 @@ class Row:
         torch_version: major and minor version, such as ``2.13``.
         mode: ``quick`` or ``full``; timing checks are excluded, since they depend on the machine.
         max_tokens_checked: longest sequence of each group of checks, such as ``causality=4133 growth=8192``.
+        package: name and version of the package that the module comes from; empty for attentions of this project.
     """
 
     attention: str
@@ -49,16 +50,20 @@ class Row:
     torch_version: str
     mode: str
     max_tokens_checked: str
+    package: str = ""
 
     @classmethod
-    def of_today(cls, attention: str, pattern: str, code: str, *, quick: bool, reach: Mapping[str, int]) -> Row:
+    def of_today(
+        cls, attention: str, pattern: str, code: str, *, quick: bool, reach: Mapping[str, int], package: str = ""
+    ) -> Row:
         """Create the row of a pair that passed the current checks with the installed version of torch."""
         lengths = " ".join(f"{group}={length}" for group, length in reach.items() if length)
-        return cls(attention, pattern, code, checks_hash(), torch_version(), QUICK if quick else FULL, lengths)
+        return cls(attention, pattern, code, checks_hash(), torch_version(), QUICK if quick else FULL, lengths, package)
 
-    def holds(self, code: str, *, quick: bool) -> bool:
-        """Return whether the row is current for this code and mode, so that the checks need not be repeated."""
-        same = (self.code_hash, self.checks_hash, self.torch_version) == (code, checks_hash(), torch_version())
+    def holds(self, code: str, *, quick: bool, package: str = "") -> bool:
+        """Return whether the row is current for this code, package and mode, so that checks need not be repeated."""
+        now = (code, checks_hash(), torch_version(), package)
+        same = (self.code_hash, self.checks_hash, self.torch_version, self.package) == now
         return same and (quick or self.mode == FULL)
 
 
@@ -69,6 +74,12 @@ COLUMNS = tuple(field.name for field in dataclasses.fields(Row))
 def torch_version() -> str:
     """Return the major and minor version of torch, without importing it."""
     return ".".join(version("torch").split(".")[:2])
+
+
+def package_of(cls: type) -> str:
+    """Return name and version of the package that a foreign module comes from, such as ``transformers 5.23.0``."""
+    name = getattr(cls, "package", "")
+    return f"{name} {version(name)}" if name else ""
 
 
 def code_of(cls: type) -> str:
@@ -125,7 +136,9 @@ def note(path: Path, row: Row, *, passed: bool) -> None:
         rows = {(old.attention, old.pattern): old for old in read_rows(path)}
         old = rows.pop((row.attention, row.pattern), row)
         if passed:
-            rows[row.attention, row.pattern] = old if old.holds(row.code_hash, quick=row.mode == QUICK) else row
+            rows[row.attention, row.pattern] = (
+                old if old.holds(row.code_hash, quick=row.mode == QUICK, package=row.package) else row
+            )
         write_rows(path, rows.values())
 
 

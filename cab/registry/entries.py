@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from cab.errors import UnsupportedError, UserError, first_line
+from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line
 from cab.patterns import Pattern
 from cab.registry.index import Place
 from cab.registry.options import annotations_of, check_types, with_words
@@ -38,7 +38,8 @@ class Entry(Generic[T]):
         if self.imported is not None:
             return self.imported
         try:
-            return getattr(importlib.import_module(self.place.module), self.place.qualname)
+            with exits_as_errors():
+                return getattr(importlib.import_module(self.place.module), self.place.qualname)
         except Exception as error:
             raise UnsupportedError(
                 f"'{self.name}' ({self.origin}) cannot be imported: {import_error(error)}"
@@ -99,6 +100,11 @@ class AttentionEntry(Entry["Attention"]):
     patterns: tuple[Pattern, ...]
     unsound: tuple[Pattern, ...]
     complexity: str
+    label: str = ""
+    """Name in tables: the class of ``FILE.py:Class``."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", self.label or self.name)
 
     @property
     def reserved(self) -> frozenset[str]:

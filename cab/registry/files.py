@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +13,7 @@ from types import ModuleType
 from torch import nn
 
 from cab.attention import Attention
-from cab.errors import UserError
+from cab.errors import UserError, exits_as_errors
 from cab.patterns import Pattern
 from cab.registry.entries import AttentionEntry
 from cab.registry.index import Place
@@ -29,11 +30,19 @@ def entry_of_file(target: str) -> AttentionEntry:
     if not issubclass(cls, Attention):
         raise UserError(f"{target} cannot be used in a network: derive it from cab.Attention")
     registered = ATTENTIONS.entry_of(cls)
+    is_taken = cls.__name__ in ATTENTIONS and ATTENTIONS.get(cls.__name__) is not registered
+    label = target if is_taken else cls.__name__
     if registered is not None:
-        return dataclasses.replace(registered, name=target)
-    place = Place(cls.__module__, cls.__qualname__)
+        return dataclasses.replace(registered, name=target, label=label)
     return AttentionEntry(
-        name=target, paper="-", place=place, imported=cls, patterns=tuple(Pattern), unsound=(), complexity=""
+        name=target,
+        label=label,
+        paper="-",
+        place=Place(cls.__module__, cls.__qualname__),
+        imported=cls,
+        patterns=tuple(Pattern),
+        unsound=(),
+        complexity="",
     )
 
 
@@ -41,13 +50,16 @@ def load_class(target: str) -> type[nn.Module]:
     """Import the class ``FILE.py:Class``; the file can import other modules in its folder.
 
     Raises:
-        UserError: the file or class does not exist, the import fails, or the class is not a subclass of ``nn.Module``.
+        UserError: the file or class does not exist, the import fails or ends the program, or the class is not a
+            subclass of ``nn.Module``.
     """
     file, _, name = target.rpartition(":") if ":" in target else (target, "", "")
-    path = Path(file)
-    if not path.is_file():
-        raise UserError(f"file '{file}' does not exist; name a registered attention or FILE.py:Class")
-    path = path.resolve()
+    if not os.path.isfile(file):  # noqa: PTH113  # also False for a path that is too long or has a null character
+        problem = "is a folder" if os.path.isdir(file) else "does not exist"  # noqa: PTH112
+        raise UserError(f"file '{file}' {problem}; name a registered attention or FILE.py:Class")
+    path = Path(file).resolve()
+    if path.suffix != ".py":
+        raise UserError(f"file '{file}' is not imported, because its name does not end in .py; rename it")
     for entry in ATTENTIONS:  # a file of a registered package is imported under its own name, and only once
         if entry.place.file is not None and entry.place.file.resolve() == path:
             _ = entry.cls
@@ -72,7 +84,7 @@ def _imported(path: Path) -> ModuleType | None:
 
 def _import(path: Path, shown: str) -> ModuleType:
     """Import a file under a unique module name, so that a file abc.py does not replace the standard module."""
-    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    name = f"{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None, "a file has a spec"
     assert spec.loader is not None, "a .py file has a loader"
@@ -81,7 +93,8 @@ def _import(path: Path, shown: str) -> ModuleType:
     sys.modules[name] = module  # required by dataclasses and pickle
     STANDALONE[name] = path
     try:
-        spec.loader.exec_module(module)
+        with exits_as_errors():
+            spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name], STANDALONE[name]
         raise UserError(f"cannot import {shown}: {type(error).__name__}: {error}") from error

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
@@ -18,7 +19,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from cab.errors import UserError, unknown_name
+from cab.errors import UserError, exits_as_errors, unknown_name
 from cab.patterns import Pattern
 from cab.registry.entries import AttentionEntry, BackboneEntry, Entry, import_error
 from cab.registry.index import Place, decorator_calls, module_specs
@@ -169,7 +170,8 @@ class Registry(Generic[E]):
 
     def _import(self, name: str) -> None:
         try:
-            importlib.import_module(name)
+            with exits_as_errors():
+                importlib.import_module(name)
         except Exception as error:
             self._leave_out(f"module '{name}': {import_error(error)}")
 
@@ -184,10 +186,24 @@ def is_file(name: str) -> bool:
     return ".py" in name or "/" in name
 
 
+def name_of_file(target: str) -> str:
+    """Return ``FILE.py:Class`` with the path from the working folder, or the absolute path of a file outside it.
+
+    All paths of a file thus give one name, and the runs of its class one hash.
+    """
+    file, colon, name = target.rpartition(":")
+    if not os.path.isfile(file):  # noqa: PTH113  # also False for a path that is too long or has a null character
+        return target
+    path = Path(file).resolve()
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{shown}{colon}{name}"
+
+
 class AttentionRegistry(Registry[AttentionEntry]):
     """Registry of attentions, which also resolves names of the form ``FILE.py:Class``."""
 
     def get(self, name: str) -> AttentionEntry:
+        name = name_of_file(name) if is_file(name) else name
         if is_file(name) and name not in self:
             from cab.registry.files import entry_of_file  # imports torch
 

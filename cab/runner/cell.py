@@ -78,13 +78,18 @@ class Cell:
         return None if record.status in self.config.retry else record
 
     @property
+    def has_own_options(self) -> bool:
+        """Whether an option of the attention is not the one that tables and defaults give."""
+        return self.label != ATTENTIONS.get(self.config.attention.name).label
+
+    @property
     def label(self) -> str:
-        """Name of the attention with its non-default options, such as ``abc(num_landmarks=32)``, or ``abc(tuned)``."""
+        """Name of the attention in tables with its non-default options, as ``abc(num_landmarks=32)``."""
         cell = self.config.task.name, self.config.backbone.name, str(self.config.pattern), self.config.attention.name
         usual = tuned_options(*cell, preset=self.config.preset)
         set_by_hand = [f"{k}={v}" for k, v in sorted(self.config.attention.options.items()) if v != usual[k]]
         set_by_hand += [] if self.config.tuning is None else ["tuned"]
-        return self.config.attention.name + (f"({', '.join(set_by_hand)})" if set_by_hand else "")
+        return ATTENTIONS.get(self.config.attention.name).label + (f"({', '.join(set_by_hand)})" if set_by_hand else "")
 
     @property
     def key(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import importlib.util
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from cab.backbone import Backbone
-from cab.errors import UserError, first_line, unknown_name
+from cab.errors import UserError, exits_as_errors, first_line, unknown_name
 from cab.registry.build import build_backbone, without_memory
 from cab.registry.registries import BACKBONES
 from cab.runner.cell import Cell
@@ -29,6 +29,7 @@ from cab.runner.failures import StopSignals
 from cab.runner.gpu_share import limit_gpu_memory
 from cab.runner.missing_data import bring_data
 from cab.runner.processes import Processes, find_processes
+from cab.runner.progress import report_waiting
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Training:
         earlier_seconds: training time in interrupted processes, up to the checkpoint from which training resumed.
         cost: entries of the record's cost that this process cannot measure.
         facts: additional information for the record.
+        log_scores: called with the metrics of the evaluation, for loggers that show them.
     """
 
     history: list[dict[str, float | None]]
@@ -52,6 +54,7 @@ class Training:
     earlier_seconds: float = 0.0
     cost: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    log_scores: Callable[[Mapping[str, float]], object] = lambda _: None
 
 
 class Engine(Protocol):
@@ -93,6 +96,7 @@ class Run:
         processes: processes of the run.
         signals: handler of stop signals.
         observer: observer of the first steps, for analyses.
+        open_files: loggers and other resources that the engine opens, closed after the evaluation.
     """
 
     cell: Cell
@@ -102,6 +106,7 @@ class Run:
     processes: Processes
     signals: StopSignals = field(default_factory=StopSignals)
     observer: StepObserver | None = None
+    open_files: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @classmethod
     def checked(cls, cell: Cell, command: str) -> Run:
@@ -110,27 +115,49 @@ class Run:
         Raises:
             UserError: the configuration, the data or the environment is invalid.
         """
-        processes = find_processes()
-        device = choose_device(cell.config.device, processes)
+        processes, device, engine = check_without_data(cell)
         limit_gpu_memory(device)
-        _check_packages(cell)
-        engine = find_engine(cell.config.engine)
-        engine.check(cell, processes)
         bring_data(cell)
-        cell.task.setup(cell.config.data_root)
-        try:
+        with report_waiting(f"{cell.title}: loading the data"):
+            cell.task.setup(cell.config.data_root)
+        with report_waiting(f"{cell.title}: building the network"), _build_errors(cell):
             cell.task.load_initial_weights(make_backbone(cell, has_memory=False))
-        except UserError:
-            raise
-        except Exception as error:
-            names = f"backbone '{cell.config.backbone.name}' with attention '{cell.config.attention.name}'"
-            raise UserError(f"{names} cannot be built with these options: {first_line(error)}") from error
         return cls(cell, command, engine, device, processes)
 
     @property
     def folder(self) -> Path:
         """Folder for logs, checkpoints and plots."""
         return self.cell.config.results_dir / self.cell.hash
+
+
+def check_without_data(cell: Cell) -> tuple[Processes, torch.device, Engine]:
+    """Check everything of a cell that does not depend on its data, as ``--dry-run`` and ``--explain`` do.
+
+    Raises:
+        UserError: the device, a package, the engine or an option is invalid or unavailable.
+    """
+    processes = find_processes()
+    device = choose_device(cell.config.device, processes)
+    _check_packages(cell)
+    engine = find_engine(cell.config.engine)
+    engine.check(cell, processes)
+    if cell.has_own_options:
+        with _build_errors(cell), without_memory():
+            _build_backbone(cell, cell.config.backbone.options)
+    return processes, device, engine
+
+
+@contextlib.contextmanager
+def _build_errors(cell: Cell) -> Iterator[None]:
+    """Convert the errors of constructors to UserError."""
+    try:
+        with exits_as_errors():
+            yield
+    except UserError:
+        raise
+    except Exception as error:
+        names = f"backbone '{cell.config.backbone.name}' with attention '{cell.config.attention.name}'"
+        raise UserError(f"{names} cannot be built with these options: {first_line(error)}") from error
 
 
 @functools.cache
@@ -171,13 +198,17 @@ def make_backbone(cell: Cell, *, has_memory: bool = True) -> Backbone:
     # the options that depend on data are made outside without_memory()
     options = {**cell.config.backbone.options, **cell.task.backbone_options(cell.config.backbone.name)}
     with contextlib.nullcontext() if has_memory else without_memory():
-        return build_backbone(
-            cell.config.backbone.name,
-            attention=cell.config.attention,
-            pattern=cell.config.pattern,
-            other_attention=cell.config.other_attention,
-            **options,
-        )
+        return _build_backbone(cell, options)
+
+
+def _build_backbone(cell: Cell, options: Mapping[str, Any]) -> Backbone:
+    return build_backbone(
+        cell.config.backbone.name,
+        attention=cell.config.attention,
+        pattern=cell.config.pattern,
+        other_attention=cell.config.other_attention,
+        **options,
+    )
 
 
 def make_initial_backbone(cell: Cell) -> Backbone:

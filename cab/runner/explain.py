@@ -21,6 +21,8 @@ from omegaconf import DictConfig, OmegaConf
 from cab.config.compose import paper_row, register_configs, resolve, tuning_rows
 from cab.config.sources import REGISTRIES
 from cab.files.config_folders import CONFIGS
+from cab.runner.cell import Cell
+from cab.runner.engine import check_without_data
 from cab.runner.launch import readable_errors
 
 ROOT = CONFIGS.parent
@@ -87,6 +89,9 @@ def explain(overrides: Sequence[str], *, added: Sequence[str] = ()) -> list[Sett
     Args:
         overrides: overrides of the cell.
         added: overrides that were added because there was only one choice.
+
+    Raises:
+        UserError: a run with these settings would be refused.
     """
     register_configs()
     with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"), readable_errors():
@@ -97,7 +102,9 @@ def explain(overrides: Sequence[str], *, added: Sequence[str] = ()) -> list[Sett
         layers = [_layer(loader, each.config_path, each.package) for each in chosen.defaults if each.config_path]
         typed = [re.split(r"[=@]", text.lstrip("+"), maxsplit=1)[0] for text in overrides]
         sources = {key: COMMAND_LINE if text not in added else ONLY for key, text in zip(typed, overrides, strict=True)}
-        return [_setting(name, value, config, layers, sources) for name, value in _leaves(resolve(config), "")]
+        settings = [_setting(name, value, config, layers, sources) for name, value in _leaves(resolve(config), "")]
+        check_without_data(Cell.from_config(resolve(config)))
+        return settings
 
 
 def _layer(loader: ConfigLoaderImpl, path: str, package: str | None) -> _Layer:

@@ -6,8 +6,13 @@ import contextlib
 import signal
 from collections.abc import Iterator
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from cab.records.record import Status
+from cab.records.record import Cost, Record, Status, record_path
+from cab.runner.folder import is_replacing
+
+if TYPE_CHECKING:
+    from cab.runner.cell import Cell
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -48,6 +53,24 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     words = ("allocate memory", "not enough memory", "out of memory", "bad_alloc")
     return isinstance(error, (RuntimeError, OSError)) and any(word in str(error).lower() for word in words)
+
+
+class LostProcessError(Exception):
+    """The process of a run ended without a record."""
+
+
+def record_lost_run(cell: Cell, command: str, error: Exception) -> None:
+    """Write the record of a cell whose process ended without one, unless there is a record that it did not replace."""
+    from cab.runner.provenance import about_run  # imports torch
+
+    path = record_path(cell.config.results_dir, cell.hash)
+    if path.exists() and not is_replacing(path.with_suffix("")):
+        return
+    about = about_run(cell, command, None)
+    status, metrics = status_of(error), cell.task.metrics
+    Record.failed(about, status=status, error=error, step=None, cost=Cost(), metrics=metrics).write(
+        cell.config.results_dir
+    )
 
 
 class StopSignals:

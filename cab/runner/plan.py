@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cab.runner.cell import Cell
+from cab.runner.engine import check_without_data
 from cab.runner.report import Job, Report
 
 COLUMNS = ("gpu_hours", "record", "command")
@@ -21,6 +22,7 @@ def plan(jobs: Iterable[Job], report: Report) -> list[list[str]]:
     for job in jobs:
         try:
             cell = Cell.from_config(job.config)
+            check_without_data(cell)
             record = cell.existing_record()
         except ValueError as error:
             report.add_error(error, job.command)
@@ -29,4 +31,4 @@ def plan(jobs: Iterable[Job], report: Report) -> list[list[str]]:
         if record is None:
             total += hours or 0.0
         rows.append(["-" if hours is None else f"{hours:g}", "" if record is None else str(record.status), job.command])
-    return [*rows, [f"{total:g}", "", f"total of {sum(not row[1] for row in rows)} cells to be run"]]
+    return [*rows, [f"{total:g} GPU hours", "", f"total of {sum(not row[1] for row in rows)} cells to be run"]]

@@ -18,8 +18,9 @@ from tqdm import tqdm
 
 from cab.errors import UserError
 from cab.runner.cell import Cell
-from cab.runner.failures import Preempted, StopSignals
+from cab.runner.failures import LostProcessError, Preempted, StopSignals, record_lost_run
 from cab.runner.gpu_share import SHARED_BY
+from cab.runner.progress import report_waiting
 from cab.runner.report import Job, Report, cells_without_record
 from cab.runner.worker import PROGRESS_ENV
 
@@ -46,8 +47,9 @@ def run_in_pool(jobs: Iterable[Job], report: Report, *, workers: int | None, wor
         log.warning("no GPU is available, so cluster.workers_per_gpu is ignored; use cluster.workers=N instead")
     count = workers or max(1, len(gpus) * workers_per_gpu)
     waiting: queue.SimpleQueue[tuple[Cell, Job]] = queue.SimpleQueue()
-    for item in cells_without_record(jobs, report):
-        waiting.put(item)
+    with report_waiting("composing the runs"):
+        for item in cells_without_record(jobs, report):
+            waiting.put(item)
     pool = [_Worker(waiting, report, _environment(i, count, gpus), i) for i in range(min(count, waiting.qsize()))]
     signals = StopSignals()
     try:
@@ -170,7 +172,9 @@ class _Worker(threading.Thread):
                 return
             died = self._exit_reason()
             log.warning("the worker of %s %s", cell.title, died)
-        why = f"its worker {died} {MAX_ATTEMPTS} times; repeat the command to resume from the last checkpoint"
+        why = f"its worker {died} {MAX_ATTEMPTS} times"
+        with contextlib.suppress(OSError):  # as on a full disk
+            record_lost_run(cell, job.command, LostProcessError(why))
         self.report.add_recorded(cell, otherwise=why)
 
     def _answer(self, job: Job) -> dict[str, Any] | None:

@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+
+log = logging.getLogger(__name__)
 
 ProgressListener = Callable[[str, int, int], None]
 """Function of the title of a cell, the completed steps and the total steps."""
 PAUSE = 0.2
 """Seconds between two messages."""
 
+FIRST_REPORT, LATER_REPORTS = 10.0, 30.0
+"""Seconds until a part of the set-up is reported, and between the reports after that."""
+
 _listener: ProgressListener | None = None
+
+
+@contextlib.contextmanager
+def report_waiting(part: str) -> Iterator[None]:
+    """Log at intervals that ``part`` of the set-up is still running inside the block; nothing if it is fast."""
+    started, ended = time.monotonic(), threading.Event()
+
+    def watch() -> None:
+        pause = FIRST_REPORT
+        while not ended.wait(pause):
+            log.info("%s: %.0f s so far", part, time.monotonic() - started)
+            pause = LATER_REPORTS
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def report_progress(listener: ProgressListener | None) -> None:

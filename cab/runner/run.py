@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import shlex
 import time
 import traceback
 from collections.abc import Mapping
@@ -13,16 +14,18 @@ from typing import Any
 import torch
 
 from cab.backbone import Backbone
-from cab.errors import UserError
+from cab.errors import UserError, exits_as_errors
 from cab.files.disk import disk_errors, is_full_disk
 from cab.files.folders import check_writable
 from cab.records.record import Cost, Record, RunMetadata, Status, record_path, weights_path
+from cab.registry.registries import ATTENTIONS
 from cab.runner.batches import DeviceBatches, mix_seed
 from cab.runner.cell import Cell
 from cab.runner.data_check import DataCheck
 from cab.runner.engine import Run, make_initial_backbone
 from cab.runner.failures import status_of
 from cab.runner.folder import REPLACED, atomic_save, lock_run_dir, start_replacing
+from cab.runner.progress import report_waiting
 from cab.runner.provenance import PeakMemory, ResourceUsage, about_run, attention_code
 from cab.runner.report import Outcome
 from cab.runner.same_network import find_reusable_result
@@ -105,11 +108,12 @@ def _record(run: Run) -> Record | None:
     if not about.verified and run.processes.is_first:
         name, pattern = run.cell.config.attention.name, run.cell.config.pattern
         log.warning(
-            f"{name} ({pattern}) has not passed `cab verify`; its scores will be marked †. "
-            f"Run: `cab verify {name} --pattern {pattern}`"
+            f"{ATTENTIONS.get(name).label} ({pattern}) has not passed `cab verify`; its scores will be marked †. "
+            f"Run: `cab verify {shlex.quote(name)} --pattern {pattern}`"
         )
     try:
-        return _train_and_evaluate(run, about, effort)
+        with exits_as_errors():
+            return _train_and_evaluate(run, about, effort)
     except UserError:
         raise
     except Exception as error:
@@ -126,14 +130,17 @@ def _record(run: Run) -> Record | None:
 def _train_and_evaluate(run: Run, about: RunMetadata, effort: ResourceUsage) -> Record | None:
     cell, started = run.cell, time.perf_counter()
     memory = PeakMemory(run.device)
-    with run.signals.watched(), cell.config.trainer.matmul_precision():
-        backbone = make_initial_backbone(cell)
+    with run.signals.watched(), cell.config.trainer.matmul_precision(), run.open_files:
+        with report_waiting(f"{cell.title}: drawing the initial weights"):
+            backbone = make_initial_backbone(cell)
         training = run.engine.train(run, backbone)
         if not run.processes.is_first:
             return None
         trained = time.perf_counter()
         atomic_save(backbone.state_dict(), weights_path(cell.config.results_dir, cell.hash))
-        scores = _scores(run, backbone)
+        with report_waiting(f"{cell.title}: evaluating"):
+            scores = _scores(run, backbone)
+        training.log_scores(scores)
         if training.history:
             draw_loss(training.history, cell.title, run.folder / "loss.png")
         baselines = cell.task.baselines()

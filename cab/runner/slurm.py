@@ -19,11 +19,8 @@ from typing import Any
 
 from cab.config.cluster_config import SlurmConfig
 from cab.errors import UserError
-from cab.records.record import Cost, Record, Status, record_path
 from cab.runner.cell import Cell
-from cab.runner.failures import Preempted
-from cab.runner.folder import is_replacing
-from cab.runner.provenance import about_run
+from cab.runner.failures import Preempted, record_lost_run
 from cab.runner.report import Job, Report, cells_without_record
 
 log = logging.getLogger("cab")
@@ -31,6 +28,9 @@ log = logging.getLogger("cab")
 ARRAY = 1000
 """Jobs per array; Slurm's default limit is 1,001."""
 POLL_SECONDS = 5.0
+MISSING_PACKAGE = "cluster=slurm requires an extra: `pip install 'cab-benchmark[cluster]'`"
+PYTHON = f"{shlex.quote(sys.executable)} -P"
+"""Interpreter of the jobs; a tasks.py in the working folder must not replace ours."""
 STAY_WHILE_PREEMPTED = """\
 stay_while_preempted() {
     local job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
@@ -83,6 +83,34 @@ class CellJob:
         return DelayedSubmission(self, *arguments)
 
 
+def job_script(options: SlurmConfig, folder: Path, count: int) -> str:
+    """Return the batch script of ``count`` jobs with logs in ``folder``; Slurm need not be installed.
+
+    Raises:
+        UserError: submitit is not installed.
+    """
+    try:
+        from submitit.slurm.slurm import SlurmExecutor
+    except ImportError:
+        raise UserError(MISSING_PACKAGE) from None
+
+    class Writer(SlurmExecutor):
+        """An executor that writes scripts where there is no Slurm."""
+
+        @classmethod
+        def affinity(cls) -> int:
+            return 1
+
+    given = executor_parameters(options)
+    shared = {name: value for name, value in given.items() if not name.startswith("slurm_")}
+    own = {name.removeprefix("slurm_"): value for name, value in given.items() if name not in shared}
+    writer = Writer(folder / "%j", python=PYTHON)
+    writer.update_parameters(**writer._convert_parameters(shared), **own)
+    if count > 1:
+        writer.parameters["map_count"] = min(count, ARRAY)
+    return writer._make_submission_file_text(writer._submitit_command_str, uid="")
+
+
 def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> None:
     """Submit every cell that has no record, and wait for the jobs to end if ``options.wait``.
 
@@ -103,7 +131,8 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> N
     for (cell, job), number in zip(cells, submitted, strict=True):
         state = states.get(number, "ended")
         if state == "OUT_OF_MEMORY" or (state == "FAILED" and _had_no_memory(folder / number)):
-            _record_out_of_memory(cell, job.command, number)
+            reason = f"Slurm killed job {number} because it ran out of memory; increase cluster.memory"
+            record_lost_run(cell, job.command, MemoryError(reason))
         why = f"no record; its job {number} is {state}; repeat the command to resume from the last checkpoint"
         report.add_recorded(cell, otherwise=why)
 
@@ -113,13 +142,13 @@ def _submit(cells: list[tuple[Cell, Job]], options: SlurmConfig, folder: Path) -
     try:
         import submitit
     except ImportError:
-        raise UserError("cluster=slurm requires an extra: `pip install 'cab-benchmark[cluster]'`") from None
+        raise UserError(MISSING_PACKAGE) from None
     try:
         executor = submitit.AutoExecutor(
             folder=folder / "%j",
             cluster="slurm",
             slurm_max_num_timeout=options.max_requeues,
-            slurm_python=f"{shlex.quote(sys.executable)} -P",  # a tasks.py in the working folder must not replace ours
+            slurm_python=PYTHON,
         )
         executor.update_parameters(**executor_parameters(options))
         numbers: list[str] = []
@@ -179,14 +208,3 @@ def _slurm(*command: str) -> subprocess.CompletedProcess[str]:
 def _had_no_memory(logs: Path) -> bool:
     """Return whether the log shows that the process ran out of memory; Slurm reports only FAILED."""
     return any("oom-kill event" in path.read_text(errors="replace") for path in logs.glob("*_log.err"))
-
-
-def _record_out_of_memory(cell: Cell, command: str, job: str) -> None:
-    """Write the record of a cell whose process Slurm killed because it ran out of memory."""
-    folder = cell.config.results_dir / cell.hash
-    if record_path(cell.config.results_dir, cell.hash).exists() and not is_replacing(folder):
-        return
-    error = MemoryError(f"Slurm killed job {job} because it ran out of memory; increase cluster.memory")
-    about = about_run(cell, command, None)
-    record = Record.failed(about, status=Status.OOM, error=error, step=None, cost=Cost(), metrics=cell.task.metrics)
-    record.write(cell.config.results_dir)

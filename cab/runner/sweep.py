@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
+from cab.config.compose import parse_overrides, quoted, text_of
 from cab.config.sources import REGISTRIES
 from cab.errors import UserError
 from cab.records.results import is_generated
-from cab.registry.registries import TASKS
+from cab.registry.registries import TASKS, is_file, name_of_file
 from cab.runner.cell import GROUPS, runnable_cells, why_not_runnable
 
 
@@ -25,8 +25,8 @@ def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     Returns:
         The overrides of every runnable cell, and one message per reason why named combinations are skipped.
     """
-    overrides = OverridesParser.create().parse_overrides(list(arguments))
-    named = {o.key_or_group: [str(v) for v in _values(o)] for o in overrides if o.key_or_group in GROUPS}
+    overrides = parse_overrides(list(arguments))
+    named = {o.key_or_group: [_name(v) for v in _values(o)] for o in overrides if o.key_or_group in GROUPS}
     others = [(o.key_or_group, _strings(o)) for o in overrides if o.key_or_group not in GROUPS]
     usual = {task.name for task in TASKS if task.in_index}
     runnable = dict.fromkeys(
@@ -41,7 +41,7 @@ def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
             groups = dict(zip(GROUPS, cell, strict=True))
             taken = [strings for key, strings in others if _applies(key, groups)]
             for chosen in itertools.product(*taken):
-                jobs[(*(f"{group}={name}" for group, name in groups.items()), *chosen)] = None
+                jobs[(*(f"{group}={quoted(name)}" for group, name in groups.items()), *chosen)] = None
     return [list(job) for job in jobs], _left_out(named, runnable)
 
 
@@ -66,6 +66,12 @@ def _applies(key: str, groups: Mapping[str, str]) -> bool:
 
 def _values(override: Override) -> list[Any]:
     return list(override.sweep_iterator()) if override.is_sweep_override() else [override.value()]
+
+
+def _name(value: Any) -> str:
+    """Return the name in a group, for a class in a file with one path."""
+    name = text_of(value)
+    return name_of_file(name) if is_file(name) else name
 
 
 def _strings(override: Override) -> list[str]:

@@ -30,6 +30,14 @@ class Unwatched(io.TextIOWrapper):
         return False
 
 
+class RunFormatter(logging.Formatter):
+    """Formatter that puts the name of the run, if the record has one, before the message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return f"{record.run}: {text}" if hasattr(record, "run") else text
+
+
 class ToPool(logging.Handler):
     """Handler that sends warnings and errors to the pool."""
 
@@ -51,9 +59,13 @@ def main() -> int:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries print to stdout: redirect them to the log
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pool handles Ctrl-C
-    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
-    if PROGRESS_ENV in os.environ:
-        handlers = [ToPool(answers)]
+    handlers: list[logging.Handler] = [ToPool(answers)]  # the pool shows equal warnings of its workers once
+    if PROGRESS_ENV not in os.environ:
+        lines = logging.StreamHandler(sys.stderr)
+        lines.setFormatter(RunFormatter("%(message)s"))
+        lines.addFilter(lambda record: record.levelno < logging.WARNING)
+        handlers.append(lines)
+    else:
         sys.stderr = Unwatched(os.fdopen(os.dup(2), "wb", 0), line_buffering=True)
         report_progress(lambda title, step, total: send(answers, {"title": title, "step": step, "total": total}))
     logging.basicConfig(level=logging.INFO, handlers=handlers, format="%(message)s")

@@ -42,7 +42,9 @@ def lookahead_gradient(subject: Subject) -> Worst:
         module = subject.build(embed_dim=8 * num_heads, num_heads=num_heads, dropout=dropout).train()
         inputs = subject.draw(module, length, batch=1, scale=scale)
         leak, where = gradient_leak(module, inputs, torch.arange(length))
-        worst.add(leak, f"n={length}, heads {num_heads}, inputs x{scale:g}, dropout {dropout:g}, {where}")
+        worst.add(
+            leak, f"n={length}, heads {num_heads}, inputs x{scale:g}, dropout {dropout:g}, {where}", finding=where
+        )
     return worst
 
 
@@ -60,7 +62,7 @@ def lookahead_perturbation(subject: Subject) -> Worst:
         inputs = subject.draw(module, length, batch=1, scale=scale)
         leak, where = replacement_leak(module, inputs, torch.arange(length), later)
         limit = limit_for(rounding(module, inputs), LEAK)
-        worst.add(leak, f"n={length}, heads {num_heads}, inputs x{scale:g}, {where}", limit=limit)
+        worst.add(leak, f"n={length}, heads {num_heads}, inputs x{scale:g}, {where}", limit=limit, finding=where)
     return worst
 
 
@@ -74,7 +76,7 @@ def lookahead_in_training(subject: Subject) -> Worst:
         cuts = torch.arange(length) if length < LONGEST_WHOLE else torch.tensor([length // 3, BORDERS[-1] - 1])
         leak, where = replacement_leak(module, inputs, cuts, 3.0, seed=1)
         limit = limit_for(rounding(module, inputs), LEAK)
-        worst.add(leak, f"n={length}, dropout {dropout:g}, {where}", limit=limit)
+        worst.add(leak, f"n={length}, dropout {dropout:g}, {where}", limit=limit, finding=where)
     return worst
 
 
@@ -90,7 +92,7 @@ def lookahead_long(subject: Subject) -> Worst:
         worst.add(leak, f"n={length}, gradient, {where}, {len(BORDERS)} borders")
         for border in (BORDERS[0], length // 2, BORDERS[-1]):
             leak, where = replacement_leak(module.eval(), inputs, torch.tensor([border - 1]), 1.0)
-            worst.add(leak, f"n={length}, {where}", limit=limit)
+            worst.add(leak, f"n={length}, {where}", limit=limit, finding=where)
     return worst
 
 
@@ -109,7 +111,8 @@ def lookahead_length(subject: Subject) -> Worst:
             for prefix in prefixes:
                 alone = inputs.prefix(prefix).run(module)
                 where = f"n={length}, first {prefix}, inputs x{scale:g}"
-                worst.add(difference(alone, whole[:, :prefix]), where, limit=limit)
+                finding = f"the first {prefix} outputs depend on the length of the sequence"
+                worst.add(difference(alone, whole[:, :prefix]), where, limit=limit, finding=finding)
     return worst
 
 
@@ -172,11 +175,11 @@ def replacement_leak(
         expected = output[:1].expand_as(output) if seed is None else rows.run(module, seed=seed)
     leak = error_at(output[1:], expected[1:]).where(~later[1:], 0.0)
     cut = leak.amax(dim=1).argmax()
-    where = f"output {leak[cut].argmax().item()}, tokens after {positions[cut + 1].item()} replaced"
+    where = f"output {leak[cut].argmax().item()} depends on tokens after {positions[cut + 1].item()}"
     return leak[cut].max().item(), where
 
 
 def worst_pair(leak: Tensor, positions: Tensor) -> tuple[float, str]:
     """Return the largest value of ``leak`` [rows, N] and the output and token that it belongs to."""
     row, source = divmod(int(leak.nan_to_num(nan=torch.inf).argmax()), leak.shape[1])
-    return leak[row, source].item(), f"output {positions[row].item()} from token {source}"
+    return leak[row, source].item(), f"output {positions[row].item()} depends on token {source}"

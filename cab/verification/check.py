@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
+from cab.verification.inputs import LAYOUTS
 from cab.verification.subject import Subject
 
 FLOAT32 = 2.0**-23
@@ -29,6 +31,8 @@ class Check:
     """Whether the result depends on the speed of the machine."""
     runs_long: bool = True
     """Whether the check also measures long sequences; always False in the quick suite."""
+    declared_in: str = ""
+    """Class attribute that declares an intended deviation from the property; empty if there is none."""
 
 
 CHECKS: dict[str, Check] = {}
@@ -60,20 +64,64 @@ def decodes(subject: Subject) -> bool:
     return subject.decodes
 
 
+def pads(subject: Subject) -> bool:
+    """Return whether the subject supports any padding layout."""
+    return bool(subject.padding_layouts)
+
+
+def supports(subject: Subject, layout: str) -> bool:
+    """Return whether the subject supports a padding layout."""
+    return layout in subject.padding_layouts
+
+
 Measure = Callable[[Subject], "Worst"]
 
 
 def check(
-    group: str, *, applies: Callable[[Subject], bool] = always, is_quick: bool = True, is_timed: bool = False
+    group: str,
+    *,
+    applies: Callable[[Subject], bool] = always,
+    is_quick: bool = True,
+    is_timed: bool = False,
+    declared_in: str = "",
 ) -> Callable[[Measure], Measure]:
     """Register the decorated function as a check of ``group``; its docstring's first paragraph states the property."""
 
     def add(measure: Measure) -> Measure:
-        summary = " ".join((measure.__doc__ or "").split("\n\n")[0].split())
-        CHECKS[measure.__name__] = Check(measure.__name__, group, summary, applies, measure, is_quick, is_timed)
+        name, summary = measure.__name__, _summary(measure)
+        CHECKS[name] = Check(
+            name, group, summary, applies, measure, is_quick=is_quick, is_timed=is_timed, declared_in=declared_in
+        )
         return measure
 
     return add
+
+
+LayoutMeasure = Callable[..., "Worst"]
+"""A function of a subject and a padding layout."""
+
+
+def check_layouts(group: str, *, applies: Callable[..., bool] = supports) -> Callable[[LayoutMeasure], LayoutMeasure]:
+    """Register the decorated function as one check per padding layout, called ``<function>_<layout>``."""
+
+    def add(measure: LayoutMeasure) -> LayoutMeasure:
+        for layout in LAYOUTS:
+            check = Check(
+                f"{measure.__name__}_{layout}",
+                group,
+                f"{_summary(measure).removesuffix('.')} (padding {layout}).",
+                applies=partial(applies, layout=layout),
+                measure=partial(measure, layout=layout),
+                declared_in="padding_layouts",
+            )
+            CHECKS[check.name] = check
+        return measure
+
+    return add
+
+
+def _summary(measure: Callable[..., object]) -> str:
+    return " ".join((measure.__doc__ or "").split("\n\n")[0].split())
 
 
 class Worst:
@@ -91,16 +139,24 @@ class Worst:
         self.limit = limit
         self.value = 0.0
         self.where = ""
+        self.finding = ""
         self.count = 0
 
-    def add(self, value: float | Tensor, where: str, *, limit: float | None = None) -> None:
-        """Add one measurement, with its own ``limit`` if given; NaN counts as infinite."""
+    def add(self, value: float | Tensor, where: str, *, limit: float | None = None, finding: str = "") -> None:
+        """Add one measurement, with its own ``limit`` if given; NaN counts as infinite.
+
+        Args:
+            value: the measured value.
+            where: setup and location of the measurement.
+            limit: largest value that passes (default: that of all measurements).
+            finding: sentence that states the defect if the value exceeds the limit.
+        """
         limit = self.limit if limit is None else limit
         value = float(value)
         value = math.inf if math.isnan(value) else value
         self.count += 1
         if self.count == 1 or _excess(value, limit) > _excess(self.value, self.limit):
-            self.value, self.limit, self.where = value, limit, where
+            self.value, self.limit, self.where, self.finding = value, limit, where, finding
 
     @property
     def passed(self) -> bool:

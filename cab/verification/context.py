@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from cab.verification.check import Worst, check
-from cab.verification.subject import Subject
+from cab.verification.compare import LEAK, difference, limit_for
+from cab.verification.subject import Subject, rounding
 
 LENGTH, DRAWS = 258, 8
 
@@ -39,7 +40,7 @@ def reads_source(subject: Subject) -> bool:
     return subject.pattern.is_cross and reads_something(subject)
 
 
-@check("context", applies=reads_something)
+@check("context", applies=reads_something, declared_in="max_self_contribution")
 def context_is_used(subject: Subject) -> Worst:
     """Every output depends on other tokens: earlier ones in CS, the source in cross patterns."""
     worst = Worst(
@@ -67,7 +68,7 @@ def context_is_used(subject: Subject) -> Worst:
     return worst
 
 
-@check("context", applies=reads_source)
+@check("context", applies=reads_source, declared_in="uses_key")
 def each_input_is_used(subject: Subject) -> Worst:
     """In cross patterns, the output depends on the query, on the key and on the value separately.
 
@@ -86,6 +87,46 @@ def each_input_is_used(subject: Subject) -> Worst:
                     continue
                 change = _change(replace(inputs, **{name: x}).run(module), before) / max(typical, 1e-30)
                 worst.add(least / change if change else torch.inf, f"n={length}, {name}")
+    return worst
+
+
+def declares_distance(subject: Subject) -> bool:
+    """Return whether a self-attention module declares the largest distance between an output and its tokens."""
+    return not subject.pattern.is_cross and subject.max_token_distance is not None
+
+
+BEYOND = 40
+"""Number of tokens in addition to twice the declared distance."""
+
+
+@check("context", applies=declares_distance, declared_in="max_token_distance")
+def token_distance(subject: Subject) -> Worst:
+    """No output depends on a token beyond ``max_token_distance``, if declared; one at that distance is read."""
+    worst = Worst("relative dependence on tokens beyond the declared distance", limit=LEAK)
+    farthest = subject.max_token_distance
+    assert farthest is not None
+    module = subject.build()
+    length = 2 * farthest + BEYOND
+    inputs = subject.draw(module, length, batch=1)
+    outputs = torch.linspace(0, length - 1, BEYOND).long().unique().to(inputs.query.device)
+    away = (torch.arange(length, device=outputs.device) - outputs[:, None]).abs()
+    rows = inputs.repeated(len(outputs)).requiring_grad()
+    output = rows.run(module)[torch.arange(len(outputs)), outputs]
+    (slope,) = torch.autograd.grad((output * torch.randn_like(output)).sum(), rows.query)
+    gradient = slope.norm(dim=-1)
+    share = gradient / gradient.amax(dim=1, keepdim=True).clamp_min(1e-30)
+    beyond = share.where(away > farthest, 0.0)
+    row, token = divmod(int(beyond.nan_to_num(nan=torch.inf).argmax()), length)
+    finding = f"output {outputs[row].item()} depends on token {token}, beyond the declared distance {farthest}"
+    worst.add(beyond[row, token], f"n={length}, gradient, output {outputs[row].item()}, token {token}", finding=finding)
+    fresh = subject.draw(module, length, batch=1, seed=2).repeated(len(outputs))
+    with torch.no_grad():
+        changed = torch.where((away > farthest)[..., None], fresh.query, rows.query)
+        moved = replace(inputs, query=changed).run(module)[torch.arange(len(outputs)), outputs]
+        limit = limit_for(rounding(module, inputs), LEAK)
+        worst.add(difference(moved, output), f"n={length}, tokens beyond {farthest} replaced", limit=limit)
+    unread = float(not bool(gradient[away == farthest].any()))
+    worst.add(unread, f"n={length}, no output depends on a token at distance {farthest}", limit=0.0)
     return worst
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from cab.attention_types import reorder_state
-from cab.verification.check import Worst, check, decodes
-from cab.verification.compare import ROUNDING, difference, limit_for
-from cab.verification.inputs import Inputs, Module, padding_masks
+from cab.verification.check import Worst, check, check_layouts, decodes, supports
+from cab.verification.compare import difference, limit_for
+from cab.verification.inputs import Inputs, Module, padding_masks, row_alone
 from cab.verification.subject import LONG, Subject, rounding
 
 STEPS = 700
@@ -23,57 +23,65 @@ def prefills(subject: Subject) -> bool:
     return subject.decodes and (subject.keeps_whole_contract or hasattr(subject.cls, "prefill"))
 
 
-@check("decoding", applies=decodes)
+def decodes_padding(subject: Subject, layout: str) -> bool:
+    """Return whether decoding with a padding layout has to be verified."""
+    prompts = subject.prompt_padding_layouts
+    return subject.decodes and supports(subject, layout) and (prompts is None or layout in prompts)
+
+
+@check("decoding", applies=decodes, declared_in="decode_tolerance")
 def decode_steps(subject: Subject) -> Worst:
     """Step-by-step decoding from an empty state reproduces the parallel forward pass, for inputs of scale 1 and 4."""
-    worst = Worst("relative error of step-by-step decoding", limit=ROUNDING)
+    worst = Worst("relative error of step-by-step decoding", limit=subject.decode_tolerance)
     cases = [(1, 4, 1.0), (2, 1, 1.0), (17, 4, 4.0), (37, 4, 1.0), (140, 1, 1.0)]
     for length, num_heads, scale in [*cases, (STEPS, 1, 1.0)] if subject.long else cases:
         module = subject.build(num_heads=num_heads) if length < STEPS else subject.build_for(LONG)
         inputs = subject.draw(module, length, scale=scale)
-        _compare(worst, module, inputs, [1] * length, f"n={length}, heads {num_heads}, inputs x{scale:g}")
+        _compare(worst, subject, module, inputs, [1] * length, f"n={length}, heads {num_heads}, inputs x{scale:g}")
     return worst
 
 
-@check("decoding", applies=prefills)
+@check("decoding", applies=prefills, declared_in="decode_tolerance")
 def decode_after_prefill(subject: Subject) -> Worst:
     """After a prompt, read at once or in chunks of uneven size, decoding reproduces the parallel forward pass."""
-    worst = Worst("relative error of decoding after prefill", limit=ROUNDING)
+    worst = Worst("relative error of decoding after prefill", limit=subject.decode_tolerance)
     plans = [[16, 1, 1, 1], [1, 7, 2, 1, 23, 1, 1], [33], [290, 1, 1, 1, 1], [64, 65, 1, 129, 1]]
     plans += [[n - 1500, 1, 1, 1495, 1, 1, 1] for n in subject.long] + [[n - 3, 1, 1, 1] for n in subject.long]
     for chunks in plans:
         module = subject.build_for(sum(chunks))
         inputs = subject.draw(module, sum(chunks), batch=1 if sum(chunks) in subject.long else 2)
-        _compare(worst, module, inputs, chunks, f"chunks {chunks}")
+        _compare(worst, subject, module, inputs, chunks, f"chunks {chunks}")
     return worst
 
 
-@check("decoding", applies=decodes)
-def decode_padded(subject: Subject) -> Worst:
-    """With padded targets and sources (left, right, inside, whole rows), decoding reproduces the forward pass."""
-    worst = Worst("relative error of decoding padded input", limit=ROUNDING)
+@check_layouts("decoding", applies=decodes_padding)
+def decode_padded(subject: Subject, layout: str) -> Worst:
+    """With padded targets and sources, decoding reproduces the parallel forward pass."""
+    worst = Worst("relative error of decoding padded input", limit=subject.decode_tolerance)
+    if subject.prompt_padding_layouts is not None:
+        _compare_padded_prompt(worst, subject, layout)
+        return worst
     plans = {"step by step": [1] * 19}
     if prefills(subject):
         plans["in chunks"] = [12, 1, 1, 1, 3, 1]
-    for layout in ("left", "right", "inside", "row"):
-        module = subject.build()
-        inputs = subject.draw(module, 19, batch=4)
-        inputs = replace(inputs, query_padding=padding_masks(layout, inputs.query))
-        if inputs.key is not None:
-            inputs = replace(inputs, key_padding=padding_masks(layout, inputs.key).roll(1, 0))
-        for plan, chunks in plans.items():
-            _compare(worst, module, inputs, chunks, f"n=19, padding {layout}, {plan}")
+    module = subject.build()
+    inputs = subject.draw(module, 19, batch=4)
+    inputs = replace(inputs, query_padding=padding_masks(layout, inputs.query))
+    if inputs.key is not None:
+        inputs = replace(inputs, key_padding=padding_masks(layout, inputs.key).roll(1, 0))
+    for plan, chunks in plans.items():
+        _compare(worst, subject, module, inputs, chunks, f"n=19, {plan}")
     return worst
 
 
-@check("decoding", applies=decodes)
+@check("decoding", applies=decodes, declared_in="decode_tolerance")
 def decode_reordered(subject: Subject) -> Worst:
     """After rows of the state are repeated, dropped and reordered (beam search), decoding continues correctly."""
-    worst = Worst("relative error of decoding reordered rows", limit=ROUNDING)
+    worst = Worst("relative error of decoding reordered rows", limit=subject.decode_tolerance)
     module = subject.build()
     inputs = subject.draw(module, 21, batch=3)
     moved = inputs.rows(torch.tensor([2, 0, 0, 1]).to(inputs.query.device))
-    limit = limit_for(rounding(module, inputs), ROUNDING)
+    limit = limit_for(rounding(module, inputs), subject.decode_tolerance)
     with torch.no_grad():
         state = initial_state(module, inputs)
         for t in range(11):
@@ -111,10 +119,10 @@ def decode_keeps_state(subject: Subject) -> Worst:
     return worst
 
 
-@check("decoding", applies=decodes)
+@check("decoding", applies=decodes, declared_in="decode_tolerance")
 def decode_shapes(subject: Subject) -> Worst:
     """Tokens of shape [B, D] and [B, 1, D] give the same values, each in the shape of its token."""
-    worst = Worst("relative error between tokens of shape [B, D] and [B, 1, D]", limit=ROUNDING)
+    worst = Worst("relative error between tokens of shape [B, D] and [B, 1, D]", limit=subject.decode_tolerance)
     module = subject.build()
     inputs = subject.draw(module, 3, batch=2)
     with torch.no_grad():
@@ -153,10 +161,31 @@ def decode(module: Module, inputs: Inputs, chunks: Sequence[int]) -> Tensor:
     return torch.cat(outputs, dim=1)
 
 
-def _compare(worst: Worst, module: Module, inputs: Inputs, chunks: Sequence[int], where: str) -> None:
+def _compare(worst: Worst, subject: Subject, module: Module, inputs: Inputs, chunks: Sequence[int], where: str) -> None:
     with torch.no_grad():
         decoded, trained = decode(module, inputs, chunks), inputs.run(module)
     if decoded.shape != trained.shape:
         raise ValueError(f"decoding returned shape {tuple(decoded.shape)}, forward {tuple(trained.shape)} ({where})")
-    limit = limit_for(rounding(module, inputs), ROUNDING)
+    limit = limit_for(rounding(module, inputs), subject.decode_tolerance)
     worst.add(difference(decoded[inputs.real], trained[inputs.real]), where, limit=limit)
+
+
+PROMPT = 17
+"""Number of tokens of a padded prompt."""
+
+
+def _compare_padded_prompt(worst: Worst, subject: Subject, layout: str) -> None:
+    """Compare decoding after a padded prompt with every row without padding."""
+    module = subject.build()
+    inputs = subject.draw(module, PROMPT + 3, batch=4)
+    mask = padding_masks(layout, inputs.query[:, :PROMPT])
+    inputs = replace(inputs, query_padding=torch.cat([mask, mask.new_zeros(len(mask), 3)], 1))
+    limit = limit_for(rounding(module, inputs), subject.decode_tolerance)
+    with torch.no_grad():
+        prompt = [PROMPT] if prefills(subject) else [1] * PROMPT
+        decoded = decode(module, inputs, [*prompt, 1, 1, 1])
+        for row, real in enumerate(inputs.real):
+            alone = row_alone(inputs, row)
+            assert alone is not None, "the last tokens are real"
+            error = difference(decoded[row, real], alone.run(module)[0])
+            worst.add(error, f"prompt of {PROMPT}, 3 steps, row {row}", limit=limit)

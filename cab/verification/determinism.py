@@ -6,7 +6,6 @@ import torch
 
 from cab.verification.check import Worst, check
 from cab.verification.compare import difference
-from cab.verification.inputs import with_padding
 from cab.verification.subject import Subject
 
 
@@ -77,7 +76,7 @@ def inputs_untouched(subject: Subject) -> Worst:
     for length in (33, *subject.long):
         for training in (False, True):
             module = subject.build_for(length).train(training)
-            for inputs in (subject.draw(module, length), with_padding(subject.draw(module, length, batch=3), "left")):
+            for inputs in (subject.draw(module, length), subject.pad(subject.draw(module, length, batch=3), "left")):
                 before = {name: x.clone() for name, x in inputs.given().items()}
                 with torch.no_grad():
                     inputs.run(module)

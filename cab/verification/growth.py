@@ -35,7 +35,7 @@ ATTEMPTS = 3
 """Time measurements before the check fails, because other load can distort one of them."""
 
 
-@check("growth", is_quick=False, is_timed=True)
+@check("growth", is_quick=False, is_timed=True, declared_in="complexity")
 def time_growth(subject: Subject) -> Worst:
     """Run time in training and in evaluation grows with length no faster than the declared complexity."""
     limit = allowed(subject, TIME_SLACK)
@@ -49,7 +49,7 @@ def time_growth(subject: Subject) -> Worst:
     return worst
 
 
-@check("growth", is_quick=False)
+@check("growth", is_quick=False, declared_in="complexity")
 def memory_growth(subject: Subject) -> Worst:
     """Peak memory in training and in evaluation grows with length no faster than the declared complexity."""
     worst = Worst("growth exponent of the peak memory", limit=allowed(subject, MEMORY_SLACK))

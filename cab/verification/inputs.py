@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+LAYOUTS = ("right", "left", "inside", "row")
+"""Layouts of padding; see :func:`padding_masks`."""
+
 Module = Any
 """A ``torch.nn.Module`` with the methods and attributes of the contract, which no torch type declares."""
 

@@ -6,12 +6,16 @@ from dataclasses import replace
 
 from cab.attention_types import LayerPosition
 from cab.verification.check import CHECKS, Worst, check
+from cab.verification.inputs import LAYOUTS
 from cab.verification.subject import Subject, names_argument
 
 POSITIONS = (LayerPosition(0, 4), LayerPosition(3, 4))
 """Positions in addition to the one used by all other checks, the only layer of one."""
 
-KEPT = ("lookahead_gradient", "decode_steps", "decode_padded", "padded_left", "batch_size", "gradient_is_derivative")
+KEPT = (
+    *("lookahead_gradient", "decode_steps", *(f"decode_padded_{layout}" for layout in LAYOUTS)),
+    *("padded_left", "batch_size", "gradient_is_derivative"),
+)
 
 
 def takes_layer_position(subject: Subject) -> bool:

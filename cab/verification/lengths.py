@@ -6,7 +6,6 @@ import torch
 
 from cab.verification.check import Worst, check
 from cab.verification.compare import difference
-from cab.verification.inputs import with_padding
 from cab.verification.subject import Subject
 
 ANY = (2, 3, 4, 5, 7, 8, 11, 15, 16, 17, 24, 31, 32, 33, 47, 63, 64, 65, 96, 100, 127, 128, 129, 192, 255, 257)
@@ -41,7 +40,7 @@ def lengths_in_turn(subject: Subject) -> Worst:
         for turn, (length, batch) in enumerate(TURNS):
             fresh = subject.build().train(training)
             inputs = subject.draw(fresh, length, batch=batch, seed=10 + turn)
-            inputs = with_padding(inputs, "left") if turn % 2 else inputs
+            inputs = subject.pad(inputs, "left") if turn % 2 else inputs
             with torch.no_grad():
                 actual, expected = (inputs.run(module, seed=1)[inputs.real] for module in (used, fresh))
             before = ", ".join(str(n) for n, _ in TURNS[:turn]) or "no call"

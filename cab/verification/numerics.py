@@ -42,7 +42,7 @@ def has_exact_gradient(subject: Subject) -> bool:
     return bool(getattr(subject.build(), "has_exact_gradient", True))
 
 
-@check("numerics", applies=has_exact_gradient)
+@check("numerics", applies=has_exact_gradient, declared_in="has_exact_gradient")
 def gradient_is_derivative(subject: Subject) -> Worst:
     """Every gradient, of inputs and parameters, agrees with central differences in random directions."""
     worst = Worst("relative error between gradient and central differences", limit=SLOPE)
@@ -57,7 +57,7 @@ def gradient_is_derivative(subject: Subject) -> Worst:
     ):
         module = subject.build_for(length, seed=seed, dropout=dropout or 0.0).train(dropout is not None)
         inputs = subject.draw(module, length, batch=3 if layout else 1, seed=seed)
-        inputs = with_padding(inputs, layout) if layout else inputs
+        inputs = subject.pad(inputs, layout) if layout else inputs
         try:
             module, inputs = module.double(), inputs.double()
             errors = [
@@ -80,7 +80,10 @@ def slope_error(module: Module, inputs: Inputs, step: float) -> float:
     inputs = inputs.requiring_grad()
     output = inputs.run(module, seed=1)
     cotangent = torch.randn_like(output) * inputs.real.unsqueeze(-1)
-    places = [*inputs.tensors().values(), *(p for p in module.parameters() if p.is_floating_point())]
+    places = [
+        *inputs.tensors().values(),
+        *(p for p in module.parameters() if p.requires_grad and p.is_floating_point()),
+    ]
     gradients = torch.autograd.grad((output * cotangent).sum(), places, allow_unused=True)
     directions = [torch.randn_like(x) for x in places]
     directions = [d * x.detach().abs().mean().clamp_min(1e-3) for d, x in zip(directions, places, strict=True)]

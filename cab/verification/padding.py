@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import partial
 
 import torch
 
-from cab.verification.check import Worst, check, keeps_contract
+from cab.verification.check import Worst, check, check_layouts, keeps_contract, pads, supports
 from cab.verification.compare import LEAK, ROUNDING, difference, gradient_floor, limit_for
 from cab.verification.inputs import outputs_and_gradients, padded_places, row_alone, with_padding
 from cab.verification.subject import Subject, rounding
@@ -19,25 +21,25 @@ def keeps_contract_in_self(subject: Subject) -> bool:
     return subject.keeps_whole_contract and not subject.pattern.is_cross
 
 
-@check("padding")
+@check("padding", applies=partial(supports, layout="right"), declared_in="padding_layouts")
 def padded_right(subject: Subject) -> Worst:
-    """Rows padded on the right (including the source in cross patterns) give the same output as without padding."""
+    """Rows padded on the right (also the source), in a batch and by themselves, give the output without padding."""
     return padded_as_alone(subject, "right")
 
 
-@check("padding")
+@check("padding", applies=partial(supports, layout="left"), declared_in="padding_layouts")
 def padded_left(subject: Subject) -> Worst:
-    """Rows padded on the left (including the source in cross patterns) give the same output as without padding."""
+    """Rows padded on the left (also the source), in a batch and by themselves, give the output without padding."""
     return padded_as_alone(subject, "left")
 
 
-@check("padding")
+@check("padding", applies=partial(supports, layout="inside"), declared_in="padding_layouts")
 def padded_inside(subject: Subject) -> Worst:
-    """Rows with padding between tokens (also in the source) give the same output as without padding."""
+    """Rows with padding between tokens, in a batch and by themselves, give the output without padding."""
     return padded_as_alone(subject, "inside")
 
 
-@check("padding")
+@check("padding", applies=partial(supports, layout="row"), declared_in="padding_layouts")
 def padded_row(subject: Subject) -> Worst:
     """Rows of padding only, or with a source of padding only, give finite values and do not affect other rows."""
     worst = padded_as_alone(subject, "row")
@@ -53,11 +55,11 @@ def padded_row(subject: Subject) -> Worst:
     return worst
 
 
-@check("padding")
-def padded_in_training(subject: Subject) -> Worst:
+@check_layouts("padding")
+def padded_in_training(subject: Subject, layout: str) -> Worst:
     """In training mode, padded rows give the same output as without padding, whatever the content of the padding."""
     worst = Worst("relative error of a padded row in training", limit=ROUNDING)
-    for length, layout in ((17, "right"), (33, "left"), (33, "inside"), *((n, "inside") for n in subject.long)):
+    for length in (33, *(subject.long if layout == "inside" else ())):
         module = subject.build_for(length).train()
         inputs = with_padding(subject.draw(module, length, batch=3), layout)
         limit = limit_for(rounding(module, inputs), ROUNDING)
@@ -67,50 +69,55 @@ def padded_in_training(subject: Subject) -> Worst:
         with torch.no_grad():
             together = inputs.run(module, seed=1)
             other = filled.run(module, seed=1)
-            where = f"n={length}, padding {layout}"
-            worst.add(difference(other[inputs.real], together[inputs.real]), f"{where}, replaced padding", limit=limit)
+            worst.add(
+                difference(other[inputs.real], together[inputs.real]), f"n={length}, replaced padding", limit=limit
+            )
             for row, real in enumerate(inputs.real):
                 alone = None if subject.is_random_in_training else row_alone(inputs, row)
                 if alone is not None:
                     error = difference(together[row, real], alone.run(module, seed=1)[0])
-                    worst.add(error, f"{where}, row {row}", limit=limit)
+                    worst.add(error, f"n={length}, row {row}", limit=limit)
     return worst
 
 
-@check("padding")
-def padding_gradient(subject: Subject) -> Worst:
+@check_layouts("padding")
+def padding_gradient(subject: Subject, layout: str) -> Worst:
     """No real output has a gradient with respect to padded inputs."""
     worst = Worst("gradient with respect to padding", limit=0.0)
-    for layout in ("right", "left", "inside", "row"):
-        module = subject.build(dropout=subject.dropout).train()
-        inputs = with_padding(subject.draw(module, 33, batch=BATCH), layout).requiring_grad()
-        output = inputs.run(module)
-        (output * torch.randn_like(output))[inputs.real].sum().backward()
-        for name, x, mask in padded_places(inputs):
-            worst.add(0.0 if x.grad is None else x.grad[mask].abs().max(), f"padding {layout}, {name}")
+    module = subject.build(dropout=subject.dropout).train()
+    inputs = with_padding(subject.draw(module, 33, batch=BATCH), layout).requiring_grad()
+    output = inputs.run(module)
+    (output * torch.randn_like(output))[inputs.real].sum().backward()
+    for name, x, mask in padded_places(inputs):
+        worst.add(0.0 if x.grad is None else x.grad[mask].abs().max(), f"n=33, {name}")
     return worst
 
 
-@check("padding")
-def padding_poison(subject: Subject) -> Worst:
-    """NaN, inf or 1e10 in the padding does not change any real output or gradient."""
+POISON = {"right": math.nan, "left": math.inf, "inside": math.nan, "row": 1e10}
+FINITE_POISON = 1e4
+"""Value of the padding for modules of other packages, many of which multiply padding by zero."""
+
+
+@check_layouts("padding")
+def padding_poison(subject: Subject, layout: str) -> Worst:
+    """Extreme values in the padding (NaN, inf, 1e10; 1e4 in foreign modules) change no real output or gradient."""
     worst = Worst("relative change of outputs or gradients", limit=LEAK)
-    for layout, poison in (("right", torch.nan), ("left", torch.inf), ("inside", torch.nan), ("row", 1e10)):
-        module = subject.build()
-        clean = with_padding(subject.draw(module, 33, batch=BATCH), layout)
-        poisoned = replace(clean, **{name: x.clone() for name, x in clean.tensors().items()})
-        for _, x, mask in padded_places(poisoned):
-            x[mask] = poison
-        direction = torch.randn_like(clean.query)
-        expected = outputs_and_gradients(module, clean, direction)
-        actual = outputs_and_gradients(module, poisoned, direction)
-        floor = gradient_floor(expected)
-        for name, reference in expected.items():
-            worst.add(difference(actual[name], reference, floor), f"padding {layout} with value {poison}, {name}")
+    poison = FINITE_POISON if subject.is_foreign else POISON[layout]
+    module = subject.build()
+    clean = with_padding(subject.draw(module, 33, batch=BATCH), layout)
+    poisoned = replace(clean, **{name: x.clone() for name, x in clean.tensors().items()})
+    for _, x, mask in padded_places(poisoned):
+        x[mask] = poison
+    direction = torch.randn_like(clean.query)
+    expected = outputs_and_gradients(module, clean, direction)
+    actual = outputs_and_gradients(module, poisoned, direction)
+    floor = gradient_floor(expected)
+    for name, reference in expected.items():
+        worst.add(difference(actual[name], reference, floor), f"n=33, padding of {poison:g}, {name}")
     return worst
 
 
-@check("padding")
+@check("padding", applies=pads)
 def padding_of_nothing(subject: Subject) -> Worst:
     """No output changes when an all-False mask is passed."""
     worst = Worst("relative change caused by an all-False mask", limit=ROUNDING)
@@ -152,7 +159,7 @@ def padding_output(subject: Subject) -> Worst:
 
 
 def padded_as_alone(subject: Subject, layout: str) -> Worst:
-    """Compare every row of a padded batch with the same row without padding and masks."""
+    """Compare every row of a padded batch, also as a batch of one, with the same row without padding and masks."""
     worst = Worst("relative error of a padded row", limit=ROUNDING)
     for length, num_heads, scale in ((17, 4, 1.0), (17, 1, 4.0), (70, 4, 1.0), *((n, 1, 1.0) for n in subject.long)):
         module = subject.build_for(length, num_heads=num_heads)
@@ -167,5 +174,9 @@ def padded_as_alone(subject: Subject, layout: str) -> Worst:
                 if alone is None:
                     continue
                 where = f"n={length}, heads {num_heads}, inputs x{scale:g}, row {row}"
-                worst.add(difference(together[row, real], alone.run(module)[0]), where, limit=limit)
+                expected = alone.run(module)[0]
+                worst.add(difference(together[row, real], expected), where, limit=limit)
+                if length not in subject.long:
+                    single = inputs.rows(slice(row, row + 1)).run(module)
+                    worst.add(difference(single[0, real], expected), f"{where} as a batch of one", limit=limit)
     return worst

@@ -13,11 +13,11 @@ BUDGET = 0.1
 
 
 def takes_width(subject: Subject) -> bool:
-    """Return whether the constructor accepts ``embed_dim``."""
-    return takes(subject.cls, "embed_dim")
+    """Return whether the constructor accepts ``embed_dim``; modules of other packages have no budget."""
+    return takes(subject.cls, "embed_dim") and not subject.is_foreign
 
 
-@check("parameters", applies=takes_width)
+@check("parameters", applies=takes_width, declared_in="parameter_budget")
 def parameter_budget(subject: Subject) -> Worst:
     """In every layer of GPT-2, the attention adds at most 10% of the parameters, or its class's declared budget.
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from cab.verification.causality import gradient_leak
-from cab.verification.check import Worst, check
+from cab.verification.check import Worst, check, supports
 from cab.verification.compare import LEAK, distance
 from cab.verification.decoding import decode
 from cab.verification.inputs import row_alone, with_padding
@@ -38,6 +38,11 @@ def autocasts_decoding(subject: Subject) -> bool:
     return autocasts(subject) and subject.decodes
 
 
+def autocasts_padding(subject: Subject) -> bool:
+    """Return whether low precision and padding on the left apply."""
+    return autocasts(subject) and supports(subject, "left")
+
+
 @contextmanager
 def autocast(subject: Subject, dtype: torch.dtype) -> Iterator[None]:
     """Run the block under autocast to ``dtype`` on the subject's device."""
@@ -50,7 +55,7 @@ def near(dtype: torch.dtype) -> float:
     return SPACINGS * torch.finfo(dtype).eps
 
 
-@check("precision", applies=autocasts)
+@check("precision", applies=autocasts, declared_in="autocast_dtypes")
 def autocast_output(subject: Subject) -> Worst:
     """Under autocast, outputs agree with float32 and stay finite for long and large inputs; gradients are finite."""
     worst = Worst("relative distance between autocast and float32", limit=0.0)
@@ -75,7 +80,7 @@ def autocast_output(subject: Subject) -> Worst:
     return worst
 
 
-@check("precision", applies=autocasts_causally)
+@check("precision", applies=autocasts_causally, declared_in="autocast_dtypes")
 def autocast_lookahead(subject: Subject) -> Worst:
     """Under autocast, no output has a gradient with respect to a later target."""
     worst = Worst("gradient with respect to a later token, relative to the largest,", limit=LEAK)
@@ -88,7 +93,7 @@ def autocast_lookahead(subject: Subject) -> Worst:
     return worst
 
 
-@check("precision", applies=autocasts_decoding)
+@check("precision", applies=autocasts_decoding, declared_in="autocast_dtypes")
 def autocast_decoding(subject: Subject) -> Worst:
     """Under autocast, step-by-step decoding reproduces the parallel forward pass."""
     worst = Worst("relative distance between decoding and the parallel forward", limit=0.0)
@@ -97,11 +102,11 @@ def autocast_decoding(subject: Subject) -> Worst:
         inputs = subject.draw(module, 19)
         with torch.no_grad(), autocast(subject, dtype):
             decoded, trained = decode(module, inputs, [1] * 19), inputs.run(module)
-        worst.add(distance(decoded, trained), f"{_name(dtype)}, n=19", limit=near(dtype))
+        worst.add(distance(decoded, trained), f"{_name(dtype)}, n=19", limit=max(near(dtype), subject.decode_tolerance))
     return worst
 
 
-@check("precision", applies=autocasts)
+@check("precision", applies=autocasts_padding, declared_in="autocast_dtypes")
 def autocast_padding(subject: Subject) -> Worst:
     """Under autocast, a padded row gives the same output as without padding."""
     worst = Worst("relative distance of a padded row", limit=0.0)

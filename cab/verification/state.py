@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from cab.training import auxiliary_loss
 from cab.verification.check import Worst, check
 from cab.verification.compare import difference
-from cab.verification.inputs import with_padding
 from cab.verification.subject import Subject
 
 
@@ -53,7 +52,7 @@ def calls_leave_nothing(subject: Subject) -> Worst:
         batch = 1 if length in subject.long else 3
         for seed, layout in ((5, ""), (6, "left"))[:batch]:
             earlier = subject.draw(used, length, batch=batch, scale=3.0, seed=seed)
-            earlier = with_padding(earlier, layout) if layout else earlier
+            earlier = subject.pad(earlier, layout) if layout else earlier
             earlier.requiring_grad().run(used).sum().backward()
         inputs = subject.draw(used, length, batch=batch)
         with torch.no_grad():
@@ -94,7 +93,7 @@ def parameters_learn(subject: Subject) -> Worst:
             break
         module = subject.build().train()
         inputs = subject.draw(module, length, batch=3)
-        inputs = with_padding(inputs, layout) if layout else inputs
+        inputs = subject.pad(inputs, layout) if layout else inputs
         output, own = inputs.run(module), auxiliary_loss(module)
         ((output * torch.randn_like(output))[inputs.real].sum() + (0.0 if own is None else own)).backward()
         missing -= {n for n, p in module.named_parameters() if p.grad is not None and bool(p.grad.any())}

@@ -20,7 +20,8 @@ from cab.attention_types import SINGLE_LAYER
 from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.training import TrainableModule, auxiliary_loss
-from cab.verification.inputs import Inputs, Module
+from cab.verification.compare import ROUNDING
+from cab.verification.inputs import LAYOUTS, Inputs, Module, with_padding
 
 WIDTH, HEADS = 32, 4
 """Size of most modules under verification."""
@@ -53,6 +54,38 @@ class Subject:
     def keeps_whole_contract(self) -> bool:
         """Whether the class has to satisfy the whole contract."""
         return self.is_registered or issubclass(self.cls, Attention)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the class wraps a module of another package, which does not follow the rules of this project."""
+        return bool(getattr(self.cls, "is_foreign", False))
+
+    @property
+    def padding_layouts(self) -> tuple[str, ...]:
+        """The padding layouts that the class supports; the whole contract includes all of them."""
+        return LAYOUTS if self.keeps_whole_contract else tuple(getattr(self.cls, "padding_layouts", LAYOUTS))
+
+    @property
+    def prompt_padding_layouts(self) -> tuple[str, ...] | None:
+        """Layouts that a class supports in a prompt if it supports no padding in single steps; otherwise None."""
+        return None if self.keeps_whole_contract else getattr(self.cls, "prompt_padding_layouts", None)
+
+    @property
+    def decode_tolerance(self) -> float:
+        """Largest relative error of decoding in float32, which a class with an approximate state declares."""
+        return float(getattr(self.cls, "decode_tolerance", ROUNDING))
+
+    @property
+    def max_token_distance(self) -> int | None:
+        """Largest distance between an output and a token that it depends on; None if the module declares none."""
+        distance = getattr(self.build(), "max_token_distance", None)
+        return None if distance is None else int(distance)
+
+    def pad(self, inputs: Inputs, layout: str) -> Inputs:
+        """Return ``inputs`` with padding of ``layout`` or, if unsupported, of another supported layout or none."""
+        layouts = self.padding_layouts
+        chosen = layout if layout in layouts else next(iter(layouts), None)
+        return inputs if chosen is None else with_padding(inputs, chosen)
 
     @functools.cached_property
     def dropout(self) -> float:
@@ -138,7 +171,7 @@ class Subject:
             module.embed_dim = embed_dim
         with torch.no_grad():
             for parameter in module.parameters():
-                if parameter.is_floating_point() and not parameter.any():
+                if parameter.requires_grad and parameter.is_floating_point() and not parameter.any():
                     parameter.normal_(std=0.3)
         return module
 

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,19 +16,19 @@ from cab.attention import Attention
 from cab.errors import UserError, unknown_name
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS
-from cab.verification.check import CHECKS, Check
+from cab.verification.check import CHECKS, Check, Worst
 from cab.verification.subject import Subject, takes
 
 GROUPS = (
-    "contract",
     "causality",
-    "context",
-    "decoding",
-    "padding",
-    "batches",
-    "lengths",
     "determinism",
     "state",
+    "batches",
+    "lengths",
+    "contract",
+    "padding",
+    "decoding",
+    "context",
     "dropout",
     "numerics",
     "precision",
@@ -38,7 +39,10 @@ GROUPS = (
     "growth",
     "compile",
 )
-"""Modules of this package; importing one registers its checks, in this order."""
+"""Modules of this package whose import registers checks, in the order of causes.
+
+A defect in one group often fails checks of later groups: a causal leak also fails decoding and lengths.
+"""
 
 for group in GROUPS:
     importlib.import_module(f"cab.verification.{group}")
@@ -66,6 +70,8 @@ class CheckResult:
     detail: str
     longest: int = 0
     """Number of tokens in the longest sequence tested."""
+    finding: str = ""
+    """The defect in one clause, such as "output 102 depends on token 103", if the check names one."""
 
 
 def verify_attention(
@@ -77,6 +83,7 @@ def verify_attention(
     options: Mapping[str, Any] | None = None,
     complexity: str | None = None,
     device: str = "cpu",
+    fail_fast: bool = False,
 ) -> list[CheckResult]:
     """Run the conformance suite on one attention in one pattern.
 
@@ -90,25 +97,51 @@ def verify_attention(
         options: constructor options (default: those of the class).
         complexity: declared complexity of an unregistered class, as in :func:`cab.register_attention`.
         device: device on which the modules run.
+        fail_fast: stop after the first check that fails.
 
     Raises:
         ValueError: for an unknown attention, pattern, check or option, or a class that cannot be built.
     """
     chosen = select_checks(checks, quick=quick)
     subject = subject_of(attention, pattern, options=options or {}, complexity=complexity, device=device)
-    return list(run_checks(subject, chosen))
+    return list(run_checks(subject, chosen, fail_fast=fail_fast))
 
 
-def run_checks(subject: Subject, checks: Iterable[Check]) -> Iterator[CheckResult]:
-    """Yield the results of the ``checks`` that apply to ``subject``; restores the random state."""
+def run_checks(subject: Subject, checks: Iterable[Check], *, fail_fast: bool = False) -> Iterator[CheckResult]:
+    """Yield the results of the ``checks`` that apply to ``subject``; restores the random state.
+
+    A check fails if the subject raises while the check runs, or while it is determined whether the check applies.
+
+    Raises:
+        UserError: the class cannot be built at all.
+    """
     gpus = range(torch.cuda.device_count())
     with torch.random.fork_rng(gpus):
         build(subject)
-        applicable = [check for check in checks if check.applies(subject)]
-    for check in applicable:
+        chosen = list(applicable(checks, subject))
+    for check in chosen:
         with torch.random.fork_rng(gpus), one_thread():
             torch.manual_seed(0)
-            yield run(check, subject)
+            result = run(check, subject)
+        yield result
+        if fail_fast and not result.passed:
+            return
+
+
+def applicable(checks: Iterable[Check], subject: Subject) -> Iterator[Check]:
+    """Yield the checks that apply; if the subject raises while this is determined, the check reports the exception."""
+    for check in checks:
+        try:
+            applies = check.applies(subject)
+        except (Exception, SystemExit) as error:
+            yield replace(check, measure=partial(_fail, error=error))
+        else:
+            if applies:
+                yield check
+
+
+def _fail(_subject: Subject, *, error: BaseException) -> Worst:
+    raise error
 
 
 @contextmanager
@@ -123,17 +156,50 @@ def one_thread() -> Iterator[None]:
 
 
 def run(check: Check, subject: Subject) -> CheckResult:
-    """Run one check; an exception raised by the attention counts as failed."""
-    subject = replace(subject, long=subject.long if check.runs_long else (), drawn=set())
+    """Run one check; an exception raised by the attention, or its attempt to exit, counts as failed."""
+    finding = ""
+    fresh = replace(subject, long=subject.long if check.runs_long else (), drawn=set())
     try:
-        worst = check.measure(subject)
+        worst = check.measure(fresh)
         passed, detail = worst.passed, worst.detail
-    except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
-        passed, detail = False, f"raised {type(error).__name__}: {lines[0]} "
-    longest = max(subject.drawn, default=0)
+        if not passed:
+            finding = worst.finding
+            detail += _declaration(check, subject)
+    except (Exception, SystemExit) as error:
+        passed, detail = False, f"raised {_shown(error)}"
+    longest = max(fresh.drawn, default=0)
     looked = f"; longest n={longest}" if longest else ""
-    return CheckResult(subject.name, str(subject.pattern), check.name, passed, detail + looked, longest)
+    return CheckResult(subject.name, str(subject.pattern), check.name, passed, detail + looked, longest, finding)
+
+
+def _declaration(check: Check, subject: Subject) -> str:
+    """Return the advice to declare an intended deviation, if the class may do so."""
+    is_required = check.declared_in == "padding_layouts" and subject.keeps_whole_contract
+    return "" if is_required or not check.declared_in else f"; if intended, declare `{check.declared_in}`"
+
+
+def _shown(error: BaseException) -> str:
+    """Return type and first line of an exception, also of one whose ``__str__`` raises."""
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:
+        lines = []
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def headline(results: Iterable[CheckResult]) -> str:
+    """Return the defect that explains the failures of one subject, in one sentence; empty if all checks passed.
+
+    Args:
+        results: results in the order of the suite, which is the order of causes.
+    """
+    failed = [result for result in results if not result.passed]
+    if not failed:
+        return ""
+    first = failed[0]
+    leak = "causal leak: " if first.finding and CHECKS[first.check].group == "causality" else ""
+    others = f"; {len(failed) - 1} other failed checks may be consequences" if len(failed) > 1 else ""
+    return f"{first.attention} {first.pattern}: {leak}{first.finding or first.detail} ({first.check}){others}"
 
 
 def select_checks(
@@ -154,6 +220,7 @@ def select_checks(
         if name not in CHECKS and name not in GROUPS:
             raise unknown_name("check", name, [*CHECKS, *GROUPS])
     chosen = [check for check in CHECKS.values() if check.name in names or check.group in names]
+    chosen.sort(key=lambda check: GROUPS.index(check.group))
     if is_timed is not None:
         chosen = [check for check in chosen if check.is_timed is is_timed]
     return [replace(check, runs_long=False) for check in chosen if check.is_quick] if quick else chosen

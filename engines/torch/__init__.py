@@ -46,7 +46,8 @@ def train(run: Run, backbone: Backbone) -> Training:
     processes = SingleProcess() if is_alone else Distributed(run.processes, config.strategy, run.device)
     loop = Loop(run, processes.prepare_network(backbone).to(run.device), order, processes)
     batches = training_batches(dataset, order, num_workers=config.num_workers, device=run.device)
-    with open_loggers(run) as loggers, run.signals.waiting_for_step():
+    loggers = run.open_files.enter_context(open_loggers(run))
+    with run.signals.waiting_for_step():
         steps = loop.train(batches, loggers)
     best_step = loop.history.best_step if config.checkpoint_selection == "best" else 0
     weights = processes.state_dict(loop.network)
@@ -61,6 +62,7 @@ def train(run: Run, backbone: Backbone) -> Training:
         best_step,
         steps_to_solve=history.steps_to_solve,
         earlier_seconds=history.earlier_seconds,
+        log_scores=loggers.write_scores,
     )
 
 

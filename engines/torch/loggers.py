@@ -10,7 +10,6 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
 
 from cab.errors import UserError
 from cab.runner.cell import Cell
@@ -30,11 +29,19 @@ def check_logger(name: str) -> None:
         raise UserError(f"logger={name} is not installed. Run: `pip install 'cab-benchmark[{name}]'`")
 
 
-class Logger(Protocol):
+class Logger:
     """A destination for the numbers of a run."""
 
-    def write(self, step: int, numbers: Mapping[str, float]) -> None: ...
-    def close(self) -> None: ...
+    def write(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Write the numbers of an entry of the history."""
+        raise NotImplementedError
+
+    def write_scores(self, scores: Mapping[str, float]) -> None:
+        """Write the metrics of the evaluation; a logger without a place for them ignores them."""
+
+    def close(self) -> None:
+        """Write everything to disk."""
+        raise NotImplementedError
 
 
 @contextlib.contextmanager
@@ -69,9 +76,15 @@ class Loggers:
         numbers = {name: value for name, value in entry.items() if value is not None and name != "step"}
         step = int(entry["step"] or 0)
         if self._run.processes.is_first:
-            log.info("step %d, %s", step, ", ".join(f"{name} {value:.4f}" for name, value in numbers.items()))
+            text = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
+            log.info("step %d, %s", step, text, extra={"run": self._run.cell.title})
         for logger in [*self._loggers]:
             self._guarded(functools.partial(logger.write, step, numbers), logger)
+
+    def write_scores(self, scores: Mapping[str, float]) -> None:
+        """Write the metrics of the evaluation to all loggers."""
+        for logger in [*self._loggers]:
+            self._guarded(functools.partial(logger.write_scores, scores), logger)
 
     def close(self) -> None:
         """Close all loggers."""
@@ -88,7 +101,7 @@ class Loggers:
                 self._loggers.remove(logger)
 
 
-class MetricsFile:
+class MetricsFile(Logger):
     """A CSV file with one row per entry. A resumed run appends, so entries after its checkpoint occur twice."""
 
     def __init__(self, cell: Cell, folder: Path) -> None:  # noqa: ARG002
@@ -107,7 +120,7 @@ class MetricsFile:
         self._file.close()
 
 
-class Tensorboard:
+class Tensorboard(Logger):
     """Event files in the folder ``tensorboard`` of the run."""
 
     def __init__(self, cell: Cell, folder: Path) -> None:  # noqa: ARG002
@@ -123,8 +136,11 @@ class Tensorboard:
         self._writer.close()
 
 
-class Wandb:
-    """Weights & Biases, offline unless WANDB_MODE is ``online``; a resumed run continues the same W&B run."""
+class Wandb(Logger):
+    """Weights & Biases, offline unless WANDB_MODE is ``online``; a resumed run continues the same W&B run.
+
+    Its config is the resolved configuration, its summary contains the metrics of the evaluation.
+    """
 
     def __init__(self, cell: Cell, folder: Path) -> None:
         import wandb
@@ -133,6 +149,7 @@ class Wandb:
         self._run = wandb.init(
             id=cell.hash,
             name=cell.title,
+            config=dict(cell.config.resolved),
             project=options["project"],
             group=options["group"],
             dir=folder,
@@ -142,6 +159,9 @@ class Wandb:
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         self._run.log({**numbers, "step": step})
+
+    def write_scores(self, scores: Mapping[str, float]) -> None:
+        self._run.summary.update(dict(scores))
 
     def close(self) -> None:
         self._run.finish()

@@ -76,7 +76,7 @@ class Loop:
         initial = copy.deepcopy(network.state_dict()) if checkpoint_files(run.folder) else {}
         self._start()
         if self.checkpoints.restore_newest(self._restore):
-            log.info("resuming from step %d", order.start)
+            log.info("resuming from step %d", order.start, extra={"run": run.cell.title})
         elif initial:
             network.load_state_dict(initial)
             self._start()

@@ -109,7 +109,7 @@ def test_a_wrong_option_of_a_run_is_one_line(override: str, words: str, refused:
     [
         (
             ["cluster=local", "cluster.workers=many"],
-            "cluster.workers must be an integer from 1 or null, got 'many'",
+            "cluster.workers must be an integer from 1 to 256 or null, got 'many'",
         ),
         (["cluster=local", "+cluster.speed=1"], "unknown option 'cluster.speed'"),
         (["cluster=slurm", "cluster.wait=maybe"], "cluster.wait must be true or false, got 'maybe'"),
@@ -164,7 +164,7 @@ def test_ctrl_c_says_how_to_resume(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cab.runner.launch.run_overrides", interrupted)
+    monkeypatch.setattr("cab.runner.launch.run_sweeps", interrupted)
     assert main(["run", *CELL]) == 130
     assert capsys.readouterr().err == "cab: interrupted; repeat the command to resume from the last checkpoint\n"
     monkeypatch.setattr("cab.cli.score.run", interrupted)

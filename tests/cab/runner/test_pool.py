@@ -149,7 +149,8 @@ def test_a_record_says_that_the_gpu_was_shared(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_mistakes_are_told_before_a_worker_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for option, wanted in (("workers", "an integer from 1 or null"), ("workers_per_gpu", "an integer from 1")):
+    number = "an integer from 1 to 256"
+    for option, wanted in (("workers", f"{number} or null"), ("workers_per_gpu", number)):
         overrides = ["cluster=local", f"cluster.{option}=0", f"results_dir={tmp_path}"]
         assert main(["run", *CELLS, *overrides]) == 2
         assert f"cluster.{option} must be {wanted}, got 0" in capsys.readouterr().err

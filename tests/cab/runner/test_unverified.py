@@ -71,32 +71,33 @@ def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(capsys: py
     status, out, err = run(capsys, "-m", "attention=leaking.py:Leaking,linear")
     assert status == 0
     assert [line for line in err.splitlines() if "verify" in line] == [
-        "leaking.py:Leaking (CS) has not passed `cab verify`; its scores will be marked †. "
+        "Leaking (CS) has not passed `cab verify`; its scores will be marked †. "
         "Run: `cab verify leaking.py:Leaking --pattern CS`",
         LEGEND,
     ]
-    assert "leaking.py:Leaking †" in out
+    assert "Leaking †" in out
+    assert "leaking.py" not in out
     assert "linear †" not in out
 
     records = {r.cell["attention"]: r for r in map(Record.read, Path("results").glob("*.json"))}
-    leaking, linear = records["leaking.py:Leaking"], records["linear"]
+    leaking, linear = records["Leaking"], records["linear"]
     assert (leaking.verified, linear.verified) == (False, True)
     assert leaking.attention_code == code_of(load_class("leaking.py:Leaking"))
     assert linear.attention_code == code_of(ATTENTIONS.get("linear").cls)
 
     assert main(["leaderboard", "results", "--out", "board"]) == 0
     rows = csv.DictReader(Path("board/leaderboard.csv").read_text().splitlines())
-    assert {row["attention"]: row["verified"] for row in rows} == {"leaking.py:Leaking": "no", "linear": "yes"}
+    assert {row["attention"]: row["verified"] for row in rows} == {"Leaking": "no", "linear": "yes"}
     page = Path("board/index.html").read_text()
-    assert page.count('>leaking.py:Leaking</a> <span class="sign">†</span>') == 2
+    assert page.count('Leaking <span class="sign">†</span>') == 2
     assert page.count('<span class="sign">') == 2
     assert page.count(f'<p class="legend">{LEGEND}</p>') == 2
     capsys.readouterr()
     assert main(["leaderboard", "results", "--format", "markdown"]) == 0
-    assert capsys.readouterr().out.count("| leaking.py:Leaking † |") == 2
+    assert capsys.readouterr().out.count("| Leaking † |") == 2
     assert main(["score", "results"]) == 0
     out, err = capsys.readouterr()
-    assert "leaking.py:Leaking †" in out
+    assert "Leaking †" in out
     assert "linear †" not in out
     assert f"note: {LEGEND}" in err
     assert main(["score", "results", "--csv"]) == 0
@@ -112,7 +113,7 @@ def test_an_attention_of_a_file_takes_options_and_is_found_again(
     assert status == 0
     assert "cab verify" not in err
     (path,) = Path("results").glob("*.json")
-    assert Record.read(path).cell["attention"] == f"{file}:Leaking(share=0.5)"
+    assert Record.read(path).cell["attention"] == "Leaking(share=0.5)"
     assert "cached" in run(capsys, *arguments)[2]
     dataclasses.replace(Record.read(path), attention_code="0" * 16).write(path.parent)
     assert "has changed since its record was written" in run(capsys, *arguments)[2]

@@ -1,0 +1,212 @@
+"""Declarations of a class, crashes of a module, and the order of results."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from cab import Pattern
+from cab.cli.main import main
+from cab.verification import run_checks, select_checks, verify_attention
+from cab.verification.subject import Subject
+from cab.verification.suite import headline
+from tests.cab.verification import broken, broken_causal, sound
+from tests.cab.verification.test_verification_catches import failures
+
+
+class Exits(sound.PlainAverage):
+    def forward(self, query, **masks):
+        if query.shape[1] > 5:
+            sys.exit(0)
+        return super().forward(query, **masks)
+
+
+class UnprintableError(Exception):
+    def __str__(self):
+        raise ValueError
+
+
+class RaisesUnprintable(sound.PlainAverage):
+    def forward(self, query, **masks):  # noqa: ARG002
+        raise UnprintableError
+
+
+class LateFailure(sound.PlainAverage):
+    """Its constructor fails for dropout above zero, when it is determined which checks apply."""
+
+    def __init__(self, pattern, embed_dim, dropout=0.0):
+        super().__init__(pattern, embed_dim)
+        if dropout:
+            raise RuntimeError("no dropout")
+
+
+class Window(nn.Module):
+    """Causal mean over a window, and what it declares."""
+
+    width, max_token_distance = 4, 3
+
+    def __init__(self, embed_dim):
+        super().__init__()
+        self.value = nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, query, **_masks):
+        padded = nn.functional.pad(self.value(query), (0, 0, self.width - 1, 0))
+        return padded.unfold(1, self.width, 1).mean(-1)
+
+
+class WiderWindow(Window):
+    width = 5
+
+
+class NarrowerWindow(Window):
+    width = 3
+
+
+class Frozen(sound.PlainAverage):
+    def __init__(self, pattern, embed_dim):
+        super().__init__(pattern, embed_dim)
+        self.table = nn.Parameter(torch.zeros(3, 3), requires_grad=False)
+
+
+class RightOnly(nn.Module):
+    """Ignores padding on the left, which it does not support."""
+
+    padding_layouts = ("right",)
+
+    def __init__(self, embed_dim):
+        super().__init__()
+        self.value = nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, query, *, query_padding_mask=None, key_padding_mask=None):  # noqa: ARG002
+        if query_padding_mask is not None:
+            query = query.masked_fill(query_padding_mask.flip(1).cummin(1).values.flip(1)[..., None], 0.0)
+        x = self.value(query)
+        return x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
+
+
+class MaskForgottenInSingleRows(nn.Module):
+    """As published: the mask is applied only to batches of more than one row."""
+
+    def __init__(self, embed_dim):
+        super().__init__()
+        self.value = nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, query, *, query_padding_mask=None, key_padding_mask=None):  # noqa: ARG002
+        x = self.value(query)
+        if query_padding_mask is None or len(x) == 1:
+            return x.mean(1, keepdim=True) + 0.1 * x
+        real = (~query_padding_mask).unsqueeze(-1)
+        return x.where(real, 0.0).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp_min(1) + 0.1 * x
+
+
+class CoarseState(sound.CachedAverage):
+    """Keeps its state in bfloat16."""
+
+    def step(self, token, state, **mask):
+        output, state = super().step(token, state, **mask)
+        return output, {name: _coarse(x) for name, x in state.items()}
+
+
+class DeclaredCoarseState(CoarseState):
+    decode_tolerance = 0.1
+
+
+def _coarse(x):
+    return x.bfloat16().to(x.dtype) if x.is_floating_point() else x
+
+
+@pytest.mark.parametrize("cls", [Exits, RaisesUnprintable, LateFailure])
+def test_module_that_raises_fails_checks_and_nothing_else(cls):
+    results = verify_attention(cls, "CS", quick=True)
+    failed = [result for result in results if not result.passed]
+    assert failed
+    assert all(result.detail.startswith("raised ") for result in failed)
+
+
+def test_exit_status_of_a_crash_is_that_of_a_failed_check(tmp_path, capsys):
+    path = tmp_path / "crashing.py"
+    path.write_text(
+        "from torch import nn\n"
+        "class Crash(nn.Module):\n"
+        "    def __init__(self, embed_dim):\n"
+        "        super().__init__()\n"
+        "    def forward(self, query, **masks):\n"
+        "        raise RuntimeError('\\n first line\\nsecond')\n"
+    )
+    assert main(["verify", f"{path}:Crash", "--pattern", "NS", "--quick", "--csv"]) == 1
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    failed = [row for row in rows if row["passed"] == "false"]
+    assert len(failed) > len(rows) / 2
+    assert all(row["detail"].startswith("raised RuntimeError: ") for row in failed)
+
+
+def test_internal_error_exits_with_three(monkeypatch, capsys):
+    monkeypatch.setattr("cab.verification.select_checks", lambda *_args, **_options: 1 / 0)
+    assert main(["verify", "none"]) == 3
+    assert "internal error: ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_causal_leak_is_the_headline_before_its_consequences():
+    results = verify_attention(broken_causal.OwnBlockSummary, "CS", quick=True)
+    assert headline(results).startswith("OwnBlockSummary CS: causal leak: output ")
+    assert headline([result for result in results if result.passed]) == ""
+
+
+def test_fail_fast_stops_at_the_first_failure():
+    subject = Subject("leaky", broken_causal.FaintLeak, Pattern.CS)
+    results = list(run_checks(subject, select_checks(quick=True), fail_fast=True))
+    assert [result.check for result in results] == ["lookahead_gradient"]
+
+
+def test_declared_distance_is_exact():
+    assert failures(Window, "CS", ["token_distance"]) == {}
+    detail = failures(WiderWindow, "CS", ["token_distance"])["token_distance"]
+    assert "; if intended, declare `max_token_distance`" in detail
+    assert (
+        "no output depends on a token at distance 3"
+        in failures(NarrowerWindow, "CS", ["token_distance"])["token_distance"]
+    )
+
+
+def test_frozen_parameters_are_left_alone():
+    assert not Subject("frozen", Frozen, Pattern.NS).build().table.any()
+    assert failures(Frozen, "NS", ["gradient_is_derivative", "parameters_learn"]) == {}
+
+
+def test_only_declared_padding_layouts_are_checked():
+    assert failures(RightOnly, "CS", ["padding"]) == {}
+    names = {result.check for result in verify_attention(RightOnly, "CS", checks=["padding"], quick=True)}
+    assert {name for name in names if name.endswith(("left", "inside", "row"))} == set()
+    assert {"padded_right", "padding_gradient_right"} <= names
+
+
+def test_padding_of_prompts_alone():
+    class Declares(sound.CachedAverage):
+        prompt_padding_layouts = ("left",)
+
+    results = verify_attention(Declares, "CS", checks=["decoding"], quick=True)
+    padded = [result for result in results if result.check.startswith("decode_padded")]
+    assert [(result.check, result.passed) for result in padded] == [("decode_padded_left", True)]
+
+
+def test_padded_batch_of_one():
+    failed = failures(MaskForgottenInSingleRows, "NS", ["padding"])
+    assert {"padded_right", "padded_left", "padded_inside"} <= set(failed)
+    assert "as a batch of one" in failed["padded_left"]
+
+
+def test_declared_tolerance_of_decoding():
+    assert "declare `decode_tolerance`" in failures(CoarseState, "CS", ["decode_steps"])["decode_steps"]
+    assert failures(DeclaredCoarseState, "CS", ["decode_steps"]) == {}
+
+
+def test_finite_poison_for_foreign_modules():
+    class Foreign(broken.PaddingByMultiplication):
+        is_foreign = True
+
+    assert failures(Foreign, "NS", ["padding_poison_right"]) == {}
