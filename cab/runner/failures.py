@@ -64,7 +64,7 @@ def record_lost_run(cell: Cell, command: str, error: Exception) -> None:
     from cab.runner.provenance import about_run  # imports torch
 
     path = record_path(cell.config.results_dir, cell.hash)
-    if path.exists() and not is_replacing(cell.config.results_dir / cell.hash):
+    if path.exists() and not is_replacing(path.with_suffix("")):
         return
     about = about_run(cell, command, None)
     status, metrics = status_of(error), cell.task.metrics

@@ -100,6 +100,11 @@ def _record(run: Run) -> Record | None:
     """Return the record of the run, finished or failed; None in a process that is not the first of its run."""
     started, effort = time.perf_counter(), ResourceUsage()
     about = about_run(run.cell, run.command, run.device)
+    if about.unpublished_files and run.processes.is_first:
+        files, dataset = ", ".join(about.unpublished_files), run.cell.config.dataset
+        log.warning(
+            f"{files} is not the published file of {dataset}; the record is marked. Run: `cab data verify {dataset}`"
+        )
     if not about.verified and run.processes.is_first:
         name, pattern = run.cell.config.attention.name, run.cell.config.pattern
         log.warning(

@@ -14,6 +14,7 @@ from filelock import FileLock
 
 from cab import UserError
 from cab.cli.main import main
+from cab.data.sources import data_sets
 from cab.records.record import Record
 from cab.records.schema import with_checksum
 from cab.runner.cell import Cell as CheckedCell
@@ -174,6 +175,17 @@ def test_files_have_the_permissions_that_the_umask_leaves(troubled: Cell, tmp_pa
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()}
     assert "weights.pt" in modes
     assert {name: mode for name, mode in modes.items() if name != "lock" and mode != 0o640} == {}
+
+
+def test_a_run_on_files_that_are_not_the_published_ones_is_marked(
+    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("cab.runner.provenance.data_sets", lambda: {"synthetic": data_sets()["etth1"]})
+    (tmp_path / "ETTh1.csv").write_text("x")
+    record = run_cell(troubled("trainer.max_steps=1", f"data_root={tmp_path}")).record
+    assert record is not None
+    assert record.unpublished_files == ["ETTh1.csv"]
+    assert caplog.text.count("ETTh1.csv is not the published file") == 1
 
 
 def test_a_single_run_that_is_busy_has_its_own_status(measured: Path, troubled: Cell) -> None:
