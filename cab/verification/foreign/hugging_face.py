@@ -12,6 +12,7 @@ import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, ClassVar
 
 import torch
@@ -34,7 +35,7 @@ class HuggingFaceModel(ForeignModule):
     """A Hugging Face model of one or two layers with random weights, called with ``inputs_embeds``.
 
     Attributes:
-        max_token_distance: from the sliding windows of all layers; None if a layer has no window.
+        max_token_distance: option of this name, or reach of the sliding windows if every layer has one, or None.
     """
 
     package: ClassVar[str] = "transformers"
@@ -49,7 +50,9 @@ class HuggingFaceModel(ForeignModule):
         self.embed_dim = embed_dim
         overrides = dict(self.overrides)
         chosen = {name: overrides.pop(name) for name in ("attn_implementation",) if name in overrides}
-        config, self.max_token_distance = config_of(self.model_type, embed_dim, num_heads, overrides)
+        declared = overrides.pop("max_token_distance", None)
+        config, reach = config_of(self.model_type, embed_dim, num_heads, overrides)
+        self.max_token_distance = reach if declared is None else declared
         with without_kernels():
             self.model = AutoModel.from_config(config, **chosen).float()
         names = inspect.signature(self.model.forward).parameters
@@ -122,15 +125,25 @@ class HuggingFaceModel(ForeignModule):
         return output[:, 0], state
 
     def _new_cache(self, batch_size: int) -> Any:
-        """Return an empty cache of the class that the model's own module defines, or None to let the model choose."""
+        """Return an empty cache: of the class in the model's own module, or the default of ``generate``.
+
+        State space models receive None and create their cache.
+        """
         module = sys.modules[type(self.model).__module__]
-        for name, cls in vars(module).items():
-            if name.endswith("Cache") and getattr(cls, "__module__", "") == module.__name__:
-                given = {"config": self.model.config, "batch_size": batch_size, "max_batch_size": batch_size}
-                given |= {"dtype": torch.float32, "device": self.model.device}
-                accepted = inspect.signature(cls).parameters
-                return cls(**{name: value for name, value in given.items() if name in accepted})
-        return None
+        own = [cls for name, cls in vars(module).items() if name.endswith("Cache") and _is_defined_in(cls, module)]
+        if not own and self.cache_argument != "past_key_values":
+            return None
+        from transformers import DynamicCache
+
+        cls = own[0] if own else DynamicCache
+        given = {"config": self.model.config, "batch_size": batch_size, "max_batch_size": batch_size}
+        given |= {"dtype": torch.float32, "device": self.model.device}
+        accepted = inspect.signature(cls).parameters
+        return cls(**{name: value for name, value in given.items() if name in accepted})
+
+
+def _is_defined_in(cls: object, module: ModuleType) -> bool:
+    return getattr(cls, "__module__", "") == module.__name__
 
 
 @contextmanager
