@@ -157,8 +157,8 @@ def parse_overrides(arguments: list[str]) -> list[Override]:
             parsed.append(parser.parse_override(argument))
         except (HydraException, RecursionError) as error:
             raise UserError(
-                f"cannot read the override '{argument:.80}'; write KEY=VALUE, and put a value with special characters "
-                "in two pairs of quotes: `KEY=\"'VALUE'\"`"
+                f"cannot read the override '{argument:.80}'; write KEY=VALUE, or attention.OPTION=VALUE for options; "
+                "put a value with special characters in two pairs of quotes: `KEY=\"'VALUE'\"`"
             ) from error
     return parsed
 
