@@ -17,7 +17,16 @@ from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY
 from cab.scoring.intervals import Key, SeedVariance, StandardError
 from cab.scoring.normalization import TERM, terms
-from cab.scoring.notes import Gap, corrected_constants, find_gaps, missing_numbers, not_scored, without_deviation
+from cab.scoring.notes import (
+    Gap,
+    corrected_constants,
+    fewer_seeds,
+    find_gaps,
+    missing_numbers,
+    not_scored,
+    unpublished_data,
+    without_deviation,
+)
 from cab.scoring.selection import comparable
 
 if TYPE_CHECKING:
@@ -80,6 +89,8 @@ def score(results: pd.DataFrame, *, normalization: str = "results") -> Scores:
         *not_scored(results, needed, normalization),
         *without_deviation(results, needed),
         *missing_numbers(results, gaps),
+        *fewer_seeds(results),
+        *unpublished_data(results),
         *(corrected_constants(needed) if normalization == "official" else []),
     ]
     table = _table(rows, list(dict.fromkeys([*results["task"], *needed["task"]])))
