@@ -118,6 +118,12 @@ def _counts(results: pd.DataFrame) -> list[str]:
 def _method(normalization: str) -> list[tuple[str, str]]:
     return [
         (
+            "K",
+            "Score of the suite: the share of softmax's gain over no attention that an attention retains, in percent, "
+            "against frozen results of both. Each core cell is clipped to 0 to 100, then averaged over cells and "
+            "tasks. Bold values are not significantly worse than the best (Holm, 95%, at least 2 points).",
+        ),
+        (
             "Compositional index",
             "Normalized score in standard deviations. Each metric of a task is normalized, with the sign changed if "
             "lower is better, then averaged over the task. The average column is the mean over tasks. 0 is the average "
@@ -126,8 +132,8 @@ def _method(normalization: str) -> list[tuple[str, str]]:
         ("Normalization", f"{normalization}: {NORMALIZATIONS[normalization]}."),
         (
             "Intervals",
-            "95% confidence intervals of the index over seeds; omitted for a single seed. ± on raw metrics is the "
-            "standard deviation over seeds. The dashed line in a figure is softmax attention.",
+            "95% confidence intervals over the seeds of each attention (Student); omitted for a single seed. ± on raw "
+            "metrics is the standard deviation over seeds. The dashed line in a figure is softmax attention.",
         ),
         (
             "Unverified attentions",
