@@ -31,7 +31,9 @@ def test_its_commands_run_one_after_another(tmp_path: Path) -> None:
     printed = [line.split() for line in output.splitlines()]
     assert scores[0].split() in printed
     assert times[0].split() in printed
-    assert {line.split()[0] for line in (*scores[1:], *times[1:])} <= {words[0] for words in printed if words}
+    assert {line.split()[0] for line in times[1:]} <= {words[0] for words in printed if words}
+    ends = [(words[0], words[-1]) for words in printed if words]
+    assert {(line.split()[0], line.split()[-1]) for line in scores[1:]} <= set(ends), "metrics and units"
 
 
 def test_the_commands_that_cab_shows_first_are_among_them() -> None:

@@ -8,9 +8,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import functools
-import os
 import sys
-import tempfile
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -19,6 +17,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from cab.files.cache import cache_root
+from cab.files.replace import remove_leftovers, replacing
 from cab.files.sanitize import sanitize_csv_cell
 from cab.patterns import pattern_rank
 from cab.records.code_hash import attention_hash, checks_hash
@@ -156,6 +155,7 @@ def has_columns(path: Path) -> bool:
 def note(path: Path, row: Row, *, passed: bool) -> None:
     """Replace the row of a pair unless the old row is current; remove it if the pair did not pass."""
     with FileLock(cache_root() / "verified.lock"):
+        remove_leftovers(path.parent, path.name)
         rows = {(old.attention, old.pattern): old for old in read_rows(path)}
         old = rows.pop((row.attention, row.pattern), row)
         if passed:
@@ -168,11 +168,8 @@ def note(path: Path, row: Row, *, passed: bool) -> None:
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
     """Write the file atomically, sorted by attention and pattern."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".tmp")
-    with os.fdopen(handle, "w", newline="", encoding="utf-8") as file:
+    with replacing(path) as temporary, temporary.open("x", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for row in sorted(rows, key=lambda row: (row.attention, pattern_rank(row.pattern))):
             writer.writerow(map(sanitize_csv_cell, dataclasses.astuple(row)))
-    Path(temporary).chmod(0o644)
-    Path(temporary).replace(path)

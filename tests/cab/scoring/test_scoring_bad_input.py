@@ -65,10 +65,10 @@ def test_duplicate_cells_name_both_files() -> None:
 
 
 def test_duplicate_cells_say_what_differs(tmp_path: Path) -> None:
-    for number, landmarks in enumerate((16, 64)):
-        config = {"seed": 0, "attention": {"name": "abc", "num_landmarks": landmarks}}
-        make_record({"mse": 1.0}, attention="abc", config=config, hash=f"{number:016x}").write(tmp_path)
-    with pytest.raises(UserError, match=r"attention\.num_landmarks is 16 and 64"):
+    for landmarks in (16, 64):
+        config = {"attention": {"num_landmarks": landmarks}}
+        make_record({"mse": 1.0}, attention="abc", config=config).write(tmp_path)
+    with pytest.raises(UserError, match=r"attention\.num_landmarks is (16 and 64|64 and 16)"):
         score_table(load_results(tmp_path))
 
 

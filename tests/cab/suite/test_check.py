@@ -13,7 +13,9 @@ import pytest
 from cab.cli.main import main
 from cab.errors import UserError
 from cab.records.results import MINI_DIR, REFERENCE_DIRS, load_results, table_of
+from cab.registry.registries import TASKS
 from cab.suite.anchors import Anchors
+from cab.suite.cells import suite_cells
 from cab.suite.check import CellCheck, check_cell, check_suite, invalid_cells, without_invalid_cells
 from cab.suite.results import CellResults, read_suite
 from tests.cab.suite.suite_records import CELLS, suite_record, value_record
@@ -85,6 +87,25 @@ def test_few_attentions_are_not_judged() -> None:
     found = check({"abc": [0.4]})
     assert (found.attentions, found.different, found.graded, found.flaws) == (3, None, None, None)
     assert found.failures == ()
+
+
+def test_the_cells_are_those_that_the_tasks_are_tested_in() -> None:
+    named = {(cell.task, cell.backbone, cell.pattern) for cell in suite_cells()}
+    tested = {
+        (task.name, backbone, str(pattern))
+        for task in TASKS
+        if "synthetic" in task.datasets or task.name == "probe"
+        for backbone, patterns in task.backbones.items()
+        for pattern in patterns
+    }
+    assert named <= tested
+    assert len(named) == len(suite_cells()) == 19
+
+
+def test_every_cell_is_judged_by_a_primary_metric_of_its_task() -> None:
+    for cell in suite_cells():
+        metrics = TASKS.get(cell.task).build(dataset=cell.dataset).metrics
+        assert cell.metric in {metric.name for metric in metrics if metric.primary}, cell
 
 
 def test_committed_records_name_no_folder() -> None:
