@@ -17,6 +17,7 @@ from cab.runner.batches import DeviceBatches
 from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone, make_initial_backbone
 from cab.runner.launch import composed
+from cab.runner.weights import load_network
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def subject_of(what: Sequence[str], data_root: str | None = None) -> Subject:
         network = make_initial_backbone(cell)
     else:
         network = make_backbone(cell)
-        network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+        load_network(network, weights)
     subject = Subject(cell, network, weights is not None)
     if not subject.attention_layers():
         raise UserError(f"{cell.title} has no attention layer with pattern {cell.config.pattern}")

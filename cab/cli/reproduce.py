@@ -33,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Return 0 if all scores are equal, else 1."""
+    from cab.runner.cell import Cell
+    from cab.runner.data_check import check_names
     from cab.runner.run import run_cell
 
     if args.results_dir and args.results_dir.resolve() == args.result.resolve().parent:
@@ -49,7 +51,9 @@ def run(args: argparse.Namespace) -> int:
         changes = {"results_dir": str(args.results_dir or scratch), "force": True, "retry": []}
         changes |= {"data_root": args.data_root} if args.data_root else {}
         changes |= {"device": args.device} if args.device else {}
-        outcome = run_cell({**record.config, **changes}, command=record.command)
+        config = {**record.config, **changes}
+        check_names(Cell.from_config(config), record, args.result)
+        outcome = run_cell(config, command=record.command)
     again = outcome.record
     if again is None:
         raise UserError(f"another process is running this cell in {args.results_dir}")

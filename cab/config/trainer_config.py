@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cab.errors import UserError
 from cab.registry.options import (
@@ -22,9 +22,6 @@ from cab.registry.options import (
 if TYPE_CHECKING:
     import torch
 
-
-MACHINE_KEYS = ("checkpoint_every", "micro_batch_size", "num_workers", "strategy")
-"""Settings that depend on the machine and do not change the result."""
 
 Workers = Annotated[int, Limit("from 0 to 256", lambda value: 0 <= value <= 256)]
 Share = Annotated[float, Limit("from 0 to below 1", lambda value: 0 <= value < 1)]
@@ -110,11 +107,6 @@ class TrainerConfig:
             return rate_factor(step, schedule=self.schedule, warmup=self.warmup_steps, total=total)
 
         return factor
-
-
-def measured(trainer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that determine the result: all but :data:`MACHINE_KEYS`."""
-    return {name: value for name, value in trainer.items() if name not in MACHINE_KEYS}
 
 
 def rate_factor(step: int, *, schedule: str, warmup: int, total: int) -> float:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cab.data.record import read_record
 from cab.data.sources import Count, DataSet
-from cab.files.cache import progress
+from cab.files.cache import checksums, progress
 
 BLOCK = 1 << 20
 
@@ -147,12 +147,21 @@ def _checksums(data_set: DataSet, counted: Inventory) -> list[Finding]:
     known = {name: str(entry["sha256"]) for name, entry in read_record(folder, data_set.name).items()}
     whole = [item for item in data_set.items if all(map(counted.has, item.gives))]
     known |= {item.name: item.sha256 for item in whole if item.sha256 is not None}
-    paths = [folder / name for name in sorted(known) if (folder / name).is_file()]
-    wrong = [path for path in progress(paths, "checksums") if sha256_of(path) != known[str(path.relative_to(folder))]]
-    if not paths:
+    names = [name for name in sorted(known) if (folder / name).is_file()]
+    wrong = [name for name in progress(names, "checksums") if sha256_of(folder / name) != known[name]]
+    if not names:
         return []
-    fault = f"{wrong[0].name} is not the published file: its SHA-256 differs" if wrong else ""
-    return [Finding("checksums", len(paths) - len(wrong), len(paths), "published, or recorded at download", fault)]
+    fault = f"{Path(wrong[0]).name} is not the published file: its SHA-256 differs" if wrong else ""
+    return [Finding("checksums", len(names) - len(wrong), len(names), "published, or recorded at download", fault)]
+
+
+def unpublished_files(data_set: DataSet, data_root: Path) -> list[str]:
+    """Return the names of files that tasks read as they were published, but whose checksum is another one."""
+    folder = _folder(data_set, data_root)
+    items = [item for item in data_set.items if item.sha256 and not (item.list_of or item.unpacks or item.table)]
+    published = {folder / item.name: item.sha256 for item in items if (folder / item.name).is_file()}
+    found = checksums(list(published))
+    return sorted(path.name for path, sha256 in published.items() if not (sha256 or "").startswith(found[path.name]))
 
 
 def sha256_of(path: Path) -> str:

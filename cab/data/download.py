@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import http.client
 import logging
+import re
 import shutil
 import sys
 import time
@@ -13,12 +14,14 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
 from cab.data.check import sha256_of
 from cab.data.sources import readable_size
 from cab.errors import UserError
+from cab.files.sanitize import sanitize_text
 
 log = logging.getLogger("cab")
 
@@ -63,6 +66,9 @@ def download(
         except TransientError as error:
             if pause is None:
                 kept = part.stat().st_size if part.exists() else 0
+                if not kept:
+                    part.unlink(missing_ok=True)
+                    _tag_of(part).unlink(missing_ok=True)
                 after = f" after {kept:,} bytes; repeat the command to resume" if kept else ""
                 raise UserError(f"{address}: {error}{after}") from None
             log.info("%s: %s; retrying in %.0f s", part.stem, error, pause)
@@ -95,21 +101,24 @@ def _continue(address: str, part: Path, size: int | None, sha256: str | None, *,
     if start and start == size:
         return
     headers = {"User-Agent": "cab-benchmark", "Accept-Encoding": "identity"}
-    validator = tag.read_text() if tag.exists() else ""
+    validator = _validator(tag.read_text(encoding="utf-8", errors="replace")) if tag.exists() else ""
     if start and (validator or sha256):  # without either, a changed file would not be detected
         headers["Range"] = f"bytes={start}-"
         headers |= {"If-Range": validator} if validator else {}
     with _open(address, part, headers) as response:
         if response.headers.get_content_type() == "text/html" and not address.endswith(".html"):
             raise UserError(f"{address} returns a web page instead of the file: it requires a login, or has moved")
+        if response.status == 206 and not _begins_at(response, start):
+            part.unlink(missing_ok=True)
+            raise TransientError("the host sends another part of the file")
         if response.status != 206:
             start = 0
-        remaining = response.headers.get("Content-Length")
-        whole = start + int(remaining) if remaining else None
+        remaining = response.headers.get("Content-Length", "")
+        whole = start + int(remaining) if re.fullmatch("[0-9]{1,18}", remaining) else None
         if size is not None and whole not in (None, size):
             raise UserError(f"{address} has {whole:,} bytes instead of {size:,}: a different edition")
         _check_space(part.parent, (whole or 0) - start)
-        tag.write_text(response.headers.get("ETag") or response.headers.get("Last-Modified") or "")
+        tag.write_text(_validator(response.headers.get("ETag") or response.headers.get("Last-Modified") or ""))
         with _disk_full(part), part.open("ab" if start else "wb") as file:
             bar = tqdm(
                 desc=part.stem,
@@ -125,6 +134,8 @@ def _continue(address: str, part: Path, size: int | None, sha256: str | None, *,
                 for block in _blocks(response):
                     file.write(block)
                     bar.update(len(block))
+                    if size is not None and file.tell() > size:  # without a length, a host can send for ever
+                        break
     if whole is not None and part.stat().st_size < whole:
         raise TransientError("the connection was lost")
 
@@ -138,19 +149,52 @@ def _open(address: str, part: Path, headers: dict[str, str]) -> http.client.HTTP
     """
     try:
         request = urllib.request.Request(address, headers=headers)
-        response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT)
+        response: http.client.HTTPResponse = _OPENER.open(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         if error.code == 416:  # the part is longer than the file
             part.unlink()
             raise TransientError("the file at the host is now shorter") from None
+        words = f"the host returns {error.code} {_one_line(error.reason)}"
         if error.code in TRANSIENT_STATUSES:
-            raise TransientError(f"the host returns {error.code} {error.reason}") from None
+            raise TransientError(words) from None
         hint = "; log in or accept the license there" if error.code in (401, 403) else ""
-        raise UserError(f"{address}: the host returns {error.code} {error.reason}{hint}") from None
+        raise UserError(f"{address}: {words}{hint}") from None
     except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        raise TransientError(f"no connection ({getattr(reason, 'strerror', None) or reason})") from None
+        cause: Any = getattr(error, "reason", error)
+        raise TransientError(f"no connection ({_one_line(getattr(cause, 'strerror', None) or cause)})") from None
+    except (ValueError, OverflowError) as error:
+        raise UserError(f"{address}: the host redirects to an invalid address ({_one_line(error)})") from None
+    if response.status not in (200, 206):
+        raise UserError(f"{address}: the host returns {response.status} instead of the file")
     return response
+
+
+def _one_line(words: object) -> str:
+    """Return the first line of what a host said."""
+    return sanitize_text(" ".join((str(words).splitlines() or [""])[0].split()))[:200]
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to other web addresses only."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        if not newurl.startswith(("http://", "https://")):
+            raise ValueError(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+_OPENER = urllib.request.build_opener(_Redirects)
+
+
+def _begins_at(response: http.client.HTTPResponse, start: int) -> bool:
+    """Return whether a partial answer begins at the requested byte; without a request, it is never right."""
+    found = re.match(r"bytes (\d+)-\d+/", response.headers.get("Content-Range", ""), re.ASCII)
+    return start > 0 and found is not None and int(found[1]) == start
+
+
+def _validator(text: str) -> str:
+    """Return the version of a file as a header that can be sent back; empty if it cannot."""
+    return text if re.fullmatch(r"[\x20-\x7e]{1,200}", text) else ""
 
 
 def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:

@@ -7,11 +7,12 @@ import logging
 import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from filelock import FileLock
@@ -19,6 +20,7 @@ from tqdm import tqdm
 
 from cab.data.check import Inventory, sha256_of, take_stock
 from cab.data.download import accept, download
+from cab.data.names import RESERVED, inner_path
 from cab.data.prepare import dated_table
 from cab.data.record import add_to_record, read_record
 from cab.data.sources import DataSet, Item
@@ -26,6 +28,7 @@ from cab.data.unpack import find_beside, move_into, unpack
 from cab.errors import UserError
 from cab.files.cache import cache_root
 from cab.files.disk import is_full_disk
+from cab.files.sanitize import sanitize_text
 
 log = logging.getLogger("cab")
 
@@ -166,7 +169,7 @@ def _put(fetch: _Fetch, file: Path) -> None:
     """Move the content of the item to where the task reads it."""
     item, folder = fetch.item, fetch.folder
     if item.list_of is not None:
-        _get_listed(fetch, file.read_text(encoding="utf-8").split())
+        _get_listed(fetch, _listed_names(fetch, file))
     elif item.table is not None:
         options = dict(item.table)
         dated_table(file, folder / options.pop("to"), **options)
@@ -184,6 +187,28 @@ def _put(fetch: _Fetch, file: Path) -> None:
         file.replace(folder / item.name)
 
 
+def _listed_names(fetch: _Fetch, file: Path) -> list[str]:
+    """Return the paths in a list of files.
+
+    Raises:
+        UserError: the list is not text, or contains a path that is outside the data set or that it contains twice.
+    """
+    item, base = fetch.item, fetch.source or str(fetch.item.list_of)
+    try:
+        names = file.read_text(encoding="utf-8").split()
+    except UnicodeDecodeError:
+        raise UserError(f"{item.name} is not a list of files: it is not UTF-8 text") from None
+    for name in names:
+        if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)*", name, re.ASCII):
+            raise UserError(f"{item.name} contains '{sanitize_text(name):.80}', which is not a path below {base}")
+        inner_path(name, of=item.name)
+    folders = {str(parent) for name in names for parent in PurePosixPath(name).parents}
+    for name, count in Counter(names).items():
+        if count > 1 or name in folders:
+            raise UserError(f"{item.name} contains '{name}' twice: it is a different list")
+    return names
+
+
 def _copy(source: Path, target: Path, item: Item) -> str:
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
@@ -198,15 +223,13 @@ def _put_tree(fetch: _Fetch, source: Path) -> None:
     """Copy a folder that was unpacked manually."""
     options = fetch.item.unpacks or {}
     found = find_beside(source, options.get("beside"))
-    shutil.copytree(found, fetch.folder / options["to"], dirs_exist_ok=True)
+    ignored = shutil.ignore_patterns(*(f"{start}*" for start in RESERVED))
+    shutil.copytree(found, fetch.folder / options["to"], dirs_exist_ok=True, ignore=ignored)
 
 
 def _get_listed(fetch: _Fetch, names: list[str]) -> None:
     """Download the missing files of a list in parallel."""
     base = fetch.source or str(fetch.item.list_of)
-    for name in names:
-        if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)*", name):
-            raise UserError(f"{fetch.item.name} contains '{name}', which is not a path below {base}")
     wanted = [name for name in names if not (fetch.folder / name).is_file()]
     log.info("%s: fetching %s files listed in %s", fetch.data_set.name, f"{len(wanted):,}", fetch.item.name)
     entries: dict[str, dict[str, Any]] = {}

@@ -2,48 +2,64 @@
 
 from __future__ import annotations
 
-import errno
-import lzma
 import shutil
 import stat
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO
 
-from cab.errors import UserError
+from cab.data.names import inner_path
+from cab.data.sources import readable_size
+from cab.errors import UserError, first_line
 from cab.files.cache import progress
+from cab.files.disk import is_full_disk
+from cab.files.sanitize import sanitize_text
 
-BROKEN = (EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+LARGEST_RATIO, ALWAYS_ALLOWED = 100, 1 << 26
+"""Largest unpacked size, as a multiple of the archive's size; and the size in bytes that any archive can have."""
+BLOCK = 1 << 20
 
 
 def unpack(archive: Path, folder: Path) -> None:
     """Unpack a ZIP or tar archive into the new folder ``folder``.
 
     Raises:
-        UserError: the archive is damaged, contains a link, a device or a path outside the folder, or does not fit on
-            the disk; the folder is deleted.
+        UserError: the archive is damaged or encrypted, contains a link, a device or an invalid path, is larger than any
+            published archive of its size, or does not fit on the disk; the folder is deleted.
     """
     folder.mkdir(parents=True)
+    left = max(LARGEST_RATIO * archive.stat().st_size, ALWAYS_ALLOWED)
     try:
         for name, file in progress(_files(archive), f"unpacking {archive.name}"):
-            path = folder / _inside(archive, name)
+            path = folder / inner_path(name, of=archive.name)
             path.parent.mkdir(parents=True, exist_ok=True)
             with file, path.open("xb") as copy:
-                shutil.copyfileobj(file, copy, 1 << 20)
+                while block := file.read(min(BLOCK, left + 1)):
+                    left -= len(block)
+                    if left < 0:
+                        size = readable_size(max(LARGEST_RATIO * archive.stat().st_size, ALWAYS_ALLOWED))
+                        raise UserError(f"{archive.name} unpacks to more than {size}: it is not a published archive")
+                    copy.write(block)
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, BROKEN):
-            raise UserError(f"{archive.name} is damaged ({' '.join(str(error).split())}): download it again") from None
-        if isinstance(error, FileExistsError):
-            raise UserError(f"{archive.name} contains a path twice and was not unpacked") from None
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(f"no space left to unpack {archive.name} in {folder.parent}") from None
-        if isinstance(error, OSError) and error.errno is None:  # of a decompressor
-            raise UserError(f"{archive.name} is damaged ({error}): download it again") from None
-        raise
+        raise _explained(error, archive, folder) from None
+
+
+def _explained(error: BaseException, archive: Path, folder: Path) -> BaseException:
+    """Return the error for the user: whatever is raised while an archive is read means that it is damaged."""
+    if isinstance(error, UserError) or not isinstance(error, Exception):
+        return error
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return UserError(f"{archive.name} contains a path twice and was not unpacked")
+    if is_full_disk(error):
+        return UserError(f"no space left to unpack {archive.name} in {folder.parent}")
+    if isinstance(error, OSError) and error.filename is not None:  # not of a decompressor
+        return error
+    reason = sanitize_text(" ".join(first_line(error).split()))
+    return UserError(f"{archive.name} is damaged ({reason:.200}): download it again")
 
 
 def _files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
@@ -53,28 +69,27 @@ def _files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
             for entry in members.infolist():
                 kind = stat.S_IFMT(entry.external_attr >> 16)
                 if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                    raise _not_plain(archive, entry.filename)
+                    raise _refused(archive, entry.filename, "a link or a device")
+                if entry.flag_bits & 1:
+                    raise _refused(archive, entry.filename, "which is encrypted")
+                if entry.compress_type not in METHODS:
+                    raise _refused(archive, entry.filename, "which has an unknown compression method")
+                if "\0" in entry.orig_filename:
+                    raise _refused(archive, entry.orig_filename, "a path with control characters or invalid Unicode")
                 if not entry.is_dir():
                     yield entry.filename, members.open(entry)
         return
     with tarfile.open(archive, "r|*") as stream:
         for member in stream:
             if not member.isfile() and not member.isdir():
-                raise _not_plain(archive, member.name)
+                raise _refused(archive, member.name, "a link or a device")
             content = stream.extractfile(member)
             if content is not None:
                 yield member.name, content
 
 
-def _not_plain(archive: Path, name: str) -> UserError:
-    return UserError(f"{archive.name} contains '{name}', a link or a device, and was not unpacked")
-
-
-def _inside(archive: Path, name: str) -> PurePosixPath:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name or not path.parts:
-        raise UserError(f"{archive.name} contains '{name}', a path outside the folder, and was not unpacked")
-    return path
+def _refused(archive: Path, name: str, what: str) -> UserError:
+    return UserError(f"{archive.name} contains '{sanitize_text(name):.80}', {what}, and was not unpacked")
 
 
 def find_beside(folder: Path, pattern: str | None) -> Path:

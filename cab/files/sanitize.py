@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+CONTROL = ("Cc", "Cs", "Cf", "Cn", "Zl", "Zp")
+"""Unicode categories of characters that are replaced: control and format characters, surrogates, line separators."""
+
+
 def sanitize_text(value: object) -> str:
     """Return ``value`` as text that is valid in XML, UTF-8 and a terminal; other characters become U+FFFD.
 
@@ -18,7 +22,7 @@ def sanitize_text(value: object) -> str:
     text = str(value)
     if text.isprintable():
         return text
-    return "".join("\ufffd" if unicodedata.category(char) in ("Cc", "Cs", "Cf", "Cn") else char for char in text)
+    return "".join("\ufffd" if unicodedata.category(char) in CONTROL else char for char in text)
 
 
 def sanitize_csv_cell(value: object) -> object:

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import hashlib
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from cab.errors import UserError, first_line
+from cab.files.replace import replacing
 from cab.metric import Metric
-from cab.records.schema import SCHEMA, check_content, check_hash, with_checksum
+from cab.records.schema import ADDED, SCHEMA, check_content, check_hash, with_checksum
 
 CELL = ("task", "dataset", "config_variant", "backbone", "pattern", "attention", "preset", "seed")
 """Keys of a cell; ``config_variant`` distinguishes variants of a data set, such as univariate and multivariate."""
@@ -77,7 +76,7 @@ class RunMetadata:
     """Metadata of a run that does not depend on its outcome.
 
     Attributes:
-        hash: name of the run, see :func:`cell_hash`.
+        hash: name of the run, see :func:`cab.records.identity.cell_hash`.
         cell: values of :data:`CELL`.
         task_version: version of the task's evaluation protocol.
         config: complete resolved configuration.
@@ -91,6 +90,8 @@ class RunMetadata:
         attention_code: hash of the code of the attention under test; empty if unknown.
         verified: whether this code had passed `cab verify` in the pattern under test; None if unknown.
         weights_reused_from: hash of the cell whose run trained this network; empty if it was trained in this run.
+        initial_weights: identification of the weights that training started from; empty for random ones.
+        unpublished_files: data files whose checksum is not the published one.
     """
 
     hash: str
@@ -107,6 +108,8 @@ class RunMetadata:
     attention_code: str = ""
     verified: bool | None = None
     weights_reused_from: str = ""
+    initial_weights: Mapping[str, Any] = field(default_factory=dict)
+    unpublished_files: Sequence[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +195,10 @@ class Record(RunMetadata):
             raise UserError(f"no record at {path}: name a <hash>.json of a results folder") from None
         except (OSError, ValueError, RecursionError) as error:
             raise error if isinstance(error, UserError) else _unreadable(path, error) from None
-        if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        schema = content.get("schema") if isinstance(content, dict) else None
+        if type(schema) is int and schema > SCHEMA:
+            raise UserError(f"{path} has schema {schema}, of a newer version of CAB; upgrade CAB to read it")
+        if type(schema) is not int or schema < SCHEMA - 1:
             raise UserError(f"{path} is not a result record of schema {SCHEMA}; run the cell again")
         try:
             str(path).encode()
@@ -210,31 +216,31 @@ class Record(RunMetadata):
     @classmethod
     def _parsed(cls, content: Mapping[str, Any]) -> Record:
         """Parse JSON content; KeyError, TypeError or ValueError if it was not written by :meth:`write`."""
-        parts = {name: content[name] for name in _FIELDS}
+        fields = _FIELDS if content["schema"] == SCHEMA else [name for name in _FIELDS if name not in ADDED]
+        parts = {name: content[name] for name in fields}
+        unknown = content.keys() - {*fields, "schema", "checksum"}
+        if unknown:
+            raise ValueError(f"it has unknown fields: {', '.join(sorted(unknown)):.60}")
         status = Status(parts["status"])
         check_content(content, CELL)
         metrics = tuple(Metric(**row) for row in parts["metrics"])
         return cls(**{**parts, "status": status, "metrics": metrics, "cost": Cost(**parts["cost"])})
 
     def write(self, results_dir: Path) -> Path:
-        """Write the record atomically, replacing an earlier one with the same hash, and return its path."""
+        """Write the record atomically, replacing an earlier one with the same hash, and return its path.
+
+        Its permissions follow the umask.
+        """
         check_hash(self.hash)
         path = record_path(results_dir, self.hash)
         content = {"schema": SCHEMA, **vars(self)}
         content |= {"metrics": [vars(metric) for metric in self.metrics], "cost": vars(self.cost)}
         content = with_checksum(content)
         results_dir.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=results_dir, prefix=f".{path.stem}-", suffix=".tmp")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(content, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with replacing(path) as temporary, temporary.open("x", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
         return path
 
 
@@ -253,12 +259,6 @@ def _finite(values: Mapping[str, float | None]) -> dict[str, float | None]:
 def now() -> str:
     """Return the current time in UTC (ISO 8601), to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-def cell_hash(identity: Mapping[str, Any]) -> str:
-    """Return the name of a run: the first 16 hexadecimal digits of the SHA-256 of its cell's identity."""
-    canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 def record_path(results_dir: Path, digest: str) -> Path:

@@ -12,8 +12,11 @@ from typing import Any
 
 from cab.errors import UserError
 from cab.patterns import Pattern
+from cab.records.identity import check_identity
 
-SCHEMA = 4
+SCHEMA = 5
+ADDED = ("initial_weights", "unpublished_files")
+"""Fields that records of schema 4 do not have; they are empty then. All other fields are the same in both schemas."""
 LARGEST_SEED = 2**31 - 1
 
 _DEEPEST = 20
@@ -35,7 +38,10 @@ def checksum_of(content: Mapping[str, Any]) -> str:
 
 
 def check_content(content: Mapping[str, Any], cell_names: Iterable[str]) -> None:
-    """Raise KeyError, TypeError or ValueError if a run did not write this content; the checksum is compared last."""
+    """Raise KeyError, TypeError or ValueError if a run did not write this content.
+
+    The checksum and the identity are compared last.
+    """
     for names, kind in ((_TEXTS, str), (_MAPPINGS, dict), (("metrics", "history"), list)):
         for name in names:
             if not isinstance(content[name], kind):
@@ -64,10 +70,18 @@ def check_content(content: Mapping[str, Any], cell_names: Iterable[str]) -> None
         for name, value in entry.items():
             _check_number(f"{name} in the history", value)
         _check_count("step in the history", entry["step"])
+    weights = content.get("initial_weights", {})
+    if not isinstance(weights, dict):
+        raise TypeError(f"initial_weights has the wrong type: {weights!r:.40}")
+    _check_depth("initial_weights", weights, _DEEPEST)
+    files = content.get("unpublished_files", [])
+    if not (isinstance(files, list) and all(isinstance(name, str) for name in files)):
+        raise TypeError(f"unpublished_files is not a list of texts: {files!r:.40}")
     for name in _MAPPINGS:
         _check_depth(name, content[name], _DEEPEST)
     if content["checksum"] != checksum_of(content):
         raise ValueError("it was changed after it was written: the checksum does not match")
+    check_identity(content)
 
 
 def check_hash(digest: str) -> None:
@@ -113,8 +127,10 @@ def _check_cost(cost: Mapping[str, Any]) -> None:
                 raise TypeError(f"{name} is not text: {value!r:.40}")
             continue
         _check_number(f"cost {name}", value)
-        if value < 0 or (name in _COUNTS and type(value) is not int):
-            raise ValueError(f"cost {name} is {value!r:.40}, which is negative or not an integer")
+        if value < 0:
+            raise ValueError(f"cost {name} is {value!r:.40}, which is negative")
+        if name in _COUNTS and type(value) is not int:
+            raise ValueError(f"cost {name} is {value!r:.40}, which is not an integer")
 
 
 def _check_count(field: str, value: Any) -> None:

@@ -8,10 +8,8 @@ from __future__ import annotations
 import csv
 import dataclasses
 import functools
-import os
 import sys
-import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -19,9 +17,11 @@ from pathlib import Path
 from filelock import FileLock
 
 from cab.files.cache import cache_root
+from cab.files.replace import remove_leftovers, replacing
 from cab.files.sanitize import sanitize_csv_cell
 from cab.patterns import pattern_rank
 from cab.records.code_hash import attention_hash, checks_hash
+from cab.records.record import Record
 from cab.registry.registries import STANDALONE
 
 COMMITTED = Path(__file__).resolve().parents[2] / "results" / "verified.csv"
@@ -108,6 +108,28 @@ def is_verified(code: str, pattern: str) -> bool:
     return bool(code) and any((row.code_hash, row.pattern, row.torch_version, row.mode) == wanted for row in rows)
 
 
+def verified_codes() -> frozenset[tuple[str, str]]:
+    """Return hash and pattern of every code that passed the full checks, with any version of torch."""
+    rows = [row for path in (COMMITTED, remembered()) for row in read_rows(path)]
+    return frozenset((row.code_hash, row.pattern) for row in rows if row.mode == FULL)
+
+
+def verdict(record: Record, verified: Container[tuple[str, str]]) -> str:
+    """Return the verdict on the code of a run: ``no``, ``unknown`` (the record has no hash of the code) or ``yes``.
+
+    Code that had passed when it was trained stays verified; code that passed later is found by its hash.
+
+    Args:
+        record: record of the run.
+        verified: the result of :func:`verified_codes`.
+    """
+    if record.verified:
+        return "yes"
+    if not record.attention_code:
+        return "no" if record.verified is False else "unknown"
+    return "yes" if (record.attention_code, record.cell["pattern"]) in verified else "no"
+
+
 def remembered() -> Path:
     """Return the file in the cache to which `cab verify` writes rows by default."""
     return cache_root() / "verified.csv"
@@ -133,6 +155,7 @@ def has_columns(path: Path) -> bool:
 def note(path: Path, row: Row, *, passed: bool) -> None:
     """Replace the row of a pair unless the old row is current; remove it if the pair did not pass."""
     with FileLock(cache_root() / "verified.lock"):
+        remove_leftovers(path.parent, path.name)
         rows = {(old.attention, old.pattern): old for old in read_rows(path)}
         old = rows.pop((row.attention, row.pattern), row)
         if passed:
@@ -145,11 +168,8 @@ def note(path: Path, row: Row, *, passed: bool) -> None:
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
     """Write the file atomically, sorted by attention and pattern."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".tmp")
-    with os.fdopen(handle, "w", newline="", encoding="utf-8") as file:
+    with replacing(path) as temporary, temporary.open("x", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for row in sorted(rows, key=lambda row: (row.attention, pattern_rank(row.pattern))):
             writer.writerow(map(sanitize_csv_cell, dataclasses.astuple(row)))
-    Path(temporary).chmod(0o644)
-    Path(temporary).replace(path)

@@ -13,10 +13,10 @@ from cab.backbone import AttentionSpec
 from cab.backbone_protocols import missing_call
 from cab.config.compose import read_rows, tuned_options
 from cab.config.run_config import RunConfig
-from cab.config.trainer_config import measured
 from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
-from cab.records.record import Record, cell_hash, record_path
+from cab.records.identity import cell_hash, identity_of, other_engine
+from cab.records.record import Record, record_path
 from cab.registry.build import backbone_patterns, check_attention, check_slot
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.task import Task
@@ -25,9 +25,6 @@ log = logging.getLogger("cab")
 
 GROUPS = ("task", "dataset", "backbone", "pattern", "attention")
 """Groups that are chosen by name, in the order of :func:`runnable_cells`."""
-RUN_KEYS = ("results_dir", "data_root", "data", "device", "force", "retry", "logger", "cluster", "engine", "profile")
-"""Keys that specify where and how a cell runs; all other keys identify it and determine its hash."""
-DEFAULT_ENGINE = "torch"
 
 
 @dataclass(frozen=True)
@@ -59,18 +56,13 @@ class Cell:
     @property
     def identity(self) -> dict[str, Any]:
         """The configuration that identifies the cell, without where and how it runs."""
-        keys = {key: value for key, value in self.config.resolved.items() if key not in RUN_KEYS}
-        keys["trainer"] = measured(keys["trainer"])
-        return {**keys, **self._other_engine, **self.task.initial_weights_id, "task_version": self.task.version}
-
-    @property
-    def _other_engine(self) -> dict[str, str]:
-        """The engine if it is not the default, since a cell with another engine is a different cell."""
-        return {} if self.config.engine == DEFAULT_ENGINE else {"engine": self.config.engine}
+        return identity_of(
+            self.config.resolved, task_version=self.task.version, initial_weights=self.task.initial_weights_id
+        )
 
     @functools.cached_property
     def hash(self) -> str:
-        """Name of the run, see :func:`cab.records.record.cell_hash`."""
+        """Name of the run, see :func:`cab.records.identity.cell_hash`."""
         return cell_hash(self.identity)
 
     def existing_record(self) -> Record | None:
@@ -102,10 +94,11 @@ class Cell:
     @property
     def key(self) -> dict[str, Any]:
         """Columns that identify the cell in tables."""
+        engine = other_engine(self.config.resolved).values()
         return {
             "task": self.config.task.name,
             "dataset": self.config.dataset,
-            "config_variant": " ".join(filter(None, (self.task.config_variant, *self._other_engine.values()))),
+            "config_variant": " ".join(filter(None, (self.task.config_variant, *engine))),
             "backbone": self.config.backbone.name,
             "pattern": str(self.config.pattern),
             "attention": self.label,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from cab.errors import UserError
@@ -26,6 +27,7 @@ class DataCheck:
         path = record_path(cell.config.results_dir, cell.hash)
         if record.hash != cell.hash:
             raise UserError(f"{path} contains the record of cell {record.hash}: rename it, or use force=true")
+        check_names(cell, record, path)
         today = self._fingerprint(cell) if record.status is Status.FINISHED else None
         if today is None or today == record.data:
             return
@@ -50,3 +52,17 @@ class DataCheck:
             except (UserError, ImportError, OSError):
                 self._known[key] = None
         return self._known[key]
+
+
+def check_names(cell: Cell, record: Record, path: Path) -> None:
+    """Check the names in a record that follow from the code: the variant of the data set, and the attention's options.
+
+    Raises:
+        UserError: the record has other names than ``cell``.
+    """
+    for name, value in cell.key.items():
+        if record.cell[name] != value:
+            raise UserError(
+                f"{path} has {name} {record.cell[name]!r:.60}, but its configuration is that of {value!r:.60}: "
+                "use force=true to run the cell again and replace it"
+            )

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from cab.records.record import Cost, Record, Status, record_path
+from cab.runner.folder import is_replacing
 
 if TYPE_CHECKING:
     from cab.runner.cell import Cell
@@ -59,10 +60,11 @@ class LostProcessError(Exception):
 
 
 def record_lost_run(cell: Cell, command: str, error: Exception) -> None:
-    """Write the record of a cell whose process ended without one, unless there is a record."""
+    """Write the record of a cell whose process ended without one, unless there is a record that it did not replace."""
     from cab.runner.provenance import about_run  # imports torch
 
-    if record_path(cell.config.results_dir, cell.hash).exists():
+    path = record_path(cell.config.results_dir, cell.hash)
+    if path.exists() and not is_replacing(path.with_suffix("")):
         return
     about = about_run(cell, command, None)
     status, metrics = status_of(error), cell.task.metrics

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -13,10 +14,14 @@ from filelock import FileLock, Timeout
 
 from cab.errors import UserError
 from cab.files.disk import disk_errors
+from cab.files.replace import remove_leftovers, replacing
+from cab.records.record import record_path, weights_path
 
 LOCK = "lock"
 ABOUT = "cell.json"
 """File with the cell, its configuration and its command, for runs without a record."""
+REPLACED = "replaced.sha256"
+"""File with the checksum of the record that a run replaces. The old record is kept until the run has a new one."""
 
 
 @contextlib.contextmanager
@@ -43,8 +48,10 @@ def lock_run_dir(folder: Path, about: Mapping[str, Any]) -> Iterator[bool]:
         yield False
         return
     with lock:
-        with disk_errors(folder.parent):
-            (folder / ABOUT).write_text(json.dumps(about, indent=1))
+        remove_leftovers(folder)
+        remove_leftovers(folder.parent, folder.name)
+        with disk_errors(folder.parent), replacing(folder / ABOUT) as temporary:
+            temporary.write_text(json.dumps(about, indent=1))
         yield True
 
 
@@ -59,17 +66,37 @@ def is_held(folder: Path) -> bool:
         return True
 
 
-def empty_folder(folder: Path) -> None:
-    """Delete the files of an earlier run; links are deleted, not followed."""
-    for child in folder.iterdir():
-        if child.name not in (LOCK, ABOUT):
+def start_replacing(folder: Path, *, afresh: bool) -> None:
+    """Mark that the run in ``folder`` replaces its record, unless an interrupted run has already done so.
+
+    Args:
+        folder: folder of the run.
+        afresh: delete the files of the earlier run, except its weights, which are replaced as the record is. Links are
+            deleted, not followed.
+    """
+    if is_replacing(folder):
+        return
+    for child in folder.iterdir() if afresh else ():
+        if child.name not in (LOCK, ABOUT, weights_path(folder.parent, folder.name).name) or child.is_symlink():
             shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
+    (folder / REPLACED).write_text(_record_digest(folder))
+
+
+def is_replacing(folder: Path) -> bool:
+    """Return whether the run in ``folder`` has started to replace its record, and has not done so yet."""
+    try:
+        return (folder / REPLACED).read_text() == _record_digest(folder)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _record_digest(folder: Path) -> str:
+    return hashlib.sha256(record_path(folder.parent, folder.name).read_bytes()).hexdigest()
 
 
 def atomic_save(state: Mapping[str, Any], path: Path) -> None:
     """Save ``state`` with ``torch.save`` to a temporary file, then rename it."""
     import torch
 
-    temporary = path.with_suffix(".tmp")
-    torch.save(state, temporary)
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        torch.save(state, temporary)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-import torch
 from torch import Tensor
 
 from cab.backbone import Backbone
 from cab.errors import UserError
 from cab.records.record import Record, Status, weights_path
 from cab.records.results import whole_records
+from cab.runner.weights import load_weights
 
 WHILE_LEARNING = ("name", "dropout", "attention_dropout", "checkpoint_activations", "init_std")
 """Options of a backbone that can differ between the two trainings."""
@@ -79,7 +79,7 @@ class Pretrained:
         device = next(backbone.parameters()).device
         network = cast("Startable", backbone)
         try:
-            network.take_pretrained(torch.load(self.weights, map_location=device, weights_only=True))
+            network.take_pretrained(load_weights(self.weights, device))
         except UserError as error:
             raise UserError(f"the weights of {self.path} do not match the network: {error}") from None
 

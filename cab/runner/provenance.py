@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from cab.data.check import unpublished_files
+from cab.data.sources import data_sets
 from cab.records.record import RunMetadata, now
 from cab.records.verified import code_of, is_verified
 from cab.registry.registries import ATTENTIONS
@@ -42,7 +44,15 @@ def about_run(cell: Cell, command: str, device: torch.device | None) -> RunMetad
         started=now(),
         attention_code=code,
         verified=is_verified(code, str(cell.config.pattern)),
+        initial_weights=cell.task.initial_weights_id,
+        unpublished_files=unpublished_files_of(cell) if device else [],
     )
+
+
+def unpublished_files_of(cell: Cell) -> list[str]:
+    """Return the files of the cell's data set whose checksum is not the published one."""
+    data_set, root = data_sets().get(cell.config.dataset), cell.config.data_root
+    return [] if data_set is None or root is None else unpublished_files(data_set, root)
 
 
 def attention_code(cell: Cell) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,11 +13,14 @@ from typing import Any, Literal
 
 from cab.errors import UnsupportedError, UserError, first_line
 from cab.files.folders import check_writable
-from cab.records.record import Record, Status, record_path
+from cab.records.record import Record, Status, now, record_path
 from cab.runner.cell import Cell
 from cab.runner.data_check import DataCheck
 
 log = logging.getLogger("cab")
+
+BUSY = os.EX_TEMPFAIL
+"""Exit status of a command whose only cell another process is running."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,7 @@ class Report:
         left_out: reasons why combinations are skipped.
         failures: one message per failure.
         started: start time, in seconds of the monotonic clock.
+        began: start time in UTC (ISO 8601).
         data: check of existing records against the data.
     """
 
@@ -75,12 +81,14 @@ class Report:
     left_out: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
+    began: str = field(default_factory=now)
     data: DataCheck = field(default_factory=DataCheck)
 
     @property
     def exit_status(self) -> int:
-        """1 if there are failures, else 0."""
-        return 1 if self.failures else 0
+        """1 if there are failures; :data:`BUSY` if another process runs the only cell; else 0."""
+        is_busy = self.raises and any(outcome.kind == "locked" for outcome in self.outcomes)
+        return 1 if self.failures else BUSY if is_busy else 0
 
     def add(self, outcome: Outcome) -> None:
         """Add and log an outcome."""
@@ -113,10 +121,14 @@ class Report:
         self.failures.append(f"{about}: {first_line(error)}")
 
     def add_recorded(self, cell: Cell, *, otherwise: str) -> None:
-        """Add a cell that another process ran, from its record on disk; without one, fail with reason ``otherwise``."""
-        try:
+        """Add a cell that another process ran, from its record on disk; without one, fail with reason ``otherwise``.
+
+        The record that ``force`` or ``retry`` was to replace does not count.
+        """
+        record = None
+        with contextlib.suppress(UserError):
             record = Record.read(record_path(cell.config.results_dir, cell.hash))
-        except UserError:
+        if record is None or ((cell.config.force or cell.config.retry) and record.ended < self.began):
             self.failures.append(f"{cell.title}: {otherwise}")
         else:
             self.add(Outcome(cell.title, "completed", record))

@@ -24,7 +24,7 @@ from cab.runner.cell import Cell
 from cab.runner.data_check import DataCheck
 from cab.runner.engine import Run, make_initial_backbone
 from cab.runner.failures import status_of
-from cab.runner.folder import atomic_save, empty_folder, lock_run_dir
+from cab.runner.folder import REPLACED, atomic_save, lock_run_dir, start_replacing
 from cab.runner.progress import report_waiting
 from cab.runner.provenance import PeakMemory, ResourceUsage, about_run, attention_code
 from cab.runner.report import Outcome
@@ -40,7 +40,8 @@ def run_cell(config: Mapping[str, Any], *, command: str = "", data: DataCheck | 
 
     Args:
         config: resolved configuration. ``force`` repeats a recorded run from the start; ``retry`` resumes a run whose
-            record has one of the given statuses from its last checkpoint. The old record is deleted.
+            record has one of the given statuses from its last checkpoint. The old record is kept until the new one is
+            written.
         command: command line for the record.
         data: check of existing records, shared by the cells of a command.
 
@@ -81,17 +82,15 @@ def run_cell(config: Mapping[str, Any], *, command: str = "", data: DataCheck | 
 def _trained(run: Run) -> Record:
     """Train the cell and write its record; checkpoints are kept unless the run finishes."""
     cell = run.cell
-    path = record_path(cell.config.results_dir, cell.hash)
-    if path.exists():  # without the record, an interrupted run can resume
-        if cell.config.force:
-            empty_folder(run.folder)
-        path.unlink()
     with disk_errors(cell.config.results_dir):
+        if record_path(cell.config.results_dir, cell.hash).exists():
+            start_replacing(run.folder, afresh=cell.config.force)
         record = _record(run)
         assert record is not None
         record.write(cell.config.results_dir)
+    (run.folder / REPLACED).unlink(missing_ok=True)
     if record.status is Status.FINISHED:
-        for pattern in ("step-*.ckpt", "*.tmp", "best-*.pt", "average-*.pt"):
+        for pattern in ("step-*.ckpt", "best-*.pt", "average-*.pt"):
             for file in run.folder.glob(pattern):
                 file.unlink()
     return record
@@ -101,6 +100,11 @@ def _record(run: Run) -> Record | None:
     """Return the record of the run, finished or failed; None in a process that is not the first of its run."""
     started, effort = time.perf_counter(), ResourceUsage()
     about = about_run(run.cell, run.command, run.device)
+    if about.unpublished_files and run.processes.is_first:
+        files, dataset = ", ".join(about.unpublished_files), run.cell.config.dataset
+        log.warning(
+            f"{files} is not the published file of {dataset}; the record is marked. Run: `cab data verify {dataset}`"
+        )
     if not about.verified and run.processes.is_first:
         name, pattern = run.cell.config.attention.name, run.cell.config.pattern
         log.warning(

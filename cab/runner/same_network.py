@@ -37,7 +37,7 @@ def find_reusable_result(run: Run, data: DataCheck) -> Record | None:
         is_same = record.status is Status.FINISHED and record.attention_code == about.attention_code
         if not (is_same and not record.weights_reused_from and data.is_current(cell, record)):
             continue
-        ours = ("hash", "cell", "config", "command", "verified")
+        ours = ("hash", "cell", "config", "command", "verified", "initial_weights")
         shared = dataclasses.replace(
             record, **{name: getattr(about, name) for name in ours}, weights_reused_from=record.hash
         )

@@ -10,10 +10,11 @@ from typing import Any
 
 from cab.errors import UserError
 from cab.records.record import CELL, Record, Status, record_path
-from cab.runner.folder import ABOUT, is_held
+from cab.runner.folder import ABOUT, is_held, is_replacing
 
 UNFINISHED = ("running", "interrupted")
-"""Statuses of cells without a record: a process has locked the folder, or no process has, and the run can resume."""
+"""Statuses of cells without a new record: a process has locked the folder, or no process has, and the run can resume.
+"""
 
 RETRIED = (*(status for status in Status if status is not Status.FINISHED), "interrupted")
 """Statuses that ``cab run --retry`` accepts."""
@@ -60,6 +61,8 @@ def parse_retried(text: str) -> list[str]:
 
 def _recorded(results_dir: Path) -> Iterator[CellStatus]:
     for path in results_dir.glob("*.json"):
+        if is_replacing(path.with_suffix("")):
+            continue
         try:
             record = Record.read(path)
         except UserError as error:
@@ -71,7 +74,7 @@ def _recorded(results_dir: Path) -> Iterator[CellStatus]:
 def _started(results_dir: Path) -> Iterator[CellStatus]:
     for about in results_dir.glob(f"*/{ABOUT}"):
         folder = about.parent
-        if record_path(results_dir, folder.name).exists():
+        if record_path(results_dir, folder.name).exists() and not is_replacing(folder):
             continue
         try:
             content = json.loads(about.read_text())

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from cab.config.trainer_config import TrainerConfig
-from cab.errors import UserError
+from cab.errors import UserError, first_line
+from cab.runner.failures import is_out_of_memory
 from cab.runner.folder import atomic_save
+from cab.runner.weights import load_file, load_weights
 
 log = logging.getLogger(__name__)
 
@@ -32,17 +33,25 @@ class Checkpoints:
         """Return the file of the weights after ``step`` that enter the average."""
         return self.folder / f"average-{step:08d}.pt"
 
-    def load_newest(self) -> dict[str, Any] | None:
-        """Load the newest readable checkpoint; log and skip unreadable ones."""
+    def restore_newest(self, restore: Callable[[Mapping[str, Any]], None]) -> bool:
+        """Call ``restore`` with the newest checkpoint that it accepts, and return whether there is one.
+
+        Checkpoints that cannot be read, or that ``restore`` cannot use, are skipped with a warning.
+        """
         for path in reversed(checkpoint_files(self.folder)):
             try:
-                state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+                state = load_file(path)
+                restore(state)
+                self._best_of_last = state["history"]["best"][1]
+            except UserError:
+                log.warning("skipping unreadable checkpoint %s", path)
             except Exception as error:  # whatever is wrong with it, the previous one may be intact
-                log.warning("skipping unreadable checkpoint %s (%s)", path, type(error).__name__)
-                continue
-            self._best_of_last = state["history"]["best"][1]
-            return state
-        return None
+                if is_out_of_memory(error):
+                    raise
+                log.warning("skipping checkpoint %s, which is not of this run (%s)", path, first_line(error))
+            else:
+                return True
+        return False
 
     def save(self, state: Mapping[str, Any], *, step: int, best_step: int) -> None:
         """Write a checkpoint atomically; keep it and the previous one, and the best weights of both."""
@@ -87,9 +96,3 @@ def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
             else:
                 mean[name] = value.double() / len(paths) if value.is_floating_point() else value
     return mean
-
-
-def load_weights(path: Path) -> dict[str, Tensor]:
-    """Load a state dict on the CPU."""
-    weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-    return weights

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from cab.runner.folder import atomic_save
 from cab.runner.progress import with_progress
 from cab.task import Task
 from cab.training import after_optimizer_step, auxiliary_loss
-from engines.torch.checkpoints import Checkpoints, averaged_steps
+from engines.torch.checkpoints import Checkpoints, averaged_steps, checkpoint_files
 from engines.torch.history import History
 from engines.torch.loggers import Loggers
 from engines.torch.optimizer import (
@@ -71,33 +72,47 @@ class Loop:
     def __init__(self, run: Run, network: Backbone, order: StepBatches, processes: SingleProcess) -> None:
         self.run, self.network, self.order, self.processes = run, network, order, processes
         self.task, self.config = run.cell.task, run.cell.config.trainer
-        self.history = History(
-            self.config, steps=order.num_steps, steps_per_epoch=order.steps_per_epoch, processes=processes
-        )
         self.checkpoints = Checkpoints(run.folder)
-        self.memory = RecurrentMemory(order.shares.accumulate)
-        saved = self.checkpoints.load_newest()
-        if saved is not None:
-            order.start = saved["step"]
+        initial = copy.deepcopy(network.state_dict()) if checkpoint_files(run.folder) else {}
+        self._start()
+        if self.checkpoints.restore_newest(self._restore):
             log.info("resuming from step %d", order.start, extra={"run": run.cell.title})
-            network.load_state_dict(saved["network"])
-            self.history.load_state_dict(saved["history"])
-            self.memory.load_state_dict(saved.get("memories"), run.device)
+        elif initial:
+            network.load_state_dict(initial)
+            self._start()
         is_compiled, is_recurrent = self.config.compile, self.config.memory_length > 0
         objective = Objective(self.task, network, is_compiled=is_compiled, is_recurrent=is_recurrent)
         self.objective = processes.prepare_objective(objective)
-        self.optimizer = make_optimizer(network, self.config)
         self.scheduler = make_scheduler(
             self.optimizer, self.config, steps_per_epoch=order.steps_per_epoch, start=order.start
         )
-        is_scaled = self.config.precision == "16-mixed" and run.device.type == "cuda"
-        self.scaler = torch.amp.GradScaler(run.device.type, enabled=is_scaled)
-        if saved is not None:
-            load_optimizer_state(self.optimizer, saved["optimizer"])
-            if saved["scaler"]:
-                self.scaler.load_state_dict(saved["scaler"])
         self._epoch: int | None = None
         self.profile: NoProfile = StepProfile(run, order) if run.cell.config.profile else NoProfile()
+
+    def _start(self) -> None:
+        """Create the state of step 0, except the network."""
+        order = self.order
+        order.start = 0
+        self.history = History(
+            self.config, steps=order.num_steps, steps_per_epoch=order.steps_per_epoch, processes=self.processes
+        )
+        self.memory = RecurrentMemory(order.shares.accumulate)
+        self.optimizer = make_optimizer(self.network, self.config)
+        is_scaled = self.config.precision == "16-mixed" and self.run.device.type == "cuda"
+        self.scaler = torch.amp.GradScaler(self.run.device.type, enabled=is_scaled)
+
+    def _restore(self, saved: Mapping[str, Any]) -> None:
+        """Restore a checkpoint; any error, and a state that has changed in part, if it is not of this run."""
+        self._start()
+        self.network.load_state_dict(saved["network"])
+        self.history.load_state_dict(saved["history"])
+        self.memory.load_state_dict(saved.get("memories"), self.run.device)
+        load_optimizer_state(self.optimizer, saved["optimizer"])
+        if saved["scaler"]:
+            self.scaler.load_state_dict(saved["scaler"])
+        if type(saved["step"]) is not int or not 0 <= saved["step"] <= self.order.num_steps:
+            raise ValueError(f"step {saved['step']!r:.40}")
+        self.order.start = saved["step"]
 
     def train(self, batches: Iterable[Any], loggers: Loggers) -> int:
         """Run the remaining steps and return the number of the last one.

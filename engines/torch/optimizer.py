@@ -70,8 +70,16 @@ def optimizer_state(optimizer: torch.optim.Adam) -> DecodeState:
 
 
 def load_optimizer_state(optimizer: torch.optim.Adam, state: Mapping[int, Mapping[str, Tensor]]) -> None:
-    """Restore what :func:`optimizer_state` returned; learning rates and decays stay as they are."""
+    """Restore what :func:`optimizer_state` returned; learning rates and decays stay as they are.
+
+    Raises:
+        ValueError: the state is not of these parameters.
+    """
     parameters = parameters_of(optimizer)
+    for position, saved in state.items():
+        shapes = {name: value.shape for name, value in saved.items() if name != "step"}
+        if shapes != dict.fromkeys(("exp_avg", "exp_avg_sq"), parameters[position].shape):
+            raise ValueError(f"optimizer state {position} has the shapes {shapes}")
     own = {
         position: {
             name: value if name == "step" else _shard_like(value, parameters[position]) for name, value in saved.items()

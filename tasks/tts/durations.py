@@ -17,6 +17,7 @@ from cab import Attention, Pattern, UserError, build_backbone
 from cab.backbone_protocols import StepSynthesizer, missing_call
 from cab.records.record import Record, Status, weights_path
 from cab.registry.registries import BACKBONES
+from cab.runner.weights import load_network
 from tasks.tts.data import FRAMES_PER_STEP
 from tasks.tts.phonemes import ALIGNED, ARPABET, WRITTEN
 
@@ -52,7 +53,7 @@ def load_teacher(record_path: Path) -> TransformerTTS:
         TransformerTTS,
         build_backbone(name, attention=spec, pattern=pattern, other_attention=config["other_attention"], **options),
     )
-    backbone.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+    load_network(backbone, weights)
     return backbone.eval()
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from cab.metric import Metric
-from cab.records.record import Cost, Record, RunMetadata, cell_hash
+from cab.records.identity import cell_hash, identity_of
+from cab.records.record import Cost, Record, RunMetadata
 from cab.suite.cells import suite_cells
 
 MADE = ("command", "hardware", "config", "hash", "data", "attention_code", "verified")
@@ -20,16 +22,19 @@ def number(*names: object) -> float:
 
 
 def make_about(**changes: Any) -> RunMetadata:
-    """What a record says whatever became of its run; ``changes`` go to the cell, or replace whole parts."""
+    """What a record says whatever became of its run; ``changes`` go to the cell or the config, or replace parts."""
     cell = {"task": "lstf", "dataset": "etth1", "config_variant": "multivariate", "backbone": "informer"}
     cell |= {"pattern": "NC", "attention": "vanilla", "preset": "mini", "seed": 0}
     parts = {name: changes.pop(name) for name in MADE if name in changes}
     cell |= changes
+    config = make_config(cell)
+    for name, value in (*suite_options(cell).items(), *parts.pop("config", {}).items()):
+        config[name] = {**config.get(name, {}), **value} if isinstance(value, Mapping) else value
     about = {
-        "hash": cell_hash(cell),
+        "hash": cell_hash(identity_of(config, task_version=1, initial_weights={})),
         "cell": cell,
         "task_version": 1,
-        "config": {**cell, **suite_options(cell)},
+        "config": config,
         "engine": "torch",
         "command": f"cab run attention={cell['attention']} seed={cell['seed']}",
         "versions": {"python": "3.11.7"},
@@ -39,6 +44,16 @@ def make_about(**changes: Any) -> RunMetadata:
         "started": "2026-11-20T12:00:00+00:00",
     }
     return RunMetadata(**(about | parts))
+
+
+def make_config(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration that has the names of ``cell``."""
+    named = {name: {"name": cell[name]} for name in ("task", "dataset", "backbone")}
+    shown = re.fullmatch(r"(.+)\((\w+=[^()]*)\)", str(cell["attention"]))
+    attention = {"name": shown[1] if shown else cell["attention"]}
+    attention |= dict(text.split("=", 1) for text in shown[2].split(", ")) if shown else {}
+    values = {name: cell[name] for name in ("pattern", "preset", "seed", "config_variant")}
+    return {**named, **values, "attention": attention, "trainer": {}, "engine": "torch"}
 
 
 def suite_options(cell: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

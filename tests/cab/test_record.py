@@ -70,7 +70,12 @@ def test_a_measured_value_is_finite_or_none(value: float | None) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"schema": 2}, "schema 4"),
+        ({"schema": 2}, "not a result record of schema 5"),
+        ({"schema": 6}, "has schema 6, of a newer version of CAB; upgrade CAB"),
+        ({"schema": 5.0}, "not a result record of schema 5"),
+        ({"energy": 3}, "unknown fields: energy"),
+        ({"unpublished_files": [3]}, "unpublished_files is not a list of texts"),
+        ({"initial_weights": 3}, "initial_weights has the wrong type: 3"),
         ({"cell": {"task": "lstf"}}, "has no field seed"),
         ({"cell": 3}, "cell has the wrong type: 3"),
         ({"hash": "../outside"}, "is not the hash"),
@@ -97,8 +102,8 @@ def test_a_measured_value_is_finite_or_none(value: float | None) -> None:
         ({"status": "diverged", "metrics": [MSE | {"value": 1.0}]}, "in a run without a score"),
         ({"cost": {"params": "many"}}, "cost params is not a number: 'many'"),
         ({"cost": {"params": -1}}, "cost params is -1"),
-        ({"cost": {"params": 1.5}}, "cost params is 1.5"),
-        ({"cost": {"train_seconds": -0.5}}, "cost train_seconds is -0.5"),
+        ({"cost": {"params": 1.5}}, "cost params is 1.5, which is not an integer"),
+        ({"cost": {"train_seconds": -0.5}}, "cost train_seconds is -0.5, which is negative"),
         ({"cost": {"cpu_seconds": math.inf}}, "cost cpu_seconds is not finite: inf"),
         ({"cost": {"params": 10**400}}, "not a valid result record"),
         ({"cost": {"euros": 1}}, "euros"),
@@ -146,7 +151,7 @@ def test_a_record_is_written_into_its_folder_alone(name: str, tmp_path: Path) ->
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    record = make_record({"mse": 1.0}, config={"not": object()})
+    record = make_record({"mse": 1.0}, hardware={"not": object()})
     with pytest.raises(TypeError):
         record.write(tmp_path)
     assert not any(tmp_path.iterdir())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import io
-import shutil
 import stat
 import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,11 +109,16 @@ def test_a_path_that_comes_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_nothing(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    class FullFile(io.BytesIO):
+        def write(self, _: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
 
-    archive = make(tmp_path / "archive", FILES)
-    monkeypatch.setattr(shutil, "copyfileobj", full)
+    archive, whole_open = make(tmp_path / "archive", FILES), Path.open
+
+    def opened(path: Path, mode: str = "r", **options: Any) -> Any:
+        return FullFile() if mode == "xb" else whole_open(path, mode, **options)
+
+    monkeypatch.setattr(Path, "open", opened)
     refused(archive, "no space left to unpack archive")
 
 

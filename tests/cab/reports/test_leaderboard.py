@@ -232,7 +232,7 @@ def test_a_copy_of_a_record_is_no_second_seed(tmp_path: Path, add: Callable[...,
 
 def test_trivial_answers_are_those_of_a_run_with_a_score(tmp_path: Path, add: Callable[..., Path]) -> None:
     metrics = [make_metric("mse", None)]
-    about = make_about(hash="0" * 16, attention="abc")
+    about = make_about(attention="abc")
     Record.failed(about, status=Status.DIVERGED, error=ValueError(), step=3, cost=Cost(), metrics=metrics).write(
         tmp_path / "results"
     )

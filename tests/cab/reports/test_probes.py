@@ -27,7 +27,6 @@ def probes(tmp_path: Path, add: Callable[..., Path]) -> Path:
             beside=["sequences"],
             baselines={"commonest": {"accuracy": 0.05, "sequences": 0.0}},
             config={**config, "trainer": {"max_steps": 300}},
-            hash=f"{len(list((tmp_path / 'results').glob('*.json'))):016x}",
             **{"pattern": "CS", **place, **changes},
         )
 

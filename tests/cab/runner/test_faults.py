@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pickle
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -97,11 +98,11 @@ def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(
     for seed in (1, 2):
         run_cell(troubled(f"seed={seed}", trouble="crash"), command=f"cab run seed={seed}")
     records = {record.cell["seed"]: record for record in map(Record.read, tmp_path.glob("*.json"))}
-    config = {name: value for name, value in records[1].config.items() if name != "attention"}
+    config = {name: value for name, value in records[1].config.items() if name != "data"}
     dataclasses.replace(records[1], config=config).write(tmp_path)
     troubled()
     assert main(["run", "--retry", "failed", f"results_dir={tmp_path}"]) == 1
-    assert "attention has no value" in capsys.readouterr().err
+    assert "data has no value" in capsys.readouterr().err
     records = {record.cell["seed"]: record for record in map(Record.read, tmp_path.glob("*.json"))}
     assert [records[seed].status for seed in (1, 2)] == ["failed", "finished"]
     assert records[2].command == "cab run seed=2"
@@ -239,10 +240,77 @@ def test_a_checkpoint_with_code_in_it_runs_nothing(troubled: Cell, tmp_path: Pat
     folder.mkdir()
     torch.save({"state": Hostile(tmp_path / "owned")}, folder / "step-00000004.ckpt")
     (folder / "step-00000005.ckpt").write_bytes(pickle.dumps(Hostile(tmp_path / "owned")))
-    assert Checkpoints(folder).load_newest() is None
+    assert not Checkpoints(folder).restore_newest(lambda state: None)  # noqa: ARG005
     record = run_cell(troubled()).record
     assert record is not None
     assert record.metrics == uncut.metrics
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize("kind", ["shape", "missing", "optimizer", "history", "step", "list"])
+def test_a_checkpoint_of_another_run_is_passed_over(
+    kind: str, troubled: Cell, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run resumes from the one before, or starts from the beginning without one."""
+    uncut = run_cell(troubled(f"results_dir={tmp_path / 'uncut'}")).record
+    assert uncut is not None
+    for is_first in (False, True):
+        with pytest.raises(UserError, match="no space left"):
+            run_cell(troubled("trainer.checkpoint_every=2", trouble="full"))
+        folder = tmp_path / uncut.hash
+        [good] = sorted(folder.glob("step-*.ckpt"))
+        state = torch.load(good, weights_only=True)
+        if kind == "shape":
+            name = max(state["network"], key=lambda name: state["network"][name].numel())
+            state["network"][name] = state["network"][name][:1]
+        elif kind == "missing":
+            state = {"step": state["step"]}
+        elif kind == "optimizer":
+            state["optimizer"] = {0: {"step": torch.ones(()), "exp_avg": torch.ones(3), "exp_avg_sq": torch.ones(3)}}
+        elif kind == "history":
+            state["history"] = {"entries": 3}
+        elif kind == "step":
+            state["step"] = 10_000
+        else:
+            state = [state]
+        torch.save(state, good if is_first else folder / "step-00000007.ckpt")
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            record = run_cell(troubled("trainer.checkpoint_every=2")).record
+        assert record is not None
+        assert record.metrics == uncut.metrics
+        assert "which is not of this run" in caplog.text
+        assert ("resuming from step 2" in caplog.text) == (not is_first)
+        shutil.rmtree(folder)
+        (tmp_path / f"{uncut.hash}.json").unlink()
+
+
+@pytest.mark.parametrize("kind", ["pickle", "text", "empty", "shape", "list", "missing"])
+def test_weights_that_cannot_be_loaded_are_a_user_error(
+    kind: str, troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = run_cell(troubled()).record
+    assert record is not None
+    path = tmp_path / record.hash / "weights.pt"
+    state = torch.load(path, weights_only=True)
+    name = max(state, key=lambda name: state[name].numel())
+    contents: dict[str, Any] = {
+        "pickle": pickle.dumps(Hostile(tmp_path / "owned")),
+        "text": b"hello",
+        "empty": b"",
+        "shape": state | {name: state[name][:1]},
+        "list": [state],
+        "missing": {key: value for key, value in state.items() if key != name},
+    }
+    content = contents[kind]
+    path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
+    capsys.readouterr()
+    assert main(["analyze", "dilution", str(tmp_path / f"{record.hash}.json")]) == 2
+    said = capsys.readouterr().err
+    assert str(path) in said
+    assert "force=true" in said
+    assert "weights_only" not in said
+    assert said.count("\n") == 1
     assert not (tmp_path / "owned").exists()
 
 

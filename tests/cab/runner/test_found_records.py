@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from cab import UserError
+from cab.cli.main import main
+from cab.data.sources import data_sets
 from cab.records.record import Record
 from cab.records.schema import with_checksum
+from cab.runner.cell import Cell as CheckedCell
 from cab.runner.report import Job, Report, cells_without_record
 from cab.runner.run import run_cell
+from cab.runner.statuses import cell_statuses
 from tests.cab.runner.troubled import Troubled
 
 Cell = Callable[..., dict[str, Any]]
@@ -85,9 +91,119 @@ def test_data_that_are_not_here_leave_the_record_its_word(
 
 
 def test_the_record_of_another_cell_under_this_name(measured: Path, troubled: Cell) -> None:
-    measured.write_text(json.dumps(with_checksum(json.loads(measured.read_text()) | {"hash": "0123"})))
-    with pytest.raises(UserError, match="contains the record of cell 0123"):
+    other = run_cell(troubled("trainer.max_steps=1", "seed=2")).record
+    assert other is not None
+    measured.write_bytes((measured.parent / f"{other.hash}.json").read_bytes())
+    with pytest.raises(UserError, match=f"contains the record of cell {other.hash}"):
         run_cell(troubled("trainer.max_steps=1"))
+
+
+def resealed(path: Path, **cell: Any) -> Path:
+    """The record at ``path`` with other names in its cell, and a checksum that fits them."""
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(with_checksum(content | {"cell": content["cell"] | cell})))
+    return path
+
+
+def test_a_relabeled_record_is_named_and_run_again(
+    measured: Path, troubled: Cell, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert main(["reproduce", str(resealed(measured, attention="abc"))]) == 2
+    assert run_cell(troubled("trainer.max_steps=1")).kind == "completed"
+    assert "its cell has attention 'abc', its configuration {'name': 'vanilla'" in caplog.text
+
+
+def test_a_variant_is_compared_where_the_code_of_the_task_is_loaded(
+    measured: Path, troubled: Cell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", str(resealed(measured, config_variant="easier"))]) == 2
+    assert "has config_variant 'easier', but its configuration is that of ''" in capsys.readouterr().err
+    with pytest.raises(UserError, match="has config_variant 'easier'"):
+        run_cell(troubled("trainer.max_steps=1"))
+
+
+@pytest.mark.parametrize("override", ["force=true", "retry=[finished]"])
+def test_a_record_is_kept_until_it_is_replaced(
+    override: str, measured: Path, troubled: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupted run leaves the old record and its weights, and resumes."""
+    old, weights = measured.read_bytes(), (measured.with_suffix("") / "weights.pt").read_bytes()
+    settings = ("trainer.max_steps=1", "trainer.checkpoint_every=1", override)
+
+    def interrupted(*_: object) -> None:
+        assert measured.read_bytes() == old
+        assert [status.status for status in cell_statuses(measured.parent)] == ["running"]
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{run_cell.__module__}.make_initial_backbone", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run_cell(troubled(*settings))
+    assert measured.read_bytes() == old
+    assert (measured.with_suffix("") / "weights.pt").read_bytes() == weights
+    assert [status.status for status in cell_statuses(measured.parent)] == ["interrupted"]
+    (measured.with_suffix("") / "step-00000009.ckpt").write_bytes(b"of the interrupted run")
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{run_cell.__module__}.make_initial_backbone", interrupted_later)
+        with pytest.raises(KeyboardInterrupt):
+            run_cell(troubled(*settings))
+    assert (measured.with_suffix("") / "step-00000009.ckpt").exists(), "it resumes"
+    assert run_cell(troubled(*settings)).kind == "completed"
+    assert measured.read_bytes() != old
+    assert [status.status for status in cell_statuses(measured.parent)] == ["finished"]
+
+
+def interrupted_later(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_leftovers_of_killed_processes_are_removed(measured: Path, troubled: Cell) -> None:
+    left = [measured.parent / f".{measured.name}-0123abcd.tmp", measured.with_suffix("") / ".weights.pt-0123.tmp"]
+    other = measured.parent / ".another.json-0123abcd.tmp"
+    for path in (*left, other):
+        path.write_text("half of it")
+    run_cell(troubled("trainer.max_steps=1", "force=true"))
+    assert [path.exists() for path in (*left, other)] == [False, False, True]
+
+
+def test_files_have_the_permissions_that_the_umask_leaves(troubled: Cell, tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        run_cell(troubled("trainer.max_steps=1"))
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()}
+    assert "weights.pt" in modes
+    assert {name: mode for name, mode in modes.items() if name != "lock" and mode != 0o640} == {}
+
+
+def test_a_run_on_files_that_are_not_the_published_ones_is_marked(
+    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("cab.runner.provenance.data_sets", lambda: {"synthetic": data_sets()["etth1"]})
+    (tmp_path / "ETTh1.csv").write_text("x")
+    record = run_cell(troubled("trainer.max_steps=1", f"data_root={tmp_path}")).record
+    assert record is not None
+    assert record.unpublished_files == ["ETTh1.csv"]
+    assert caplog.text.count("ETTh1.csv is not the published file") == 1
+
+
+def test_a_single_run_that_is_busy_has_its_own_status(measured: Path, troubled: Cell) -> None:
+    with FileLock(measured.with_suffix("") / "lock"):
+        outcome = run_cell(troubled("trainer.max_steps=1", "force=true"))
+    assert outcome.kind == "locked"
+    for is_single, status in ((True, 75), (False, 0)):
+        report = Report(raises=is_single)
+        report.add(outcome)
+        assert report.exit_status == status
+
+
+def test_a_worker_that_dies_does_not_pass_off_the_old_record(measured: Path, troubled: Cell) -> None:
+    cell = CheckedCell.from_config(troubled("trainer.max_steps=1", "force=true"))
+    assert measured.exists()
+    report = Report(began="9999-01-01T00:00:00+00:00")
+    report.add_recorded(cell, otherwise="its worker died")
+    assert report.failures == [f"{cell.title}: its worker died"]
 
 
 def test_a_record_changed_by_hand_is_named_and_run_again(

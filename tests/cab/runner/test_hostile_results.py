@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from cab.cli.main import main
+from cab.records.identity import cell_hash, identity_of
+from cab.records.record import Record
 from cab.records.schema import with_checksum
 from cab.runner.run import run_cell
 
@@ -39,10 +41,14 @@ def hostile(troubled: Cell, tmp_path: Path) -> Path:
     evil = f"${{oc.env:HOME}}/../../{tmp_path}/escaped"
     for number, name in enumerate([tag, evil, "../../escaped", "/tmp/../" + str(tmp_path / "escaped"), "<script>"]):
         record = json.loads((folder / f"{genuine.hash}.json").read_text())
-        record |= {"hash": f"{number:016x}", "status": "failed", "metrics": [], "command": f"cab run; touch {mark}"}
-        record["cell"] |= {"attention": name, "dataset": name, "task": name}
-        record["config"] |= {"results_dir": evil, "task": {"name": name}, "attention": {"name": name}}
-        (folder / f"{number:016x}.json").write_text(json.dumps(with_checksum(record)))
+        named = {group: {"name": name} for group in ("attention", "dataset", "task")}
+        record["cell"] |= dict.fromkeys(named, name)
+        record["config"] |= {"results_dir": evil, **named}
+        identity = identity_of(record["config"], task_version=record["task_version"], initial_weights={})
+        record |= {"hash": cell_hash(identity), "status": "failed", "metrics": [], "command": f"cab run; touch {mark}"}
+        path = folder / f"{number:016x}.json"
+        path.write_text(json.dumps(with_checksum(record)))
+        assert Record.read(path).cell["task"] == name
         started = folder / f"started{number}"
         started.mkdir()
         about = {"cell": record["cell"], "command": record["command"], "config": record["config"]}

@@ -138,8 +138,9 @@ def test_a_run_that_is_cut_goes_on_with_what_it_remembered(tmp_path: Path) -> No
     assert process.returncode == -9, process.stderr
     assert not records(cut)
     [folder] = [path for path in cut.iterdir() if path.is_dir()]
-    saved = checkpoints.Checkpoints(folder).load_newest()
-    assert saved is not None
+    found: list[Any] = []
+    assert checkpoints.Checkpoints(folder).restore_newest(found.append)
+    [saved] = found
     assert saved["step"] == 4
     assert saved["memories"]["count"].tolist() == [32] * 4
     resumed = finished("cut")

@@ -28,8 +28,7 @@ def records(tmp_path: Path) -> Path:
             for seed in range(3):
                 metrics = {"mse": value + 0.05 * seed * (-1) ** place, "mse_all_windows": 9.0}
                 cell = {"dataset": dataset, "config_variant": "M", "attention": name, "seed": seed}
-                digest = f"{name}{place}{seed}".ljust(16, "0")
-                make_record(metrics, beside=["mse_all_windows"], hash=digest, **cell).write(folder)
+                make_record(metrics, beside=["mse_all_windows"], **cell).write(folder)
     return folder
 
 
@@ -77,8 +76,8 @@ def test_score_says_where_official_is_corrected(capsys: pytest.CaptureFixture[st
 
 def test_score_shows_orders_and_benefit(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = csv_of(capsys, "score", str(records), "--show", "pairwise")
-    assert list(found.columns) == ["pattern", "task", "better", "worse", "difference", "low", "high", "resolved"]
-    assert found["resolved"].tolist() == ["no", "yes", "yes"] * 2
+    assert list(found.columns) == ["pattern", "task", "better", "worse", "difference", "low", "high", "verdict"]
+    assert found["verdict"].tolist() == ["undecided", "better", "better"] * 2
     found = csv_of(capsys, "score", str(records), "--show", "ablation")
     assert found[["task", "best"]].to_numpy().tolist() == [["lstf", "abc"]]
     assert main(["score", str(records), "--show", "ablation"]) == 0
