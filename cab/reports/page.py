@@ -19,6 +19,7 @@ from cab.files.sanitize import sanitize_text
 from cab.records.verification_status import LEGEND
 from cab.registry.registries import ATTENTIONS
 from cab.reports.card import summary
+from cab.reports.frontier import frontier_figures
 from cab.reports.glue import glue_blocks, glue_table
 from cab.reports.lra import arena_blocks, arena_table
 from cab.reports.needles import needle_blocks, needle_table
@@ -94,6 +95,7 @@ def _board(suite: SuiteBoard) -> dict[str, Any]:
         "patterns": suite.patterns,
         "complexities": sorted(complexities),
         "table": table,
+        "figures": list(frontier_figures(suite)),
     }
 
 
