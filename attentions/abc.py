@@ -22,7 +22,7 @@ from cab.errors import UserError
 
 @register_attention("abc", patterns="NS CS NC CC", complexity="n", paper="Peng et al. 2022")
 class ABCAttention(Attention):
-    """softmax(q K~^T / sqrt(E)) V~ over r memory slots  (CAB, Eq. 20).
+    """Compute softmax(q K~^T / sqrt(E)) V~ over r memory slots (CAB, Eq. 20).
 
     A slot holds a weighted mean of the keys, K~ = softmax over positions of (k C_k), transposed, times k,
     and one of the values, V~, likewise with C_v. In pattern CS the memory of target t is made of positions
@@ -58,7 +58,7 @@ class ABCAttention(Attention):
         return self.decode_cross(query, self.encode_source(key, value, padding), padding)[0]
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Eq. 20, with the memory of every target written out: of its own prefix in CS, else of all keys."""
+        """Compute Eq. 20 with the memory of every target: of its own prefix in CS, else of all keys."""
         n, m = query.shape[1], key.shape[1]
         outputs = []
         for t in range(n):
@@ -72,7 +72,7 @@ class ABCAttention(Attention):
     # --- a memory of all keys: NS, NC, CC ----------------------------------------------------------------
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
-        """K~ and V~ [B, H, r, E]; zero in a row whose keys are all padding."""
+        """Return K~ and V~ [B, H, r, E], zero for a sequence that is all padding."""
         with torch.autocast(key.device.type, enabled=False):
             keys = WeightedMeans.apply(upcast(key), upcast(self.compress_k), padding.key)
             values = WeightedMeans.apply(upcast(value), upcast(self.compress_v), padding.key)
@@ -84,7 +84,7 @@ class ABCAttention(Attention):
     # --- a memory that grows with the target: CS ---------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Of keys and values, logarithms of masses [B, 2, H, r] and means [B, 2, H, r, E] of nothing."""
+        """Return the logarithms of masses [B, 2, H, r] and the means [B, 2, H, r, E] of no keys and values."""
         shape = (batch_size, 2, self.num_heads, self.num_landmarks)
         mass = like.new_full(shape, neg_inf(), dtype=torch.float64)
         return {"mass": mass, "mean": upcast(like.new_zeros(*shape, self.head_dim))}

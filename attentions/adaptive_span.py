@@ -1,4 +1,4 @@
-"""Adaptive attention span (Sukhbaatar et al. 2019): each head learns how far back it looks.
+"""Adaptive attention span (Sukhbaatar et al. 2019): each head learns how far back it attends.
 
 Shapes: B batch, H heads, N tokens, E width of a head, S max_span, R ramp.
 """
@@ -23,27 +23,30 @@ from cab.errors import UserError
 
 @register_attention("adaptive_span", patterns="NS CS", complexity="n", paper="Sukhbaatar et al. 2019")
 class AdaptiveSpanAttention(SparseAttention):
-    """m(x) exp(s_ij) v_j / sum over j of m(x) exp(s_ij), with x = i - j  (their Eq. 4 to 6).
+    """Compute sum_j m(x) exp(s_ij) v_j / sum_j m(x) exp(s_ij) with x = i - j.
 
-    m(x) = min(max((R + z - x) / R, 0), 1): one for tokens nearer than the head's span z, falling to zero over a ramp.
-    s_ij = q_i (k_j + p_x) / sqrt(E), with embeddings p of the distances that all heads share. As published
-    (``include_self=False``) a token does not see itself, and the first of a sequence gets zero; here it does, in full.
-    (The released spans are longer by one token than these, the paper's.) In NS (ours) x counts to both sides.
+    Eq. 4 to 6 of the paper. The soft mask m(x) = min(max((R + z - x) / R, 0), 1) is 1 for tokens nearer than the span z
+    of the head and falls to 0 over a ramp of R tokens. The logits are s_ij = q_i (k_j + p_x) / sqrt(E), where all heads
+    share the embeddings p of the distances. As published (``include_self=False``), a token does not attend to itself,
+    and the first token of a sequence gets zero. The released spans are one token longer than the paper's, which are
+    used here. Pattern NS, which the paper does not define, measures x to both sides.
 
-    What is learned is ``reach`` = (z + R) / S; z is kept between 0 and S after each step, and adds ``coefficient``
-    times its mean over the heads to the loss. Time is N times the longest span. Decoding keeps the keys and values
-    that the longest span reaches.
+    The learned parameter is ``reach`` = (z + R) / S per head. After each step z is clamped to [0, S]; the loss
+    increases by ``coefficient`` times the mean of z over the heads. Time is N times the longest span. Decoding stores
+    the keys and values within the longest span.
 
     Args:
-        max_span: S, the largest span.
-        ramp: R.
-        init_span: z / S at the start, and half a token more: at whole tokens m has no derivative.
+        pattern: NS or CS.
+        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
+        max_span: largest span S, in tokens.
+        ramp: length R of the ramp, in tokens.
+        init_span: initial z / S. Half a token is added, since m has no derivative at whole tokens.
         coefficient: weight of the spans in the loss.
-        include_self: whether a token sees itself.
-        position: ``learned``; ``none`` leaves the embeddings out.
+        include_self: whether a token attends to itself.
+        position: ``learned`` for embeddings of the distances, ``none`` to leave them out.
 
     Raises:
-        ValueError: for a ramp below 1 or a span that it does not fit in.
+        ValueError: if ``ramp`` is below 1 or does not fit in ``max_span``, or an option is unknown.
     """
 
     has_constant_size_state = True
@@ -76,7 +79,7 @@ class AdaptiveSpanAttention(SparseAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Spans over the whole sequence."""
+        """Return options with a span over the whole sequence."""
         return SoftmaxLimit(({"max_span": max(num_tokens, 32), "init_span": 1.0, "position": "none"},))
 
     # --- spans --------------------------------------------------------------------------------------------
@@ -86,20 +89,20 @@ class AdaptiveSpanAttention(SparseAttention):
         return self.reach * self.max_span - self.ramp
 
     def longest(self) -> int:
-        """Tokens to one side that some head may see, itself among them."""
+        """Return the number of tokens to one side that any head can attend to, including the token itself."""
         return int(self.receptive_field())
 
     def receptive_field(self) -> Tensor:
-        """:meth:`longest`, where the spans are."""
+        """Return :meth:`longest` on the device of the spans, without waiting for its value."""
         return (self.spans().detach().max().ceil() + self.ramp).clamp(1, self.max_span).long()
 
     def mask(self, distance: Tensor) -> Tensor:
-        """Return m of distances [..., T, S], [..., H, T, S]."""
+        """Return the soft mask m [..., H, T, S] of distances [..., T, S]."""
         mask = ((self.ramp + self.spans().view(-1, 1, 1) - distance) / self.ramp).clamp(0.0, 1.0)
         return torch.where(distance == 0, float(self.include_self), mask)
 
     def update_buffers(self, **_steps: Tensor) -> None:
-        """Spans stay between none and the largest."""
+        """Clamp the spans to [0, max_span]."""
         least = self.ramp / self.max_span
         self.reach.clamp_(least, 1.0 + least)
 
@@ -120,7 +123,7 @@ class AdaptiveSpanAttention(SparseAttention):
         return torch.cat([torch.zeros_like(output[:, :, :1]), output[:, :, 1:]], dim=2)
 
     def window(self, length: int) -> tuple[Window, Distances]:
-        """Return the window of the longest span in a sequence of ``length``, and what its distances add."""
+        """Return the window of the longest span in a sequence of ``length`` tokens, and the biases of its distances."""
         left = min(self.longest(), length) - 1
         right = left if self.pattern is Pattern.NS else 0
         distance = torch.arange(left, -right - 1, -1, device=self.reach.device).abs()
@@ -131,7 +134,7 @@ class AdaptiveSpanAttention(SparseAttention):
         return Window(left, right), Distances(embedded, biases)
 
     def weights_at(self, query: Tensor, key: Tensor, distance: Tensor) -> Tensor:
-        """Weights of pairs [..., T, S] that are so far apart, written out; a later key in CS has none."""
+        """Return the weights of pairs at distances [..., T, S]; in CS, those of later keys are zero."""
         x = distance.abs()
         inside = x < self.max_span
         if self.pattern is Pattern.CS:

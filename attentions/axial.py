@@ -20,7 +20,7 @@ from cab.attention_types import CommonArguments, SoftmaxLimit
 
 @register_attention("axial", patterns="NS CS", complexity="n^2", paper="Ho et al. 2019")
 class AxialAttention(SparseAttention):
-    """Softmax over the row and over the column of a token, t being the cell (t // W, t % W) of a grid of width W.
+    """Compute softmax attention over the row and the column of a token, cell (t // W, t % W) of a grid of width W.
 
     The paper alternates the axes from layer to layer; in one slot half of the heads attend along rows, half along
     columns. In CS both end with the token: cells to the right of it in earlier rows are then out of reach, in a layer
@@ -45,7 +45,7 @@ class AxialAttention(SparseAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """One row."""
+        """Return options with one row."""
         return SoftmaxLimit(({"width": num_tokens, "spread": "merged"},))
 
     def width_for(self, length: int) -> int:

@@ -15,7 +15,7 @@ from cab.attention_types import CommonArguments, DecodeState
 
 @register_attention("based", patterns="NS CS NC CC", complexity="n", paper="Arora et al. 2024")
 class BasedAttention(LinearizedAttention):
-    """Weights 1 + s + s^2 / 2, at least 1/2, with s = q . k / sqrt(d), over their sum  (Based, section 4.1).
+    """Compute normalized weights 1 + s + s^2 / 2, at least 1/2, with s = q . k / sqrt(d) (Based, section 4.1).
 
     q and k are narrow, d features of a head, of which 1 + d + d (d + 1) / 2 products are formed. The other half of
     the published network, softmax attention in small windows in some layers, is `local`.

@@ -1,4 +1,4 @@
-"""Big Bird (Zaheer et al. 2020): blocks see their neighbors, the first and the last block, and some at random.
+"""Big Bird (Zaheer et al. 2020): attention to neighboring, first, last and random blocks.
 
 Shapes: B batch, H heads, N tokens, E width of a head, b tokens of a block, J blocks, R random blocks.
 """
@@ -19,24 +19,28 @@ from cab.errors import UserError
 
 @register_attention("bigbird", patterns="NS", complexity="n", paper="Zaheer et al. 2020")
 class BigBirdAttention(SparseAttention):
-    """Compute softmax over the tokens of the blocks visible to a token's block (ITC, section 2 and appendix D).
+    """Compute softmax attention over the tokens of the blocks visible to a token's block.
 
-    * the first and the last block see all, and are seen by all;
-    * the others see their neighbors, ``num_window`` blocks with themselves, and R more, drawn for each head.
+    The internal construction (ITC), section 2 and appendix D of the paper:
 
-    The random blocks lie outside of window, first and last block, as many as there are. They follow from a seed
-    that is drawn at construction and saved, and from the number of a row's blocks, so that a row with padding sees
-    what it sees alone, and evaluation what training did. (The released code draws them from the first 1,024 tokens
-    for some lengths; that of transformers has only block 0 as random block in evaluation, and full attention for up
-    to 5 + 2 R blocks.) The last block may be shorter.
+    * The first and the last block attend to all blocks, and all blocks attend to them.
+    * Every other block attends to ``num_window`` blocks around it, including itself, and to R random blocks per head.
+
+    Random blocks are outside of the window, the first and the last block; fewer are drawn if fewer remain. They depend
+    on a seed, which is drawn at construction and saved, and on the number of blocks of the sequence. A sequence with
+    padding therefore has the same blocks as alone, and evaluation the same as training. (The released code draws them
+    from the first 1,024 tokens for some lengths. The code of transformers has only block 0 as random block in
+    evaluation, and full attention for up to 5 + 2 R blocks.) The last block may be shorter.
 
     Args:
-        block_size: b.
-        num_random: R.
+        pattern: NS.
+        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
+        block_size: tokens b per block.
+        num_random: random blocks R per block and head.
         num_window: blocks of the window, odd.
 
     Raises:
-        ValueError: for a block without a token, or an even window.
+        ValueError: if a block has no token or ``num_window`` is even.
     """
 
     def __init__(
@@ -59,14 +63,14 @@ class BigBirdAttention(SparseAttention):
         return SoftmaxLimit(({"num_window": 2 * num_tokens + 1},))
 
     def fixed_blocks(self, num_blocks: int) -> Tensor:
-        """Which blocks see which without chance, [J, J]."""
+        """Return the visibility of blocks without random ones, bool [J, J]."""
         block = torch.arange(num_blocks)
         seen = (block[:, None] - block).abs() <= self.window_radius
         ends = (block == 0) | (block == num_blocks - 1)
         return seen | ends | ends[:, None]
 
     def random_blocks(self, num_blocks: int) -> Tensor:
-        """Blocks that are drawn for each head and block, [H, J, at most R]; -1 where none is left."""
+        """Return the random blocks of each head and block, [H, J, at most R]; -1 where none is left."""
         generator = torch.Generator().manual_seed(int(self.seed) + num_blocks)
         order = torch.rand(self.num_heads, num_blocks, num_blocks, generator=generator)
         drawn = order.masked_fill(self.fixed_blocks(num_blocks), -1.0).topk(min(self.num_random, num_blocks), dim=-1)

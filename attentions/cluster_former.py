@@ -22,7 +22,7 @@ from cab.errors import UserError
 
 @register_attention("cluster_former", patterns="NS", complexity="n", paper="Wang et al. 2021")
 class ClusterFormerAttention(Attention):
-    """softmax(q_i k_j / sqrt(E)) v_j over the chunk of token i, in the order of the clusters argmax_c x c (section 3).
+    """Compute softmax(q_i k_j / sqrt(E)) v_j within chunks of tokens ordered by clusters argmax_c x c (section 3).
 
     Clusters are of the layer's inputs x and the same for all heads; tokens of one cluster keep their order, and a chunk
     may hold the end of one and the beginning of the next. The paper fits the centers c every epoch to a memory of
@@ -56,7 +56,7 @@ class ClusterFormerAttention(Attention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """One chunk."""
+        """Return options with one chunk."""
         return SoftmaxLimit(({"chunk_size": num_tokens},))
 
     @torch.no_grad()
@@ -65,7 +65,7 @@ class ClusterFormerAttention(Attention):
         return {"inputs": x.to(self.centroids.dtype)}
 
     def assign(self, inputs: Tensor) -> Tensor:
-        """Clusters of [..., D], [...]."""
+        """Return the clusters [...] of inputs [..., D]."""
         with torch.autocast(inputs.device.type, enabled=False):
             return (inputs @ self.centroids.mT).argmax(dim=-1)
 
@@ -83,7 +83,7 @@ class ClusterFormerAttention(Attention):
         self.centroids.lerp_(means.where(counts.unsqueeze(1) > 0, self.centroids), 1.0 - self.decay)
 
     def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor, inputs: Tensor) -> Tensor:
-        """Rows without padding."""
+        """Compute sequences without padding."""
         order = self.assign(inputs).argsort(dim=1, stable=True)
         q, k, v = (_at(x, order) for x in (query, key, value))
         window = Window(0, 0, segment=min(self.chunk_size, query.shape[2]))
@@ -101,5 +101,5 @@ class ClusterFormerAttention(Attention):
 
 
 def _at(x: Tensor, index: Tensor) -> Tensor:
-    """Tokens ``index`` [B, N] of [B, H, N, E]."""
+    """Gather the tokens ``index`` [B, N] of [B, H, N, E]."""
     return x.gather(2, index[:, None, :, None].expand_as(x))

@@ -26,7 +26,7 @@ from cab.padding import take_rows
 
 @register_attention("compressive", patterns="CS", complexity="n", paper="Rae et al. 2020")
 class CompressiveAttention(RelativeAttention, SparseDecoding):
-    """One softmax over [compressed memory | memory | segment up to the token]  (section 3).
+    """Compute one softmax over the compressed memory, the memory, and the segment up to the token (section 3).
 
     The memory contains at least the M tokens before the segment of length L. Older tokens are compressed in groups of
     c, counted from the start of the sequence, by a convolution with kernel and stride c over the inputs of the layer,

@@ -17,7 +17,7 @@ from cab.attention_types import CommonArguments
 
 @register_attention("cosformer", patterns="NS CS NC CC", complexity="n", paper="Qin et al. 2022")
 class CosformerAttention(LinearizedAttention):
-    """s(i, j) = relu(q_i) . relu(k_j) cos(pi/2 (i - j) / L), normalized (CAB, Eq. 16 and 17).
+    """Compute normalized weights relu(q_i) . relu(k_j) cos(pi/2 (i - j) / L) (CAB, Eq. 16 and 17).
 
     NS and NC are the paper's: L is the longer of the two sequences, of the row itself and not of the padded
     batch. In CS and CC that length is not known when a target is computed (which is why the paper's causal

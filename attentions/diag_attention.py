@@ -1,6 +1,6 @@
-"""DiagAttention (Qin et al. 2022, TransNormer): attention within blocks that do not overlap.
+"""DiagAttention (Qin et al. 2022, TransNormer): attention within non-overlapping blocks.
 
-Shapes: B batch, H heads, N tokens, E width of a head, w width of a block.
+Shapes: B batch, H heads, N tokens, E width of a head, w tokens of a block.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ WEIGHTS = ("softmax", "rela")
 
 @register_attention("diag_attention", patterns="NS CS", complexity="n", paper="Qin et al. 2022")
 class DiagAttention(SparseAttention):
-    """f(q_i k_j / sqrt(E)) v_j over the tokens j of the own block of w, j <= i in CS  (section 4.3).
+    """Compute sum_j f(q_i k_j / sqrt(E)) v_j over the tokens j of the own block of w tokens, with j <= i in CS.
 
-    f is softmax (their T2), or ReLU and then an RMS norm over all heads of a token, x / (rms + 1e-8) (T1, after Zhang
-    et al. 2021, whose own norm has a gate). The last block has as many keys as tokens: the released code fills it up
-    with keys of zero, which take a share of its softmax, and does not hide padding. Decoding keeps keys and values of
-    the open block: a state of constant size.
+    Section 4.3 of the paper. f is softmax (TransNormer T2), or ReLU followed by an RMS norm over all heads of a token,
+    x / (rms + 1e-8) (T1, after Zhang et al. 2021, whose norm has a gate). The last block has as many keys as tokens;
+    the released code pads it with zero keys, which take a share of its softmax, and does not mask padding. The decode
+    state has constant size: the keys and values of the open block.
 
     Args:
-        block_size: w.
-        weights: softmax or rela.
-        positions: none, the paper's text; lrpe, what its released configurations switch on: queries and keys are
-            reflected and turned by their place in the block.
+        pattern: NS or CS.
+        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
+        block_size: tokens w per block.
+        weights: ``softmax`` or ``rela`` (ReLU).
+        positions: ``none``, as in the paper's text; ``lrpe``, as in the released configurations: queries and keys are
+            reflected and rotated by their position in the block.
 
     Raises:
-        ValueError: for a block below 1, unknown weights or positions.
+        ValueError: if ``block_size`` is below 1, or ``weights`` or ``positions`` are unknown.
     """
 
     has_constant_size_state = True
@@ -64,7 +66,7 @@ class DiagAttention(SparseAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """One block."""
+        """Return options with one block."""
         return SoftmaxLimit(({"block_size": num_tokens},))
 
     # --- the pattern --------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from cab.errors import UserError
 
 @register_attention("differential", patterns="NS CS NC CC", complexity="n^2", paper="Ye et al. 2025")
 class DifferentialAttention(VanillaAttention):
-    """(1 - l0) RMSNorm((softmax(q_1 k_1^T / sqrt(w)) - l softmax(q_2 k_2^T / sqrt(w))) v)  (their Eq. 1 to 3).
+    """Compute (1 - l0) RMSNorm((softmax(q_1 k_1^T / sqrt(w)) - l softmax(q_2 k_2^T / sqrt(w))) v) (Eq. 1 to 3).
 
     l = exp(a_1 b_1) - exp(a_2 b_2) + l0 with learned vectors a and b of width w that all heads share, and
     l0 = 0.8 - 0.6 exp(-0.3 i) in layer i, counted from 0. Two heads make a differential one, with values twice as wide,
@@ -55,7 +55,7 @@ class DifferentialAttention(VanillaAttention):
         return 0.0
 
     def factor(self) -> Tensor:
-        """l, which the second attention is multiplied by."""
+        """Return l, the factor of the second attention."""
         first, second = (self.lambdas[0] * self.lambdas[1]).sum(dim=-1).exp()
         return first - second + self.initial
 

@@ -20,7 +20,7 @@ from cab.padding import lengths
 
 @register_attention("dpfp", patterns="NS CS NC CC", complexity="n", paper="Schlag et al. 2021")
 class DPFPAttention(LinearizedAttention):
-    """phi(x) = x~ * roll(x~, i) for i = 1 .. nu, side by side, with x~ = [relu(x), relu(-x)]  (fast weights, Eq. 37).
+    """Compute features x~ * roll(x~, i) for i = 1 .. nu, with x~ = [relu(x), relu(-x)] (fast weights, Eq. 37).
 
     With the sum: phi(q) (phi(k)^T v) / phi(q) . sum phi(k). With the delta rule, which needs an order and so CS:
     W_t = W_{t-1} + b_t phi(k_t) (x) (v_t - phi(k_t) W_{t-1}), o_t = phi(q_t) W_t (Eq. 24), b = sigmoid(x W_b), where
@@ -53,7 +53,7 @@ class DPFPAttention(LinearizedAttention):
         return {"strength": self.strength_proj(key)} if self.update == "delta" else {}
 
     def products(self, x: Tensor) -> Tensor:
-        """phi(x) [..., 2 E nu]."""
+        """Compute phi(x) [..., 2 E nu]."""
         both = torch.cat([x.relu(), (-x).relu()], dim=-1)
         return torch.cat([both * both.roll(i, dims=-1) for i in range(1, self.nu + 1)], dim=-1)
 

@@ -12,7 +12,7 @@ from cab import register_attention
 
 @register_attention("eager", patterns="NS CS NC CC", complexity="n^2", paper="Vaswani et al. 2017")
 class EagerAttention(VanillaAttention):
-    """softmax(q k^T / sqrt(E)) v  (CAB, Eq. 1), one operation after the other: all N x M weights are kept.
+    """Compute softmax(q k^T / sqrt(E)) v (CAB, Eq. 1) with separate operations, which store all N x M weights.
 
     The same function, options and decoding as ``vanilla``.
     """

@@ -19,7 +19,7 @@ from cab.attention_types import CommonArguments, DecodeState
 
 @register_attention("efficient", patterns="NS CS NC CC", complexity="n", paper="Shen et al. 2021")
 class EfficientAttention(Attention):
-    """softmax over features of q, times (softmax over positions of k)^T v  (their Eq. 6), without 1/sqrt(E).
+    """Compute softmax over features of q, times (softmax over positions of k)^T v (Eq. 6), without 1/sqrt(E).
 
     A feature of the keys is a slot that holds the mean of all values, weighted by e^k. In pattern CS, which the paper
     does not have, the mean runs along: that of target t is over the positions up to t. The state is of constant size:
@@ -62,7 +62,7 @@ class EfficientAttention(Attention):
     # --- means that run along: CS ------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Logarithms of masses [B, H, E] and means [B, H, E, E] of nothing."""
+        """Return the logarithms of masses [B, H, E] and the means [B, H, E, E] of no keys."""
         shape = (batch_size, self.num_heads, self.head_dim)
         mass = like.new_full(shape, neg_inf(), dtype=torch.float64)
         return {"mass": mass, "mean": upcast(like.new_zeros(*shape, self.head_dim))}
@@ -80,7 +80,7 @@ class EfficientAttention(Attention):
 
 
 def _shown(key: Tensor, value: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Key without weight and value zero at padding, in float32 at least."""
+    """Mask padding, with a key of weight zero and value zero, in float32 or wider."""
     key, value = upcast(key), upcast(value)
     if padding is None:
         return key, value

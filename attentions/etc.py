@@ -28,7 +28,7 @@ GLOBALS_AT_ONCE = 64
 
 @register_attention("etc", patterns="NS", complexity="n", paper="Ainslie et al. 2020")
 class ETCAttention(Attention):
-    """Softmax of (q_i k_j + q_i a_l + b_l) / sqrt(E), where l is the label of the pair (i, j)  (section 3.2).
+    """Compute softmax((q_i k_j + q_i a_l + b_l) / sqrt(E)) v_j with the label l of the pair (i, j) (section 3.2).
 
     * A long token attends to long tokens up to r away and to all global tokens.
     * A global token attends to all tokens.

@@ -15,7 +15,7 @@ from cab.errors import UserError
 
 @register_attention("flash", patterns="NS CS NC CC", complexity="n^2", paper="Dao et al. 2022")
 class FlashAttention(VanillaAttention):
-    """softmax(q k^T / sqrt(E)) v  (CAB, Eq. 1) by the fused, tiled kernel: no N x M weights in memory.
+    """Compute softmax(q k^T / sqrt(E)) v (CAB, Eq. 1) by the fused, tiled kernel, without N x M weights in memory.
 
     The same function, options and decoding as ``vanilla``, which leaves the kernel to torch.
 
@@ -53,7 +53,7 @@ class FlashAttention(VanillaAttention):
 
 
 def mask_by_coordinate(query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key and value with one more coordinate, by which keys outside ``visible`` [B, 1, 1, M] get weight zero."""
+    """Add a coordinate to query and key that masks the keys outside ``visible`` [B, 1, 1, M]."""
     hidden = (~visible).squeeze(2).unsqueeze(-1).to(key.dtype) * neg_inf(key.dtype)
     return (
         F.pad(query, (0, 1), value=1.0),

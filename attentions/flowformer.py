@@ -25,7 +25,7 @@ EPSILON = 1e-6
 
 @register_attention("flowformer", patterns="NS CS NC", complexity="n", paper="Wu et al. 2022")
 class FlowAttention(Attention):
-    """sigmoid(I'_i N/M) (q_i / I_i) sum_j k_j (M softmax_j(O'_j) v_j)  (their Eq. 4 to 7), q and k sigmoids.
+    """Compute sigmoid(I'_i N/M) (q_i / I_i) sum_j k_j (M softmax_j(O'_j) v_j), q and k sigmoids (Eq. 4 to 7).
 
     A sink takes in I_i = q_i sum_j k_j, a source gives out O_j = k_j sum_i q_i. With the other side's flow made one,
     these are I'_i = q_i sum_j k_j / O_j and O'_j = k_j sum_i q_i / I_i: how much a sink is allotted, and how sources
@@ -55,7 +55,7 @@ class FlowAttention(Attention):
         self.requires_right_padding = self.pattern is Pattern.CS
 
     def competition(self, flow: Tensor) -> Tensor:
-        """Logits of sources."""
+        """Return the logits of sources."""
         clamp = self.competition_clamp
         return flow if clamp is None else flow.clamp(-clamp, clamp)
 
@@ -89,7 +89,7 @@ class FlowAttention(Attention):
         return (conserved * q.shape[1] / k.shape[1]).sigmoid() * (weights @ value)
 
     def causal_reference(self, q: Tensor, k: Tensor, value: Tensor) -> Tensor:
-        """Each target from the sums up to it."""
+        """Compute each target from the sums up to it."""
         e, outputs, sinks, sources, logits = EPSILON, [], [], [], []
         for t in range(q.shape[1]):
             n, seen = t + 1, slice(0, t + 1)

@@ -21,7 +21,7 @@ from cab.errors import UserError
 
 @register_attention("fnet", patterns="NS", complexity="n log n", paper="Lee-Thorp et al. 2022")
 class FNetAttention(Attention):
-    """Re F_N x F_D: discrete Fourier transforms over features and tokens, without parameters  (their Eq. 3).
+    """Compute Re F_N x F_D: discrete Fourier transforms over features and tokens, without parameters (Eq. 3).
 
     A row is transformed at its own length; the published code transforms padding along with it. Numbers are in
     float32 at least.
@@ -43,7 +43,7 @@ class FNetAttention(Attention):
         self.norm = norm
 
     def make_projections(self) -> None:
-        """There are none."""
+        """Create no projections."""
         self.out_proj = nn.Identity()  # type: ignore[assignment]
 
     def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: PaddingMasks) -> Tensor:
@@ -51,11 +51,11 @@ class FNetAttention(Attention):
             return each_length(self.transform, (upcast(query),), padding.query).to(query.dtype)
 
     def transform(self, x: Tensor) -> Tensor:
-        """[B, N, D] to the same; half the transforms, mirrored, take longer on a CPU than all of them."""
+        """Transform [B, N, D]; using the symmetry of real inputs is slower on a CPU."""
         return torch.fft.fft2(x, dim=(1, 2), norm=self.norm).real
 
     def compute_row(self, query: Tensor, *_: Any) -> Tensor:
-        """By matrices of cosines and sines: C_N x C_D - S_N x S_D."""
+        """Compute C_N x C_D - S_N x S_D with matrices of cosines and sines."""
         (cos_n, sin_n), (cos_d, sin_d) = (self.waves(size, query) for size in query.shape)
         return cos_n @ query @ cos_d - sin_n @ query @ sin_d
 

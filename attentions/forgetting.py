@@ -22,7 +22,7 @@ from cab.attention_types import CommonArguments, DecodeState
 
 @register_attention("forgetting", patterns="CS", complexity="n^2", paper="Lin et al. 2025")
 class ForgettingAttention(Attention):
-    """softmax_j(q_t k_j / sqrt(E) + F_t - F_j) v_j over j <= t  (their Eq. 9), F the running sum of log f.
+    """Compute softmax_j(q_t k_j / sqrt(E) + F_t - F_j) v_j over j <= t (Eq. 9), with cumulative sums F of log f.
 
     The gate f_t = sigmoid(w x_t + b), one a head, is how much a head keeps of the past at token t; with f = 1 it is
     softmax attention. F is summed in float64 and taken from its value at the first target of a block, so that no
@@ -36,7 +36,7 @@ class ForgettingAttention(Attention):
         self.forget = nn.Linear(self.embed_dim, self.num_heads)
 
     def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
-        """Logarithms of the gate, [B, H, N]."""
+        """Return the logarithms of the gate, [B, H, N]."""
         return {"kept": F.logsigmoid(upcast(self.forget(x))).transpose(1, 2)}
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: PaddingMasks, kept: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class ForgettingAttention(Attention):
     # --- decoding ---------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """No tokens; ``total`` is F of each, ``last`` of the last."""
+        """Return an empty state: ``total`` is F of each token, ``last`` that of the last."""
         shape = (self.num_heads, self.head_dim)
         state = no_tokens(batch_size, like, key=shape, value=shape)
         total = like.new_empty(batch_size, self.num_heads, 0, dtype=torch.float64)

@@ -24,21 +24,24 @@ from cab.padding import lengths
 
 @register_attention("funnel", patterns="NS NC", complexity="n^2", paper="Dai et al. 2020")
 class FunnelAttention(RelativeAttention):
-    """softmax(q~ K^T / sqrt(E)) V with q~ the mean of f queries, given to each of the f  (section 2.2).
+    """Compute softmax(q~ K^T / sqrt(E)) V with q~ the mean of f queries; each of the f tokens gets the output.
 
-    The paper's network goes on with the pooled tokens; in one slot every token gets the output of its group. The first
-    token is a group of its own, as the paper's [CLS] is; the last group may be smaller. In NS the logits have relative
-    positions (:class:`RelativeAttention`, two-sided), a group standing where its first token does; pairs with the
-    first token have none, as in the released code. In NC (ours) there are no positions.
+    Section 2.2 of the paper. The paper's network continues with the pooled tokens; in a single layer, every token gets
+    the output of its group. The first token is a group of its own, as the paper's [CLS]; the last group may be smaller.
+    In NS the logits have relative positions (:class:`RelativeAttention`, two-sided), and a group has the position of
+    its first token; pairs with the first token have none, as in the released code. Pattern NC, which the paper does not
+    define, has no positions.
 
-    Not causal: a pooled query holds later tokens. Time is quadratic, N M / f.
+    The method is not causal, since a pooled query contains later tokens. Time is quadratic, N M / f.
 
     Args:
-        factor: f.
-        position: ``relative`` (in NS); ``none`` leaves the positions out.
+        pattern: NS or NC.
+        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
+        factor: queries f per group.
+        position: ``relative`` (in NS) or ``none``.
 
     Raises:
-        ValueError: for a factor below 1.
+        ValueError: if ``factor`` is below 1.
     """
 
     def __init__(self, *, factor: int = 2, position: str = "relative", **common: Unpack[CommonArguments]) -> None:
@@ -81,7 +84,7 @@ class FunnelAttention(RelativeAttention):
         return self.repeat(output, query.shape[2])
 
     def pool(self, query: Tensor, count: Tensor) -> Tensor:
-        """Means of the groups of rows with ``count`` [B] tokens, [B, H, N, E] to [B, H, P, E]."""
+        """Average the groups of sequences with ``count`` [B] tokens, [B, H, N, E] to [B, H, P, E]."""
         rest = F.pad(query[:, :, 1:], (0, 0, 0, -(query.shape[2] - 1) % self.factor))
         place = torch.arange(1, rest.shape[2] + 1, device=query.device)
         real = (place < count[:, None]).unflatten(1, (-1, self.factor))[:, None, :, :, None]
@@ -90,12 +93,12 @@ class FunnelAttention(RelativeAttention):
         return torch.cat([query[:, :, :1], means], dim=2)
 
     def repeat(self, output: Tensor, length: int) -> Tensor:
-        """Each group's output for its tokens, [B, H, P, E] to [B, H, N, E]."""
+        """Give each token the output of its group, [B, H, P, E] to [B, H, N, E]."""
         rest = output[:, :, 1:].repeat_interleave(self.factor, dim=2)
         return torch.cat([output[:, :, :1], rest], dim=2)[:, :, :length]
 
     def with_positions(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """NS, rows without padding."""
+        """Compute NS for sequences without padding."""
         length, dropout = query.shape[2], self.weight_dropout
         pooled = self.with_content(self.pool(query, lengths(query, None)))
         token = torch.arange(length, device=query.device)

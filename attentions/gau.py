@@ -1,4 +1,4 @@
-"""FLASH (Hua et al. 2022): gated attention units, with all pairs or within groups and linear between them.
+"""FLASH (Hua et al. 2022): gated attention units with all pairs, or quadratic within groups and linear between them.
 
 Shapes: B batch, N tokens, D width, e = 2 D width of values and gate, s of queries and keys, C tokens of a group.
 """
@@ -31,13 +31,13 @@ ROTARY = 32
 
 
 class GatedAttentionUnit(Attention):
-    """out_proj(u * A v), u = silu(W_u x), v = silu(W_v x), with weights A of one head  (their Eq. 3 and 4).
+    """Compute out_proj(u * A v) with u = silu(x W_u), v = silu(x W_v) and weights A of a single head.
 
-    Queries and keys are affine maps, coordinate by coordinate, of one z = silu(W_z x).
+    Eq. 3 and 4 of the paper. Queries and keys are elementwise affine maps of a common z = silu(x W_z).
 
-    It was published in the place of an attention *and* its feed-forward layer, twice as many of it. A slot of a
-    backbone holds the attention alone, so here the backbone's feed-forward layer stays, and its residual and norm are
-    the unit's: a layer has 2 D^2 + s D parameters more than with softmax attention. ``num_heads`` changes nothing.
+    The paper replaces an attention *and* its feed-forward layer by two units. Here the unit replaces the attention
+    only: the backbone keeps its feed-forward layer, residual connection and norm, so a layer has 2 D^2 + s D more
+    parameters than with softmax attention. ``num_heads`` has no effect.
     """
 
     requires_right_padding = True
@@ -60,7 +60,7 @@ class GatedAttentionUnit(Attention):
         self.position_bias = nn.Parameter(0.02 * torch.randn(BUCKETS).abs())  # no pair begins without weight
 
     def make_projections(self) -> None:
-        """Those of the unit are made with its widths."""
+        """Create no projections: the unit creates its own, with its widths."""
 
     def maps(self, x: Tensor) -> list[Tensor]:
         """Compute queries and keys [B, N, s]."""
@@ -68,21 +68,25 @@ class GatedAttentionUnit(Attention):
         return list((z.unsqueeze(-2) * self.gamma + self.beta).unbind(dim=-2))
 
     def values(self, x: Tensor) -> Tensor:
-        """[B, N, e]."""
+        """Compute values [B, N, e]."""
         return upcast(F.silu(self.v_proj(x)))
 
     def finish(self, x: Tensor, sums: Tensor) -> Tensor:
-        """From weighted sums [B, N, e] to the output."""
+        """Compute the output from the weighted sums [B, N, e]."""
         return self.out_proj(F.silu(self.gate_proj(x)) * sums.to(x.dtype))
 
     def weigh(self, query: Tensor, key: Tensor, distance: Tensor, scale: Tensor | float) -> Tensor:
-        """relu(q k^T / scale + b)^2, b of ``distance``, how far a target stands after a key; causal in CS."""
+        """Return relu(q k^T / scale + b)^2, with b by the ``distance`` of a target from a key; causal in CS."""
         bias = self.position_bias[self.bucket(distance)] * math.sqrt(self.query_key_dim)
         weights = (query @ key.mT / scale + bias).relu().square()
         return weights.masked_fill(distance < 0, 0.0) if self.pattern is Pattern.CS else weights
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """T5's: one each for the near half, by logarithm up to FARTHEST for the rest; in NS a half for each side."""
+        """Return the T5 bucket of a distance.
+
+        The near half of the buckets holds one distance each; the others are logarithmic up to FARTHEST. In NS each
+        direction has half of the buckets.
+        """
         count, first = BUCKETS, torch.zeros_like(distance)
         if self.pattern is not Pattern.CS:
             count //= 2
@@ -96,17 +100,19 @@ class GatedAttentionUnit(Attention):
 
 @register_attention("flash_quad", patterns="NS CS", complexity="n^2", paper="Hua et al. 2022")
 class QuadraticUnit(GatedAttentionUnit):
-    """A gated attention unit with A = relu(q k^T / n + b)^2 of all pairs  (FLASH-Quad, their Eq. 4).
+    """Compute a gated attention unit with A = relu(q k^T / n + b)^2 over all pairs (FLASH-Quad, Eq. 4).
 
-    n is the length of the row in NS. In CS no output may depend on it: there n is ``scale_length``. Decoding keeps
-    key and value of every token.
+    In NS, n is the length of the sequence. In CS an output must not depend on it, so n is ``scale_length``. Decoding
+    stores the key and value of every token.
 
     Args:
-        query_key_dim: s.
-        scale_length: n in CS.
+        pattern: NS or CS.
+        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
+        query_key_dim: width s of queries and keys.
+        scale_length: n in CS, in tokens.
 
     Raises:
-        ValueError: for options below 1.
+        ValueError: if an option is below 1.
     """
 
     def __init__(self, *, query_key_dim: int = 128, scale_length: int = 512, **common: Unpack[CommonArguments]) -> None:
@@ -143,7 +149,7 @@ class QuadraticUnit(GatedAttentionUnit):
     # --- decoding ---------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """No tokens yet, and how many there are."""
+        """Return an empty state: tokens and their number."""
         state = no_tokens(batch_size, upcast(like), key=(1, self.query_key_dim), value=(1, 2 * self.embed_dim))
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
@@ -161,20 +167,22 @@ class QuadraticUnit(GatedAttentionUnit):
 
 @register_attention("flash_gau", patterns="NS CS", complexity="n", paper="Hua et al. 2022")
 class GroupedUnit(GatedAttentionUnit):
-    """Gated attention unit, quadratic within groups of C tokens and linear between groups (FLASH, Eq. 6 to 9).
+    """Compute a unit that is quadratic within groups of C tokens and linear between groups (FLASH, Eq. 6 to 9).
 
     The output is A v with A = relu(q k^T / C + b)^2 within the group, plus q' sum_j k'_j v_j. In NS the sum is over all
     n tokens and divided by n; in CS it is over earlier groups and divided by C.
 
-    Groups begin with the first token. The first coordinates of q, k, q', k' turn with the position. The state of CS is
-    the sum over earlier groups, and keys and values of the open one: of constant size.
+    Groups begin with the first token. Rotary embeddings are applied to the first coordinates of q, k, q' and k'. The
+    decode state has constant size: the sum over earlier groups, and keys and values of the open group.
 
     Args:
-        group_size: C.
-        query_key_dim: s.
+        pattern: NS or CS.
+        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
+        group_size: tokens C per group.
+        query_key_dim: width s of queries and keys.
 
     Raises:
-        ValueError: for options below 1.
+        ValueError: if an option is below 1.
     """
 
     has_constant_size_state = True
@@ -187,7 +195,7 @@ class GroupedUnit(GatedAttentionUnit):
         self.group_size = group_size
 
     def rotated_maps(self, x: Tensor, place: Tensor) -> list[Tensor]:
-        """q, k, q', k' [B, N, s] of tokens at ``place`` [B or 1, N]."""
+        """Return q, k, q' and k' [B, N, s] of tokens at positions ``place`` [B or 1, N]."""
         width = min(ROTARY, self.query_key_dim // 2 * 2)
         maps = torch.stack(self.maps(x), dim=1)
         rotated = rotate(maps[..., :width], place)
@@ -241,7 +249,7 @@ class GroupedUnit(GatedAttentionUnit):
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
 
     def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
-        """Token by token: rows may stand at different places of their groups."""
+        """Read token by token, since sequences can be at different positions of their groups."""
         place = state["length"].unsqueeze(1) + torch.arange(tokens.shape[1], device=tokens.device)
         maps, v = self.rotated_maps(tokens, place), self.values(tokens)
         outputs = []
@@ -253,7 +261,7 @@ class GroupedUnit(GatedAttentionUnit):
         return self.finish(tokens, torch.cat(outputs, dim=1)), state
 
     def read_token(self, token: list[Tensor], state: DecodeState, real: Tensor | None) -> tuple[Tensor, DecodeState]:
-        """Weighted sums [B, 1, e] of q, k, q', k', v of one token a row, some not ``real`` [B]; the new state."""
+        """Return weighted sums [B, 1, e] of one token per sequence (some not ``real``, [B]), and the new state."""
         q, k, far_q, far_k, v = token
         slot = state["length"] % self.group_size
         slots = torch.arange(self.group_size, device=q.device)

@@ -1,4 +1,4 @@
-"""The local attention of the Image Transformer (Parmar et al. 2018): blocks of queries and the memory around them.
+"""Local attention of the Image Transformer (Parmar et al. 2018): blocks of queries that share a surrounding memory.
 
 Shapes: B batch, H heads, N tokens, E width of a head.
 """
@@ -19,24 +19,27 @@ from cab.errors import UserError
 
 @register_attention("image_local", patterns="NS CS", complexity="n", paper="Parmar et al. 2018")
 class ImageLocalAttention(SparseAttention):
-    """Softmax over a memory that all queries of a block share (section 3.3), in CS up to the token itself.
+    """Compute softmax attention to a memory that all queries of a block share (section 3.3).
 
-    * 1D: the block and the ``memory`` tokens before it; in NS (ours) as many after it.
-    * 2D, with a ``width``: the block of an image in raster order, and around it ``flange_height`` rows above and
-      ``flange_width`` columns on either side; in NS as many rows below. The paper generates an image block by block;
-      here the order is the raster's, so that what lies below the token on its left is hidden in CS.
+    * 1D: the block and the ``memory`` tokens before it. In NS, which the paper does not define, also as many after it.
+    * 2D, with a ``width``: the block of an image in raster order, with ``flange_height`` rows above it and
+      ``flange_width`` columns on either side; in NS also as many rows below. The paper generates an image block by
+      block. Here the order is the raster order, so in CS the tokens to the lower left are masked.
 
-    Decoding keeps the keys and values of the open blocks and their memory: a state of constant size.
+    In CS a token attends to itself and earlier tokens of the memory. The decode state has constant size: the keys and
+    values of the open blocks and their memory.
 
     Args:
-        block: tokens of a block in 1D.
-        memory: tokens before it, as many as in a block when not given.
-        width: of the image, 0 for 1D.
-        block_height, block_width: cells of a block in 2D.
-        flange_height, flange_width: cells around it.
+        pattern: NS or CS.
+        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
+        block: tokens per block in 1D.
+        memory: tokens before the block; default ``block``.
+        width: width of the image in tokens; 0 for 1D.
+        block_height, block_width: tokens per block in 2D.
+        flange_height, flange_width: tokens around the block in 2D.
 
     Raises:
-        ValueError: for blocks without a token.
+        ValueError: if a block has no token.
     """
 
     has_constant_size_state = True
@@ -71,7 +74,7 @@ class ImageLocalAttention(SparseAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """One block."""
+        """Return options with one block."""
         return SoftmaxLimit(({"block": num_tokens},))
 
     def is_visible(self, query: Tensor, key: Tensor, _length: int) -> Tensor:

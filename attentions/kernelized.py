@@ -12,7 +12,7 @@ from cab import Pattern, register_attention
 
 @register_attention("kernelized", patterns="NS CS NC CC", complexity="n^2", paper="Chen et al. 2021")
 class KernelizedAttention(PairwiseAttention):
-    """sum_j exp(-|q_i - k_j|^2 / (2 sqrt(E))) v_j  (Skyformer's Eq. 3), which no sum of weights divides.
+    """Compute sum_j exp(-|q_i - k_j|^2 / (2 sqrt(E))) v_j without normalization (Skyformer, Eq. 3).
 
     What Skyformer approximates. Outputs grow with the number of keys that are near the query.
     """

@@ -17,7 +17,7 @@ from cab.padding import lengths
 
 @register_attention("lara", patterns="NS", complexity="n", paper="Zheng et al. 2022")
 class LARAAttention(Attention):
-    """Self-normalized importance sampling of softmax attention, with r adaptive proposals  (CAB, Eq. 15).
+    """Compute self-normalized importance sampling of softmax attention with r adaptive proposals (CAB, Eq. 15).
 
     Proposal c is a Gaussian round mu_c = the mean query plus the mean key of segment c. A sample w_c gives a
     weighted mean of the values, with weights phi(k; w_c); a target mixes these means by the importance weights of
@@ -42,7 +42,7 @@ class LARAAttention(Attention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Nearer with every proposal, and not there with one a token: no proposal is the target's own mixture.
+        """Return options with up to one proposal per token, which is close to softmax attention but not equal.
 
         The tolerance is what holds for logits of usual size; where softmax attention picks single keys, it does not.
         """

@@ -78,7 +78,7 @@ class LightningAttention(Recurrent):
 
     @property
     def memory_width(self) -> int:
-        """Number of rows of S: twice the key width in a layer that encodes positions."""
+        """Return the number of rows of S: twice the key width in a layer that encodes positions."""
         return self.key_width if self.theta is None else 2 * self.key_width
 
     def query_side_inputs(self, query: Tensor) -> dict[str, Tensor]:

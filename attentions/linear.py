@@ -16,7 +16,7 @@ from cab.attention_types import CommonArguments
 
 @register_attention("linear", patterns="NS CS NC CC", complexity="n", paper="Katharopoulos et al. 2020")
 class LinearAttention(LinearizedAttention):
-    """phi(q) (phi(k)^T v) / (phi(q) . sum phi(k)) with phi = elu + 1 (their Eq. 5 and 7), without 1/sqrt(E).
+    """Compute phi(q) (phi(k)^T v) / (phi(q) . sum phi(k)) with phi = elu + 1 (Eq. 5 and 7), without 1/sqrt(E).
 
     Args:
         kernel: phi: elu1, the published one; relu, leaky_relu (slope 0.01) or identity, with which cosFormer's

@@ -21,7 +21,7 @@ from cab.errors import UserError
 
 @register_attention("linformer", patterns="NS NC CC", complexity="n", paper="Wang et al. 2020")
 class LinformerAttention(Attention):
-    """softmax(q (E k)^T / sqrt(E)) F v  (their Eq. 7) with learned maps of positions E and F, [r, max_length].
+    """Compute softmax(q (E k)^T / sqrt(E)) F v (Eq. 7) with learned maps of positions E and F, [r, max_length].
 
     A source of M tokens uses the first M columns, so that a shorter one has smaller slots, padded or alone. All heads
     share the maps. Causal self attention is not possible: every slot mixes all positions. The state of CC is the
@@ -59,7 +59,7 @@ class LinformerAttention(Attention):
         self.mix_v = self.mix_k if share == "key_value" else self.make_map(num_landmarks)
 
     def make_map(self, num_landmarks: int) -> nn.Parameter:
-        """In a range that max_length does not narrow, which may be far above the lengths that are read."""
+        """Create a map initialized in a range that does not depend on max_length, which may exceed the lengths read."""
         bound = num_landmarks**-0.5
         return nn.Parameter(torch.empty(num_landmarks, self.max_length).uniform_(-bound, bound))
 
@@ -72,7 +72,7 @@ class LinformerAttention(Attention):
         return weights @ (self.mix_v[:, :m] @ value)
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
-        """Mixed keys and values [B, H, r, E]; zero in a row whose keys are all padding."""
+        """Return mixed keys and values [B, H, r, E], zero for a sequence that is all padding."""
         length = key.shape[2]
         if length > self.max_length:
             raise UserError(

@@ -18,7 +18,7 @@ from cab.padding import lengths
 
 @register_attention("local", patterns="NS CS", complexity="n", paper="Luong et al. 2015")
 class LocalAttention(Attention):
-    """softmax(q_i K_w^T / sqrt(E)) V_w over the window of token i  (CAB, Eq. 10).
+    """Compute softmax(q_i K_w^T / sqrt(E)) V_w over the window of token i (CAB, Eq. 10).
 
     A key counts when it is in the window, inside the sequence and not padding. Decoding keeps the keys and
     values of one window: a state of constant size.
@@ -71,7 +71,7 @@ class LocalAttention(Attention):
     # --- decoding ---------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Keys and values of the tokens that the next one sees, none so far."""
+        """Return empty keys and values of the tokens in the window."""
         past = like.new_zeros(batch_size, self.num_heads, self.window.left, self.head_dim)
         return {"key": past, "value": past, "hidden": past.new_ones(batch_size, self.window.left, dtype=torch.bool)}
 

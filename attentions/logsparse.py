@@ -1,4 +1,4 @@
-"""LogSparse attention (Li et al. 2019): a token sees those at distances of powers of two.
+"""LogSparse attention (Li et al. 2019): attention to tokens at distances of powers of two.
 
 Shapes: B batch, N tokens, D width, w kernel_size.
 """
@@ -22,22 +22,25 @@ from cab.padding import lengths, take_rows
 
 @register_attention("logsparse", patterns="NS CS", complexity="n log n", paper="Li et al. 2019")
 class LogSparseAttention(SparseAttention):
-    """Softmax over the token itself and those 1, 2, 4, 8, ... before it (section 4.2); in NS (ours) after it as well.
+    """Compute softmax attention over the token itself and the tokens 1, 2, 4, 8, ... before it (section 4.2).
 
-    With ``local``, over the last ``local`` tokens, and those 1, 2, 4, ... before the first of these. With
-    ``restart``, the pattern has this length and begins anew at each multiple of it back, which makes the cost
-    quadratic in the end. Queries and keys are made of the last ``kernel_size`` inputs (in NS of those around the
-    token), by a convolution: section 4.1. A network of log2 N + 1 layers reaches all of the past.
+    Pattern NS, which the paper does not define, also attends to later tokens. With ``local``, the keys are the last
+    ``local`` tokens and those 1, 2, 4, ... before the first of them. With ``restart``, the pattern has this length and
+    repeats at every multiple of it, which makes time quadratic for long sequences. Queries and keys are convolutions of
+    the last ``kernel_size`` inputs, in NS of those around the token (section 4.1). A network of log2 N + 1 layers
+    reaches all earlier tokens.
 
-    Decoding keeps all keys and values: each is at a power's distance from some later token.
+    Decoding stores all keys and values, since each is at such a distance from some later token.
 
     Args:
-        local: tokens seen one by one, the own among them.
-        restart: length of the pattern; 0 for no restart.
-        kernel_size: inputs of which queries and keys are made; more than 1 adds 2 (w - 1) D^2 parameters.
+        pattern: NS or CS.
+        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
+        local: number of consecutive tokens, including the token itself.
+        restart: length of the pattern, in tokens; 0 for no restart.
+        kernel_size: inputs w per query and key; values above 1 add 2 (w - 1) D^2 parameters.
 
     Raises:
-        ValueError: for sizes below 1, or a restart below ``local``.
+        ValueError: if a size is below 1, or ``restart`` is below ``local``.
     """
 
     def __init__(
@@ -59,7 +62,7 @@ class LogSparseAttention(SparseAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """All tokens one by one."""
+        """Return options in which all tokens are local."""
         return SoftmaxLimit(({"local": num_tokens},))
 
     # --- the pattern --------------------------------------------------------------------------------------
@@ -74,7 +77,7 @@ class LogSparseAttention(SparseAttention):
         return seen & (back >= 0)
 
     def distances(self, length: int) -> list[int]:
-        """All that are seen in a row of so many tokens, without and with sign."""
+        """Return the visible distances in a sequence of that many tokens, without and with sign."""
         ends = [self.local - 1 + 2**p for p in range(length.bit_length())]
         once = {*range(self.local), *(d for d in ends if not self.restart or d < self.restart)}
         starts = range(0, length, self.restart) if self.restart else [0]
@@ -102,7 +105,7 @@ class LogSparseAttention(SparseAttention):
 
 
 class NeighborProjection(nn.Linear):
-    """A linear map of the last ``size`` tokens, the own among them; or of those around it: a convolution."""
+    """Apply a convolution: a linear map of the last ``size`` tokens, or of the tokens around the token."""
 
     def __init__(self, embed_dim: int, size: int, is_causal: bool) -> None:
         super().__init__(size * embed_dim, embed_dim)
@@ -111,6 +114,6 @@ class NeighborProjection(nn.Linear):
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, N, D] to the same; zeros stand where there is no token."""
+        """Map [B, N, D] to [B, N, D], with zeros outside of the sequence."""
         filled = F.pad(x, (0, 0, self.size - 1 - self.after, self.after))
         return super().forward(torch.cat([filled[:, i : i + x.shape[1]] for i in range(self.size)], dim=-1))

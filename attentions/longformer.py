@@ -23,7 +23,7 @@ from cab.errors import UserError
 
 @register_attention("longformer", patterns="NS CS", complexity="n", paper="Beltagy et al. 2020")
 class LongformerAttention(SparseAttention):
-    """Softmax over ``window`` tokens on each side and the global tokens, which are the first g (section 3.1).
+    """Compute softmax attention over ``window`` tokens per side and the first g tokens, which are global (section 3.1).
 
     A global token attends to all, in NS by projections of its own, which begin as copies of the others. In CS a token
     sees the window before it, and of the global ones those that are not later; the global tokens' own rows are causal
@@ -115,7 +115,7 @@ class LongformerAttention(SparseAttention):
         return torch.cat([globals_, output[:, :, first:]], dim=2)
 
     def in_windows(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Every token over its window and the global ones; with a dilation, in d sequences of every d-th token."""
+        """Attend to the window and the global tokens; a dilation d splits the sequence into d interleaved ones."""
         batch, length, steps = len(query), query.shape[2], self.dilation
         slots = [x[:, :, : self.num_globals].repeat(steps, 1, 1, 1) for x in (key, value)]
         position = torch.arange(-(-length // steps) * steps, device=query.device).view(-1, steps).T

@@ -1,7 +1,7 @@
-"""LongShort attention (Zhu et al. 2021): a window of the sequence as it is, and all of it compressed.
+"""LongShort attention (Zhu et al. 2021): a window of the sequence, and compressed slots of all of it.
 
-Shapes: B batch, H heads, N tokens, D width, E width of a head, r slots of compressed keys and values (S of them in
-all chunks).
+Shapes: B batch, H heads, N tokens, D width, E width of a head, r slots of compressed keys and values (S of them in all
+chunks).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from cab.padding import lengths, take_rows
 
 
 class LongShort(Attention):
-    """What both forms share: the scores by which tokens are compressed, and the norms of tokens and slots."""
+    """Base class of both forms: the scores that compress tokens to slots, and the layer norms of tokens and slots."""
 
     requires_right_padding = True
     parameter_budget = 0.12  # as published: two maps of relative positions a layer, 11.7% of GPT-2
 
     def make_projections(self) -> None:
-        """As published: torch's initialization (NS); without biases, Xavier normal (CS)."""
+        """Initialize as published: torch's defaults in NS; Xavier normal without biases in CS."""
         for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
             projection = nn.Linear(self.embed_dim, self.embed_dim, bias=self.pattern is not Pattern.CS)
             if self.pattern is Pattern.CS:
@@ -43,35 +43,37 @@ class LongShort(Attention):
         self.slot_norm = nn.LayerNorm(self.embed_dim)
 
     def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
-        """Scores of each token for its slots, [B, N, H r]."""
+        """Compute the scores of each token for the slots, [B, N, H r]."""
         return {"score": self.score(x)}
 
     def normalize(self, norm: nn.LayerNorm, x: Tensor) -> Tensor:
-        """Layer norm over all heads, [B, H, N, E] to the same."""
+        """Apply a layer norm over all heads to [B, H, N, E]."""
         return self.split_heads(norm(self.merge_heads(x)))
 
     def summary(self, x: Tensor, score: Tensor) -> Tensor:
-        """Slots [H, r, E] of one row's tokens [H, n, E], scored [n, H r]: for the readable forms."""
+        """Return the slots [H, r, E] of one sequence's tokens [H, n, E] with scores [n, H r]; for ``reference``."""
         weights = score.softmax(dim=0).unflatten(1, (self.num_heads, -1)).permute(1, 2, 0)
         return self.normalize(self.slot_norm, (weights @ x).unsqueeze(0))[0]
 
 
 @register_attention("longshort", patterns="NS CS", complexity="n", paper="Zhu et al. 2021")
 class LongShortAttention(LongShort):
-    """softmax(q [K_window; K~]^T / sqrt(E)) [V_window; V~]  (CAB, Eq. 18), in one form for each pattern.
+    """Compute softmax(q [K_window; K~]^T / sqrt(E)) [V_window; V~] (CAB, Eq. 18).
 
-    NS is :class:`SegmentedLongShort`, CS is :class:`ChunkedLongShort`: this makes one of them. In both forms keys and
-    values pass one layer norm, slots another.
+    The constructor returns a :class:`SegmentedLongShort` in pattern NS and a :class:`ChunkedLongShort` in pattern CS.
+    In both, keys and values of tokens pass one layer norm, and those of slots another.
 
     Args:
-        num_landmarks: slots r of the NS form; 16 when not given.
-        window_size: 15 (NS) or 256 (CS) when not given.
-        conv_kernel_size: NS only: adds a depthwise convolution of the values over positions, one odd kernel
-            a head; none when not given.
-        chunk_size, chunk_rank: CS only: tokens of a chunk, and slots it gives; 32 and 1 when not given.
+        pattern: NS or CS.
+        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
+        num_landmarks: NS only: number of slots r; default 16.
+        window_size: window in tokens; default 15 (NS) or 256 (CS).
+        conv_kernel_size: NS only: odd kernel size of a depthwise convolution of the values over positions, one kernel
+            per head; default none.
+        chunk_size, chunk_rank: CS only: tokens per chunk (default 32) and slots per chunk (default 1).
 
     Raises:
-        ValueError: for sizes below 1, an even kernel, or an option of the other form.
+        ValueError: if a size is below 1, the kernel size is even, or an option belongs to the other form.
     """
 
     def __new__(  # type: ignore[misc]  # one of the two forms, which are no subclasses of it
@@ -105,9 +107,10 @@ class LongShortAttention(LongShort):
 
 
 class SegmentedLongShort(LongShort):
-    """NS: K~ = LN(P^T K), V~ = LN(P^T V) with P = softmax over positions of x W_P, r slots a head.
+    """Compute the NS form: K~ = LN(P^T K), V~ = LN(P^T V) with P = softmax over positions of x W_P.
 
-    A query sees its segment of ``window_size`` tokens, half a segment on either side, and all slots.
+    There are r slots per head. A query attends to its segment of ``window_size`` tokens, half a segment on either side,
+    and all slots.
     """
 
     def __init__(
@@ -168,14 +171,14 @@ class SegmentedLongShort(LongShort):
 
 
 class ChunkedLongShort(LongShort):
-    """CS: each chunk of the sequence gives ``chunk_rank`` slots, P being a softmax within the chunk.
+    """Compute the CS form: each chunk of the sequence gives ``chunk_rank`` slots, with a softmax P within the chunk.
 
-    A query sees the last ``window_size`` tokens, with relative positions and biases as in Transformer-XL, all
-    earlier ones of its own chunk, and the slots of the chunks before it, with relative positions of their own.
-    The published code also hides tokens of the own chunk that are older than the window, and lets 1,024 zeros
-    before the sequence take part in the softmax; this one does neither. Time is linear in the length but for the
-    slots, one for ``chunk_size / chunk_rank`` tokens. Decoding keeps the last tokens' keys and values, of
-    constant size, and two vectors of width D a slot.
+    A query attends to the last ``window_size`` tokens with the relative positions and biases of Transformer-XL, to all
+    earlier tokens of its chunk, and to the slots of earlier chunks, which have relative positions of their own. In
+    contrast to the released code, tokens of the query's chunk that are older than the window are visible, and no zeros
+    before the sequence take part in the softmax. Time is linear in the length, plus one slot per ``chunk_size /
+    chunk_rank`` tokens. Decoding stores keys and values of the last tokens, of constant size, and two vectors of width
+    D per slot.
     """
 
     def __init__(
@@ -205,7 +208,7 @@ class ChunkedLongShort(LongShort):
         offset: int = 0,
         key_padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """Read heads [B, H, N, E] of keys and values that are not yet normed, and slots without their positions."""
+        """Attend to heads [B, H, N, E] of keys and values before the norm, and to slots without positions."""
         embedded = self.embed_distances(self.key_position, self.num_distances)
         biases = torch.einsum("hwe,he->hw", embedded, self.position_bias - self.content_bias)
         return window_attention(
@@ -220,7 +223,7 @@ class ChunkedLongShort(LongShort):
         )
 
     def compress(self, x: Tensor, score: Tensor, num_chunks: int) -> Tensor:
-        """Slots of the first chunks of ``x`` [B, H, N, E], scored [B, N, H r]: [B, H, num_chunks r, E]."""
+        """Compress the first chunks of ``x`` [B, H, N, E] by scores [B, N, H r] to slots [B, H, num_chunks r, E]."""
         length = num_chunks * self.chunks.size
         weights = upcast(score[:, :length]).unflatten(1, (num_chunks, self.chunks.size)).softmax(dim=2)
         weights = weights.unflatten(-1, (self.num_heads, self.chunks.rank)).permute(0, 3, 1, 4, 2)
@@ -228,7 +231,7 @@ class ChunkedLongShort(LongShort):
         return self.normalize(self.slot_norm, weighted_sum(weights, chunks).flatten(2, 3))
 
     def embed_distances(self, projection: nn.Linear, count: int) -> Tensor:
-        """Sinusoids of the distances count - 1 to 0, projected: [H, count, E]."""
+        """Return projected sinusoids of the distances count - 1 to 0, [H, count, E]."""
         weight = projection.weight
         rate = 10000.0 ** (-torch.arange(0, self.embed_dim, 2, device=weight.device) / self.embed_dim)
         angle = torch.arange(count - 1, -1, -1, device=weight.device).unsqueeze(1) * rate
@@ -260,7 +263,11 @@ class ChunkedLongShort(LongShort):
     # --- decoding ---------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Projections of the tokens that can still be needed, slots of the finished chunks, tokens read."""
+        """Return an empty state.
+
+        It holds the projections of the tokens that later tokens can still need, the slots of complete chunks, and the
+        number of tokens.
+        """
         past = self.num_distances - 1
         tokens = like.new_zeros(batch_size, past, self.embed_dim)
         slots = like.new_zeros(batch_size, self.num_heads, 0, self.head_dim)
@@ -305,15 +312,16 @@ class ChunkedLongShort(LongShort):
         return self.split_heads(output), self._keep(source, slots, num_slots, read, count)
 
     def _num_slots(self, length: Tensor) -> Tensor:
-        """Slots of the chunks that ``length`` tokens finish."""
+        """Return the number of slots of the complete chunks of ``length`` tokens."""
         return length // self.chunks.size * self.chunks.rank
 
     def _lay_out(
         self, source: dict[str, Tensor], read: Tensor, count: Tensor, num_tokens: int
     ) -> tuple[int, dict[str, Tensor], Tensor]:
-        """Past and new tokens of each row, moved so that every row's open chunk begins at the same place.
+        """Align past and new tokens so that the open chunk of every sequence begins at the same position.
 
-        Returns that place, the tokens, and which of them are none, [B, M].
+        Returns:
+            That position, the tokens, and the mask of empty positions, [B, M].
         """
         past, size = source["key"].shape[1] - num_tokens, self.chunks.size
         begin = -(-past // size) * size
@@ -328,7 +336,7 @@ class ChunkedLongShort(LongShort):
     ) -> DecodeState:
         """Return the state after ``count`` more tokens.
 
-        Slots stand at the right end, so that the last one is equally far from every row's open chunk.
+        Slots are right-aligned, so the last one has the same distance from the open chunk in every sequence.
         """
         tokens = count.unsqueeze(1) + torch.arange(self.num_distances - 1, device=read.device)
         state = {name: take_rows(x, tokens) for name, x in source.items()}
@@ -341,6 +349,6 @@ class ChunkedLongShort(LongShort):
 
 
 def weighted_sum(weights: Tensor, x: Tensor) -> Tensor:
-    """``weights x``, summed in the precision of ``weights`` whatever autocast says, in the type of ``x``."""
+    """Return ``weights x`` in the dtype of ``x``, summed in the dtype of ``weights`` also under autocast."""
     with torch.autocast(x.device.type, enabled=False):
         return (weights @ x.to(weights.dtype)).to(x.dtype)

@@ -25,7 +25,7 @@ from cab.padding import lengths
 
 @register_attention("luna", patterns="NS CS NC CC", complexity="n", paper="Ma et al. 2021")
 class LunaAttention(Attention):
-    """Pack and unpack attention, Att(X, Att(P, C))  (Eq. 5 and 6), with learned landmarks P.
+    """Compute pack and unpack attention, Att(X, Att(P, C)), with learned landmarks P (Eq. 5 and 6).
 
     NS, NC, CC: the landmarks pack the context, softmax(P k^T / sqrt(E)) v. A linear map of the packed context gives
     the keys and values of the targets. CS is a different function (section 3.3) without a softmax over positions: with

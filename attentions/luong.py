@@ -22,7 +22,7 @@ from cab.errors import UserError
 
 @register_attention("luong", patterns="NS CS NC CC", complexity="n^2", paper="Luong et al. 2015")
 class LuongAttention(VanillaAttention):
-    """softmax over j of score(q_i, k_j), times v_j  (their Eq. 7 and 8), per head.
+    """Compute softmax over j of score(q_i, k_j), times v_j, per head (Eq. 7 and 8).
 
     * ``dot``: q k,
     * ``general``: q W_a k, W_a [E, E],

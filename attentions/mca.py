@@ -1,4 +1,4 @@
-"""Memory-compressed attention (Liu et al. 2018): softmax attention over keys and values in groups of a few tokens.
+"""Memory-compressed attention (Liu et al. 2018): softmax attention to keys and values of groups of tokens.
 
 Shapes: B batch, H heads, N targets, M keys, E width of a head, c tokens of a group, G groups.
 """
@@ -20,18 +20,20 @@ from cab.padding import lengths
 
 @register_attention("mca", patterns="NS CS NC CC", complexity="n^2", paper="Liu et al. 2018")
 class MemoryCompressedAttention(Attention):
-    """softmax(q K~^T / sqrt(E)) V~, where K~ and V~ are convolutions with kernel and stride c (section 4.2.3).
+    """Compute softmax(q K~^T / sqrt(E)) V~ with K~ and V~ from convolutions with kernel and stride c.
 
-    One convolution for keys and one for values, a head's own each. The last group of a source is filled up with
-    zeros. In CS a token sees the groups that have ended with it or before; those before the end of the first group
-    see the first token as it is. Decoding keeps keys and values of the groups, and those of an open group.
+    Section 4.2.3 of the paper. Each head has one convolution for keys and one for values. The last group of a source is
+    padded with zeros. In CS, a token attends to the groups that end at or before it; tokens before the end of the first
+    group attend to the first token itself. Decoding stores the keys and values of the groups and of the open group.
 
     Args:
-        factor: tokens c of a group.
-        reduction: ``conv``; or ``mean``, the mean of a group's tokens, without parameters.
+        pattern: NS, CS, NC or CC.
+        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
+        factor: tokens c per group.
+        reduction: ``conv`` for a convolution, ``mean`` for the mean of a group's tokens, without parameters.
 
     Raises:
-        ValueError: for a factor below 1 or an unknown reduction.
+        ValueError: if ``factor`` is below 1 or ``reduction`` is unknown.
     """
 
     requires_right_padding = True
@@ -98,7 +100,7 @@ class MemoryCompressedAttention(Attention):
     # --- all groups: NS, NC, CC --------------------------------------------------------------------------
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
-        """Keys and values of all groups [B, H, G, E], and how many a row has [B]."""
+        """Return the keys and values of all groups [B, H, G, E], and the number of groups per sequence [B]."""
         count = lengths(key, padding.key)
         if padding.key is not None:
             hidden = padding.key[:, None, :, None]
@@ -119,7 +121,7 @@ class MemoryCompressedAttention(Attention):
     def attend_causal(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attend to compressed groups; padding is at the right end, where no token attends.
 
-        The tokens at one place of their groups see one group more each: causal attention, for c such places.
+        Tokens at the same position of their groups each see one more group: this is causal attention, for c positions.
         """
         c, length = self.factor, query.shape[2]
         early = self.first_value(value[:, :, :1].expand(-1, -1, min(length, c - 1), -1))
@@ -137,7 +139,7 @@ class MemoryCompressedAttention(Attention):
         return torch.cat([early, output], dim=2)[:, :, :length]
 
     def first_value(self, value: Tensor) -> Tensor:
-        """Of tokens that see this value alone: its weight may be dropped."""
+        """Return the output of tokens that see the first value only; dropout applies to its weight."""
         kept = F.dropout(torch.ones_like(value[..., :1]), self.dropout, self.training)
         return value * kept
 

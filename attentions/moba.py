@@ -32,7 +32,7 @@ from cab.padding import lengths
 
 @register_attention("moba", patterns="CS", complexity="n^2", paper="Lu et al. 2025")
 class BlockMixtureAttention(Attention):
-    """softmax(q_t K^T / sqrt(E)) V over the keys up to t of ``top_k`` blocks  (their Eq. 2 to 6).
+    """Compute softmax(q_t K^T / sqrt(E)) V over the keys up to t of ``top_k`` blocks (Eq. 2 to 6).
 
     A target takes its own block and, of the complete ones before it, those whose mean key has the largest product
     with its query. The choice has no gradient. With as many blocks as there are it is softmax attention.
@@ -59,7 +59,7 @@ class BlockMixtureAttention(Attention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Every block taken."""
+        """Return options that select every block."""
         return SoftmaxLimit(({"block_size": 4, "top_k": num_tokens},))
 
     def weigh(self, query: Tensor, key: Tensor, means: Tensor, position: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class BlockMixtureAttention(Attention):
     # --- decoding ---------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """No tokens yet, and how many there are."""
+        """Return an empty state: tokens and their number."""
         shape = (self.num_heads, self.head_dim)
         state = no_tokens(batch_size, like, key=shape, value=shape)
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}

@@ -13,7 +13,7 @@ from cab.attention_types import DecodeState
 
 @register_attention("none", patterns="NS CS NC CC", complexity="1", paper="Zhang et al. 2023 (CAB)")
 class NoAttention(Attention):
-    """Zero for every target, without parameters: what is left of a residual branch is the identity."""
+    """Return zero for every target, without parameters, so a residual branch becomes the identity."""
 
     has_constant_size_state = True
 

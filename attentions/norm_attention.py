@@ -31,7 +31,7 @@ POSITIONS = ("none", "lrpe")
 
 @register_attention("norm_attention", patterns="NS CS NC CC", complexity="n", paper="Qin et al. 2022")
 class NormAttention(Attention):
-    """XNorm(phi(q) (phi(k)^T v)), j <= i in CS  (their Eq. 14): no 1/sqrt(E), and one norm over all heads of a token.
+    """Compute XNorm(phi(q) (phi(k)^T v)), j <= i in CS (Eq. 14), with one norm over all heads, without 1/sqrt(E).
 
     Nothing divides by a sum of weights, so weights may be negative and gradients stay bounded (their Eq. 15). Of the
     first token of CS only the direction of v remains. Sums are formed in float32 at least; a padded key has no
@@ -68,7 +68,7 @@ class NormAttention(Attention):
         self.rotary = make_rotary(positions, self.head_dim)
 
     def features(self, x: Tensor, start: Tensor | None = None) -> Tensor:
-        """phi(x) of heads [B, H, N, E], the first after ``start`` [B] tokens."""
+        """Compute phi(x) of heads [B, H, N, E], whose first token follows ``start`` [B] tokens."""
         return rotated(self.rotary, self.kernel(x), start)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ def make_rotary(positions: str, head_dim: int) -> LinearizedRotary | None:
 def rotated(
     rotary: LinearizedRotary | None, x: Tensor, start: Tensor | None = None, period: int | None = None
 ) -> Tensor:
-    """``x`` [B, H, N, E] by its positions, which count on from ``start`` [B], and restart after each period."""
+    """Rotate ``x`` [B, H, N, E] by positions that start at ``start`` [B] and restart after each period."""
     if rotary is None:
         return x
     position = torch.arange(x.shape[2], device=x.device)[None]

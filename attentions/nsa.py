@@ -33,7 +33,7 @@ PUBLISHED_GROUP = 16
 
 @register_attention("nsa", patterns="CS", complexity="n^2", paper="Yuan et al. 2025")
 class NativeSparseAttention(Attention):
-    """g_1 Att(q, K_1, V_1) + g_2 Att(q, K_2, V_2) + g_3 Att(q, K_3, V_3)  (Eq. 5), gates g = sigmoid(W x).
+    """Compute g_1 Att(q, K_1, V_1) + g_2 Att(q, K_2, V_2) + g_3 Att(q, K_3, V_3) with gates g = sigmoid(W x) (Eq. 5).
 
     Each branch has its own keys and values, shared by groups of query heads.
 
@@ -281,7 +281,7 @@ class NativeSparseAttention(Attention):
 
 
 class BlockCompression(nn.Module):
-    """MLP from a block of l tokens with added positions to one token, shared by the heads.
+    """Map a block of l tokens with added positions to one token by an MLP that all heads share.
 
     Args:
         num_heads: heads, each with positions of its own.

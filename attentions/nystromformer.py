@@ -21,7 +21,7 @@ ITERATIONS = 6
 
 @register_attention("nystromformer", patterns="NS", complexity="n", paper="Xiong et al. 2021")
 class NystromAttention(Attention):
-    """softmax(q K~^T) softmax(Q~ K~^T)^+ softmax(Q~ k^T) v  (CAB, Eq. 11), Q~ and K~ the means of segments.
+    """Compute softmax(q K~^T) softmax(Q~ K~^T)^+ softmax(Q~ k^T) v with segment means Q~ and K~ (CAB, Eq. 11).
 
     The pseudo-inverse takes 6 iterations of Razavi et al. 2014, started from each matrix's own largest column sum
     (the released code takes the largest of the whole batch, so that rows change each other). A row with no more
@@ -85,7 +85,7 @@ class NystromAttention(Attention):
             return output.to(dtype)
 
     def softmax_attention(self, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None = None) -> Tensor:
-        """Weighted means of value; ``hidden`` keys [B, M] are not seen, unless there is no other."""
+        """Compute weighted means of value; ``hidden`` keys [B, M] are masked, unless all are."""
         visible = None if hidden is None else (~hidden | hidden.all(dim=1, keepdim=True))[:, None, None]
         return F.scaled_dot_product_attention(query, key, value, visible, scale=self.logit_factor)
 
@@ -117,7 +117,7 @@ class NystromAttention(Attention):
 
 
 def pseudo_inverse(matrix: Tensor) -> Tensor:
-    """Z <- Z/4 (13 I - A Z (15 I - A Z (7 I - A Z))), from Z = A^T / its largest column sum (Xiong et al., Eq. 11)."""
+    """Iterate Z <- Z/4 (13 I - A Z (15 I - A Z (7 I - A Z))) from Z = A^T / max column sum (Xiong et al., Eq. 11)."""
     identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     largest = matrix.sum(dim=-2).amax(dim=-1)[..., None, None].clamp(min=1e-30)
     inverse = matrix.transpose(-2, -1) / largest

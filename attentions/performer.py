@@ -19,7 +19,7 @@ RELEASED_OFFSET = 1e-4
 
 
 class ReleasedExponential:
-    """(exp(x) + 1e-4) / sqrt(r) of the released code, of logarithms of which the largest is zero."""
+    """Compute (exp(x) + 1e-4) / sqrt(r), as released, of logarithms whose maximum is zero."""
 
     def forward(self, x: Tensor, _factors: Tensor | None) -> Tensor:
         return x.exp().add_(RELEASED_OFFSET).mul_(x.shape[-1] ** -0.5)
@@ -30,7 +30,7 @@ class ReleasedExponential:
 
 @register_attention("performer", patterns="NS CS NC CC", complexity="n", paper="Choromanski et al. 2021")
 class PerformerAttention(LinearizedAttention):
-    """phi(q) (phi(k)^T v) / (phi(q) . sum phi(k)), phi(x) = exp(W x - |x|^2 / 2) / sqrt(r)  (CAB, Eq. 12 and 13).
+    """Compute phi(q) (phi(k)^T v) / (phi(q) . sum phi(k)), phi(x) = exp(W x - |x|^2 / 2) / sqrt(r) (CAB, Eq. 12, 13).
 
     x is scaled by E^(-1/4), so that phi(q) . phi(k) estimates exp(q . k / sqrt(E)). The rows of W are orthogonal
     Gaussians, drawn once for each head when the module is made and kept in the state_dict: training, evaluation
@@ -70,11 +70,11 @@ class PerformerAttention(LinearizedAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit:
-        """Many features: the error of the estimate falls with their square root."""
+        """Return options with many features: the error falls with the square root of their number."""
         return SoftmaxLimit(({"num_features": 64}, {"num_features": 512}, {"num_features": 4096}), tolerance=0.1)
 
     def logarithms(self, x: Tensor) -> Tensor:
-        """W x - |x|^2 / 2 of scaled inputs, [B, H, N, E] to [B, H, N, r]."""
+        """Compute W x - |x|^2 / 2 of scaled inputs, [B, H, N, E] to [B, H, N, r]."""
         x = x * self.head_dim**-0.25
         return x @ self.weights.to(x.dtype).transpose(-2, -1) - x.square().sum(dim=-1, keepdim=True) / 2
 
@@ -88,7 +88,7 @@ class PerformerAttention(LinearizedAttention):
     # --- all keys: two softmaxes, or sums as released ----------------------------------------------------
 
     def reduce_source(self, key: Tensor, value: Tensor, padding: Tensor | None, where: PositionInfo) -> DecodeState:
-        """Of each feature the mean value, ``means`` [B, H, r, E], and the log of its sum, ``log_mass`` [B, H, r]."""
+        """Return the mean value of each feature, ``means`` [B, H, r, E], and the log of its sum, ``log_mass``."""
         if self.denominator_floor:
             return super().reduce_source(self.released_logarithms(key, padding, dim=(-2, -1)), value, padding, where)
         hidden = None
@@ -127,7 +127,7 @@ class PerformerAttention(LinearizedAttention):
         state: DecodeState,
         _extras: Mapping[str, Tensor],
     ) -> tuple[Tensor, Tensor | None, DecodeState]:
-        """phi(k) divided by exp of the largest logarithm so far, as the sums are by that of the time."""
+        """Return phi(k) divided by exp of the running maximum of the logarithms, as the sums are."""
         logs = mask_fill(self.logarithms(key), padding, neg_inf())
         running = logs.detach().amax(dim=-1).cummax(dim=-1).values
         before = running[..., :1]
@@ -153,7 +153,7 @@ class PerformerAttention(LinearizedAttention):
 
 
 def orthogonal_gaussians(num_heads: int, num_features: int, head_dim: int) -> Tensor:
-    """[H, r, E]: in blocks of E, orthogonal directions with the lengths of independent Gaussian vectors."""
+    """Draw [H, r, E]: in blocks of E, orthogonal directions with the lengths of independent Gaussian vectors."""
     blocks = -(-num_features // head_dim)
     directions = torch.linalg.qr(torch.randn(num_heads, blocks, head_dim, head_dim)).Q.flatten(1, 2)
     lengths = torch.randn(num_heads, blocks * head_dim, head_dim).norm(dim=-1, keepdim=True)

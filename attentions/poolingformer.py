@@ -27,7 +27,7 @@ BLOCK = 128
 
 @register_attention("poolingformer", patterns="NS", complexity="n", paper="Zhang et al. 2021")
 class PoolingformerAttention(Attention):
-    """y_i + z_i: softmax attention over the tokens up to ``window`` away, and over pooled ones up to ``pooled_window``.
+    """Compute y_i + z_i: softmax attention to tokens up to ``window`` away, and to pooled ones up to ``pooled_window``.
 
     Pooled token s is a mean of the w tokens around token s ``stride``, of keys and of values: with equal weights, or
     with weights softmax(W x) from the token in the middle (``ldconv``, W a head's own). The paper's second level has
@@ -109,7 +109,7 @@ class PoolingformerAttention(Attention):
         return each_length(self.attend_unpadded, (query, key, value), padding.key)
 
     def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Rows without padding."""
+        """Compute sequences without padding."""
         window, dropout = Window(self.window, self.window), self.weight_dropout
         output = window_attention(query, key, value, window, dropout=dropout)
         if not self.pooled_window:
@@ -119,7 +119,7 @@ class PoolingformerAttention(Attention):
         return output + tiled_attention(query, keys, values, tiles, dropout=dropout)
 
     def pool(self, x: Tensor, which: int) -> Tensor:
-        """Pooled tokens of keys (0) or values (1), [B, H, N, E] to [B, H, S, E]."""
+        """Return the pooled tokens [B, H, S, E] of keys (0) or values (1) [B, H, N, E]."""
         length, side = x.shape[2], self.kernel_size // 2
         center = torch.arange(0, length, self.stride, device=x.device)
         around = center[:, None] + torch.arange(-side, side + 1, device=x.device)
@@ -133,7 +133,7 @@ class PoolingformerAttention(Attention):
         return torch.stack(list(taps)).sum(dim=0)
 
     def tiles(self, length: int, num_pooled: int, device: torch.device) -> list[Tile]:
-        """Blocks of queries and the pooled tokens around them."""
+        """Return blocks of queries and the pooled tokens around them."""
         tiles = []
         for begin in range(0, length, BLOCK):
             end = min(begin + BLOCK, length)

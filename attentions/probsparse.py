@@ -28,7 +28,7 @@ PRODUCTS_PER_KEY = 64
 
 @register_attention("probsparse", patterns="NS", unsound="CS", complexity="n log n", paper="Zhou et al. 2021")
 class ProbSparseAttention(Attention):
-    """Softmax attention for the u queries of largest M, the mean of all values for the others.
+    """Compute softmax attention for the u queries of largest M, and the mean of all values for the others.
 
     M(q) = max_j q k_j / sqrt(E) - mean_j q k_j / sqrt(E) over sampled keys k_j, one sample for all queries
     (CAB, Eq. 19; with every key in the sample it is Informer's Eq. 4). A row of n tokens selects
@@ -79,11 +79,11 @@ class ProbSparseAttention(Attention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """Every query selected."""
+        """Return options that select every query."""
         return SoftmaxLimit(({"factor": num_tokens},))
 
     def sample_noise(self, query: Tensor, _key: Tensor, padding: PaddingMasks) -> dict[str, Tensor]:
-        """Positions [B, 1 or N, u] of the sampled keys, of which a shorter row uses the first of its own u."""
+        """Draw positions [B, 1 or N, u] of sampled keys; a shorter sequence uses the first of its own u."""
         length, size = lengths(query, padding.key)[:, None, None], self.largest_count(query.shape[1])
         queries = torch.arange(1 if self.sampled == "shared" else query.shape[1], device=query.device)[:, None]
         if self.training:
@@ -136,7 +136,7 @@ class ProbSparseAttention(Attention):
 
     @torch.no_grad()
     def select(self, query: Tensor, key: Tensor, sample: Tensor, length: Tensor, padding: Tensor | None) -> Tensor:
-        """Positions [B, H, u] of the queries of largest M, largest first."""
+        """Return the positions [B, H, u] of the queries of largest M, in decreasing order."""
         size = sample.shape[2]
         count = self.count(length)[:, None, None]
         with torch.autocast(query.device.type, enabled=False):
@@ -168,7 +168,7 @@ class ProbSparseAttention(Attention):
 
 
 def sampled_logits(query: Tensor, key: Tensor, sample: Tensor) -> Tensor:
-    """q_i k_j of the keys j at ``sample`` [B, 1 or N, u], for each query: [B, H, N, u]."""
+    """Compute q_i k_j of the keys j at ``sample`` [B, 1 or N, u] for each query: [B, H, N, u]."""
     heads, width = key.shape[1], key.shape[3]
     if sample.shape[1] == 1:
         index = sample[:, 0, :, None].unsqueeze(1).expand(-1, heads, -1, width)

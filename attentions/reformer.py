@@ -23,7 +23,7 @@ from cab.padding import lengths
 
 @register_attention("reformer", patterns="NS CS", complexity="n", paper="Kitaev et al. 2020")
 class ReformerAttention(BucketedAttention):
-    """Softmax attention with shared queries and keys, k_j = q_j / |q_j|, over the tokens with similar hashes.
+    """Compute softmax attention with shared queries and keys, k_j = q_j / |q_j|, over tokens with similar hashes.
 
     The bucket of a token in a round is argmax [q R; -q R] with random directions R (section 2). A pair that occurs in
     several rounds counts once (Eq. 6; the released code counts each occurrence). A token attends to itself only if it

@@ -22,7 +22,7 @@ FIRST_GATE = 0.9
 
 @register_attention("rfa", patterns="NS CS NC CC", complexity="n", paper="Peng et al. 2021")
 class RandomFeatureAttention(LinearizedAttention):
-    """phi(q) (phi(k)^T v) / phi(q) . sum phi(k), phi(x) = [sin W x', cos W x'] / sqrt(D)  (RFA, Eq. 4 and 5).
+    """Compute phi(q) (phi(k)^T v) / phi(q) . sum phi(k), phi(x) = [sin W x', cos W x'] / sqrt(D) (RFA, Eq. 4 and 5).
 
     x' = x / |x|, and the rows of W are Gaussian with a learned standard deviation for each feature of a head, one at
     first: phi(q) . phi(k) estimates exp(-|q' - k'|^2 / 2), so weights are near those of softmax attention of unit
@@ -68,7 +68,7 @@ class RandomFeatureAttention(LinearizedAttention):
             nn.init.constant_(self.gate_proj.bias, math.log(FIRST_GATE / (1 - FIRST_GATE)))
 
     def angles(self, x: Tensor) -> Tensor:
-        """W x', [B, H, N, E] to [B, H, N, D]."""
+        """Compute W x', [B, H, N, E] to [B, H, N, D]."""
         return unit(x) @ (self.weights * self.deviation).to(x.dtype).mT
 
     def reduce_source(self, key: Tensor, value: Tensor, padding: Tensor | None, where: PositionInfo) -> DecodeState:
@@ -96,7 +96,7 @@ class RandomFeatureAttention(LinearizedAttention):
         return keys, log_decay, new
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, gate: Tensor | None = None) -> Tensor:
-        """Weights mean cos(w . (q' - k')), which decay by the gates between key and query."""
+        """Compute with weights mean cos(w . (q' - k')), which decay by the gates between key and query."""
         rows = self.weights * self.deviation
         query, key = (x / (x.square().sum(dim=-1, keepdim=True) + 1e-6).sqrt() for x in (query, key))
         angles = torch.einsum("hde,hnme->hnmd", rows, query.unsqueeze(2) - key.unsqueeze(1))

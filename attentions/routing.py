@@ -1,4 +1,4 @@
-"""Routing Transformer (Roy et al. 2021): a token attends to tokens of its cluster, whose center learns by k-means.
+"""Routing Transformer (Roy et al. 2021): attention within clusters whose centers are learned by online k-means.
 
 Shapes: B batch, H heads, N tokens, E width of a head, k clusters, w window.
 """
@@ -24,27 +24,31 @@ from cab.errors import UserError
 
 @register_attention("routing", patterns="NS CS", complexity="n", paper="Roy et al. 2021")
 class RoutingAttention(BucketedAttention):
-    """softmax(q_i k_j / sqrt(E)) v_j over a cluster, in half of the heads; the others have a sliding window.
+    """Compute softmax attention within clusters in half of the heads, and in a sliding window in the others.
 
-    Queries and keys of the first kind have mean 0 and variance 1 in each head, and belong to the center mu with the
-    largest product (section 4). NS: a cluster takes the w = N / k queries and keys that are nearest to it, at most
-    ``window``; a token in several clusters gets the mean, in none zero. CS: a token is in one cluster, the nearest, and
-    sees the last ``window`` of its tokens; keys are the queries. The published form of CS takes the nearest w too,
-    which ranks a token against later ones.
+    Section 4 of the paper. In heads with clusters, queries and keys have mean 0 and variance 1, and belong to the
+    center mu with the largest product. In NS, a cluster takes the w = N / k queries and keys nearest to it, at most
+    ``window``; a token in several clusters gets the mean of their outputs, a token in none gets zero. In CS, a token
+    belongs to the nearest cluster and attends to the last ``window`` tokens of it; keys equal queries. The published
+    form of CS also takes the nearest w, which ranks a token against later ones.
 
-    Each step of training moves a center to the (normalized) sum of its queries and keys by 1 - decay, and adds
-    ``commitment`` times their mean square distance to the loss. Time is N (k + w). Decoding keeps all keys and values.
+    Each training step moves a center towards the (normalized) sum of its queries and keys, by a factor 1 - decay, and
+    adds ``commitment`` times their mean squared distance to the loss. Time is N (k + w). Decoding stores all keys and
+    values.
 
     Args:
-        num_clusters: k.
-        window: w, and what the other heads see: the tokens before, in NS half of them on either side.
+        pattern: NS or CS.
+        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
+        num_clusters: number of clusters k.
+        window: tokens w per cluster, and the window of the other heads: preceding tokens in CS, half on either side in
+            NS.
         local_heads: whether half of the heads (of several) have a sliding window.
         normalize: whether queries and keys are normalized.
-        decay: of the centers.
-        commitment: weight of the loss.
+        decay: decay of the moving average of the centers, in [0, 1].
+        commitment: weight of the auxiliary loss.
 
     Raises:
-        ValueError: for sizes below 1 or a decay outside [0, 1].
+        ValueError: if a size is below 1 or ``decay`` is outside [0, 1].
     """
 
     centroids: Tensor
@@ -74,7 +78,7 @@ class RoutingAttention(BucketedAttention):
 
     @classmethod
     def softmax_limit(cls, pattern: Pattern, num_tokens: int) -> SoftmaxLimit | None:
-        """One cluster, without norms; in CS keys are queries."""
+        """Return options with one cluster and no norms, in which keys equal queries in CS."""
         if pattern is Pattern.CS:
             return None
         options = {"num_clusters": 1, "window": num_tokens, "local_heads": False, "normalize": False}
@@ -91,7 +95,7 @@ class RoutingAttention(BucketedAttention):
         return q, k, self.split_heads(self.v_proj(value))
 
     def normalized(self, heads: Tensor) -> Tensor:
-        """Mean 0 and variance 1 in each head that has clusters."""
+        """Normalize to mean 0 and variance 1 in each head that has clusters."""
         if not self.normalize:
             return heads
         local, routed = heads[:, : self.num_local], heads[:, self.num_local :]
@@ -100,7 +104,7 @@ class RoutingAttention(BucketedAttention):
     # --- clusters -----------------------------------------------------------------------------------------
 
     def scores(self, routed: Tensor) -> Tensor:
-        """Products with the centers, of the heads that have some: [B, H, N, k]."""
+        """Multiply with the centers of the heads that have clusters: [B, H, N, k]."""
         with torch.autocast(routed.device.type, enabled=False):
             return routed.to(self.centroids.dtype) @ self.centroids.mT
 
@@ -137,7 +141,7 @@ class RoutingAttention(BucketedAttention):
         return each_length(self.attend_unpadded, (query, key, value), padding.key)
 
     def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """NS, rows without padding."""
+        """Compute NS for sequences without padding."""
         local, window = self.num_local, Window(self.window // 2, self.window // 2)
         q, k, v = (x[:, :local] for x in (query, key, value))
         routed = self.balanced(query[:, local:], key[:, local:], value[:, local:])
@@ -146,7 +150,7 @@ class RoutingAttention(BucketedAttention):
         return torch.cat([window_attention(q, k, v, window, dropout=self.weight_dropout), routed], dim=1)
 
     def size(self, length: int) -> int:
-        """Return w."""
+        """Return w for a sequence of ``length`` tokens."""
         return min(-(-length // self.num_buckets), self.window)
 
     def balanced(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -156,7 +160,7 @@ class RoutingAttention(BucketedAttention):
             taken, listed = (self.scores(x).topk(size, dim=2, sorted=False).indices.mT.flatten(2) for x in (query, key))
 
         def take(x: Tensor, index: Tensor) -> Tensor:
-            """[B, H, N, E] to [B H, k, w, E]."""
+            """Gather [B, H, N, E] to [B H, k, w, E]."""
             found = x.gather(2, index.unsqueeze(3).expand(-1, -1, -1, x.shape[3]))
             return found.unflatten(2, (-1, size)).flatten(0, 1)
 

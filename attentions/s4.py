@@ -1,6 +1,6 @@
-"""S4: a state space with a full HiPPO matrix for each feature, in the place of attention (Gu et al. 2022a).
+"""S4 (Gu et al. 2022a): a state space model with a full HiPPO matrix per feature instead of attention.
 
-Shapes: B batch, L length, D width, N state_size, M = N / 2 modes, two of which are conjugate, S directions.
+Shapes: B batch, L length, D width, N state_size, M = N / 2 modes (one of each conjugate pair), S directions.
 """
 
 from __future__ import annotations
@@ -30,25 +30,27 @@ NUMBERS = 8
 
 @register_attention("s4", patterns="NS CS", complexity="n log n", paper="Gu et al. 2022a")
 class S4Attention(Attention):
-    """y = K * u + D u with K_l = C Abar^l Bbar, of x' = A x + B u made discrete by the bilinear rule  (Eq. 3 to 5).
+    """Compute y = K * u + D u with K_l = C Abar^l Bbar, the bilinear discretization of x' = A x + B u.
 
-    Abar = (1 - dt A / 2)^-1 (1 + dt A / 2), Bbar = (1 - dt A / 2)^-1 dt B. A = diag(lambda) - P P*, diagonal and low
-    rank, starts as the HiPPO matrix LegS (their Eq. 2 and theorem 1). A, B, C, D and dt are a feature's own. The D
-    results pass GELU, dropout and a linear map (as released lately, a gated one). There is no query, key or value. In
-    NS a second C reads what comes after a token.
+    Eq. 3 to 5 of the paper: Abar = (1 - dt A / 2)^-1 (1 + dt A / 2), Bbar = (1 - dt A / 2)^-1 dt B. A = diag(lambda) -
+    P P*, diagonal plus low rank, is initialized as the HiPPO matrix LegS (Eq. 2 and theorem 1). Each feature has its
+    own A, B, C, D and dt. The D results pass GELU, dropout and a gated linear map, as in the latest release. The method
+    has no queries, keys or values. In NS, a second C reads the tokens after a position.
 
-    K is one product of C Abar^j and Abar^(T k) Bbar, about the root of L powers each, formed by squaring: N^3 log L and
-    N L operations. The paper's way (section 3.2), a generating function on the unit circle, takes N L divisions, and
-    C (1 - Abar^L) for C; its released code trains that product, tied to a length.
+    K is one product of about sqrt(L) powers C Abar^j and as many Abar^(T k) Bbar, which are formed by squaring: N^3 log
+    L and N L operations. The paper (section 3.2) evaluates a generating function on the unit circle instead, with N L
+    divisions and C (1 - Abar^L) in place of C; its code trains that product, which depends on a length.
 
-    The state of CS is of constant size, M complex numbers a feature; a token takes time N, and a prompt is read token
-    by token. K is formed in float64, all else in float32 at least.
+    The decode state has constant size: M complex numbers per feature. A token takes time N; a prompt is read token by
+    token. K is computed in float64, everything else in float32 or wider.
 
     Args:
-        state_size: N, two for each pair of modes; even.
+        pattern: NS or CS.
+        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
+        state_size: state size N; even, since modes are conjugate pairs.
 
     Raises:
-        ValueError: for a ``state_size`` that is not even and positive.
+        ValueError: if ``state_size`` is not even and positive.
     """
 
     requires_right_padding = True
@@ -62,11 +64,14 @@ class S4Attention(Attention):
         self.make_state_space()
 
     def make_projections(self) -> None:
-        """Create the output map, the last of the parameters."""
+        """Create the output map. It is the last parameter."""
         self.out_proj = nn.Linear(self.embed_dim, self.embed_dim)
 
     def make_state_space(self) -> None:
-        """LegS with B = (sqrt(2n + 1))_n and P = B / sqrt(2) in the basis of modes, whose phase makes B real."""
+        """Initialize LegS with B_n = sqrt(2n + 1) and P = B / sqrt(2).
+
+        The basis consists of the modes, with phases that make B real.
+        """
         directions = 1 if self.pattern is Pattern.CS else 2
         shape = (self.embed_dim, self.state_size // 2)
         number = torch.arange(self.state_size, dtype=torch.float64)
@@ -85,12 +90,12 @@ class S4Attention(Attention):
         self.log_dt = nn.Parameter(torch.empty(self.embed_dim).uniform_(math.log(DT_MIN), math.log(DT_MAX)))
 
     def param_group_overrides(self) -> dict[str, ParamGroupOverride]:
-        """As released, but for its own learning rate of at most 0.001."""
+        """Return the released settings, with a learning rate of at most 0.001 for the state space."""
         names = ("log_decay", "frequency", "low_rank", "input", "log_dt")
         return {name: ParamGroupOverride(weight_decay=0.0) for name in names}
 
     def modes(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Return dt [D, 1], lambda, P and B [D, M], and C [D, S, M], in float64; of conjugate pairs one."""
+        """Return dt [D, 1], lambda, P and B [D, M], and C [D, S, M] in float64, for one of each conjugate pair."""
         modes = torch.complex(-self.log_decay.double().exp(), self.frequency.double())
         low_rank, inputs, readout = (
             torch.view_as_complex(x.double()) for x in (self.low_rank, self.input, self.readout)
@@ -120,7 +125,7 @@ class S4Attention(Attention):
         return self.out_proj(y.to(query.dtype))
 
     def convolve(self, u: Tensor, *space: Tensor) -> Tensor:
-        """K * u: [B, L, D] to [B, L, D]. A lag of -1 stands at the end of 2 L lags."""
+        """Return K * u, [B, L, D] to [B, L, D]; the kernel of 2 L lags ends with lag -1."""
         length = u.shape[1]
         kernel = self.kernel(length, *space).to(u.dtype)
         lags = F.pad(kernel[:, 0], (0, length))
@@ -134,7 +139,7 @@ class S4Attention(Attention):
 
     @staticmethod
     def kernel(length: int, dt: Tensor, modes: Tensor, low_rank: Tensor, inputs: Tensor, readout: Tensor) -> Tensor:
-        """K_0 .. K_{L - 1} of the features of ``modes``, [D, S, L] in float64."""
+        """Return K_0 .. K_{L-1} of the features of ``modes``, [D, S, L] in float64."""
         factors = _discrete(dt, modes, low_rank, inputs)
         real, imaginary = (torch.diag_embed(x) for x in (factors[0].real, factors[0].imag))
         matrix = torch.cat([torch.cat([real, -imaginary], dim=2), torch.cat([imaginary, real], dim=2)], dim=1)
@@ -145,7 +150,10 @@ class S4Attention(Attention):
         return answers_of_powers(_row(readout), matrix, column.squeeze(2), length)
 
     def compute_row(self, query: Tensor, *_: Any) -> Tensor:
-        """x_l = Abar x_{l-1} + Bbar u_l, y_l = C x_l + D u_l: [L, D] to [L, D]; the second C reads what comes after."""
+        """Compute x_l = Abar x_{l-1} + Bbar u_l and y_l = C x_l + D u_l of one sequence, [L, D] to [L, D].
+
+        In NS, the second C reads the tokens after a position.
+        """
         forwards, inwards, readout = (x.to(torch.complex128) for x in self.dense())
 
         def run(tokens: Tensor, weights: Tensor) -> Tensor:
@@ -162,7 +170,7 @@ class S4Attention(Attention):
         return self.out_proj(F.gelu(y).to(query.dtype))
 
     def dense(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Abar [D, N, N], Bbar [D, N] and C [D, S, N], written out."""
+        """Return Abar [D, N, N], Bbar [D, N] and C [D, S, N] as dense tensors."""
         dt, modes, low_rank, inputs, readout = self.both_of_each_pair()
         matrix = torch.diag_embed(modes) - low_rank.unsqueeze(2) * low_rank.conj().unsqueeze(1)
         half, one = dt.unsqueeze(2) / 2 * matrix, torch.eye(self.state_size, device=dt.device)
@@ -171,12 +179,12 @@ class S4Attention(Attention):
     # --- decoding: the recurrence ----------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """One complex number a feature and mode, as pairs [B, D, M, 2]."""
+        """Return a zero state: one complex number per feature and mode, as pairs [B, D, M, 2]."""
         shape = (batch_size, self.embed_dim, self.state_size // 2, 2)
         return {"modes": like.new_zeros(shape, dtype=accumulation_dtype(like.dtype))}
 
     def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> tuple[Tensor, DecodeState]:
-        """Token by token: both factors of Abar are diagonal and low rank, the inverse by the Woodbury identity."""
+        """Read token by token, with Abar as two diagonal plus low-rank factors and the Woodbury identity."""
         with torch.autocast(tokens.device.type, enabled=False):
             u = upcast(tokens)
             x = torch.view_as_complex(state["modes"].to(u.dtype))
@@ -196,7 +204,10 @@ class S4Attention(Attention):
 
 
 def _discrete(dt: Tensor, modes: Tensor, low_rank: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return a, b, c, d [D, M] of x' = (1 - c P*) (a x - b P* x + d u): bilinear rule by the Woodbury identity."""
+    """Return a, b, c, d [D, M] of x' = (1 - c P*) (a x - b P* x + d u).
+
+    This is the bilinear rule with the inverse given by the Woodbury identity.
+    """
     half, inverse = dt / 2, 1 / (1 - dt / 2 * modes)
     spread = inverse * low_rank
     strength = half / (1 + half * _paired(low_rank.conj(), spread))
@@ -204,10 +215,10 @@ def _discrete(dt: Tensor, modes: Tensor, low_rank: Tensor, inputs: Tensor) -> tu
 
 
 def _row(weights: Tensor) -> Tensor:
-    """Interleave the factors of real and of imaginary parts for :func:`_paired`: [..., M] to a real [..., N]."""
+    """Interleave factors of real and imaginary parts [..., M] for :func:`_paired`, as real [..., N]."""
     return torch.cat([2 * weights.real, -2 * weights.imag], dim=-1)
 
 
 def _paired(left: Tensor, right: Tensor) -> Tensor:
-    """Sum of products over all N states, of conjugate pairs of which one is given: [..., M] to a real [..., 1]."""
+    """Sum products over all N states, given one of each conjugate pair: [..., M] to a real [..., 1]."""
     return 2 * (left * right).real.sum(-1, keepdim=True)

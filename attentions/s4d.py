@@ -1,4 +1,4 @@
-"""S4D: a diagonal state space for each feature, in the place of attention (Gu et al. 2022b).
+"""S4D (Gu et al. 2022b): a diagonal state space model per feature instead of attention.
 
 Shapes: B batch, L length, D width, c channels, M = state_size / 2 complex modes, T tokens of a block, J blocks.
 """
@@ -30,26 +30,27 @@ DT_MIN, DT_MAX = 1e-3, 1e-1
 
 @register_attention("s4d", patterns="NS CS", complexity="n", paper="Gu et al. 2022b")
 class S4DAttention(Attention):
-    """y = K * u + D u with K_l = 2 Re sum_k C_k (exp(dt A_k) - 1) / A_k exp(dt A_k l)  (CAB, Eq. 21-23).
+    """Compute y = K * u + D u with K_l = 2 Re sum_k C_k (exp(dt A_k) - 1) / A_k exp(dt A_k l) (CAB, Eq. 21 to 23).
 
-    A feature has c such kernels, one a channel; the c D results pass GELU, dropout and a linear map to D.
-    The modes A are shared by all features, the step dt is a feature's own. There is no query, key or value.
+    Each feature has c such kernels, one per channel; the c D results pass GELU, dropout and a linear map to D features.
+    All features share the modes A; each has its own step dt. The method has no queries, keys or values.
 
-    Computed block by block in time proportional to L, without a kernel of length L and without FFT: a block's
-    outputs are one matrix, made of the first T values of K and of powers of exp(dt A), times the block's
-    tokens and the state before it.
+    Time is proportional to L, without a kernel of length L and without an FFT: the outputs of a block are one matrix,
+    made of the first T values of K and of powers of exp(dt A), times the tokens of the block and the state before it.
 
-    The state of CS is of constant size: M complex numbers a feature, shared by the channels. Sums are in
-    float32 (float64 for a float64 module) whatever the precision of the tokens.
+    The decode state has constant size: M complex numbers per feature, shared by the channels. Sums are computed in
+    float32 (float64 for a float64 module), whatever the dtype of the tokens.
 
     Args:
-        state_size: N, two for each mode; even.
-        channels: kernels c of a feature; as many as heads when not given, as in the published runs.
-        bidirectional: pattern NS sees both sides, by a second set of kernels for what comes after a token.
-            The published runs did not; False repeats them. Pattern CS sees the past alone in any case.
+        pattern: NS or CS.
+        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
+        state_size: state size N, two per mode; even.
+        channels: kernels c per feature; default ``num_heads``, as in the published runs.
+        bidirectional: whether pattern NS also reads the tokens after a position, with a second set of kernels. The
+            published runs did not (False). Pattern CS reads earlier tokens only.
 
     Raises:
-        ValueError: for a ``state_size`` that is not even and positive, or ``channels`` below 1.
+        ValueError: if ``state_size`` is not even and positive, or ``channels`` is below 1.
     """
 
     requires_right_padding = True
@@ -76,10 +77,13 @@ class S4DAttention(Attention):
         self.out_proj = nn.Linear(self.channels * self.embed_dim, self.embed_dim)
 
     def make_projections(self) -> None:
-        """No query, key or value."""
+        """Create no projections: the method has no queries, keys or values."""
 
     def make_state_space(self) -> None:
-        """S4D-Inv: A_k = -1/2 + i N/pi (N/(2k + 1) - 1); B random, in the size that makes outputs of size one."""
+        """Initialize S4D-Inv: A_k = -1/2 + i N/pi (N/(2k + 1) - 1).
+
+        B is random, scaled so that outputs have unit scale.
+        """
         n, modes = self.state_size, self.state_size // 2
         directions = 2 if self.bidirectional else 1
         frequency = n / math.pi * (n / (2 * torch.arange(modes) + 1) - 1)
@@ -98,7 +102,7 @@ class S4DAttention(Attention):
     # --- the state space ---------------------------------------------------------------------------------
 
     def discretize(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return the log of the factor of one step, dt A [D, M], and C (exp(dt A) - 1) / A [directions, c, D, M]."""
+        """Return the logarithm dt A [D, M] of one step's factor, and C (exp(dt A) - 1) / A [directions, c, D, M]."""
         a = torch.complex(-self.log_decay.to(dtype).exp(), self.frequency.to(dtype))
         log_step = self.log_dt.to(dtype).exp().unsqueeze(1) * a
         return log_step, torch.view_as_complex(self.readout.to(dtype)) * (torch.expm1(log_step) / a)
@@ -107,7 +111,7 @@ class S4DAttention(Attention):
         return self.convolve(query, None)  # padding is zero and on the right: it adds nothing to any sum
 
     def compute_row(self, query: Tensor, *_: Any) -> Tensor:
-        """Sum over all pairs of positions with the explicit kernel: [L, D] to [L, D]."""
+        """Sum over all pairs of positions with the explicit kernel, [L, D] to [L, D]."""
         log_step, readout = self.discretize(query.dtype)
         times = torch.arange(len(query), device=query.device)
         kernel = 2 * torch.einsum("scdm,dml->scdl", readout, (log_step.unsqueeze(-1) * times).exp()).real
@@ -151,16 +155,16 @@ class S4DAttention(Attention):
         return min(max(MIN_BLOCK, self.state_size // 2), length)
 
     def powers(self, log_step: Tensor, last: int) -> Tensor:
-        """exp(dt A l) for l = 0 .. last: complex [D, M, last + 1]."""
+        """Return exp(dt A l) for l = 0 .. last, complex [D, M, last + 1]."""
         return (log_step.unsqueeze(-1) * torch.arange(last + 1, device=log_step.device)).exp()
 
     def blocks(self, x: Tensor, block: int) -> Tensor:
-        """[B, L, D] to [D, B, J, T], filled up with zeros at the right end."""
+        """Reshape [B, L, D] to [D, B, J, T], padded with zeros at the right end."""
         x = F.pad(x.to(accumulation_dtype(x.dtype)), (0, 0, 0, -x.shape[1] % block))
         return x.permute(2, 0, 1).contiguous().unflatten(2, (-1, block))
 
     def summaries(self, tokens: Tensor, weights: Tensor) -> Tensor:
-        """Sum of each block's tokens [D, B, J, T] with ``weights`` (complex [D, M, T]): [D, B, J, M]."""
+        """Sum the tokens [D, B, J, T] of each block with ``weights``, complex [D, M, T]: [D, B, J, M]."""
         flat = torch.view_as_real(weights.transpose(1, 2).contiguous()).flatten(2)
         sums = tokens.flatten(1, 2) @ flat
         return torch.view_as_complex(sums.unflatten(-1, (-1, 2))).unflatten(1, tokens.shape[1:3])
@@ -183,7 +187,7 @@ class S4DAttention(Attention):
     # --- decoding ----------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """One complex number a feature and mode, as pairs [B, D, M, 2]."""
+        """Return a zero state: one complex number per feature and mode, as pairs [B, D, M, 2]."""
         shape = (batch_size, self.embed_dim, self.state_size // 2, 2)
         return {"modes": like.new_zeros(shape, dtype=accumulation_dtype(like.dtype))}
 
@@ -196,7 +200,7 @@ class S4DAttention(Attention):
         return output, {"modes": torch.view_as_real(modes)}
 
     def recur(self, query: Tensor, modes: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
-        """One token [B, 1, D]: s = exp(dt A) s + u, y = 2 Re(C s) + D u."""
+        """Read one token [B, 1, D]: s = exp(dt A) s + u, y = 2 Re(C s) + D u."""
         with torch.autocast(query.device.type, enabled=False):
             u = query.squeeze(1).to(accumulation_dtype(query.dtype))
             log_step, readout = self.discretize(u.dtype)
@@ -221,5 +225,5 @@ class S4DAttention(Attention):
 
 
 def _as_pairs(states: Tensor) -> Tensor:
-    """Complex [D, B, J, M] as [D, B J, 2 M], real and imaginary parts side by side."""
+    """View complex [D, B, J, M] as real [D, B J, 2 M], real parts before imaginary parts."""
     return torch.view_as_real(states).flatten(-2).flatten(1, 2)

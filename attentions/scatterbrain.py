@@ -132,7 +132,7 @@ class ScatterbrainAttention(Attention):
         return weights @ torch.cat([v, *(means for means, _ in far)], dim=2)
 
     def supports(self, distance: Tensor) -> Tensor:
-        """Whether a key so many tokens before the query is in its window."""
+        """Return whether a key at that distance before the query is in its window."""
         return (distance <= self.window) & (distance >= -self.window_after)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -148,7 +148,7 @@ class ScatterbrainAttention(Attention):
     # --- keys that are far, by features ----------------------------------------------------------------------
 
     def empty_far(self, batch_size: int, like: Tensor) -> Far:
-        """Of no keys."""
+        """Return the summary of no keys."""
         means = like.new_zeros(batch_size, self.num_heads, self.num_features, self.head_dim)
         return means, torch.full_like(means[..., 0], neg_inf(like.dtype))
 
@@ -163,7 +163,7 @@ class ScatterbrainAttention(Attention):
         return found
 
     def summary(self, k: Tensor, v: Tensor, hidden: Tensor | None) -> Far:
-        """Of each feature the mean value and the logarithm of its sum over keys [B, H, m, E]."""
+        """Return the mean value of each feature and the logarithm of its sum over keys [B, H, m, E]."""
         added = None
         if hidden is not None:
             added = torch.zeros_like(hidden, dtype=k.dtype).masked_fill_(hidden, neg_inf(k.dtype))

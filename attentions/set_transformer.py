@@ -20,7 +20,7 @@ from cab.errors import UserError
 
 @register_attention("set_transformer", patterns="NS NC CC", complexity="n", paper="Lee et al. 2019")
 class SetTransformerAttention(Attention):
-    """Induced set attention: softmax attention of the targets X over H = MAB(I, Y)  (Eq. 9 and 10).
+    """Compute induced set attention: softmax attention of the targets X over H = MAB(I, Y) (Eq. 9 and 10).
 
     The m learned inducing points I attend to the source: P = softmax(I k^T / sqrt(E)) v. As in the released class,
     the inner block then computes S = I + P and H = S + relu(W S), and two linear maps of H give the keys and values

@@ -15,7 +15,7 @@ from cab.attention_types import CommonArguments
 
 @register_attention("sigmoid", patterns="NS CS NC CC", complexity="n^2", paper="Ramapuram et al. 2024")
 class SigmoidAttention(PairwiseAttention):
-    """sum_j sigmoid(q_i k_j / sqrt(E) + b) v_j  (their Eq. 3), with b = -ln n of the n keys that target i sees.
+    """Compute sum_j sigmoid(q_i k_j / sqrt(E) + b) v_j with b = -ln n of the n keys visible to target i (Eq. 3).
 
     In CS n is the number of keys so far, not the length of the sequence, on which no output may depend. The weights
     do not sum to one, and no option makes it softmax attention.

@@ -1,4 +1,4 @@
-"""Sparse Sinkhorn attention (Tay et al. 2020a): a block of tokens sees itself and a block of sorted tokens.
+"""Sparse Sinkhorn attention (Tay et al. 2020a): attention to a block of tokens and to a block of sorted tokens.
 
 Shapes: B batch, H heads, N tokens, E width of a head, J blocks, b tokens of a block, T new tokens.
 """
@@ -27,24 +27,26 @@ QUERIES_AT_ONCE = 64
 
 @register_attention("sinkhorn", patterns="NS CS", complexity="n^2", paper="Tay et al. 2020a")
 class SinkhornAttention(Attention):
-    """softmax(q_i [S K; K_own]^T / sqrt(E)) [S V; V_own]: keys of the token's block, and sorted ones (section 3).
+    """Compute softmax(q_i [S K; K_own]^T / sqrt(E)) [S V; V_own] with the keys of the own block and sorted keys.
 
-    Row a of S mixes the blocks, token by token, by products of the mean query of block a and the mean keys of the
-    others, divided by ``temperature``. NS: rows and columns are normalized in turn, so that S nears a permutation;
-    blocks are as even as ``block_size`` lets them be, and zeros stand where the last lacks tokens. CS: block a sorts
-    the blocks before it, by the mean of all queries up to its first; rows are normalized alone, columns would count
-    later blocks. The first block sees itself.
+    Section 3 of the paper. Row a of S mixes the blocks token by token, with weights from products of the mean query of
+    block a and the mean keys of the other blocks, divided by ``temperature``. In NS, rows and columns are normalized in
+    turn, so S approaches a permutation; blocks have sizes as equal as ``block_size`` allows, and missing tokens of the
+    last block are zeros. In CS, block a sorts the blocks before it, by the mean of all queries up to its first one.
+    Only rows are normalized, since columns would include later blocks. The first block attends to itself.
 
-    The paper sorts by a network with a fixed number of blocks and Gumbel noise; means, as in the public code, fit any
-    length. Time is N b + (N / b)^2 E b. Decoding keeps queries, keys and values of all tokens.
+    The paper sorts with a network for a fixed number of blocks and Gumbel noise; means, as in the public code, work for
+    any length. Time is N b + (N / b)^2 E b. Decoding stores the queries, keys and values of all tokens.
 
     Args:
-        block_size: b.
-        iterations: of the normalization.
-        temperature: of the scores.
+        pattern: NS or CS.
+        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
+        block_size: tokens b per block.
+        iterations: number of normalizations of rows and columns.
+        temperature: divisor of the scores, above 0.
 
     Raises:
-        ValueError: for sizes below 1 or a temperature that is not above 0.
+        ValueError: if a size is below 1 or ``temperature`` is not above 0.
     """
 
     requires_right_padding = True
@@ -61,17 +63,17 @@ class SinkhornAttention(Attention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """One block, which in NS is sorted to itself: every key is there twice."""
+        """Return options with one block; in NS it is sorted to itself, so every key occurs twice."""
         return SoftmaxLimit(({"block_size": num_tokens},))
 
     # --- sorting ------------------------------------------------------------------------------------------
 
     def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Of summaries [..., T, E] and [..., J, E], [..., T, J]."""
+        """Return the scores [..., T, J] of summaries [..., T, E] and [..., J, E]."""
         return queries @ keys.mT * self.scale / self.temperature
 
     def permutation(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """S of the blocks of a row that all see each other (Sinkhorn's rows and columns in turn)."""
+        """Return S for blocks that all see each other, by Sinkhorn's alternating normalization."""
         logits = self.scores(queries, keys)
         for _ in range(self.iterations):
             logits = logits - logits.logsumexp(dim=-1, keepdim=True)
@@ -79,7 +81,7 @@ class SinkhornAttention(Attention):
         return logits.exp()
 
     def past(self, queries: Tensor, keys: Tensor, block: Tensor) -> Tensor:
-        """Rows of S for targets in ``block`` [..., T] over the blocks before theirs; none of the first."""
+        """Return rows of S for targets in ``block`` [..., T] over earlier blocks; the first block has none."""
         earlier = torch.arange(keys.shape[-2], device=keys.device) < block.unsqueeze(-1)
         logits = self.scores(queries, keys).masked_fill(~earlier, neg_inf(queries.dtype))
         return logits.softmax(dim=-1).masked_fill(~earlier, 0.0)
@@ -91,7 +93,7 @@ class SinkhornAttention(Attention):
         return each_length(self.attend_unpadded, (query, key, value), mask)
 
     def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Rows without padding, or in CS with some on the right."""
+        """Compute sequences without padding, or in CS with padding on the right."""
         length, device = query.shape[2], query.device
         count = -(-length // self.block_size)
         size = self.block_size if self.pattern is Pattern.CS else -(-length // count)
@@ -186,17 +188,17 @@ class SinkhornAttention(Attention):
 
 
 def _blocks(x: Tensor, size: int) -> Tensor:
-    """[B, H, N, E] to [B, H, J, b, E], with zeros after the last token."""
+    """Split [B, H, N, E] into blocks [B, H, J, b, E], with zeros after the last token."""
     return F.pad(x, (0, 0, 0, -x.shape[2] % size)).unflatten(2, (-1, size))
 
 
 def _means(x: Tensor, size: int, length: int) -> Tensor:
-    """Of the tokens of each block, [B, H, J, E]."""
+    """Return the mean of the tokens of each block, [B, H, J, E]."""
     total = _blocks(upcast(x), size).sum(dim=3)
     count = (length - torch.arange(total.shape[2], device=x.device) * size).clamp(max=size)
     return total / count.unsqueeze(1)
 
 
 def _mixed(order: Tensor, blocks: Tensor) -> Tensor:
-    """Rows of S [G, J, J] times blocks [G, J, b, E]."""
+    """Multiply rows of S [G, J, J] with blocks [G, J, b, E]."""
     return (order @ blocks.flatten(2)).unflatten(2, blocks.shape[2:])

@@ -21,7 +21,7 @@ from cab.padding import lengths
 
 @register_attention("skyformer", patterns="NS NC CC", complexity="n", paper="Chen et al. 2021")
 class SkyformerAttention(Attention):
-    """kappa(Q, L) (kappa(L, L) + ridge I)^-1 kappa(L, K) V  (their Eq. 5), kappa(x, y) = exp(-|x - y|^2 / (2 sqrt(E))).
+    """Compute kappa(Q, L) (kappa(L, L) + ridge I)^-1 kappa(L, K) V, kappa = exp(-|x - y|^2 / (2 sqrt(E))) (Eq. 5).
 
     Landmarks L are tokens: half of them queries and half keys, so that all four matrices are blocks of one of
     queries and keys. In CC, where queries are still to come, all are keys. With every token among them and no ridge it
@@ -96,7 +96,7 @@ class SkyformerAttention(Attention):
         return kappa(query, landmarks) @ torch.linalg.inv(middle) @ kappa(landmarks, key) @ value
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
-        """Landmarks among the keys, and their aggregated values."""
+        """Return landmarks among the keys, and their aggregated values."""
         with torch.autocast(key.device.type, enabled=False):
             k = upcast(key)
             landmarks = self.landmarks(k, k, padding)

@@ -25,7 +25,7 @@ from cab.padding import lengths
 
 @register_attention("soft", patterns="NS", complexity="n", paper="Lu et al. 2021")
 class SoftAttention(Attention):
-    """kappa(Q, L) (kappa(L, L) + ridge I)^-1 kappa(L, Q) V + conv(V)  (their Eq. 8), kappa(x, y) = exp(-|x - y|^2 / 2).
+    """Compute kappa(Q, L) (kappa(L, L) + ridge I)^-1 kappa(L, Q) V + conv(V), kappa = exp(-|x - y|^2 / 2) (Eq. 8).
 
     Keys are the queries. Landmarks L = GELU(LN(W q)) of the means q of r segments, with W and the norm shared by all
     heads; queries come divided by E^(1/4). The released code has a strided convolution of an image in the place of

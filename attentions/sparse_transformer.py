@@ -1,4 +1,4 @@
-"""The factorized patterns of Sparse Transformers (Child et al. 2019).
+"""Factorized attention patterns of Sparse Transformers (Child et al. 2019).
 
 Shapes: B batch, H heads, N tokens, E width of a head, l stride, c summary.
 """
@@ -24,27 +24,30 @@ from cab.errors import UserError
 
 @register_attention("sparse_transformer", patterns="NS CS", complexity="n^2", paper="Child et al. 2019")
 class SparseTransformerAttention(SparseAttention):
-    """Softmax over two sets of keys j of token i (section 4.3), as published for CS.
+    """Compute softmax attention over two sets of keys j of token i (section 4.3), as published for CS.
 
-    * ``strided``: A1, the last l tokens (i - j < l); A2, every l-th token back ((i - j) mod l = 0).
-    * ``fixed``: A1, the tokens of the own block of l (floor(j/l) = floor(i/l)); A2, the last c tokens of every block
-      (j mod l >= l - c).
+    * ``strided``: A1, the last l tokens (i - j < l); A2, every l-th earlier token ((i - j) mod l = 0).
+    * ``fixed``: A1, the tokens of the own block of l (floor(j/l) = floor(i/l)); A2, the last c tokens of every block (j
+      mod l >= l - c).
 
-    In NS (ours) j may be later as well: |i - j| < l. The paper's A1 has i - j = l too, the released code does not;
-    the unions are the same. A token that sees no key, in A2 alone, gets zero.
+    In NS, which the paper does not define, j may be later as well: |i - j| < l. The paper's A1 includes i - j = l, the
+    released code does not; the unions are equal. A token without a visible key, which occurs in A2 alone, gets zero.
 
-    The sets have about l + N/l and l + c N/l keys: with a stride that does not grow, time is quadratic, N^2/l or
-    c N^2/l; with l near sqrt(N) it is N sqrt(N). Decoding keeps all keys and values (strided), or those of the open
-    block and c of each finished one (fixed).
+    The sets have about l + N/l and l + c N/l keys. With a constant stride, time is quadratic, N^2/l or c N^2/l; with l
+    near sqrt(N) it is N sqrt(N). Decoding stores all keys and values (strided), or those of the open block and c of
+    each finished block (fixed).
 
     Args:
-        layout: strided (published for images, l the width of a row) or fixed (for text).
-        stride: l; in NS 0 is the square root of a row's length, rounded up.
+        pattern: NS or CS.
+        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
+        layout: ``strided`` (published for images, with l the width of a row) or ``fixed`` (published for text).
+        stride: l, in tokens; in NS, 0 selects the square root of the length, rounded up.
         summary: c of the fixed layout, at most the stride.
-        spread: ``merged``, one softmax over both sets; ``heads``, A1 for the first half of the heads, A2 for the rest.
+        spread: ``merged`` for one softmax over both sets; ``heads`` for A1 in the first half of the heads and A2 in the
+            rest.
 
     Raises:
-        ValueError: for options outside of these.
+        ValueError: if an option is unknown or out of range.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class SparseTransformerAttention(SparseAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """One block."""
+        """Return options with one block."""
         return SoftmaxLimit(({"stride": num_tokens, "summary": 1},))
 
     def width(self, length: int) -> int:
@@ -106,7 +109,7 @@ class SparseTransformerAttention(SparseAttention):
         return by_halves(first, second, (query, key, value))
 
     def merged(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Both sets in one softmax."""
+        """Attend to both sets in one softmax."""
         if self.layout == "fixed":
             return tiled_attention(query, key, value, self.tiles(query, is_own=True), dropout=self.weight_dropout)
         width, causal = self.width(query.shape[2]), self.pattern is Pattern.CS

@@ -28,7 +28,7 @@ Targets = slice | Tensor
 
 @register_attention("synthesizer", patterns="NS CS NC CC", complexity="n^2", paper="Tay et al. 2021")
 class SynthesizerAttention(Attention):
-    """softmax(S) v, where S_ij is the score of source position j for target i  (their Eq. 2 to 8).
+    """Compute softmax(S) v, where S_ij is the score of source position j for target i (Eq. 2 to 8).
 
     * ``dense``: S_i = relu(q_i) W, with W [E, L] of all heads.
     * ``random``: S = R, learned, [L, L] a head; the input is in v alone.
@@ -90,7 +90,7 @@ class SynthesizerAttention(Attention):
                 nn.init.normal_(getattr(self, name), std=fan**-0.5)
 
     def synthetic(self, query: Tensor, targets: Targets, num_keys: int) -> Tensor:
-        """Scores of source positions below ``num_keys``, [B or 1, H, N, num_keys], without products with keys."""
+        """Return scores without query-key products, [B or 1, H, N, num_keys]."""
         if self.variant == "dense":
             return query.relu() @ self.scores[:, :num_keys].to(query.dtype)
         if self.variant == "factorized_dense":
@@ -142,7 +142,7 @@ class SynthesizerAttention(Attention):
     # --- decoding ---------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """No value yet; ``position`` [B, n] is -1 where a cached one is padding."""
+        """Return an empty state; ``position`` [B, n] is -1 where a cached value is padding."""
         empty = like.new_empty(batch_size, self.num_heads, 0, self.head_dim)
         state = {"value": empty, "position": empty.new_zeros(batch_size, 0, dtype=torch.long)}
         state["length"] = empty.new_zeros(batch_size, dtype=torch.long)
@@ -163,7 +163,7 @@ class SynthesizerAttention(Attention):
         return self.read(query, position, new, new["position"][:, None] > position.unsqueeze(2)), new
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
-        """Values of the source, and its positions."""
+        """Return the values of the source, and its positions."""
         self.check_length(key.shape[2], "keys")
         position = torch.arange(key.shape[2], device=key.device).expand(len(key), -1)
         if padding.key is not None:

@@ -20,7 +20,7 @@ from cab.errors import UserError
 
 
 class RelativeAttention(Attention):
-    """softmax over j of ((q_i + u) k_j + (q_i + v) W_R r_{i-j}) / sqrt(E)  (Dai et al., section 3.3).
+    """Compute softmax over j of ((q_i + u) k_j + (q_i + v) W_R r_{i-j}) / sqrt(E) (Dai et al., section 3.3).
 
     r_d is the sinusoid of a distance, first sines, then cosines; u and v are a head's own. Projections have no
     biases; weights are drawn from N(0, 0.02).
@@ -39,7 +39,7 @@ class RelativeAttention(Attention):
         self.position_bias = nn.Parameter(torch.randn(self.num_heads, self.head_dim) * 0.02)
 
     def remove_positions(self) -> None:
-        """Without u, v and W_R: q_i k_j alone."""
+        """Remove u, v and W_R, so that the logits are q_i k_j."""
         del self.position_proj, self.content_bias, self.position_bias
 
     @property
@@ -47,7 +47,7 @@ class RelativeAttention(Attention):
         return hasattr(self, "position_proj")
 
     def embed(self, distance: Tensor) -> Tensor:
-        """W_R r_d of distances [W], [H, W, E]; zero without positions."""
+        """Return W_R r_d of distances [W], [H, W, E]; zero without positions."""
         weight = self.q_proj.weight
         if not self.has_positions:
             return weight.new_zeros(self.num_heads, len(distance), self.head_dim)
@@ -61,13 +61,13 @@ class RelativeAttention(Attention):
         return query + self.content_bias.unsqueeze(-2).to(query.dtype) if self.has_positions else query
 
     def position_biases(self, embedded: Tensor) -> Tensor:
-        """(v - u) W_R r_d / sqrt(E), [H, W]: what the distance adds to (q + u) W_R r_d."""
+        """Return (v - u) W_R r_d / sqrt(E), [H, W], which the distance adds to (q + u) W_R r_d."""
         if not self.has_positions:
             return embedded[..., 0]
         return torch.einsum("hwe,he->hw", embedded, self.position_bias - self.content_bias) * self.scale
 
     def pair_logits(self, query: Tensor, key: Tensor, distance: Tensor, farthest: int | None = None) -> Tensor:
-        """Logits of [..., T, E] and [..., S, E] that are so far apart [..., T, S], written out."""
+        """Compute logits of [..., T, E] and [..., S, E] at distances [..., T, S]."""
         if not self.has_positions:
             return query @ key.mT * self.scale
         least, most = (int(distance.min()), int(distance.max())) if farthest is None else (0, farthest)
@@ -79,7 +79,7 @@ class RelativeAttention(Attention):
 
 @register_attention("transformer_xl", patterns="NS CS", complexity="n^2", paper="Dai et al. 2019")
 class TransformerXLAttention(RelativeAttention, SparseAttention):
-    """Softmax over the token's segment up to itself, and the ``memory`` tokens before the segment (section 3.2).
+    """Compute softmax attention over the segment up to the token, and ``memory`` tokens before it (section 3.2).
 
     Logits have relative positions: :class:`RelativeAttention`. No gradient reaches the inputs of the memory, as in a
     network that has stored them; it does reach the projections. What is computed is what the loop over segments
@@ -113,11 +113,11 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, num_tokens: int) -> SoftmaxLimit:
-        """One segment, without positions."""
+        """Return options with one segment and no positions."""
         return SoftmaxLimit(({"segment": num_tokens, "position": "none"},))
 
     def key_side_inputs(self, x: Tensor) -> dict[str, Tensor]:
-        """Keys and values of the memory: the same numbers, without a gradient to the inputs."""
+        """Return keys and values of the memory: equal numbers, without a gradient to the inputs."""
         if self.pattern is Pattern.NS:
             return {}
         return {"past_key": self.k_proj(x.detach()), "past_value": self.v_proj(x.detach())}
@@ -152,7 +152,7 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
         )
 
     def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """NS, a row without padding."""
+        """Compute NS for a sequence without padding."""
         reach = query.shape[2] - 1
         embedded = self.embed(torch.arange(reach, -reach - 1, -1, device=query.device))
         biases = self.position_biases(embedded)

@@ -15,7 +15,7 @@ from cab.attention_types import SINGLE_LAYER, CommonArguments, DecodeState, Laye
 
 
 class TransNormer(Attention):
-    """DiagAttention in slots 0 to L // 2 - 1 of the L of its kind, NormAttention in the others  (their Figure 3).
+    """Compute DiagAttention in layers 0 to L // 2 - 1 of the L of its kind, and NormAttention in the others (Figure 3).
 
     Of an odd number the middle one is late; so is a slot alone. The released code would leave the last layer out.
 
@@ -80,7 +80,7 @@ class TransNormer(Attention):
 
 @register_attention("transnormer_t1", patterns="NS CS", complexity="n", paper="Qin et al. 2022")
 class TransNormerT1(TransNormer):
-    """TransNormer with ReLU in its blocks and elu as kernel."""
+    """Compute TransNormer with ReLU in its blocks and elu as kernel."""
 
     weights = "rela"
     kernel = "elu"
@@ -88,7 +88,7 @@ class TransNormerT1(TransNormer):
 
 @register_attention("transnormer_t2", patterns="NS CS", complexity="n", paper="Qin et al. 2022")
 class TransNormerT2(TransNormer):
-    """TransNormer with softmax in its blocks and 1 + elu as kernel."""
+    """Compute TransNormer with softmax in its blocks and 1 + elu as kernel."""
 
     weights = "softmax"
     kernel = "elu1"

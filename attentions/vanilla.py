@@ -1,4 +1,4 @@
-"""Softmax attention (Vaswani et al. 2017), through torch's fused kernels."""
+"""Softmax attention (Vaswani et al. 2017), computed by torch's fused kernels."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ SINKS = ("none", "one", "learned")
 
 @register_attention("vanilla", patterns="NS CS NC CC", complexity="n^2", paper="Vaswani et al. 2017")
 class VanillaAttention(Attention):
-    """softmax(q k^T / sqrt(E)) v  (CAB, Eq. 1).
+    """Compute softmax(q k^T / sqrt(E)) v (CAB, Eq. 1).
 
-    A target that sees no key gets zero. Decoding keeps every key and value: 2 D numbers per token, or what fewer heads
-    of keys and values leave of it.
+    A target without a visible key gets zero. Decoding stores all keys and values: 2 D numbers per token, or fewer with
+    fewer heads of keys and values.
 
     Args:
-        qkv_bias: whether the query, key and value projections have biases (PoinTr's have none).
-        num_kv_heads: heads of keys and values, each shared by as many heads of queries: grouped-query attention
-            (Ainslie et al. 2023), with 1 multi-query attention (Shazeer 2019). As many as heads when not given.
-        sink: a logit in addition to those of the keys, whose weight is dropped, so that a target can attend to nothing:
-            ``none``; ``one``, of 0 (Miller 2023); ``learned``, one a head, 0 at first (OpenAI 2025, gpt-oss).
+        pattern: NS, CS, NC or CC.
+        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
+        qkv_bias: whether the query, key and value projections have biases; PoinTr's have none.
+        num_kv_heads: heads of keys and values, each shared by several heads of queries: grouped-query attention
+            (Ainslie et al. 2023); 1 is multi-query attention (Shazeer 2019). Default: ``num_heads``.
+        sink: an additional logit whose weight is dropped, so that a target can attend to nothing: ``none``; ``one``, a
+            logit of 0 (Miller 2023); ``learned``, one per head with initial value 0 (OpenAI 2025, gpt-oss).
 
     Raises:
-        ValueError: for ``num_kv_heads`` that do not divide the heads, or an unknown ``sink``.
+        ValueError: if ``num_kv_heads`` does not divide ``num_heads``, or ``sink`` is unknown.
     """
 
     recent: ClassVar[int] = 64
@@ -63,7 +65,7 @@ class VanillaAttention(Attention):
                 projection.register_parameter("bias", None)
 
     def share_keys(self) -> None:
-        """Create projections of keys and values to fewer heads."""
+        """Create projections to fewer heads of keys and values."""
         for name in ("k_proj", "v_proj"):
             linear = nn.Linear(self.embed_dim, self.num_kv_heads * self.head_dim)
             nn.init.xavier_uniform_(linear.weight, gain=2**-0.5)
@@ -71,12 +73,12 @@ class VanillaAttention(Attention):
             self.add_module(name, linear)
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """[B, N, D], or fewer heads, to [B, H, N, E], a view."""
+        """View [B, N, D], or fewer heads, as [B, H, N, E]."""
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     @classmethod
     def softmax_limit(cls, _pattern: Pattern, _num_tokens: int) -> SoftmaxLimit | None:
-        """Softmax attention itself."""
+        """Return no options: this is softmax attention."""
         return SoftmaxLimit(({},))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
@@ -97,13 +99,16 @@ class VanillaAttention(Attention):
         return torch.cat([logits, sink], dim=-1).softmax(dim=-1)[..., :-1] @ value
 
     def logits(self, query: Tensor, key: Tensor) -> Tensor:
-        """[..., N, E] and [..., M, E] to [..., N, M]."""
+        """Compute logits [..., N, M] of queries [..., N, E] and keys [..., M, E]."""
         return query @ key.mT * self.scale
 
     def softmax_attention(
         self, query: Tensor, key: Tensor, value: Tensor, *, visible: Tensor | None = None, is_causal: bool = False
     ) -> Tensor:
-        """Weighted means of ``value`` [B, H, N, E]; ``visible`` is bool [B, 1, 1 or N, M], zero where it has none."""
+        """Compute weighted means of ``value`` [B, H, N, E].
+
+        ``visible`` is bool [B, 1, 1 or N, M]; a target without a visible key gets zero.
+        """
         repeats = self.num_heads // self.num_kv_heads
         if repeats > 1:
             key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
@@ -119,7 +124,8 @@ class VanillaAttention(Attention):
     ) -> Tensor:
         """Attend with the sink as an additional first key of value zero, visible to every target.
 
-        The key is zero, but for a coordinate more that brings the learned logit; causal order has a target more, too.
+        The key is zero except in one additional coordinate, which holds the learned logit. A causal pattern also gets
+        an additional first target.
         """
         if self.sink_logit is not None:
             logit = self.sink_logit.to(key.dtype) / self.scale
@@ -135,20 +141,20 @@ class VanillaAttention(Attention):
         return self.kernel(query, key, value, seen, False)[..., : self.head_dim]
 
     def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
-        """Softmax attention in which every target sees at least one key."""
+        """Compute softmax attention in which every target has a visible key."""
         dropout = self.weight_dropout
         return F.scaled_dot_product_attention(query, key, value, visible, dropout, is_causal, scale=self.scale)
 
     # --- decoding ---------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """No keys yet, neither in the long cache nor among the recent ones."""
+        """Return an empty state: a long cache of keys and values, and a short one of recent tokens."""
         empty = like.new_empty(batch_size, self.num_kv_heads, 0, self.head_dim)
         state = dict.fromkeys(("key", "value", "recent_key", "recent_value"), empty)
         return {**state, "key_padding": empty.new_zeros(batch_size, 0, dtype=torch.bool)}
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
-        """Keys and values of the source."""
+        """Return the keys and values of the source."""
         state = {"key": key, "value": value}
         return state if padding.key is None else {**state, "key_padding": padding.key}
 
@@ -163,7 +169,7 @@ class VanillaAttention(Attention):
         return self._attend_to_cache(query, state), state
 
     def _attend_to_cache(self, query: Tensor, state: DecodeState) -> Tensor:
-        """Attention of the last T tokens, which the state already holds: query [B, H, T, E]."""
+        """Attend from the last T tokens, which the state already contains: query [B, H, T, E]."""
         key, recent_key, padding = state["key"], state["recent_key"], state["key_padding"]
         length, past = query.shape[2], padding.shape[1] - query.shape[2]
         if past == 0 and recent_key.shape[2] == 0:

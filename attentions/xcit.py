@@ -20,7 +20,7 @@ from cab.attention_types import CommonArguments
 
 @register_attention("xcit", patterns="NS", complexity="n", paper="Ali et al. 2021")
 class CrossCovarianceAttention(Attention):
-    """v_n softmax(t q^T k)^T with every channel of q and k a unit vector over positions  (their Eq. 2).
+    """Compute v_n softmax(t q^T k)^T with unit vectors over positions as channels of q and k (Eq. 2).
 
     An E x E matrix of weights, of channels and not of tokens: tokens meet in its entries alone. The temperature t is
     learned per head, starts at 1 and has no weight decay. The image convolutions around it in the paper belong to the

@@ -29,7 +29,7 @@ LONGEST_HASH = 16
 
 
 class HashedAttention(Attention):
-    """Common part of :class:`YosoAttention` and :class:`YosoExpectation`: the length of a hash, the final norm.
+    """Base class of :class:`YosoAttention` and :class:`YosoExpectation`: the length of a hash, and the final norm.
 
     Args:
         hash_length: hyperplanes tau of one hash. None: ceil(log2 M), at least 1, as in the released configurations.
@@ -62,7 +62,7 @@ class HashedAttention(Attention):
 
 @register_attention("yoso_e", patterns="NS NC CC", complexity="n^2", paper="Zeng et al. 2021")
 class YosoExpectation(PairwiseAttention, HashedAttention):
-    """YOSO-E, the expectation of YOSO: unit(sum_j p_ij v_j) with p_ij = (1 - arccos(q_i k_j) / pi)^tau  (Eq. 3 and 6).
+    """Compute YOSO-E, the expectation of YOSO: unit(sum_j p_ij v_j), p_ij = (1 - arccos(q_i k_j) / pi)^tau (Eq. 3, 6).
 
     Queries, keys, and outputs are unit vectors. p_ij is the probability that a query and a key are on the same side of
     all tau random hyperplanes. Time is quadratic. As in the published runs, the gradient of p_ij by the cosine is
@@ -110,7 +110,7 @@ class YosoExpectation(PairwiseAttention, HashedAttention):
 
 @register_attention("yoso", patterns="NS NC CC", complexity="n log n", paper="Zeng et al. 2021")
 class YosoAttention(HashedAttention):
-    """YOSO: unit(sum_j B_ij v_j), where B_ij is the share of m hashes in which unit query and key collide.
+    """Compute unit(sum_j B_ij v_j), where B_ij is the fraction of m hashes in which unit query and key collide.
 
     A hash is the sign pattern of tau random hyperplanes. Values are summed in one table of 2^tau buckets per hash and
     read by the queries, so time is linear in the number of tokens but for the length of the hash. A query that

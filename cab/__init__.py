@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         register_backbone as register_backbone,
         register_task as register_task,
     )
+    from cab.registry.transformers_interface import use_in_transformers as use_in_transformers
     from cab.task import Batches as Batches, Task as Task
     from cab.training import ParamGroupOverride as ParamGroupOverride, recompute as recompute
 
@@ -47,6 +48,7 @@ _EXPORTS = {
     "register_attention": "cab.registry.registries",
     "register_backbone": "cab.registry.registries",
     "register_task": "cab.registry.registries",
+    "use_in_transformers": "cab.registry.transformers_interface",
 }
 
 __all__ = sorted(_EXPORTS)

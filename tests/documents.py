@@ -59,10 +59,11 @@ def run_shown(command: str, folder: Path) -> str:
     program, *words = shlex.split(command)
     words = [name for word in words for name in (sorted(map(str, folder.glob(word))) if "*" in word else [word])]
     if "--dry-run" not in words:
-        if "preset=mini" in words or "suite=mini" in words:
+        is_suite = "suite=core" in words or "suite=mini" in words
+        if "preset=mini" in words or is_suite:
             words.append("trainer.max_steps=4")
-        if "suite=mini" in words:
-            words += ["task=lstf", "pattern=NS" if "gated_mean" in command else "pattern=CS", "seed=1"]
+        if is_suite:
+            words += ["task=lstf", "pattern=NC" if "gated_mean" in command else "pattern=CS", "seed=1"]
     if words[0] == "verify":
         words += [] if "--checks" in words else UNTIMED_OPTION
         words += [] if "--quick" in words else ["--quick"]

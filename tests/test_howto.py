@@ -111,6 +111,7 @@ def test_the_commands_that_download_and_verify_data_run(samples: Path, tmp_path:
 @pytest.mark.slow
 def test_the_programs_of_the_pages_run(tmp_path: Path) -> None:
     """Python blocks that are not files."""
+    (tmp_path / "gated_mean.py").write_text(EXAMPLE)
     programs = [block for page in PAGES.values() for block in blocks(page, "python") if not block.startswith("# ")]
     assert programs
     for program in programs:

@@ -31,7 +31,9 @@ def test_its_commands_run_one_after_another(tmp_path: Path) -> None:
     printed = [line.split() for line in output.splitlines()]
     assert scores[0].split() in printed
     assert times[0].split() in printed
-    assert {line.split()[0] for line in (*scores[1:], *times[1:])} <= {words[0] for words in printed if words}
+    assert {line.split()[0] for line in times[1:]} <= {words[0] for words in printed if words}
+    ends = [(words[0], words[-1]) for words in printed if words]
+    assert {(line.split()[0], line.split()[-1]) for line in scores[1:]} <= set(ends), "metrics and units"
 
 
 def test_the_commands_that_cab_shows_first_are_among_them() -> None:
@@ -73,7 +75,7 @@ def test_its_result_is_that_of_the_committed_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_make_demo_shows_a_leaderboard(tmp_path: Path) -> None:
+def test_make_demo_ends_with_verdicts_and_a_page(tmp_path: Path) -> None:
     """In the environment of the tests, with a few steps: the real one trains for minutes."""
     command = ["make", "--old-file=setup", "demo", f"BIN={tmp_path}", f"RESULTS={tmp_path / 'results'}"]
     command += ["DEMO=trainer.max_steps=5 trainer.validate_every=5"]
@@ -81,9 +83,9 @@ def test_make_demo_shows_a_leaderboard(tmp_path: Path) -> None:
     (tmp_path / "cab").chmod(0o755)
     process = run(command, ROOT)
     assert process.returncode == 0, process.stderr
-    assert len(list((tmp_path / "results").glob("*.json"))) == 6
-    assert "| abc" in process.stdout
-    assert "  without attention: " in process.stdout
+    assert len(list((tmp_path / "results").glob("*.json"))) == 2
+    assert "abc: no verdict, because its results have other options than the cells of the suite" in process.stdout
+    assert f"wrote {tmp_path / 'results' / 'leaderboard' / 'index.html'}" in process.stderr
 
 
 @pytest.mark.slow

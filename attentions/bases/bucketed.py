@@ -23,7 +23,7 @@ QUERIES_AT_ONCE = 256
 
 
 class BucketedAttention(Attention):
-    """softmax(q_i k_j / sqrt(E)) v_j over the keys within ``reach`` of the token in one of its buckets.
+    """Compute softmax(q_i k_j / sqrt(E)) v_j over the keys within ``reach`` of the token in one of its buckets.
 
     A subclass says in which buckets a token is (``assign``), from its query alone. A token whose ``reach`` leaves
     itself out sees itself where there is no other. Decoding keeps keys, values and buckets of all tokens.
@@ -37,12 +37,12 @@ class BucketedAttention(Attention):
     """Buckets of queries [B, H, N, E] (and draws), [R, B, H, N]; no gradient flows through them."""
 
     def exactly(self, projection: nn.Linear, x: Tensor) -> Tensor:
-        """Heads in float32 under autocast too: a rounding would send tokens to other buckets."""
+        """Project to heads in float32 also under autocast, since rounding would change buckets."""
         with torch.autocast(x.device.type, enabled=False):
             return self.split_heads(projection(x.to(projection.weight.dtype)))
 
     def compute(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
-        """With keys that are made of the queries: :meth:`project`."""
+        """Compute with keys that are functions of the queries, see :meth:`project`."""
         draws = self.sample_noise(query, key, padding)
         q, k, v = self.project(query, key, value)
         return self.out_proj(self.merge_heads(self.attend(q, k, v, padding, **draws)))
@@ -57,7 +57,7 @@ class BucketedAttention(Attention):
         return torch.where(self.is_alone(buckets).unsqueeze(-1), value, output)
 
     def is_alone(self, buckets: Tensor) -> Tensor:
-        """Which tokens see no other, [B, H, N]."""
+        """Return the mask of tokens without any other visible token, [B, H, N]."""
         places = places_in_buckets(buckets)
         alone = places == 0 if self.reach.left else torch.ones_like(places, dtype=torch.bool)
         if self.reach.right:
@@ -73,14 +73,14 @@ class BucketedAttention(Attention):
         return self.weigh(query @ key.mT * self.scale, seen, itself) @ value
 
     def weigh(self, logits: Tensor, seen: Tensor, itself: Tensor) -> Tensor:
-        """Softmax over what is seen; where that is nothing, the token itself."""
+        """Compute the softmax over visible keys; a token without any attends to itself."""
         weights = logits.masked_fill(~seen, neg_inf(logits.dtype)).softmax(dim=-1)
         return torch.where(seen.any(dim=-1, keepdim=True), weights, itself.to(weights.dtype))
 
     # --- decoding ---------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """Keys, values and buckets of no tokens."""
+        """Return empty keys, values and buckets."""
         shape = (self.num_heads, self.head_dim)
         state = no_tokens(batch_size, like, key=shape, value=shape)
         buckets = self.assign(like.new_zeros(batch_size, self.num_heads, 0, self.head_dim))

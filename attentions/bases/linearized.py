@@ -34,7 +34,7 @@ class PositionInfo(NamedTuple):
 
 
 class LinearizedAttention(Attention):
-    """Attention with weights phi(q) . phi(k) / sum, in time linear in the length.
+    """Base class of attentions with weights phi(q) . phi(k) / sum, in time linear in the length.
 
     A subclass gives the features; padded keys have none. Sums are formed in float32 at least, whatever the
     precision of the inputs. Rows with no visible key, and queries whose weights are all zero, give zero. There are
@@ -53,7 +53,7 @@ class LinearizedAttention(Attention):
         return None
 
     def features(self, x: Tensor, where: PositionInfo) -> Tensor:
-        """phi(x), [B, H, N, E] to [B, H, N, r]."""
+        """Compute phi(x), [B, H, N, E] to [B, H, N, r]."""
         # Contiguous, since the compiler mistakes the strides of an elementwise gradient of two layouts.
         return self.feature_map.forward(x.contiguous(), self.factors(x, where))
 
@@ -65,11 +65,11 @@ class LinearizedAttention(Attention):
         _state: DecodeState,
         _extras: Mapping[str, Tensor],
     ) -> tuple[Tensor, Tensor | None, DecodeState]:
-        """Of keys up to the query: phi(k), log decays [B, H, M] of the sums or None, and additional state."""
+        """Return phi(k), the log decays [B, H, M] of the sums (or None), and additional state."""
         return mask_fill(self.features(key, where), padding), None, {}
 
     def normalize(self, weights: Tensor) -> Tensor:
-        """Of pairs [H, n, m], those that a target sees, divided by their sum: for readable forms."""
+        """Divide the weights of visible pairs [H, n, m] by their sum; for ``reference``."""
         if self.pattern is Pattern.CS:
             weights = weights.tril()
         return weights / away_from_zero(weights.sum(dim=-1, keepdim=True), self.smallest_denominator)
@@ -93,7 +93,7 @@ class LinearizedAttention(Attention):
         return {"sums": sums, "mass": mass}
 
     def read(self, query: Tensor, summary: DecodeState, where: PositionInfo) -> Tensor:
-        """Attention of each query over the summarized keys."""
+        """Attend from each query to the summarized keys."""
         factors, smallest = self.factors(query, where), self.smallest_denominator
         return MeanOfQueries.apply(self.feature_map, query, factors, summary["sums"], summary["mass"], smallest)
 
@@ -102,7 +102,7 @@ class LinearizedAttention(Attention):
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, **extras: Tensor
     ) -> tuple[Tensor, DecodeState]:
-        """Output [B, H, N, E] and the new state, from the state that the tokens before left: {} for none."""
+        """Return outputs [B, H, N, E] and the new state; an empty ``state`` is that before the first token."""
         with torch.autocast(query.device.type, enabled=False):
             extras = {name: upcast(x) for name, x in extras.items()}
             output, state = over_chunks(
@@ -155,5 +155,5 @@ class LinearizedAttention(Attention):
 
 
 def mask_fill(x: Tensor, padding: Tensor | None, fill: float = 0.0) -> Tensor:
-    """``x`` [B, H, M, r] with ``fill`` at the padding [B, M]."""
+    """Return ``x`` [B, H, M, r] with ``fill`` at the padding [B, M]."""
     return x if padding is None else x.masked_fill(padding[:, None, :, None], fill)

@@ -20,7 +20,7 @@ from cab.padding import lengths
 
 
 class PairwiseAttention(Attention):
-    """Sums of values weighted by a function of query and key, which a subclass writes (``weigh``).
+    """Base class of weighted sums of values, with weights that are a function of query and key (``weigh``).
 
     Weights are computed in float32 or wider and recomputed in the backward pass, so only query, key and value are
     stored. Decoding caches every key and value.
@@ -31,14 +31,14 @@ class PairwiseAttention(Attention):
         self.requires_right_padding = self.pattern is Pattern.CS  # tokens are counted
 
     def weigh(self, query: Tensor, key: Tensor, masked: Tensor | None, count: Tensor) -> Tensor:
-        """Weights of keys [B, H, m, E] for targets [B, H, n, E]: [B, H, n, m], zero where ``masked`` (bool).
+        """Return weights [B, H, n, m] of keys [B, H, m, E] for targets [B, H, n, E], zero where ``masked`` (bool).
 
         ``count`` [B or 1, 1, n or 1, 1] is how many keys each target sees.
         """
         raise NotImplementedError
 
     def finish(self, sums: Tensor) -> Tensor:
-        """From weighted sums [B, H, N, E] to the output."""
+        """Compute the output from weighted sums [B, H, N, E]."""
         return sums
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
@@ -61,7 +61,7 @@ class PairwiseAttention(Attention):
     # --- decoding ---------------------------------------------------------------------------------------
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
-        """No keys yet."""
+        """Return an empty state."""
         shape = (self.num_heads, self.head_dim)
         state = no_tokens(batch_size, like, key=shape, value=shape)
         return {**state, "length": like.new_zeros(batch_size, dtype=torch.long)}
@@ -76,7 +76,7 @@ class PairwiseAttention(Attention):
         return self.read(query, new, masked_tokens(new, query.shape[2]), count), new
 
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
-        """Keys and values of the source, and how many there are."""
+        """Return keys and values of the source, and their number."""
         state = {"key": key, "value": value, "length": lengths(key, padding.key)}
         return state if padding.key is None else {**state, "hidden": padding.key}
 

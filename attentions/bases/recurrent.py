@@ -181,7 +181,7 @@ class Recurrent(Attention):
 
     @property
     def memory_width(self) -> int:
-        """Number of rows of S, the width of the keys that ``recurrence_inputs`` returns."""
+        """Return the number of rows of S, the width of the keys of ``recurrence_inputs``."""
         return self.key_width
 
     def decode(

@@ -89,7 +89,7 @@ class SparseDecoding(Attention):
     def decode_piece(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, count: Tensor, **_: Tensor
     ) -> tuple[Tensor, DecodeState]:
-        """:meth:`decode` of T tokens, the first ``count`` [B] of which are real."""
+        """Decode T tokens, the first ``count`` [B] of which are real."""
         length, new = state["length"], torch.arange(key.shape[2], device=key.device)
         query_position = length[:, None] + new
         position = torch.cat([state["position"], query_position.where(new < count[:, None], -1)], dim=1)

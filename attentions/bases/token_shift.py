@@ -17,7 +17,7 @@ from cab.padding import lengths
 
 
 class TokenShift(Recurrent):
-    """A recurrence whose q, k, v and gates are computed from every token and the previous one.
+    """Base class of recurrences whose q, k, v and gates are functions of a token and the previous one.
 
     The decoding state also contains the last token. A subclass computes mixtures of the two tokens in ``mixed`` and the
     heads in ``inputs``.

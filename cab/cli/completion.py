@@ -38,6 +38,7 @@ VALUES = {
     "engine": ["torch", "fairseq"],
     "pattern": [str(pattern) for pattern in Pattern],
     "suite": ["core", "mini"],
+    "tune": ["true"],
     "force": ["true", "false"],
     "profile": ["true", "false"],
     "data.download": ["true", "false"],

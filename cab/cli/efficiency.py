@@ -45,7 +45,8 @@ protocol default, with dropout 0.
 
 vanilla (fused) and eager (the paper's baseline) are always included. In pattern NS, attentions use the options of the
 paper's Appendix G (window 16, 16 landmarks, ...), in other patterns their defaults. An attention that fails
-`cab verify` is not timed. Out of memory and unsupported lengths are reported as a status in the table.
+`cab verify` is not timed. A module that runs out of memory (oom), exceeds --time-limit (timeout), raises an exception
+(failed) or does not support a length (unsupported) has this status in the table, and the others are still measured.
 
 examples:
   cab efficiency local:window_size=128 s4d --pattern NS CS --phase forward+backward --lengths 4096 8192
@@ -77,6 +78,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     parser.add_argument(
         "--repeats", type=int, help="number of rounds (default: 5 on a CPU, 20 on CUDA; protocol paper: 100 calls)"
+    )
+    parser.add_argument(
+        "--time-limit",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="maximum time of all calls of a module at one length (default: 600)",
     )
     parser.add_argument("--protocol", choices=("default", "paper", "lra"), default="default")
     parser.add_argument("--third-party", action="store_true", help="include installed third-party implementations")
@@ -117,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
     repeats = repeats if args.repeats is None else args.repeats
     given = {name: getattr(args, name) for name in ("batch_size", "embed_dim", "num_heads")}
     sizes = {name: usual[name] if size is None else size for name, size in given.items()}
-    setting = Setting(**sizes, device=device, dtype=args.dtype, repeats=repeats)
+    setting = Setting(**sizes, device=device, dtype=args.dtype, repeats=repeats, time_limit=args.time_limit)
     if device == "cuda" and not args.shared_gpu:
         refuse_when_shared()
     patterns = list(dict.fromkeys(Pattern.parse(text) for text in args.pattern))
@@ -135,9 +143,13 @@ def run(args: argparse.Namespace) -> int:
             costs = write_costs(costs, files.enter_context(args.out.open("w", newline="")))
         if args.csv:
             costs = write_costs(costs, sys.stdout)
-        found = list(costs)
-    if not args.csv:
-        print(tables(found))
+        found = []
+        try:
+            for cost in costs:
+                found.append(cost)
+        finally:  # an interrupted command shows what it has measured
+            if found and not args.csv:
+                print(tables(found))
     if args.out:
         print_note(f"wrote {args.out}")
     if args.plot:

@@ -8,7 +8,7 @@ from pathlib import Path
 from cab.cli.results_arguments import add_sources, given_results
 from cab.cli.terminal import print_note
 from cab.files.folders import check_writable
-from cab.records.results import DEFAULT_DIR, MINI_DIR, with_reference_results
+from cab.records.results import DEFAULT_DIR, REFERENCE_DIRS, with_reference_results
 
 DEFAULT_OUT = DEFAULT_DIR / "leaderboard"
 
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("page", "markdown"),
         default="page",
-        help="page (default): index.html and leaderboard.csv in the --out folder; markdown: tables on stdout",
+        help="page (default): index.html and CSV files in the --out folder; markdown: tables on stdout",
     )
     parser.add_argument("--costs", type=Path, metavar="CSV", help="output of `cab efficiency`; adds cost curves")
     parser.add_argument(
@@ -33,31 +33,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from cab.reports.leaderboard import score_boards, write_csv
+    from cab.reports.suite_board import suite_board, write_suite_csv
     from cab.scoring import load_costs
     from cab.scoring.selection import rows_in_index
 
     if args.figures or args.format == "page":
         check_writable(args.out, "--out")
-    is_alone = (
-        args.with_reference and args.results == [DEFAULT_DIR] and not DEFAULT_DIR.exists()
-    )  # there are no results yet
+    is_alone = args.with_reference and args.results == [DEFAULT_DIR] and not DEFAULT_DIR.exists()  # no results yet
     if is_alone:
-        args.results = [MINI_DIR]
+        args.results = [folder for folder in REFERENCE_DIRS if folder.is_dir()][:1]
     results, skipped = given_results(args)
-    if args.with_reference and not is_alone:
+    if args.with_reference:
         results = with_reference_results(results)
     scored = rows_in_index(results)
     probes = results.drop(scored.index)
     boards = [] if scored.empty and not probes.empty else score_boards(scored, normalization=args.normalization)
+    suite = suite_board(results)
     costs = load_costs(args.costs) if args.costs else None
     written: list[Path] = []
     if args.format == "markdown":
         from cab.reports.markdown import markdown
 
-        print(markdown(boards))
+        print(markdown(boards, suite))
     else:
         from cab.reports.page import write_page
 
+        if suite:
+            written.append(write_suite_csv(suite, args.out))
         if boards:
             written.append(write_csv(boards, args.out))
         if not probes.empty:
@@ -78,7 +80,15 @@ def run(args: argparse.Namespace) -> int:
                     written.append(write(table, args.out))
         shown = None if probes.empty else probes
         written.append(
-            write_page(boards, args.out, normalization=args.normalization, probes=shown, costs=costs, skipped=skipped)
+            write_page(
+                boards,
+                args.out,
+                normalization=args.normalization,
+                suite=suite,
+                probes=shown,
+                costs=costs,
+                skipped=skipped,
+            )
         )
     if args.figures:
         from cab.reports.paper_figures import write_figures

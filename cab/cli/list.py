@@ -11,7 +11,7 @@ from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "what",
+        "kind",
         choices=("attentions", "backbones", "tasks", "cells"),
         help="for attentions, state is the size of the decode state per layer, with 8 heads of width 64 in float32",
     )
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    rows = {"attentions": _attentions, "backbones": _backbones, "tasks": _tasks, "cells": _cells}[args.what]()
+    rows = {"attentions": _attentions, "backbones": _backbones, "tasks": _tasks, "cells": _cells}[args.kind]()
     print_rows(rows, as_csv=args.csv)
     return 0
 

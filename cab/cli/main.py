@@ -58,11 +58,6 @@ def main(argv: list[str] | None = None) -> int:
             traceback.print_exc()
         _print_error(f"error: {error}")
         return 2
-    except (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError) as error:
-        if debug:
-            traceback.print_exc()
-        _print_error(f"error: {error.filename}: {error.strerror}; name another file or folder")
-        return 2
     except Preempted as stop:
         _print_error(str(stop))
         return 128 + stop.signal
@@ -81,6 +76,9 @@ def main(argv: list[str] | None = None) -> int:
             discard_output()
             place = getattr(error, "filename", None) or "the output"
             _print_error(f"error: no space left on the disk of {place}; free some space and repeat the command")
+            return 2
+        if isinstance(error, OSError) and error.filename is not None:
+            _print_error(f"error: {error.filename!s:.200}: {error.strerror}; name another file or folder")
             return 2
         words = str(error).splitlines()[0] if str(error) else ""
         _print_error(f"internal error: {type(error).__name__}: {words} (add --debug for the traceback)")

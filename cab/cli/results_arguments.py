@@ -59,11 +59,14 @@ def given_results(args: argparse.Namespace) -> tuple[pd.DataFrame, list[str]]:
 
 
 def selected_results(args: argparse.Namespace) -> pd.DataFrame:
-    """Return the results that match the filters."""
+    """Return the results that match the filters; cells that do not measure attention are excluded from scores."""
     from cab.scoring import select
+    from cab.suite.check import without_invalid_cells
 
     names = {"preset": args.preset, "patterns": args.pattern, "tasks": args.task, "datasets": args.dataset}
-    return select(given_results(args)[0], **names, latest=args.latest_version)
+    results, excluded = without_invalid_cells(select(given_results(args)[0], **names, latest=args.latest_version))
+    print_notes(excluded)
+    return results
 
 
 def print_notes(notes: Iterable[str]) -> None:

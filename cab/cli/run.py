@@ -78,7 +78,7 @@ def run(arguments: list[str]) -> int:
     if not flags.dry_run:
         _print_records(report, is_sweep=is_sweep)
         if suite is not None:
-            _print_standings(report)
+            _print_verdicts(report)
     return report.exit_status
 
 
@@ -143,23 +143,19 @@ def _print_records(report: Report, *, is_sweep: bool) -> None:
     records = [outcome.record for outcome in report.outcomes if outcome.record is not None]
     if records:
         print(_sweep_tables(records) if is_sweep else _cell_table(records[0]))
-        if any(record.verified is False for record in records):
+        if any(_is_unverified(record) for record in records):
             log.warning("%s", LEGEND)
     elif not report.failures and not report.outcomes:
         raise UserError(f"nothing can run: {'; '.join(dict.fromkeys(report.left_out)) or 'no configuration'}")
 
 
-def _print_standings(report: Report) -> None:
-    """Print the rank of each attention among the reference results of the suite."""
-    from cab.suite.comparison import HEADER, compare_with_reference
+def _print_verdicts(report: Report) -> None:
+    """Print the verdict on each attention among the reference results of the suite."""
+    from cab.cli.suite_tables import print_verdict
 
     records = [outcome.record for outcome in report.outcomes if outcome.record is not None]
-    for standing in compare_with_reference(records):
-        print(f"\n{standing.attention} compared with {standing.others} attentions that have results in the same cells")
-        if standing.rows:
-            print(text_table(HEADER, standing.rows, align="lrrrrllrl"))
-        for line in standing.left_out:
-            print(f"not in the index: {line}")
+    for name in dict.fromkeys(record.cell["attention"] for record in records):
+        print_verdict(name, records)
 
 
 def _cell_table(record: Record) -> str:
@@ -211,7 +207,13 @@ def _task_table(records: Sequence[Record]) -> str:
 
 
 def _signed_name(record: Record) -> str:
-    return mark_unverified(record.cell["attention"], "no" if record.verified is False else "")
+    return mark_unverified(record.cell["attention"], "no" if _is_unverified(record) else "")
+
+
+def _is_unverified(record: Record) -> bool:
+    from cab.records.verified import verdict, verified_codes
+
+    return verdict(record, verified_codes()) == "no"
 
 
 def _number(value: float | None) -> str:

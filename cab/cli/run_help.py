@@ -22,9 +22,10 @@ usage: cab run task=TASK dataset=DATASET attention=ATTENTION pattern=PATTERN [KE
 
 Train and evaluate one configuration and write its result. With -m, run every valid combination of the
 comma-separated values; a group that is not named means ALL of its values (of the data sets, all real ones), so try
---dry-run first. Finished runs are not repeated, interrupted runs resume. suite=core runs the core cells of the
-synthetic suite with seeds 1 to 3, and suite=mini all its cells; both compare the attention with the bundled reference
-results. tune=true first chooses the learning rate of each cell on another seed.
+--dry-run first. Finished runs are not repeated, interrupted runs resume.
+
+suite=core runs the core cells of the synthetic suite with seeds 1 to 3, and suite=mini all its cells. Both compare the
+attention with the bundled reference results. With tune=true, the learning rate of each cell is chosen on another seed.
 
   task       {tasks}
   dataset    {datasets}

@@ -6,11 +6,13 @@ import argparse
 import itertools
 import math
 import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cab.cli.results_arguments import add_results_arguments, print_notes, selected_results
 from cab.cli.text_table import number, text_table
 from cab.files.sanitize import sanitize_table
+from cab.scoring.statistics import ONE_SEED_MARK, Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,13 +20,16 @@ if TYPE_CHECKING:
     from cab.scoring import Scores
 
 EPILOG = """\
+For results of the suite, K is printed first: the share of the gain of softmax attention over no attention that is
+retained, in percent (see `cab suite report`). The index follows where at least five attentions have every metric.
+
 The index of a task is the mean of its metrics, each normalized and with the sign changed if lower is better; task `all`
 is the mean over tasks. An attention without a value for any metric has no index. low and high bound a 95% confidence
 interval over seeds; they are empty for a single seed.
 
-In the table, `>` marks a significant difference (95%) to the next attention, `~` one that is not significant, and a
-dagger an attention whose code has not passed `cab verify` in the pattern (column `verified` of the CSV: yes, no,
-unknown).
+In the table, `>` marks a significant difference (95%, Holm's correction over all pairs) to the next attention, `~` an
+undecided one, `*` a result with a single seed, and a dagger before a name an attention whose code has not passed
+`cab verify` in the pattern (column `verified` of the CSV: yes, no, unknown).
 
 examples:
   cab score
@@ -63,8 +68,16 @@ def run(args: argparse.Namespace) -> int:
         sanitize_table(table).to_csv(sys.stdout, index=False, float_format="%.6f", lineterminator="\n")
         print_notes([*scores.notes, *_averaged_data_sets(scores)])
         return 0
-    print(_index_text(scores) if args.show == "index" else _plain_text(table))
-    print_notes([*scores.notes, *legend(scores.results)])
+    notes = scores.notes
+    if args.show == "index":
+        gains = _gain_text(scores.results)
+        known = scores.table.dropna(subset=["index"]) if gains else scores.table
+        patterns = [str(pattern) for pattern in known["pattern"].unique()]
+        print("\n\n".join([*gains, *_index_texts(scores, patterns)]))
+        notes = [note for note in notes if ": no index" not in note or note.startswith(tuple(patterns))]
+    else:
+        print(_plain_text(table))
+    print_notes([*notes, *legend(scores.results)])
     return 0
 
 
@@ -90,17 +103,33 @@ def _plain_text(table: pd.DataFrame) -> str:
         for row in table.itertuples(index=False, name=None)
     ]
     align = "".join("r" if kind.kind == "f" else "l" for kind in table.dtypes)
-    header = ["significant" if column == "resolved" else column for column in table.columns]
-    return text_table(header, rows, align=align)
+    return text_table(list(table.columns), rows, align=align)
 
 
-def _index_text(scores: Scores) -> str:
+def _gain_text(results: pd.DataFrame) -> list[str]:
+    """Return the tables of K if the results contain any of the suite."""
+    from cab.cli.suite_tables import gain_tables
+    from cab.suite.check import invalid_cells
+    from cab.suite.gain import suite_gains
+    from cab.suite.results import collect
+
+    found = collect(results["record"].dropna().drop_duplicates())
+    has_results = any(each.runs or each.left_out for each in found)
+    return [gain_tables(suite_gains(found, invalid_cells()))] if has_results else []
+
+
+def _index_texts(scores: Scores, patterns: Sequence[str]) -> list[str]:
     """Return one table per pattern, best attention first, each followed by the metrics of its tasks."""
-    return "\n\n".join(_pattern_text(scores, str(pattern)) for pattern in scores.table["pattern"].unique())
+    from cab.scoring import order_table
+
+    signs = {Verdict.BETTER: ">", Verdict.WORSE: "<", Verdict.ONE_SEED: ""}
+    order = order_table(scores)[["pattern", "task", "better", "worse", "verdict"]].itertuples(index=False, name=None)
+    verdicts = {(*place,): signs.get(Verdict(verdict), "~") for *place, verdict in order}
+    return [_pattern_text(scores, pattern, verdicts) for pattern in patterns]
 
 
-def _pattern_text(scores: Scores, pattern: str) -> str:
-    from cab.records.verification_status import mark_unverified, verdicts
+def _pattern_text(scores: Scores, pattern: str, verdicts: Mapping[tuple[str, ...], str]) -> str:
+    from cab.records import verification_status
 
     table = scores.table[scores.table["pattern"] == pattern]
     rows = {(row["task"], row["attention"]): row for row in table.to_dict("records")}
@@ -108,13 +137,14 @@ def _pattern_text(scores: Scores, pattern: str) -> str:
     members = {task: _members(places) for (of, task), places in scores.members.items() if of == pattern}
     columns = [average, *tasks] if len(members) > 1 else tasks or [average]
     ranked = list(table.loc[table["task"] == average, "attention"])
-    signs = [_sign(scores, pattern, average, *pair) for pair in itertools.pairwise(ranked)]
-    verified = verdicts(scores.results)
+    signs = [verdicts.get((pattern, average, *pair), "") for pair in itertools.pairwise(ranked)]
+    verified = verification_status.verdicts(scores.results)
+    is_trained = bool((scores.results["hash"] != "").any())
     text = [
         [
-            mark_unverified(name, verified[pattern, name]),
+            verification_status.mark_unverified(name, verified[pattern, name]),
             sign,
-            *(_cell(rows[(task, name)]) for task in columns),
+            *(_cell(rows[(task, name)], is_trained=is_trained) for task in columns),
             _seeds(rows, columns, name),
         ]
         for name, sign in zip(ranked, [*signs, ""], strict=True)
@@ -128,13 +158,9 @@ def _seeds(rows: dict[tuple[Any, Any], dict[Any, Any]], tasks: list[Any], name: 
     return str(min((int(rows[(task, name)]["seeds"]) for task in tasks if rows[(task, name)]["seeds"]), default=0))
 
 
-def _cell(row: dict[Any, Any]) -> str:
+def _cell(row: dict[Any, Any], *, is_trained: bool) -> str:
+    """Format an index with its interval; published results do not record their seeds."""
     text = number(row["index"])
+    if row["seeds"] == 1 and is_trained:
+        return text + ONE_SEED_MARK
     return text if math.isnan(row["low"]) else f"{text} [{number(row['low'])}, {number(row['high'])}]"
-
-
-def _sign(scores: Scores, pattern: str, task: str, better: str, worse: str) -> str:
-    """Return ``>`` for a significant difference, ``~`` for one that is not, or nothing if it is unknown."""
-    from cab.scoring import compare
-
-    return {"yes": ">", "no": "~", "unknown": ""}[compare(scores, pattern, task, better, worse).resolved]

@@ -1,4 +1,4 @@
-"""`cab suite`: validate the synthetic suite, and summarize its results."""
+"""`cab suite`: validate the synthetic suite, summarize its results, and write its anchors."""
 
 from __future__ import annotations
 
@@ -6,28 +6,35 @@ import argparse
 import csv
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cab.cli.text_table import text_table
-from cab.records.results import MINI_DIR
+from cab.records.results import REFERENCE_DIRS
 
-CSV_COLUMNS = ["cell", "attentions", "none", "way", "resolved", "seeds", "local", "measures attention"]
+if TYPE_CHECKING:
+    from cab.suite.check import CellCheck
+
+CSV_COLUMNS = ["cell", "core", "attentions", "gap_lost", "gap_low", "different_pairs", "graded", "measures", "grades"]
+NOT_JUDGED = "not judged"
 
 EPILOG = """\
-A cell measures attention if removing attention costs at least 10 pooled standard deviations and a fifth of the range
-from the trivial baseline to the best score. In addition, at least 50% of the attention pairs must differ significantly,
-and the standard deviation over seeds must be at most a tenth of that across attentions. In a cell that requires long
-memory, `local` must be at least 5 pooled standard deviations worse than vanilla.
+A cell measures attention if removing attention loses at least a fifth of the range from the trivial baseline to the
+best score (lower bound of the 95% interval), vanilla exceeds the memory-bounded baseline, and, in a cell that requires
+long memory, `local` is significantly worse than vanilla. Other cells are excluded from every score.
+
+A cell grades attentions if at least 50% of the pairs differ significantly and at least 50% of the attentions retain 5
+to 95% of softmax's gain. This requires four attentions besides vanilla and none. Pairs with none are ignored.
 
 examples:
   cab suite validate
   cab suite validate results/local --csv
 
 columns of the table:
-  effect size        vanilla over no attention, in pooled standard deviations
-  gap lost           share of the range from trivial baseline to best attention that is lost without attention
-  significant pairs  share of attention pairs that differ significantly (95%)
-  seed SD ratio      standard deviation over seeds relative to that across attentions
-  lead over local    vanilla over local, in pooled standard deviations
+  attentions       attentions with several seeds, besides vanilla and none
+  gap lost         share of the range from trivial baseline to best attention that is lost without attention, with 95%
+                   interval
+  different pairs  share of pairs that differ significantly (Holm, 95%, at least 2 points)
+  graded           share of attentions that retain 5 to 95% of softmax's gain
 """
 
 
@@ -36,33 +43,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="verb", required=True)
     check = commands.add_parser(
         "validate",
-        description="check from results whether each cell of the suite measures attention",
+        description="check from results whether each cell of the suite measures attention and grades attentions",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    check.add_argument(
-        "results",
-        nargs="?",
-        type=Path,
-        default=MINI_DIR,
-        help="folder of results (default: bundled reference results)",
-    )
     check.add_argument("--csv", action="store_true", help="print CSV")
-    anchors = commands.add_parser(
-        "anchors",
-        description="write configs/suite/anchors.csv, the anchors of its scores, from results of vanilla and none",
-    )
-    anchors.add_argument("results", type=Path, help="folder of results")
     report = commands.add_parser(
-        "report", description="summarize how much attention improves each cell, and the share that each method retains"
+        "report",
+        description="print K, the share of softmax's gain over no attention that each attention retains, per pattern",
     )
     report.add_argument(
-        "results",
-        nargs="?",
-        type=Path,
-        default=MINI_DIR,
-        help="folder of results (default: bundled reference results)",
+        "--attention", nargs="+", metavar="A", help="print the verdict on these attentions among the reference results"
     )
+    for each in (check, report):
+        each.add_argument(
+            "results",
+            nargs="*",
+            type=Path,
+            default=REFERENCE_DIRS,
+            help="folders of results (default: bundled reference results)",
+        )
+    anchors = commands.add_parser(
+        "anchors", description="write configs/suite/anchors.csv from the results of vanilla and none"
+    )
+    anchors.add_argument("results", nargs="+", type=Path, help="folders of results")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,58 +78,67 @@ def _anchors(args: argparse.Namespace) -> int:
     from cab.records.results import whole_records
     from cab.suite.anchors import PATH, write_anchors
 
-    written = write_anchors(record for _, record in whole_records(args.results, skipped=[]))
+    written = write_anchors(record for folder in args.results for _, record in whole_records(folder, skipped=[]))
     print(f"wrote {written} results to {PATH}", file=sys.stderr)
     return 0
 
 
 def _report(args: argparse.Namespace) -> int:
-    from cab.errors import UserError
-    from cab.suite.cells import read_scores
-    from cab.suite.summary import summarize_suite
+    from cab.cli.suite_tables import gain_tables, print_verdict
+    from cab.errors import UserError, unknown_name
+    from cab.suite.check import invalid_cells
+    from cab.suite.gain import suite_gains
+    from cab.suite.results import read_suite, records_of
 
-    summaries = summarize_suite(read_scores(args.results))
-    if not summaries:
-        raise UserError(f"no cell of the suite in {args.results} has results of both vanilla and none; run both first")
-    print("\n\n".join(summaries))
+    results = read_suite(args.results)
+    names = sorted({name for each in results for name in (*each.runs, *each.left_out)})
+    if not names:
+        folders = " ".join(map(str, args.results))
+        raise UserError(f"no result in {folders} is of a cell of the suite; run `cab run suite=core attention=NAME`")
+    for name in args.attention or ():
+        if name not in names:
+            raise unknown_name("attention", name, names)
+        print_verdict(name, records_of(args.results))
+    if not args.attention:
+        print(gain_tables(suite_gains(results, invalid_cells())))
     return 0
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Return 1 if a cell does not measure attention or the suite as a whole lacks a property."""
-    from cab.suite.cells import read_scores
+    """Return 1 if a cell does not measure attention, a core cell does not grade, or the suite lacks evidence."""
     from cab.suite.check import check_cell, check_suite
+    from cab.suite.results import read_suite
 
-    verdicts = [check_cell(scores) for scores in read_scores(args.results)]
-    rows = [
-        [
-            verdict.cell,
-            str(verdict.attentions),
-            _number(verdict.effect_size, "{:.1f}"),
-            _number(verdict.gap_fraction, "{:.0%}"),
-            _number(verdict.significant_pairs, "{:.0%}"),
-            _number(verdict.seed_sd_ratio, "{:.2f}"),
-            _number(verdict.leads.get("local"), "{:.1f}"),
-            "; ".join(verdict.failures) or "yes",
-        ]
-        for verdict in verdicts
-    ]
-    header = [
-        *("cell", "attentions", "effect size", "gap lost", "significant pairs"),
-        *("seed SD ratio", "lead over local", "measures attention"),
-    ]
+    checks = [check_cell(results) for results in read_suite(args.results)]
+    measures = [not check.failures for check in checks]
+    lacking = check_suite(checks)
     if args.csv:
-        csv.writer(sys.stdout, lineterminator="\n").writerows([CSV_COLUMNS, *rows])
+        csv.writer(sys.stdout, lineterminator="\n").writerows([CSV_COLUMNS, *map(_csv_row, checks)])
     else:
-        print(text_table(header, rows, align="lrrrrrrl"))
-    passed = sum(not verdict.failures for verdict in verdicts)
-    lacking = check_suite(verdicts)
-    if not args.csv:
-        print(f"\n{passed} of {len(verdicts)} cells measure attention")
+        header = ["cell", "core", "attentions", "gap lost", "different pairs", "graded", "measures attention", "grades"]
+        print(text_table(header, list(map(_row, checks)), align="llrrrrll"))
+        print(f"\n{sum(measures)} of {len(checks)} cells measure attention")
         for line in lacking:
             print(line)
-    return int(passed < len(verdicts) or bool(lacking))
+    return int(not all(measures) or any(check.flaws for check in checks if check.cell.core) or bool(lacking))
 
 
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else form.format(value)
+def _csv_row(check: CellCheck) -> list[str]:
+    gap = ["", ""] if check.gap is None else [f"{check.gap.value:.4f}", f"{check.gap.interval()[0]:.4f}"]
+    shares = ["" if share is None else f"{share:.4f}" for share in (check.different, check.graded)]
+    return [*_names(check), *gap, *shares, *_judgments(check)]
+
+
+def _row(check: CellCheck) -> list[str]:
+    gap = "-" if check.gap is None else "{:.0%} [{:.0%}, {:.0%}]".format(check.gap.value, *check.gap.interval())
+    shares = ["-" if share is None else f"{share:.0%}" for share in (check.different, check.graded)]
+    return [*_names(check), gap, *shares, *_judgments(check)]
+
+
+def _names(check: CellCheck) -> list[str]:
+    return [str(check.cell), "yes" if check.cell.core else "no", str(check.attentions)]
+
+
+def _judgments(check: CellCheck) -> list[str]:
+    grades = NOT_JUDGED if check.flaws is None else "; ".join(check.flaws) or "yes"
+    return ["; ".join(check.failures) or "yes", grades]

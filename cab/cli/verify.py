@@ -33,8 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "attentions",
         nargs="*",
-        metavar="NAME | FILE.py:Class",
-        help="registered names or classes in files (default: all registered attentions)",
+        metavar="NAME",
+        help="registered names, FILE.py:Class, FILE.py:function, package.module:name or hf:TYPE, such as hf:mamba2 "
+        "(default: all registered attentions)",
     )
     parser.add_argument(
         "--pattern",
@@ -138,21 +139,23 @@ def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[
 
 def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator[Subject]:
     """Yield every attention in every pattern to verify; user errors are raised before the first check runs."""
-    from cab.registry.files import load_class
     from cab.registry.registries import ATTENTIONS, is_file
     from cab.verification import subject_of
+    from cab.verification.foreign import ForeignModule, subject_class
     from cab.verification.suite import runs_in_float32
 
     _check_device(args.device)
     for target in args.attentions or [entry.name for entry in ATTENTIONS.load()]:
-        attention = load_class(target) if is_file(target) else target
+        attention = subject_class(target) if is_file(target) or ":" in target else target
         entry = ATTENTIONS.get(attention) if isinstance(attention, str) else ATTENTIONS.entry_of(attention)
-        if entry is None and not patterns:
+        is_foreign = not isinstance(attention, str) and issubclass(attention, ForeignModule)
+        foreign = attention.patterns if is_foreign else ()  # type: ignore[union-attr]
+        if entry is None and not patterns and not foreign:
             raise UserError(f"{target} is not registered: name its pattern with --pattern NS, CS, NC or CC")
         if entry is not None and not args.attentions and not runs_in_float32(entry.cls, args.device):
             print_note(f"{target} is not verified on {args.device}: it does not run in float32 there")
             continue
-        claimed = entry.patterns if entry is not None else tuple(patterns)
+        claimed = entry.patterns if entry is not None else foreign or tuple(patterns)
         # Without names, --pattern chooses among what each attention claims; with a name it must be claimed.
         chosen = [p for p in patterns if p in claimed] if patterns and not args.attentions else patterns or claimed
         for pattern in chosen:

@@ -126,7 +126,9 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
         _check_key(override)
         if override.key_or_group == "attention" and not override.is_sweep_override():
             arguments[place] = f"attention={quoted(name_of_file(str(override.value())))}"
-    chosen = {override.key_or_group: _choices(override) for override in parsed}
+    chosen: dict[str, list[str]] = {}
+    for override in parsed:  # of a group that is named twice, both values are checked
+        chosen.setdefault(override.key_or_group, []).extend(_choices(override))
     _check_names("task", chosen.get("task"), TASKS.names(), needed=not sweep)
     tasks = [TASKS.get(name) for name in chosen.get("task", TASKS.names())]
     datasets = sorted({name for task in tasks for name in task.datasets})
@@ -155,8 +157,8 @@ def parse_overrides(arguments: list[str]) -> list[Override]:
             parsed.append(parser.parse_override(argument))
         except (HydraException, RecursionError) as error:
             raise UserError(
-                f"cannot read the override '{argument:.80}'; write KEY=VALUE, and put a value with special characters "
-                "in two pairs of quotes: `KEY=\"'VALUE'\"`"
+                f"cannot read the override '{argument:.80}'; write KEY=VALUE, or attention.OPTION=VALUE for options; "
+                "put a value with special characters in two pairs of quotes: `KEY=\"'VALUE'\"`"
             ) from error
     return parsed
 

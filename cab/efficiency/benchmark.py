@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from typing import Any
 import torch
 
 from cab.efficiency.cost import DECODING, Cost
-from cab.efficiency.failures import within_free_memory
 from cab.efficiency.gpu_state import clock_facts
 from cab.efficiency.network import PATTERN as NETWORK_PATTERN, PHASES as NETWORK_PHASES, NetworkSubject
 from cab.efficiency.peers import PeerSubject
@@ -21,7 +19,7 @@ from cab.efficiency.roofline import Machine, under_roof
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import BASELINES, AttentionSubject, ProjectionsSubject, Subject
 from cab.efficiency.workload import PHASES, is_defined
-from cab.errors import UserError, unknown_name
+from cab.errors import UserError, exits_as_errors, first_line, unknown_name
 from cab.patterns import Pattern
 
 NOISY = 1.5
@@ -88,10 +86,9 @@ def measure(plan: Plan, *, refuse: Refusal = never, report: Callable[[str], None
             report: called with progress messages.
     """
     facts = constants(plan)
-    limit = within_free_memory if plan.setting.device == "cpu" else contextlib.nullcontext
     for pattern in plan.patterns:
         attentions = [subject for subject in plan.attentions if pattern in subject.patterns]
-        refused = {subject.label: reason for subject in attentions if (reason := refuse(subject, pattern))}
+        refused = {subject.label: reason for subject in attentions if (reason := _reason(refuse, subject, pattern))}
         for label, reason in refused.items():
             report(f"{label} {pattern} skipped: {reason}")
         allowed = [subject for subject in attentions if subject.label not in refused]
@@ -104,9 +101,17 @@ def measure(plan: Plan, *, refuse: Refusal = never, report: Callable[[str], None
                 for length in plan.lengths:
                     row = Cost(label, str(pattern), phase, length, status="unverified", detail=reason)
                     yield dataclasses.replace(row, **facts)
-            with limit():
-                for cost in _measure(plan, [*allowed, *peers], pattern, phase, report):
-                    yield dataclasses.replace(cost, **facts)
+            for cost in _measure(plan, [*allowed, *peers], pattern, phase, report):
+                yield dataclasses.replace(cost, **facts)
+
+
+def _reason(refuse: Refusal, subject: AttentionSubject, pattern: Pattern) -> str:
+    """Return the reason of ``refuse``, or its error, which concerns one attention only."""
+    try:
+        with exits_as_errors():
+            return refuse(subject, pattern)
+    except Exception as error:
+        return f"verification ended with {type(error).__name__}: {first_line(error)}"
 
 
 def _measure(
@@ -130,6 +135,8 @@ def _measure(
         costs = measure_length(subjects, pattern, phase, length, plan.setting, machine=machine)
         report_noise(costs, report)
         rates = machine.rates()
+        if not rates:
+            report("  no roofline: the memory does not suffice to measure the rates of this machine")
         clocks = clock_facts() if plan.setting.device == "cuda" else {}
         if clocks.get("throttled"):
             report(f"  GPU throttled ({clocks['throttled']}): {clocks['clock']} of {clocks['clock_most']} MHz")

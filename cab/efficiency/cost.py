@@ -21,8 +21,9 @@ class Cost:
     Args: seconds: time per call, or per token when decoding; None if not measured, see ``status``. bytes: peak memory
         of tensors during a call, above inputs and weights; when decoding, size of the state. p10, p90: 10th and 90th
         percentile of the seconds over rounds. status: ``ok``, ``oom`` (out of memory), ``unsupported`` (the attention
-        rejects the length or precision), ``failed`` (it raised an exception), ``unverified`` (it fails `cab verify` and
-        is not timed). complexity: the declared complexity of an attention, as in :func:`cab.register_attention`. kind:
+        rejects the length or precision), ``failed`` (it raised an exception), ``timeout`` (its calls took longer than
+        the time limit), ``unverified`` (it fails `cab verify` and is not timed). complexity: the declared complexity of
+        an attention, as in :func:`cab.register_attention`. kind:
         ``attention``, ``third_party`` (third-party implementation) or ``projections`` (the four linear maps).
         relative_to_softmax: median over rounds of the seconds relative to ``vanilla``.
         relative_to_softmax_without_projections: the same ratio after subtracting the time of the projections.

@@ -1,16 +1,72 @@
-"""Status of failed calls, and a memory limit that turns out-of-memory on a CPU into an exception."""
+"""Limits on the calls of a module, the status of a failed call, and the release of its memory."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
-from cab.errors import UserError
+from cab.errors import UserError, exits_as_errors
 from cab.runner.failures import is_out_of_memory
 
 RESERVE = 0.1
 """Share of the free memory reserved for other processes."""
+
+
+class TimeLimitError(Exception):
+    """The calls of a module took longer than ``--time-limit``."""
+
+
+@contextlib.contextmanager
+def guarded(device: str, seconds: float) -> Iterator[None]:
+    """Raise an exception inside the block instead of ending or blocking the command.
+
+    This applies to excessive allocations on a CPU, to calls of ``sys.exit``, and after ``seconds``.
+    """
+    memory = within_free_memory() if device == "cpu" else contextlib.nullcontext()
+    with exits_as_errors(), memory, time_limit(seconds):
+        yield
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeLimitError inside the block after ``seconds``, once the running operator returns.
+
+    Without effect outside the main thread, which receives the signal.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        raise TimeLimitError("more than --time-limit")
+
+    if seconds <= 0:
+        raise TimeLimitError("more than --time-limit")
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def release_memory(device: str) -> None:
+    """Return the memory of dropped tensors to the system, so that the next module can allocate it."""
+    gc.collect()
+    if device == "cuda":
+        import torch
+
+        torch.cuda.empty_cache()
+    else:
+        with contextlib.suppress(OSError, AttributeError):  # not glibc
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def status_of(error: BaseException) -> tuple[str, str]:
@@ -18,6 +74,8 @@ def status_of(error: BaseException) -> tuple[str, str]:
     line = (str(error).strip().splitlines() or [""])[0]
     if is_out_of_memory(error):
         return "oom", ""
+    if isinstance(error, TimeLimitError):
+        return "timeout", line
     if isinstance(error, UserError):
         return "unsupported", line
     return "failed", f"{type(error).__name__}: {line}"

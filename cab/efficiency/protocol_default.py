@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import math
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from cab.efficiency.cost import Cost
-from cab.efficiency.failures import status_of
+from cab.efficiency.failures import guarded, release_memory, status_of
 from cab.efficiency.operations import Operations, count_operations
 from cab.efficiency.roofline import Machine
 from cab.efficiency.setting import DTYPES, Setting
@@ -45,6 +45,8 @@ class Case:
     samples: list[float] = field(default_factory=list)
     status: str = "ok"
     detail: str = ""
+    spent: float = 0.0
+    """Seconds of all attempts."""
 
     def fail(self, error: BaseException) -> None:
         """Record the status of ``error`` and discard the measurements."""
@@ -88,14 +90,15 @@ def measure_length(
 
 def attempt(case: Case, action: Callable[[], object], setting: Setting) -> None:
     """Run ``action``; an exception becomes the status of ``case``."""
+    begin = time.perf_counter()
     try:
-        action()
+        with guarded(setting.device, setting.time_limit - case.spent):
+            action()
     except Exception as error:  # a failing attention must not abort the benchmark
         case.fail(error)
+    case.spent += time.perf_counter() - begin
     if case.workload is None:  # outside the handler, whose frames hold tensors
-        gc.collect()
-        if setting.device == "cuda":
-            torch.cuda.empty_cache()
+        release_memory(setting.device)
 
 
 def prepare(case: Case, pattern: Pattern, phase: str, length: int, setting: Setting) -> None:

@@ -7,7 +7,7 @@ including weights. Attentions are measured one after another.
 
 from __future__ import annotations
 
-import gc
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from cab.efficiency.cost import Cost
-from cab.efficiency.failures import status_of
+from cab.efficiency.failures import guarded, release_memory, status_of
 from cab.efficiency.setting import Setting, appendix_g
 from cab.efficiency.subjects import AttentionSubject, Subject
 from cab.efficiency.workload import make_inputs
@@ -30,18 +30,23 @@ PHASE = "forward"
 def measure_as_paper(subject: Subject, pattern: Pattern, lengths: Iterable[int], setting: Setting) -> Iterator[Cost]:
     """Measure one attention at increasing lengths."""
     lengths = sorted(lengths)
-    inputs = {length: make_inputs(pattern, length, setting) for length in lengths}
+    inputs: dict[int, dict[str, Tensor]] = {}
+    for length in lengths:
+        with contextlib.suppress(RuntimeError, MemoryError):  # too long: made again below, where the error is a status
+            inputs[length] = make_inputs(pattern, length, setting)
     peak = Peak(setting)
     for length in lengths:
         complexity = getattr(subject, "complexity", "")
         cost = Cost(subject.label, str(pattern), PHASE, length, kind=subject.kind, complexity=complexity)
         try:
             measured = subject.for_length(length) if isinstance(subject, AttentionSubject) else subject
-            facts = measure_once(measured, pattern, inputs[length], setting, peak)
+            with guarded(setting.device, setting.time_limit):
+                own = inputs.get(length) or make_inputs(pattern, length, setting)
+                facts = measure_once(measured, pattern, own, setting, peak)
         except Exception as error:  # a failing attention must not abort the benchmark
             status, detail = status_of(error)
             facts = {"status": status, "detail": detail}
-        gc.collect()
+        release_memory(setting.device)
         yield Cost(**{**vars(cost), **facts})
 
 

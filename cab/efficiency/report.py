@@ -15,6 +15,13 @@ MEMORY_IS = {
 }
 
 
+ABOVE_ROOF = (
+    "Above 100%: the call is faster than the measured rates permit. Its data fit into the caches, or other load slowed "
+    "the measurement of the rates."
+)
+"""Note on roofline shares above 1."""
+
+
 def tables(costs: Iterable[Cost]) -> str:
     """Return the tables of time, memory, roofline and third-party comparison, per pattern and phase."""
     blocks = [block for group in by_phase(costs) for block in phase_tables(group)]
@@ -86,7 +93,9 @@ def roof_table(costs: Sequence[Cost], head: str, how: str) -> Iterator[str]:
         rates = [(cost.matmul_rate or 0) / 1e9 for cost in counted], [(cost.bandwidth or 0) / 1e9 for cost in counted]
         products, copies = (f"{min(rate):.3g} to {max(rate):.3g}" for rate in rates)
         machine = f"matrix products {products} GFLOP/s, copies {copies} GB/s; {how}"
-        yield grid(costs, head.format("% of the limiting roofline (c compute, m memory)", machine), roof_cell)
+        table = grid(costs, head.format("% of the limiting roofline (c compute, m memory)", machine), roof_cell)
+        above = any((cost.roof_share or 0) > 1 for cost in counted)
+        yield f"{table}\n{ABOVE_ROOF}" if above else table
 
 
 def roof_cell(cost: Cost) -> str:

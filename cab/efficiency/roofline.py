@@ -17,6 +17,7 @@ import torch
 from cab.efficiency.cost import Cost
 from cab.efficiency.setting import Setting
 from cab.efficiency.timing import seconds
+from cab.runner.failures import is_out_of_memory
 
 PRODUCT_SIZE = {"cpu": 1024, "cuda": 8192}
 COPIED_BYTES = {"cpu": 2**26, "cuda": 2**30}
@@ -32,7 +33,17 @@ class Machine:
         self.copies: list[float] = []
 
     def sample(self) -> None:
-        """Time one round of both, with random numbers (GPUs multiply equal numbers faster), and release the memory."""
+        """Time one round of both, with random numbers (GPUs multiply equal numbers faster), and release the memory.
+
+        A round without enough memory is left out.
+        """
+        try:
+            self._time()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+
+    def _time(self) -> None:
         device, kind = self.setting.device, self.setting.torch_dtype
         size, calls = PRODUCT_SIZE[device], CALLS[device]
         left, right = (torch.randn(size, size, device=device, dtype=kind) for _ in range(2))
@@ -42,7 +53,12 @@ class Machine:
         self.copies.append(seconds(lambda: target.copy_(source), calls, device) / calls)
 
     def rates(self) -> dict[str, float]:
-        """Return FLOP/s of the product and bytes/s read and written by the copy, medians over rounds."""
+        """Return FLOP/s of the product and bytes/s read and written by the copy, medians over rounds.
+
+        Empty if no round had enough memory.
+        """
+        if not self.copies:
+            return {}
         size, device = PRODUCT_SIZE[self.setting.device], self.setting.device
         return {
             "matmul_rate": 2 * size**3 / float(np.median(self.products)),
@@ -52,7 +68,7 @@ class Machine:
 
 def under_roof(cost: Cost, rates: dict[str, float]) -> dict[str, Any]:
     """Return the rates and, if operations were counted, the limiting resource and the share of it."""
-    if cost.flops is None or cost.least_bytes is None or not cost.seconds:
+    if not rates or cost.flops is None or cost.least_bytes is None or not cost.seconds:
         return dict(rates)
     least = {"compute": cost.flops / rates["matmul_rate"], "memory": cost.least_bytes / rates["bandwidth"]}
     nearer = max(least, key=least.__getitem__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,11 @@ class Setting:
             device: ``cpu`` or ``cuda``.
             dtype: ``float32``, or the dtype of inputs and autocast.
             repeats: number of rounds (protocol default) or calls (protocol paper).
+            time_limit: seconds for all calls of a module at one length.
 
     Raises:
-            ValueError: sizes below 1, embed_dim not divisible by num_heads, or an unavailable device or dtype.
+            ValueError: sizes below 1, a time limit that is not positive, embed_dim not divisible by num_heads, or an
+                unavailable device or dtype.
     """
 
     batch_size: int = 4
@@ -41,11 +44,14 @@ class Setting:
     device: str = "cpu"
     dtype: str = "float32"
     repeats: int = 5
+    time_limit: float = 600.0
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "embed_dim", "num_heads", "repeats"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 < self.time_limit < math.inf:
+            raise UserError(f"time_limit must be a positive number of seconds, got {self.time_limit}")
         if self.embed_dim % self.num_heads:
             raise UserError(f"embed_dim {self.embed_dim} is not divisible by num_heads {self.num_heads}")
         if self.device not in ("cpu", "cuda"):

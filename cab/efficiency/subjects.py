@@ -63,8 +63,9 @@ class AttentionSubject:
                     f"invalid option in '{text}'; write name:option=value, for example local:window_size=128"
                 )
             options[option] = yaml.safe_load(value)
-        ATTENTIONS.get(name).check_options(options, "attention")
-        return cls(text, name, options)
+        entry = ATTENTIONS.get(name)
+        entry.check_options(options, "attention")
+        return cls(":".join([entry.label, *pairs]), entry.name, options)
 
     @property
     def complexity(self) -> str:
@@ -145,8 +146,13 @@ def select_attentions(texts: list[str], patterns: list[Pattern]) -> list[Attenti
         ValueError: an unknown name or option, or a given attention that supports none of the patterns.
     """
     everything = [entry.name for entry in ATTENTIONS.load() if entry.name != "none"]
-    subjects = [AttentionSubject.parse(text) for text in dict.fromkeys([*BASELINES, *(texts or everything)])]
-    for subject in subjects:
-        if subject.label in texts and not set(subject.patterns) & set(patterns):
+    named = [AttentionSubject.parse(text) for text in texts or everything]
+    for subject in named if texts else ():
+        if not set(subject.patterns) & set(patterns):
             check_attention(AttentionSpec(subject.name), patterns[0])
-    return [subject for subject in subjects if set(subject.patterns) & set(patterns)]
+    subjects: dict[str, AttentionSubject] = {}
+    for subject in [*map(AttentionSubject.parse, BASELINES), *named]:
+        if subjects.setdefault(subject.label, subject).name != subject.name:
+            other = subjects[subject.label].name
+            raise UserError(f"{subject.name} and {other} have the same name in tables; rename one class")
+    return [subject for subject in subjects.values() if set(subject.patterns) & set(patterns)]

@@ -6,13 +6,14 @@ import csv
 import gc
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
 from cab.files.config_folders import run_defaults
 from cab.records.record import CELL, Record, Status, record_path
+from cab.records.verified import verdict, verified_codes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,8 +23,9 @@ log = logging.getLogger(__name__)
 DEFAULT_DIR = Path(run_defaults()["results_dir"])
 PAPER_DIR = Path(__file__).resolve().parents[2] / "results" / "paper"
 """Tables of the paper, with their sources."""
-MINI_DIR = PAPER_DIR.with_name("mini")
-"""Bundled reference results of the suite."""
+CORE_DIR, MINI_DIR = PAPER_DIR.with_name("core"), PAPER_DIR.with_name("mini")
+REFERENCE_DIRS = (CORE_DIR, MINI_DIR)
+"""Bundled reference results of the suite: its core cells, and all cells."""
 PUBLISHED = "published"
 """Preset of CSV files that do not specify one."""
 SYNTHETIC = "synthetic"
@@ -36,7 +38,8 @@ COLUMNS = (
     *CELL, "task_version", "metric", "value", "unit", "higher_is_better", "primary", "at_length", "status",
     "params", "train_seconds", "peak_memory_bytes", "revision", "verified", "hash", "file", "record",
 )  # fmt: skip
-"""``record`` is the :class:`cab.records.record.Record`. For rows of CSV files it is None, and ``hash`` is empty."""
+"""``verified`` is ``yes``, ``no`` or ``unknown`` (see :func:`cab.records.verified.verdict`). ``record`` is the
+:class:`cab.records.record.Record`. For rows of CSV files it is None, and ``hash`` is empty."""
 
 
 def is_generated(dataset: str) -> bool:
@@ -72,34 +75,39 @@ def read_results(sources: Iterable[str | Path] | str | Path) -> tuple[pd.DataFra
 
 
 def with_reference_results(results: pd.DataFrame) -> pd.DataFrame:
-    """Add the reference results in :data:`MINI_DIR` for cells that ``results`` does not contain."""
+    """Add the reference results in :data:`REFERENCE_DIRS` for cells that ``results`` or an earlier folder lacks."""
     import pandas as pd
 
-    reference, _ = read_results(MINI_DIR)
-    own = pd.MultiIndex.from_frame(results[list(CELL)])
-    others = reference[~pd.MultiIndex.from_frame(reference[list(CELL)]).isin(own)]
-    return pd.concat([results, others], ignore_index=True)
+    for folder in filter(Path.is_dir, REFERENCE_DIRS):
+        reference, _ = read_results(folder)
+        own = pd.MultiIndex.from_frame(results[list(CELL)])
+        others = reference[~pd.MultiIndex.from_frame(reference[list(CELL)]).isin(own)]
+        results = pd.concat([results, others], ignore_index=True) if len(results) else others
+    return results
 
 
 def table_of(records: Iterable[Record]) -> pd.DataFrame:
     """Return the table of :func:`load_results` for ``records``; ``file`` is the file name of each."""
     import pandas as pd
 
-    rows = [row for record in records for row in _record_rows(record_path(Path(), record.hash), record)]
+    verified = verified_codes()
+    rows = [row for record in records for row in _record_rows(record_path(Path(), record.hash), record, verified)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def _rows(sources: Iterable[str | Path]) -> tuple[list[tuple[Any, ...]], list[str]]:
     rows: list[tuple[Any, ...]] = []
     skipped: list[str] = []
+    verified = verified_codes()
     for source in map(Path, sources):
         if not source.exists():
             raise UserError(f"{source} does not exist: name a folder of records, a record or a CSV file")
         if source.suffix != ".csv" and not source.is_dir():
-            rows += _record_rows(source, Record.read(source))
+            rows += _record_rows(source, Record.read(source), verified)
             continue
         if source.is_dir():
-            rows += [row for path, record in whole_records(source, skipped) for row in _record_rows(path, record)]
+            for path, record in whole_records(source, skipped):
+                rows += _record_rows(path, record, verified)
         published = source / "results.csv" if source.is_dir() else source
         if published.exists():
             rows += _published_rows(published)
@@ -118,11 +126,11 @@ def whole_records(folder: Path, skipped: list[str]) -> list[tuple[Path, Record]]
     return sorted(found, key=lambda each: ([each[1].cell[name] for name in CELL], each[1].started))
 
 
-def _record_rows(path: Path, record: Record) -> list[tuple[Any, ...]]:
+def _record_rows(path: Path, record: Record, verified: Container[tuple[str, str]]) -> list[tuple[Any, ...]]:
     cost = record.cost
     cell = (*(record.cell[name] for name in CELL), record.task_version)
     run = (str(record.status), cost.params, cost.train_seconds, cost.peak_memory_bytes)
-    source = (record.revision["commit"], record.verified, record.hash, str(path), record)
+    source = (record.revision["commit"], verdict(record, verified), record.hash, str(path), record)
     return [
         (
             *(*cell, metric.name, math.nan if metric.value is None else float(metric.value), metric.unit),
@@ -156,5 +164,5 @@ def _published_row(path: Path, line: int, row: Mapping[str, str | None]) -> tupl
     except KeyError:
         raise UserError(f"{path}, line {line}: higher_is_better must be 1 or 0") from None
     known |= {"task_version": 0, "unit": "", "primary": True, "status": str(Status.FINISHED)}
-    known |= {"revision": "", "hash": "", "file": str(path)}
+    known |= {"revision": "", "verified": "unknown", "hash": "", "file": str(path)}
     return tuple(known.get(name) for name in COLUMNS)

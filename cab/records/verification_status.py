@@ -1,4 +1,7 @@
-"""Mark attentions in tables of results whose code has not passed `cab verify`."""
+"""Mark attentions in tables of results whose code has not passed `cab verify`.
+
+The code of each run is looked up by its hash when a table is made, so verifying an attention later removes its mark.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 UNVERIFIED_MARK = "†"
-"""Follows the name of an unverified attention."""
-LEGEND = f"{UNVERIFIED_MARK} not verified: the code had not passed `cab verify` in this pattern"
+"""Precedes the name of an unverified attention."""
+LEGEND = f"{UNVERIFIED_MARK} not verified: the code has not passed `cab verify` in this pattern"
 _VERDICTS = ("no", "unknown", "yes")
 """Ordered from worst to best."""
 
@@ -21,9 +24,8 @@ def verdicts(results: pd.DataFrame) -> dict[tuple[str, str], str]:
     """Return the worst verdict of the runs of each (pattern, attention): ``no``, ``unknown`` or ``yes``."""
     found: dict[tuple[str, str], str] = {}
     rows = results[["pattern", "attention", "verified"]].itertuples(index=False, name=None)
-    for pattern, attention, verified in dict.fromkeys(rows):
-        verdict = {True: "yes", False: "no"}.get(verified, "unknown")
-        found[pattern, attention] = min(verdict, found.get((pattern, attention), verdict), key=_VERDICTS.index)
+    for pattern, attention, own in dict.fromkeys(rows):
+        found[pattern, attention] = min(own, found.get((pattern, attention), own), key=_VERDICTS.index)
     return found
 
 
@@ -35,10 +37,10 @@ def legend(results: pd.DataFrame) -> list[str]:
     return lines + ([f"the results do not record whether these are verified: {listed(unknown)}"] if unknown else [])
 
 
-def _names(found: dict[tuple[str, str], str], verdict: str) -> list[str]:
-    return sorted({attention for (_, attention), each in found.items() if each == verdict})
+def _names(found: dict[tuple[str, str], str], wanted: str) -> list[str]:
+    return sorted({attention for (_, attention), each in found.items() if each == wanted})
 
 
-def mark_unverified(name: str, verdict: str) -> str:
-    """Return the name, with a dagger if the verdict is ``no``."""
-    return f"{name} {UNVERIFIED_MARK}" if verdict == "no" else name
+def mark_unverified(name: str, own: str) -> str:
+    """Return the name, after a dagger if the verdict ``own`` is ``no``."""
+    return f"{UNVERIFIED_MARK} {name}" if own == "no" else name

@@ -9,7 +9,7 @@ import csv
 import dataclasses
 import functools
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +21,7 @@ from cab.files.replace import remove_leftovers, replacing
 from cab.files.sanitize import sanitize_csv_cell
 from cab.patterns import pattern_rank
 from cab.records.code_hash import attention_hash, checks_hash
+from cab.records.record import Record
 from cab.registry.registries import STANDALONE
 
 COMMITTED = Path(__file__).resolve().parents[2] / "results" / "verified.csv"
@@ -105,6 +106,28 @@ def is_verified(code: str, pattern: str) -> bool:
     wanted = (code, pattern, torch_version(), FULL)
     rows = [row for path in (COMMITTED, remembered()) for row in read_rows(path)]
     return bool(code) and any((row.code_hash, row.pattern, row.torch_version, row.mode) == wanted for row in rows)
+
+
+def verified_codes() -> frozenset[tuple[str, str]]:
+    """Return hash and pattern of every code that passed the full checks, with any version of torch."""
+    rows = [row for path in (COMMITTED, remembered()) for row in read_rows(path)]
+    return frozenset((row.code_hash, row.pattern) for row in rows if row.mode == FULL)
+
+
+def verdict(record: Record, verified: Container[tuple[str, str]]) -> str:
+    """Return the verdict on the code of a run: ``no``, ``unknown`` (the record has no hash of the code) or ``yes``.
+
+    Code that had passed when it was trained stays verified; code that passed later is found by its hash.
+
+    Args:
+        record: record of the run.
+        verified: the result of :func:`verified_codes`.
+    """
+    if record.verified:
+        return "yes"
+    if not record.attention_code:
+        return "no" if record.verified is False else "unknown"
+    return "yes" if (record.attention_code, record.cell["pattern"]) in verified else "no"
 
 
 def remembered() -> Path:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.util
+import inspect
 import os
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from torch import nn
 
@@ -53,6 +55,19 @@ def load_class(target: str) -> type[nn.Module]:
         UserError: the file or class does not exist, the import fails or ends the program, or the class is not a
             subclass of ``nn.Module``.
     """
+    chosen = load_object(target)
+    if not isinstance(chosen, type) or not issubclass(chosen, nn.Module):
+        raise UserError(f"{target} is not a torch.nn.Module class")
+    return chosen
+
+
+def load_object(target: str) -> Any:
+    """Import the class or function ``FILE.py:name``.
+
+    Raises:
+        UserError: the file or name does not exist, the import fails or ends the program, or the object is neither a
+            subclass of ``nn.Module`` nor a function.
+    """
     file, _, name = target.rpartition(":") if ":" in target else (target, "", "")
     if not os.path.isfile(file):  # noqa: PTH113  # also False for a path that is too long or has a null character
         problem = "is a folder" if os.path.isdir(file) else "does not exist"  # noqa: PTH112
@@ -64,13 +79,13 @@ def load_class(target: str) -> type[nn.Module]:
         if entry.place.file is not None and entry.place.file.resolve() == path:
             _ = entry.cls
     module = _imported(path) or _import(path, file)
+    chosen = getattr(module, name, None) if name else None
+    if inspect.isfunction(chosen) or (isinstance(chosen, type) and issubclass(chosen, nn.Module)):
+        return chosen
     own = {n: c for n, c in vars(module).items() if isinstance(c, type) and c.__module__ == module.__name__}
     modules = [n for n, c in own.items() if issubclass(c, nn.Module)]
-    chosen = getattr(module, name, None) if name else None
-    if not isinstance(chosen, type) or not issubclass(chosen, nn.Module):
-        missing = f"no torch.nn.Module class '{name}' in {file}" if name else f"name a class: {file}:Class"
-        raise UserError(f"{missing}; it has: {', '.join(modules) or 'none'}")
-    return chosen
+    missing = f"no torch.nn.Module class '{name}' in {file}" if name else f"name a class: {file}:Class"
+    raise UserError(f"{missing}; it has: {', '.join(modules) or 'none'}")
 
 
 def _imported(path: Path) -> ModuleType | None:

@@ -14,16 +14,17 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean
 
 from cab.paper.taxonomy import taxonomy
 from cab.records.code_hash import attention_hash
-from cab.records.results import MINI_DIR
+from cab.records.results import REFERENCE_DIRS
 from cab.records.verified import is_verified
 from cab.registry.entries import AttentionEntry
 from cab.registry.options import argument_texts
 from cab.registry.registries import ATTENTIONS
-from cab.suite.cells import CellScores, read_scores
+from cab.suite.gain import SuiteGains, suite_gains
+from cab.suite.results import read_suite
+from cab.suite.table import cell_text
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS = ROOT / "attentions" / "defaults.csv"
@@ -126,7 +127,7 @@ def card(name: str) -> Card:
             _table("Options", ("Option", "Default", "Description"), _options(entry, documentation), "none"),
             _table("Verification", ("Pattern", "Status"), own.verified, "none"),
             _table(f"Cost at {COST_LENGTH:,} tokens, forward+backward", _COST_HEADER, _costs(name), NOT_MEASURED),
-            _table("Scores", ("Cell", "Share of vanilla's gain", "Seeds"), _shares(name), NO_SCORES),
+            _table("Scores", ("Cell", "Share of vanilla's gain, %", "Solved in seeds"), _shares(name), NO_SCORES),
         ),
     )
 
@@ -196,14 +197,12 @@ def _costs(name: str) -> Iterator[tuple[str, ...]]:
 
 
 @functools.cache
-def _cells() -> tuple[CellScores, ...]:
-    return tuple(read_scores(MINI_DIR))
+def _gains() -> SuiteGains:
+    return suite_gains(read_suite(REFERENCE_DIRS))
 
 
 def _shares(name: str) -> Iterator[tuple[str, ...]]:
-    """Yield the share of the gain of vanilla over no attention that the attention retains, per cell."""
-    for cell in _cells():
-        if {"vanilla", "none", name} <= cell.scores.keys():
-            best, worst, own = (mean(cell.scores[key]) for key in ("vanilla", "none", name))
-            share = f"{(own - worst) / (best - worst):.0%}" if best > worst else "vanilla has no gain"
-            yield str(cell.cell), share, str(len(cell.scores[name]))
+    """Yield K, the share of softmax's gain over no attention that the attention retains, per cell."""
+    for gains in _gains().cells.values():
+        if name in gains:
+            yield str(gains[name].cell), cell_text(gains[name]), f"{gains[name].solved} of {len(gains[name].points)}"

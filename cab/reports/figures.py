@@ -137,13 +137,16 @@ def looks(attentions: Iterable[str]) -> dict[str, SeriesStyle]:
 def _axes(height: float, *, title: str, labels: Iterable[str] = (), bottom: float = 0.42) -> tuple[Figure, Axes]:
     """Return axes in a figure ``WIDTH`` inches wide, with space for ``labels`` on the left; margins in inches.
 
-    Margins follow from label lengths, because measuring the text draws every figure twice, and the page has other
-    fonts.
+    A figure with longer labels than :func:`short` gives is wider. Margins follow from label lengths, because measuring
+    the text draws every figure twice, and the page has other fonts.
     """
-    left = 0.12 + 0.066 * max(map(len, labels), default=0)
-    figure = Figure(figsize=(WIDTH, height))
-    axes = figure.add_axes((left / WIDTH, bottom / height, 1 - (left + 0.1) / WIDTH, 1 - (bottom + 0.26) / height))
-    axes.set_title(title, x=-(left - 0.05) / (WIDTH - left - 0.1))
+    longest = max(map(len, labels), default=0)
+    more = 0.072 * max(0, longest - _LONGEST_LABEL)
+    left = 0.12 + 0.066 * min(longest, _LONGEST_LABEL) + more
+    width = WIDTH + more
+    figure = Figure(figsize=(width, height))
+    axes = figure.add_axes((left / width, bottom / height, 1 - (left + 0.1) / width, 1 - (bottom + 0.26) / height))
+    axes.set_title(title, x=-(left - 0.05) / (width - left - 0.1))
     return figure, axes
 
 
@@ -312,20 +315,28 @@ def efficiency_length_figure(lengths: pd.DataFrame, *, title: str) -> Figure:
     """Draw the efficiency lengths of each attention for time and memory (Figure 2c).
 
     Args:
-        lengths: columns attention, resource, length; NaN or infinite without a length.
+        lengths: columns attention, resource, length. Length 0 (always cheaper) is drawn as a word, infinity (never
+            cheaper) as a hatched bar across the figure, and NaN not at all.
     """
     memory = lengths[lengths["resource"] == "memory"].sort_values("length", ascending=False, na_position="first")
     order = list(dict.fromkeys([*memory["attention"], *lengths["attention"]]))
-    labels = [short(name) for name in order]
     legend = _legend_height(["time", "memory"])
-    figure, axes = _axes(0.75 + 0.3 * len(order) + legend, title=title, labels=labels, bottom=0.45 + legend)
-    _rows(axes, labels)
+    figure, axes = _axes(0.75 + 0.3 * len(order) + legend, title=title, labels=order, bottom=0.45 + legend)
+    _rows(axes, order)
+    finite = lengths["length"][lengths["length"] < math.inf]
+    end = 1.05 * finite.max() if finite.max() > 0 else 1.0
+    axes.set_xlim(0, end)
     for offset, resource, color in ((-0.19, "time", POSITIVE), (0.19, "memory", NEGATIVE)):
         own = lengths[lengths["resource"] == resource].set_index("attention")["length"].reindex(order)
-        own = own.where(own < math.inf)
-        bars = axes.barh([row + offset for row in range(len(order))], own.fillna(0), 0.34, color=color, label=resource)
-        for bar, (name, length) in zip(bars, own.items(), strict=True):
-            mark(bar, str(name), f"{name}, {resource}: " + (f"{length:,.0f}" if math.isfinite(length) else "none"))
+        places = [row + offset for row in range(len(order))]
+        bars = axes.barh(places, own.fillna(0).clip(upper=end), 0.34, color=color, label=resource)
+        for bar, place, (name, length) in zip(bars, places, own.items(), strict=True):
+            word = {0.0: "always", math.inf: "never"}.get(length, "")
+            if word == "never":
+                bar.set(facecolor="none", edgecolor=color, hatch="////", linewidth=0)
+            axes.text(0.01 * end, place, word, color=color if word == "always" else INK, size=6.5, va="center")
+            value = word or ("none" if math.isnan(length) else f"{length:,.0f}")
+            mark(bar, str(name), f"{name}, {resource}: {value}")
     axes.set_xlabel("efficiency length, lower is better")
     _legend_below(figure, axes)
     return figure

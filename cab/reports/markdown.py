@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from cab.reports.leaderboard_tables import index_table, metrics_table
+from cab.reports.suite_board import SuiteBoard, board_table, main_finding
 from cab.reports.tables import Column, Entry, Row, Table
 
 if TYPE_CHECKING:
@@ -15,9 +16,10 @@ if TYPE_CHECKING:
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&!$])")
 
 
-def markdown(boards: Iterable[Board]) -> str:
-    """Return one heading per suite, with index table and raw metrics table per pattern."""
-    return "\n\n".join(part for board in boards for part in _suite(board))
+def markdown(boards: Iterable[Board], suite: SuiteBoard | None = None) -> str:
+    """Return K in the suite, and one heading per preset with index table and raw metrics table per pattern."""
+    first = [escape(main_finding(suite)), _table(board_table(suite))] if suite else []
+    return "\n\n".join([*first, *(part for board in boards for part in _suite(board))])
 
 
 def escape(text: str) -> str:
@@ -38,7 +40,7 @@ def _table(table: Table) -> str:
     groups = [group.label for group in table.groups for _ in range(group.span)] or [""] * (len(table.columns) - 1)
     header = [_header(column, group) for column, group in zip(table.columns, ["", *groups], strict=True)]
     rules = ["---", *["---:"] * (len(header) - 1)]
-    lines = [header, rules, *map(_row, table.rows), *map(_row, table.fixed)]
+    lines = [header, rules, *map(_row, (*table.pinned, *table.rows, *table.fixed))]
     notes = "".join(f"\n{number}. {escape(note)}" for number, note in enumerate(table.notes, 1))
     rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     parts = [f"**{escape(table.caption)}**", rows, notes.strip(), *map(escape, table.legend)]
@@ -50,7 +52,7 @@ def _header(column: Column, group: str) -> str:
 
 
 def _row(row: Row) -> list[str]:
-    label = escape(row.label) + (f" {row.sign}" if row.sign else "")
+    label = (f"{row.sign} " if row.sign else "") + escape(row.label)
     return [f"_{label}_" if row.kind == "baseline" else label, *map(_cell, row.cells)]
 
 

@@ -36,6 +36,8 @@ for (const list of document.querySelectorAll('[role="tablist"]')) {
 }
 
 // Sorting: numbers by their full value, names by the alphabet, empty cells always last.
+const nameOf = (row) => row.dataset.name ?? row.cells[0].textContent;
+
 function sortBy(header) {
   const table = header.closest("table");
   const column = header.cellIndex;
@@ -47,16 +49,26 @@ function sortBy(header) {
   const sign = descending ? -1 : 1;
   const key = (row) => row.cells[column].dataset.value;
   const compare = (a, b) => {
-    if (column === 0) return sign * a.cells[0].textContent.localeCompare(b.cells[0].textContent);
+    if (column === 0) return sign * nameOf(a).localeCompare(nameOf(b));
     if (key(a) === undefined || key(b) === undefined) return (key(a) === undefined) - (key(b) === undefined);
     return sign * (Number(key(a)) - Number(key(b)));
   };
-  const body = table.tBodies[0];
+  const body = table.querySelector("tbody.sorted");
   body.append(...[...body.rows].sort(compare));
 }
 
 for (const header of document.querySelectorAll("th[aria-sort]")) {
   header.firstElementChild.addEventListener("click", () => sortBy(header));
+}
+
+// Filters: a row is shown if it has every chosen tag.
+for (const form of document.querySelectorAll("form.filter")) {
+  const rows = form.parentElement.querySelectorAll("tr[data-tags]");
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("input", () => {
+    const chosen = [...form.elements].filter((one) => one.type !== "checkbox" || one.checked).map((one) => one.value).filter(Boolean);
+    for (const row of rows) row.hidden = !chosen.every((tag) => JSON.parse(row.dataset.tags).includes(tag));
+  });
 }
 
 // Pointing at an attention in a table or a figure shows the same one in all of them.

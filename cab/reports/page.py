@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
@@ -25,6 +25,7 @@ from cab.reports.needles import needle_blocks, needle_table
 from cab.reports.probes import probe_blocks, probe_table
 from cab.reports.records import record_facts
 from cab.reports.sections import efficiency_blocks, suite_section
+from cab.reports.suite_board import SuiteBoard, board_table, main_finding
 from cab.reports.suites import printable_results
 from cab.scoring import NORMALIZATIONS
 
@@ -39,6 +40,7 @@ def write_page(
     out: Path,
     *,
     normalization: str,
+    suite: SuiteBoard | None = None,
     probes: pd.DataFrame | None = None,
     costs: pd.DataFrame | None = None,
     skipped: Sequence[str] = (),
@@ -48,6 +50,7 @@ def write_page(
     Args:
         boards: scored suites, one section each.
         out: output folder.
+        suite: K of the attentions in the suite.
         normalization: as in :func:`cab.scoring.score_table`; stated on the page.
         probes: results of tasks outside the index, as returned by :func:`cab.load_results`.
         costs: costs by length, columns attention, pattern, phase, length, seconds, bytes.
@@ -62,6 +65,7 @@ def write_page(
     html = environment.from_string(_source("page.html")).render(
         title="Attention leaderboard",
         facts=_counts(results),
+        board=None if suite is None else _board(suite),
         suites=[suite_section(board) for board in boards],
         probes=[] if probes is None else list(probe_blocks(probe_table(probes))),
         needles=[] if probes is None else list(needle_blocks(needle_table(probes))),
@@ -80,6 +84,17 @@ def write_page(
     path = out / "index.html"
     path.write_text(html, encoding="utf-8")
     return path
+
+
+def _board(suite: SuiteBoard) -> dict[str, Any]:
+    table = board_table(suite)
+    complexities = {ATTENTIONS.get(name).complexity for name in suite.rows if name in ATTENTIONS.names()}
+    return {
+        "finding": sanitize_text(main_finding(suite)),
+        "patterns": suite.patterns,
+        "complexities": sorted(complexities),
+        "table": table,
+    }
 
 
 def _registered(boards: Sequence[Board]) -> list[str]:

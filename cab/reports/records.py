@@ -77,7 +77,7 @@ def _facts(record: Record) -> dict[str, str]:
         "status": "" if record.status is Status.FINISHED else f"{record.status}: {record.error}",
         "command": record.command,
         "revision": commit + (" with uncommitted changes" if commit and record.revision.get("dirty") else ""),
-        "verified": {True: "yes", False: "no", None: ""}[record.verified],
+        "verified when trained": {True: "yes", False: "no", None: ""}[record.verified],
         "attention code": record.attention_code,
         "hardware": _joined(record.hardware),
         "versions": _joined(record.versions),

@@ -10,8 +10,7 @@ from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY
 from cab.records.results import PUBLISHED
 from cab.scoring.selection import data_ranks, is_synthetic, other_data, rows_in_index
-from cab.suite.cells import PRESET
-from cab.suite.check import cells_that_fail
+from cab.suite.check import without_invalid_cells
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,27 +82,10 @@ def split_suites(results: pd.DataFrame) -> list[Suite]:
         for number, rows in part.groupby(ranks):
             rank = int(str(number))
             apart = sanitize_text(other_data(part, ranks, rank)) if rank else ""
-            uncounted: tuple[str, ...] = ()
-            if synthetic and preset == PRESET:
-                rows, uncounted = without_cells_that_fail(rows)
+            rows, uncounted = without_invalid_cells(rows)
             suites.append(Suite(str(preset), bool(synthetic), rows, rank, apart, uncounted))
     order = {preset: place for place, preset in enumerate(("paper", "mini", "smoke"))}
     return sorted(suites, key=lambda s: (s.synthetic, order.get(s.preset, len(order)), s.preset, s.data_rank))
-
-
-def without_cells_that_fail(results: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Exclude primary metrics of cells that do not measure attention, and return one line per excluded cell.
-
-    A cell without others in its pattern is retained, because no average depends on it.
-    """
-    lines = []
-    for (task, backbone, pattern), reason in cells_that_fail().items():
-        of_pattern = results["pattern"] == pattern
-        of_cell = of_pattern & (results["task"] == task) & (results["backbone"] == backbone)
-        if of_cell.any() and (of_pattern & ~of_cell).any():
-            results = results.assign(primary=results["primary"].astype(bool) & ~of_cell)
-            lines.append(f"{task} {backbone} {pattern} is excluded from the index: {reason}")
-    return results, tuple(lines)
 
 
 def printable_results(results: pd.DataFrame) -> pd.DataFrame:

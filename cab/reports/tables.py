@@ -60,7 +60,7 @@ class Group:
 class Row:
     """A row for an attention, a trivial baseline or another object.
 
-    ``sign`` follows the label, which links to ``href`` if there is one.
+    ``sign`` precedes the label, which links to ``href`` if there is one; a filter selects rows by their ``tags``.
     """
 
     label: str
@@ -68,11 +68,12 @@ class Row:
     kind: Literal["attention", "baseline", "other"] = "attention"
     sign: str = ""
     href: str = ""
+    tags: list[str] = field(default_factory=list)
 
 
 @dataclass
 class Table:
-    """A table; ``fixed`` rows stay last in any sort order, and ``legend`` explains the signs of rows."""
+    """A table; ``pinned`` rows stay first and ``fixed`` rows last in any order, and ``legend`` explains signs."""
 
     id: str
     caption: str
@@ -80,6 +81,7 @@ class Table:
     rows: list[Row]
     groups: list[Group] = field(default_factory=list)
     fixed: list[Row] = field(default_factory=list)
+    pinned: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     legend: list[str] = field(default_factory=list)
 

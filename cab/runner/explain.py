@@ -99,12 +99,11 @@ def explain(overrides: Sequence[str], *, added: Sequence[str] = ()) -> list[Sett
         loader = GlobalHydra.instance().config_loader()
         assert isinstance(loader, ConfigLoaderImpl)
         chosen = loader.compute_defaults_list("run", list(overrides), RunMode.RUN)
+        check_without_data(Cell.from_config(resolve(config)))
         layers = [_layer(loader, each.config_path, each.package) for each in chosen.defaults if each.config_path]
         typed = [re.split(r"[=@]", text.lstrip("+"), maxsplit=1)[0] for text in overrides]
         sources = {key: COMMAND_LINE if text not in added else ONLY for key, text in zip(typed, overrides, strict=True)}
-        settings = [_setting(name, value, config, layers, sources) for name, value in _leaves(resolve(config), "")]
-        check_without_data(Cell.from_config(resolve(config)))
-        return settings
+        return [_setting(name, value, config, layers, sources) for name, value in _leaves(resolve(config), "")]
 
 
 def _layer(loader: ConfigLoaderImpl, path: str, package: str | None) -> _Layer:

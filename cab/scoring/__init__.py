@@ -7,17 +7,15 @@ from cab.scoring.costs import load_costs
 from cab.scoring.efficiency_length import efficiency_length
 from cab.scoring.index import Scores, score, score_table
 from cab.scoring.normalization import NORMALIZATIONS
-from cab.scoring.order import Comparison, compare, order_table
+from cab.scoring.order import order_table
 from cab.scoring.probe_agreement import probe_agreement, read_probes
 from cab.scoring.selection import select
 
 __all__ = [
     "NORMALIZATIONS",
-    "Comparison",
     "Scores",
     "benchmark_correlation",
     "benefit_of_attention",
-    "compare",
     "efficiency_length",
     "load_costs",
     "order_table",

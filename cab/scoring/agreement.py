@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cab.patterns import pattern_rank
 from cab.scoring.correlation import ENOUGH
 from cab.scoring.normalization import population
+from cab.scoring.statistics import correlation_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,10 +55,7 @@ def agreement(x: pd.Series, y: pd.Series) -> tuple[float, float, float, float, i
         return math.nan, math.nan, math.nan, math.nan, size, "", note
     ranks = x.rank(ascending=False), y.rank(ascending=False)
     rho = float(ranks[0].corr(ranks[1]))
-    low = high = math.nan
-    if size > 3 and abs(rho) < 1:
-        reach = 1.959964 * math.sqrt((1 + rho * rho / 2) / (size - 3))
-        low, high = math.tanh(math.atanh(rho) - reach), math.tanh(math.atanh(rho) + reach)
+    low, high = correlation_interval(rho, size, ranks=True)
     apart = (ranks[0] - ranks[1]).abs()
     name = str(apart.idxmax())
     disagree = f"{name}: {ranks[0][name]:g} and {ranks[1][name]:g}" if apart.max() else ""

@@ -12,6 +12,7 @@ import numpy as np
 from cab.records.results import PAPER_DIR
 from cab.scoring.index import AVERAGE
 from cab.scoring.normalization import population
+from cab.scoring.statistics import correlation_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,9 +91,6 @@ def _pearson(x: list[float], y: list[float]) -> tuple[float, int, float, float, 
         return math.nan, size, math.nan, math.nan, math.nan, "undefined: all attentions have the same score"
     r = float(np.clip(np.corrcoef(x, y)[0, 1], -1, 1))
     p_value = float(special.betainc(size / 2 - 1, 0.5, 1 - r * r))
-    low = high = math.nan
-    if size > 3 and abs(r) < 1:
-        reach = float(special.ndtri(0.975)) / math.sqrt(size - 3)
-        low, high = math.tanh(math.atanh(r) - reach), math.tanh(math.atanh(r) + reach)
+    low, high = correlation_interval(r, size, ranks=False)
     note = f"inconclusive: only {size} shared attentions" if size < ENOUGH else ""
     return r, size, p_value, low, high, note

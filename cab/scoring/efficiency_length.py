@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cab.errors import unknown_name
-from cab.scoring.intervals import t_quantile_ratio
 from cab.scoring.normalization import SOFTMAX_VARIANTS
+from cab.scoring.statistics import student_quantile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,7 +185,7 @@ class Fit:
     def redrawn(self, random: np.random.Generator) -> np.ndarray:
         """Return coefficients [terms, DRAWS] of fits to bootstrap samples of the costs."""
         size = len(self._residuals)
-        wider = math.sqrt(size / self.spare) * t_quantile_ratio(self.spare)
+        wider = math.sqrt(size / self.spare) * student_quantile(self.spare) / student_quantile(math.inf)
         drawn = self._residuals[random.integers(size, size=(size, DRAWS))]
         return _non_negative_least_squares(self._design, self._relative[:, None] + wider * drawn)
 

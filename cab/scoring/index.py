@@ -8,6 +8,7 @@ an attention without a value for any metric has no index for the task and none f
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,10 @@ import numpy as np
 
 from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY
-from cab.scoring.intervals import Key, SeedVariance, StandardError
 from cab.scoring.normalization import TERM, terms
 from cab.scoring.notes import (
     Gap,
+    Key,
     corrected_constants,
     fewer_seeds,
     find_gaps,
@@ -28,12 +29,14 @@ from cab.scoring.notes import (
     without_deviation,
 )
 from cab.scoring.selection import comparable
+from cab.scoring.statistics import Estimate, weighted_sum
 
 if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = ["pattern", "task", "attention", "index", "low", "high", "seeds"]
 AVERAGE = "all"
+MISSING = Estimate(math.nan, math.nan, 0)
 
 
 def score_table(results: pd.DataFrame, *, normalization: str = "results") -> pd.DataFrame:
@@ -46,9 +49,10 @@ def score_table(results: pd.DataFrame, *, normalization: str = "results") -> pd.
             ``official``: the constants of the official script. The last two require the paper's tasks and metrics.
 
     Returns: Columns pattern, task, attention, index, low, high, seeds, sorted by index within each pattern and task.
-        ``index`` is NaN if a value is missing or all attentions have the same value. ``low`` and ``high`` bound the 95%
-        confidence interval over seeds (see :class:`cab.scoring.intervals.SeedVariance`), NaN for a single seed.
-        ``seeds`` is the smallest number of seeds of any value in the row, 0 if one is missing.
+        ``index`` is NaN if a value is missing or all attentions have the same value. ``low`` and ``high`` bound the
+        95% confidence interval (Student) over the seeds of the attention, NaN for a single seed; mean and standard
+        deviation of the normalization are treated as known. ``seeds`` is the smallest number of seeds of any value in
+        the row, 0 if one is missing.
 
     Raises:
         ValueError: the results cannot be scored together (see :func:`cab.scoring.selection.comparable`), or the
@@ -62,12 +66,12 @@ class Scores:
     """Compositional indices with everything they are derived from.
 
     Attributes:
-        table: the columns of :func:`score_table`, and ``standard_error`` of ``index``.
+        table: the columns of :func:`score_table`.
         results: the scored results with their non-primary metrics (see :func:`cab.scoring.selection.comparable`).
         members: the metrics that each task averages, ``{(pattern, task): {"informer etth1 M": ["mse", "mae"], ...}}``.
         notes: sentences about missing and excluded values.
         gaps: reason for each missing index, by (pattern, task, attention).
-        errors: standard error of each index with several seeds, by (pattern, task, attention).
+        estimates: each index with its variance over seeds, by (pattern, task, attention).
     """
 
     table: pd.DataFrame
@@ -75,7 +79,7 @@ class Scores:
     members: dict[tuple[str, str], dict[str, list[str]]]
     notes: list[str]
     gaps: dict[Key, Gap]
-    errors: dict[Key, StandardError]
+    estimates: dict[Key, Estimate]
 
 
 def score(results: pd.DataFrame, *, normalization: str = "results") -> Scores:
@@ -83,7 +87,10 @@ def score(results: pd.DataFrame, *, normalization: str = "results") -> Scores:
     everything = comparable(results)
     results = everything[everything["primary"].astype(bool)]
     needed = terms(results, normalization)
-    rows, errors = _rows(results, needed, _shares(results, needed))
+    estimates, rows = {}, []
+    for row, estimate in _rows(results, needed, _shares(results, needed)):
+        rows.append(row)
+        estimates[row["pattern"], row["task"], row["attention"]] = estimate
     gaps = find_gaps(results, needed)
     notes = [
         *not_scored(results, needed, normalization),
@@ -94,7 +101,7 @@ def score(results: pd.DataFrame, *, normalization: str = "results") -> Scores:
         *(corrected_constants(needed) if normalization == "official" else []),
     ]
     table = _table(rows, list(dict.fromkeys([*results["task"], *needed["task"]])))
-    return Scores(table, everything, _members(needed), notes, gaps, errors)
+    return Scores(table, everything, _members(needed), notes, gaps, estimates)
 
 
 def _shares(results: pd.DataFrame, needed: pd.DataFrame) -> pd.DataFrame:
@@ -114,53 +121,33 @@ def _shares(results: pd.DataFrame, needed: pd.DataFrame) -> pd.DataFrame:
     return runs[["pattern", "task", "place", "attention", "seed", "share"]]
 
 
-def _rows(
-    results: pd.DataFrame, needed: pd.DataFrame, runs: pd.DataFrame
-) -> tuple[list[dict[str, Any]], dict[Key, StandardError]]:
-    """Return the rows of the table, and the standard errors of those with several seeds."""
-    means = runs.groupby(["pattern", "task", "attention", "place"], sort=False)["share"].agg(["mean", "count", "size"])
-    means.loc[means["count"] < means["size"], "mean"] = math.nan
-    tasks = means.groupby(level=["pattern", "task", "attention"], sort=False).agg(
-        index=("mean", "sum"), known=("mean", "count"), seeds=("count", "min")
-    )
-    index = {key: values for key, *values in tasks.itertuples(name=None)}
-    places = needed[["pattern", *COMPARISON_KEY]].drop_duplicates().groupby(["pattern", "task"], sort=False).size()
-    spread = SeedVariance(runs)
-    rows, errors = [], {}
-    measured = set(zip(runs["pattern"], runs["task"], strict=True))
+def _rows(results: pd.DataFrame, needed: pd.DataFrame, runs: pd.DataFrame) -> Iterator[tuple[dict[str, Any], Estimate]]:
+    """Yield the rows of the table, and each index with its variance over seeds."""
+    places: dict[Key, list[Sequence[float]]] = {}
+    for (pattern, task, attention, _), part in runs.groupby(["pattern", "task", "attention", "place"], sort=False):
+        places.setdefault((str(pattern), str(task), str(attention)), []).append(part["share"].to_list())
+    wanted = needed[["pattern", *COMPARISON_KEY]].drop_duplicates().groupby(["pattern", "task"], sort=False).size()
+    measured = {key[:2] for key in places}
     for pattern, attention in results[["pattern", "attention"]].drop_duplicates().itertuples(index=False, name=None):
-        own = []
-        for (_, task), wanted in places[places.index.get_level_values(0) == pattern].items():
-            key = (pattern, task, attention)
-            ci, known, seeds = index.get(key, (math.nan, 0, 0))
-            complete = known == wanted
-            error = spread.error(*key) if complete else None
-            own.append(_row(*key, ci if complete else math.nan, error, int(seeds) if complete else 0))
-            if error:
-                errors[key] = error
-        average, error = _average(own, errors, pattern, attention)
-        rows += [average, *(row for row in own if (pattern, row["task"]) in measured)]
-        if error:
-            errors[(pattern, AVERAGE, attention)] = error
-    return rows, errors
+        tasks = {}
+        for (_, task), count in wanted[wanted.index.get_level_values(0) == pattern].items():
+            own = places.get((pattern, task, attention), [])
+            is_complete = len(own) == count and not math.isnan(sum(map(sum, own)))
+            parts = [(1.0, Estimate.of(values)) for values in own]
+            estimate = weighted_sum(parts) if is_complete else MISSING
+            tasks[task] = estimate, min(map(len, own)) if is_complete else 0
+        average = weighted_sum((1 / len(tasks), estimate) for estimate, _ in tasks.values()) if tasks else MISSING
+        seeds = min((seeds for _, seeds in tasks.values()), default=0)
+        yield _row(pattern, AVERAGE, attention, average, seeds), average
+        for task, (estimate, seeds) in tasks.items():
+            if (pattern, task) in measured:
+                yield _row(pattern, task, attention, estimate, seeds), estimate
 
 
-def _row(pattern: str, task: str, attention: str, ci: float, error: StandardError | None, seeds: int) -> dict[str, Any]:
-    low, high = error.interval(ci) if error else (math.nan, math.nan)
+def _row(pattern: str, task: str, attention: str, estimate: Estimate, seeds: int) -> dict[str, Any]:
+    low, high = estimate.interval()
     names = {"pattern": pattern, "task": task, "attention": attention}
-    deviation = math.sqrt(error.variance) if error else math.nan
-    return {**names, "index": ci, "standard_error": deviation, "low": low, "high": high, "seeds": seeds}
-
-
-def _average(
-    tasks: list[dict[str, Any]], errors: dict[Key, StandardError], pattern: str, attention: str
-) -> tuple[dict[str, Any], StandardError | None]:
-    """Return the mean over all tasks of the pattern; NaN if one is NaN."""
-    known = [errors.get((pattern, row["task"], attention)) for row in tasks]
-    error = StandardError.mean(known) if tasks and all(known) else None  # type: ignore[arg-type]
-    ci = sum(row["index"] for row in tasks) / len(tasks) if tasks else math.nan
-    seeds = min((row["seeds"] for row in tasks), default=0)
-    return _row(pattern, AVERAGE, attention, ci, error, seeds), error
+    return {**names, "index": estimate.value, "low": low, "high": high, "seeds": seeds}
 
 
 def _table(rows: list[dict[str, Any]], tasks: list[str]) -> pd.DataFrame:
@@ -173,7 +160,7 @@ def _table(rows: list[dict[str, Any]], tasks: list[str]) -> pd.DataFrame:
         for row in rows
     ]
     ranked = [rows[place] for place in sorted(range(len(rows)), key=keys.__getitem__)]
-    return pd.DataFrame(ranked, columns=[*COLUMNS, "standard_error"])
+    return pd.DataFrame(ranked, columns=COLUMNS)
 
 
 def _members(needed: pd.DataFrame) -> dict[tuple[str, str], dict[str, list[str]]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError, unknown_name
 from cab.records.record import COMPARISON_KEY
-from cab.records.results import PAPER_DIR
+from cab.records.results import PAPER_DIR, is_generated
 from cab.scoring.selection import is_synthetic
 
 if TYPE_CHECKING:
@@ -22,6 +22,11 @@ NORMALIZATIONS = {
 """Sources of the mean and standard deviation of a metric."""
 SOFTMAX_VARIANTS = ("vanilla", "eager", "flash")
 """Three implementations of softmax attention."""
+
+MIN_ATTENTIONS = 2
+MIN_ATTENTIONS_GENERATED = 5
+"""Minimum number of attentions whose standard deviation normalizes a metric of generated data. With two, every
+normalized value is 0.71 or -0.71 whatever the metric."""
 
 NO_ATTENTION = "none"
 """The network without attention: scored, but excluded from mean and standard deviation."""
@@ -75,9 +80,15 @@ def own_terms(results: pd.DataFrame) -> pd.DataFrame:
     inside = [pair in counted for pair in zip(wanted["pattern"], wanted["attention"], strict=True)]
     seeds = wanted[inside].groupby([*TERM, "attention"])["value"].agg(["mean", "count", "size"])
     means = seeds.loc[seeds["count"] == seeds["size"], "mean"]
-    scale = means.groupby(level=TERM).agg(["mean", "std"]).reset_index()
+    scale = means.groupby(level=TERM).agg(["mean", "std", "count"]).reset_index()
     scale.loc[scale["std"] <= 1e-12 * scale["mean"].abs(), "std"] = math.nan
-    return table.merge(scale, on=TERM, how="left")
+    scale.loc[scale["count"] < [required_attentions(name) for name in scale["dataset"]], "std"] = math.nan
+    return table.merge(scale.drop(columns="count"), on=TERM, how="left")
+
+
+def required_attentions(dataset: str) -> int:
+    """Return the number of attentions that the normalization of a metric requires."""
+    return MIN_ATTENTIONS_GENERATED if is_generated(dataset) else MIN_ATTENTIONS
 
 
 def constants(normalization: str) -> pd.DataFrame:

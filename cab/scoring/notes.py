@@ -11,13 +11,21 @@ from cab.files.config_folders import CONFIGS
 from cab.files.sanitize import listed
 from cab.records.record import COMPARISON_KEY, Record
 from cab.records.results import PUBLISHED
-from cab.scoring.intervals import Key
-from cab.scoring.normalization import NO_ATTENTION, PUBLISHED_TERM, TERM, corrections, population
+from cab.scoring.normalization import (
+    NO_ATTENTION,
+    PUBLISHED_TERM,
+    TERM,
+    corrections,
+    population,
+    required_attentions,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _NUMBER = [*COMPARISON_KEY[1:], "metric"]
+Key = tuple[str, str, str]
+"""Pattern, task, attention."""
 Number = tuple[str, ...]
 """Data set, variant, backbone, metric."""
 
@@ -41,7 +49,7 @@ def not_scored(results: pd.DataFrame, needed: pd.DataFrame, normalization: str) 
 
 
 def without_deviation(results: pd.DataFrame, needed: pd.DataFrame) -> list[str]:
-    """Report metrics that cannot be normalized because fewer than two attentions have them or all values are equal."""
+    """Report metrics that cannot be normalized because too few attentions have them or all values are equal."""
     known: dict[tuple[str, ...], set[str]] = {}
     columns = results.loc[results["value"].notna(), ["pattern", "task", *_NUMBER, "attention"]]
     for *number, name in columns.itertuples(index=False, name=None):
@@ -49,9 +57,12 @@ def without_deviation(results: pd.DataFrame, needed: pd.DataFrame) -> list[str]:
     notes = []
     for (pattern, task), wanted in _by_task(needed[needed["std"].isna()]).items():
         for names, numbers in _by_population(wanted, known, pattern, task).items():
-            if len(names) < 2:
-                only = f"only one attention ({names[0]})" if names else "no attention"
-                notes.append(f"{pattern} {task}: no index; {only} has {numbers}, and two are required; run another")
+            required = max(required_attentions(dataset) for dataset, *_ in wanted)
+            if len(names) < required:
+                have = f" ({listed(names)})" if names else ""
+                notes.append(
+                    f"{pattern} {task}: no index; {numbers}: {len(names)} of the required {required} attentions{have}"
+                )
             else:
                 notes.append(f"{pattern} {task}: no index; {listed(names)} have equal values of {numbers}")
     return notes

@@ -44,8 +44,9 @@ class Anchors:
 
 
 @functools.cache
-def read_anchors(path: Path = PATH) -> dict[Key, Anchors]:
+def read_anchors(path: Path | None = None) -> dict[Key, Anchors]:
     """Return the anchors by cell; a cell without both anchors is missing."""
+    path = path or PATH
     found: dict[Key, Anchors] = {}
     with path.open(newline="") as file:
         for row in csv.DictReader(file):

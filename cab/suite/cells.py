@@ -1,22 +1,19 @@
-"""The cells of the suite and their scores."""
+"""The cells of the suite, and the metric and scale by which each is scored."""
 
 from __future__ import annotations
 
 import csv
+import functools
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
-from cab.errors import UserError
-from cab.records.record import Record, Status
-from cab.records.results import whole_records
+from cab.files.config_folders import CONFIGS
+from cab.records.record import Record
 
-CELLS = Path(__file__).resolve().parents[2] / "configs" / "suite" / "cells.csv"
+CELLS = CONFIGS / "suite" / "cells.csv"
 PRESET = "mini"
 Key = tuple[str, str, str]
 """Task, backbone and pattern."""
@@ -82,67 +79,13 @@ class SuiteCell:
         return metric.value
 
     def scaled(self, value: float) -> float:
-        """Return a metric's value on the cell's scale."""
+        """Return a value of the metric on the cell's scale."""
         return math.log(value) if self.scale == "log" else value
 
 
-@dataclass
-class CellScores:
-    """Scores of a cell on its scale; higher is better.
-
-    Attributes:
-        scores: scores of each attention, one per seed.
-        trivial_baseline, memory_bounded_baseline: scores of the baselines, None if no record contains them.
-        sign: -1 if lower values of the metric are better.
-    """
-
-    cell: SuiteCell
-    scores: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    trivial_baseline: float | None = None
-    memory_bounded_baseline: float | None = None
-    sign: float = 1.0
-
-    def add(self, record: Record) -> None:
-        """Add the score and the baselines of a record."""
-        [metric] = [metric for metric in record.metrics if metric.name == self.cell.metric]
-        if metric.value is None:
-            return
-        self.sign = sign = 1.0 if metric.higher_is_better else -1.0
-        self.scores[record.cell["attention"]].append(sign * self.cell.scaled(metric.value))
-        for name in ("trivial_baseline", "memory_bounded_baseline"):
-            value = record.baselines.get(getattr(self.cell, name), {}).get(metric.name)
-            if value is not None:
-                setattr(self, name, sign * self.cell.scaled(value))
-
-    def value(self, score: float) -> float:
-        """Convert a score to the metric's value."""
-        return math.exp(self.sign * score) if self.cell.scale == "log" else self.sign * score
-
-
+@functools.cache
 def suite_cells() -> tuple[SuiteCell, ...]:
     """Return the cells in the order of the published tables."""
     with CELLS.open(newline="") as file:
         rows: list[dict[str, Any]] = list(csv.DictReader(file))
     return tuple(SuiteCell(**{**row, **{name: row[name] == "yes" for name in ("core", "long_memory")}}) for row in rows)
-
-
-def read_scores(folder: Path) -> list[CellScores]:
-    """Return the scores of each cell of the suite in the finished records of ``folder``.
-
-    Raises:
-        ValueError: the folder does not exist, or a record lacks the metric of its cell. Damaged or modified records are
-            skipped with a warning.
-    """
-    if not folder.is_dir():
-        raise UserError(f"no results at {folder}; pass a folder of records, such as that of scripts/suite.sh")
-    return collect(record for _, record in whole_records(folder, skipped=[]))
-
-
-def collect(records: Iterable[Record]) -> list[CellScores]:
-    """Return the scores of each cell of the suite in ``records``."""
-    found: Mapping[tuple[str, str, str], CellScores] = {cell.key: CellScores(cell) for cell in suite_cells()}
-    for record in records:
-        key = record.cell["task"], record.cell["backbone"], record.cell["pattern"]
-        if key in found and found[key].cell.includes(record) and record.status is Status.FINISHED:
-            found[key].add(record)
-    return list(found.values())

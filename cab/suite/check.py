@@ -1,142 +1,180 @@
-"""Validation of the suite: criteria that a cell must satisfy for its scores to measure attention."""
+"""Validation of the suite: whether a cell measures attention, and whether it grades attentions."""
 
 from __future__ import annotations
 
 import functools
-import itertools
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cab.records.results import MINI_DIR, whole_records
-from cab.suite.cells import CellScores, collect
+from cab.errors import UserError
+from cab.records.results import REFERENCE_DIRS
+from cab.scoring.statistics import Estimate, Verdict, weighted_sum
+from cab.suite.anchors import ATTENTIONS, NO_ATTENTION, SOFTMAX
+from cab.suite.cells import PRESET, Key, SuiteCell, suite_cells
+from cab.suite.gain import CellGain, cell_gains, compare
+from cab.suite.results import CellResults, read_suite
 
-MIN_EFFECT_SIZE = 10.0
-"""Minimum effect size between vanilla and no attention, in pooled standard deviations over seeds."""
-MIN_GAP_FRACTION = 0.2
+if TYPE_CHECKING:
+    import pandas as pd
+
+MIN_GAP = 0.2
 """Minimum share of the range from trivial baseline to best attention that is lost without attention."""
-MIN_SIGNIFICANT_PAIRS = 0.5
-"""Minimum share of attention pairs that differ significantly (95%)."""
-MAX_SEED_SD_RATIO = 0.1
-"""Maximum standard deviation over seeds relative to that over attentions."""
-MIN_LEAD = 5.0
-"""Minimum lead of vanilla over an attention with bounded memory, in pooled standard deviations."""
+MIN_DIFFERENT_PAIRS = 0.5
+"""Minimum share of pairs that differ significantly."""
+MIN_GRADED = 0.5
+"""Minimum share of attentions with K from 5 to 95."""
+MIN_ATTENTIONS = 4
+"""Minimum number of attentions besides the anchors, for a judgment of how a cell grades."""
 WINDOWED = "local"
 BOUNDED_STATES = ("linear", "cosformer", "performer", "abc", "s4d")
 """Attentions that decode with a constant-size state."""
-MIN_SEEDS = 3
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CellCheck:
     """The validation result of a cell.
 
     Attributes:
-        effect_size: between vanilla and no attention, in pooled standard deviations.
-        gap_fraction: share of the range from trivial baseline to best attention that is lost without attention.
-        significant_pairs: share of attention pairs that differ significantly.
-        seed_sd_ratio: pooled standard deviation over seeds relative to that over attentions.
-        leads: lead of vanilla over each attention with bounded memory, in pooled standard deviations.
-        failures: one line per violated criterion; empty for a cell that measures attention.
+        attentions: number of attentions with several seeds besides the anchors.
+        gap: share of the range from trivial baseline to best attention that is lost without attention.
+        different: share of pairs that differ significantly, without pairs with ``none``; None if that is not judged.
+        graded: share of attentions besides the anchors with K from 5 to 95; None if that is not judged.
+        worse_than_softmax: attentions that are significantly worse than softmax attention.
+        failures: reasons why the cell does not measure attention.
+        flaws: reasons why the cell does not grade attentions; None if that is not judged.
     """
 
-    cell: str
+    cell: SuiteCell
     attentions: int
-    seeds: int
-    effect_size: float | None
-    gap_fraction: float | None
-    significant_pairs: float | None
-    seed_sd_ratio: float | None
-    leads: Mapping[str, float]
+    gap: Estimate | None
+    different: float | None
+    graded: float | None
+    worse_than_softmax: frozenset[str]
     failures: tuple[str, ...]
+    flaws: tuple[str, ...] | None
 
 
-def check_cell(scores: CellScores) -> Verdict:
+def check_cell(results: CellResults) -> CellCheck:
     """Validate one cell."""
-    known = {name: values for name, values in scores.scores.items() if len(values) >= MIN_SEEDS}
-    seeds = min((len(values) for values in known.values()), default=0)
-    if not {"none", "vanilla"} <= known.keys():
-        missing = f"fewer than {MIN_SEEDS} seeds of none or vanilla"
-        return Verdict(str(scores.cell), len(known), seeds, None, None, None, None, {}, (missing,))
-    means = {name: statistics.fmean(values) for name, values in known.items()}
-    effect_size = distance(known["vanilla"], known["none"])
-    best = max(means.values())
-    trivial_baseline = scores.trivial_baseline
-    gap_fraction = None if trivial_baseline is None else (means["vanilla"] - means["none"]) / (best - trivial_baseline)
-    significant = significant_pairs(known)
-    sd_ratio = seed_sd_ratio(known)
-    names = (WINDOWED, *BOUNDED_STATES)
-    leads = {name: distance(known["vanilla"], known[name]) for name in names if name in known}
-    failures = []
-    if effect_size < MIN_EFFECT_SIZE:
-        failures.append(f"effect size of vanilla over none is {effect_size:.1f} SD (minimum {MIN_EFFECT_SIZE:g})")
-    if gap_fraction is None:
-        failures.append(f"no record contains baseline {scores.cell.trivial_baseline}")
-    elif gap_fraction < MIN_GAP_FRACTION:
-        failures.append(
-            f"removing attention loses {gap_fraction:.0%} of the range from trivial to best, "
-            f"minimum {MIN_GAP_FRACTION:.0%}"
-        )
-    if scores.memory_bounded_baseline is not None and means["vanilla"] <= scores.memory_bounded_baseline:
-        failures.append(f"vanilla does not exceed {scores.cell.memory_bounded_baseline}")
-    if significant < MIN_SIGNIFICANT_PAIRS:
-        failures.append(
-            f"{significant:.0%} of attention pairs differ significantly (minimum {MIN_SIGNIFICANT_PAIRS:.0%})"
-        )
-    if sd_ratio > MAX_SEED_SD_RATIO:
-        failures.append(f"seed SD is {sd_ratio:.2f} of the SD across attentions (limit {MAX_SEED_SD_RATIO:g})")
-    if scores.cell.long_memory and leads.get(WINDOWED, MIN_LEAD) < MIN_LEAD:
-        failures.append(f"effect size of vanilla over {WINDOWED} is {leads[WINDOWED]:.1f} SD (minimum {MIN_LEAD:g})")
-    return Verdict(
-        str(scores.cell), len(known), seeds, effect_size, gap_fraction, significant, sd_ratio, leads, tuple(failures)
+    gains = {name: gain for name, gain in cell_gains(results).items() if gain.own.is_known}
+    if not set(ATTENTIONS) <= gains.keys():
+        missing = f"no anchors with two seeds of {' and '.join(ATTENTIONS)}"
+        return CellCheck(results.cell, 0, None, None, None, frozenset(), (missing,), None)
+    verdicts = compare({name: [gain] for name, gain in gains.items()})
+    pairs = {pair: verdict for pair, verdict in verdicts.items() if NO_ATTENTION not in pair}
+    decided = {name: verdicts.get((SOFTMAX, name)) for name in gains}
+    worse = frozenset(name for name, verdict in decided.items() if verdict is Verdict.BETTER)
+    others = [gain for name, gain in gains.items() if name not in ATTENTIONS]
+    gap = _gap(results, gains)
+    is_judged = len(others) >= MIN_ATTENTIONS
+    different = _share([verdict in (Verdict.BETTER, Verdict.WORSE) for verdict in pairs.values()])
+    graded = _share([5 <= gain.own.value <= 95 for gain in others])
+    return CellCheck(
+        results.cell,
+        len(others),
+        gap,
+        different if is_judged else None,
+        graded if is_judged else None,
+        worse,
+        tuple(_failures(results, gains, gap, worse)),
+        _flaws(different, graded) if is_judged else None,
     )
 
 
-@functools.cache
-def cells_that_fail(reference: Path = MINI_DIR) -> dict[tuple[str, str, str], str]:
-    """Return the reasons for the cells (task, backbone, pattern) that fail with the records in ``reference``."""
-    checked = {
-        cell.cell.key: check_cell(cell) for cell in collect(record for _, record in whole_records(reference, []))
-    }
-    judged = {key: verdict for key, verdict in checked.items() if verdict.effect_size is not None}
-    return {key: "; ".join(verdict.failures) for key, verdict in judged.items() if verdict.failures}
+def _gap(results: CellResults, gains: dict[str, CellGain]) -> Estimate | None:
+    """Return what removing attention loses, relative to the range from the trivial baseline to the best attention."""
+    trivial = results.baselines.get(results.cell.trivial_baseline)
+    if trivial is None:
+        return None
+    softmax, without = (
+        statistics.fmean(results.cell.scaled(value) for value in results.values(name)) for name in ATTENTIONS
+    )
+    lowest = 100 * (results.cell.scaled(trivial) - without) / (softmax - without)
+    best = max(gain.own.value for gain in gains.values())
+    weight = 1 / (best - lowest)
+    return weighted_sum([(weight, gains[SOFTMAX].own), (-weight, gains[NO_ATTENTION].own)])
 
 
-def check_suite(verdicts: Sequence[Verdict]) -> list[str]:
+def _failures(
+    results: CellResults, gains: dict[str, CellGain], gap: Estimate | None, worse: frozenset[str]
+) -> list[str]:
+    cell, failures = results.cell, []
+    if gap is None:
+        failures.append(f"no record contains baseline {cell.trivial_baseline}")
+    elif gap.interval()[0] < MIN_GAP:
+        failures.append(
+            f"removing attention loses {gap.value:.0%} of the range from trivial to best, with a lower bound of "
+            f"{gap.interval()[0]:.0%} (minimum {MIN_GAP:.0%})"
+        )
+    bound = results.baselines.get(cell.memory_bounded_baseline)
+    is_error = gains[SOFTMAX].mean < gains[NO_ATTENTION].mean
+    if bound is not None and (gains[SOFTMAX].mean >= bound if is_error else gains[SOFTMAX].mean <= bound):
+        failures.append(f"{SOFTMAX} does not exceed {cell.memory_bounded_baseline}")
+    if cell.long_memory and WINDOWED in gains and WINDOWED not in worse:
+        failures.append(f"{WINDOWED} is not significantly worse than {SOFTMAX}")
+    return failures
+
+
+def _flaws(different: float, graded: float) -> tuple[str, ...]:
+    flaws = []
+    if different < MIN_DIFFERENT_PAIRS:
+        flaws.append(f"{different:.0%} of pairs differ significantly (minimum {MIN_DIFFERENT_PAIRS:.0%})")
+    if graded < MIN_GRADED:
+        flaws.append(f"{graded:.0%} of attentions have K from 5 to 95 (minimum {MIN_GRADED:.0%})")
+    return tuple(flaws)
+
+
+def _share(values: Sequence[bool]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def check_suite(checks: Sequence[CellCheck]) -> list[str]:
     """Report missing evidence in the suite: causal cells in which a window and a constant-size state are worse."""
     lacking = []
-    causal = [verdict for verdict in verdicts if verdict.cell.endswith(("CS", "CC"))]
-    if not any(verdict.leads.get(WINDOWED, 0.0) >= MIN_LEAD for verdict in causal):
-        lacking.append(f"no causal cell in which {WINDOWED} is clearly worse than vanilla")
+    causal = [check for check in checks if check.cell.pattern in ("CS", "CC")]
+    if not any(WINDOWED in check.worse_than_softmax for check in causal):
+        lacking.append(f"no causal cell in which {WINDOWED} is significantly worse than {SOFTMAX}")
     for pattern in ("CS", "CC"):
-        cells = [verdict for verdict in causal if verdict.cell.endswith(pattern)]
-        leads = (verdict.leads.get(name, 0.0) for verdict in cells for name in BOUNDED_STATES)
-        if not any(value >= MIN_LEAD for value in leads):
-            lacking.append(f"no cell of pattern {pattern} in which a constant-size state is clearly worse than vanilla")
+        worse = set().union(*(check.worse_than_softmax for check in causal if check.cell.pattern == pattern))
+        if worse.isdisjoint(BOUNDED_STATES):
+            lacking.append(
+                f"no cell of pattern {pattern} in which a constant-size state is significantly worse than {SOFTMAX}"
+            )
     return lacking
 
 
-def distance(better: Sequence[float], worse: Sequence[float]) -> float:
-    """Return the difference of the means in pooled standard deviations."""
-    pooled = ((statistics.variance(better) + statistics.variance(worse)) / 2) ** 0.5
-    difference = statistics.fmean(better) - statistics.fmean(worse)
-    return difference / pooled if pooled else float("inf") * difference if difference else 0.0
+@functools.cache
+def invalid_cells(reference: tuple[Path, ...] = REFERENCE_DIRS) -> dict[Key, str]:
+    """Return the cells that do not measure attention according to ``reference``, with reasons; see :func:`check_cell`.
+
+    A cell without anchors or reference results is not judged.
+    """
+    checks = [check_cell(results) for results in read_suite(reference) if results.anchors and results.baselines]
+    return {check.cell.key: "; ".join(check.failures) for check in checks if check.failures}
 
 
-def significant_pairs(scores: Mapping[str, Sequence[float]]) -> float:
-    """Return the share of attention pairs whose means differ significantly (95%, Welch's test); 1 without pairs."""
-    from scipy.stats import ttest_ind
+def without_invalid_cells(results: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Exclude the metrics of cells that do not measure attention from every index, and return one line per cell.
 
-    pairs = list(itertools.combinations(scores.values(), 2))
-    differ = [
-        statistics.fmean(a) != statistics.fmean(b) and ttest_ind(a, b, equal_var=False).pvalue < 0.05 for a, b in pairs
-    ]
-    return sum(differ) / len(differ) if differ else 1.0
+    Args:
+        results: table returned by :func:`cab.load_results`; only results of the suite are changed.
 
-
-def seed_sd_ratio(scores: Mapping[str, Sequence[float]]) -> float:
-    """Return the pooled standard deviation over seeds relative to that of the attentions' means."""
-    within = statistics.fmean(statistics.variance(values) for values in scores.values()) ** 0.5
-    between = statistics.stdev(statistics.fmean(values) for values in scores.values())
-    return within / between if between else float("inf")
+    Raises:
+        ValueError: no other cell is left.
+    """
+    lines = []
+    datasets = {cell.key: cell.dataset for cell in suite_cells()}
+    for key, reason in invalid_cells().items():
+        own = results["preset"] == PRESET
+        own &= results["dataset"] == datasets[key]
+        for column, name in zip(("task", "backbone", "pattern"), key, strict=True):
+            own &= results[column] == name
+        if own.any():
+            results = results.assign(primary=results["primary"].astype(bool) & ~own)
+            lines.append(f"{' '.join(key)} is excluded because it does not measure attention: {reason}")
+    if lines and not results["primary"].any():
+        raise UserError(f"no results to score: {'; '.join(lines)}")
+    return results, tuple(lines)

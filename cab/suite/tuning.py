@@ -47,8 +47,11 @@ def tuned_sweeps(sweeps: Sequence[Sequence[str]]) -> list[list[str]]:
             grid.
     """
     from cab.runner.launch import composed, run_sweeps  # imports torch
+    from cab.runner.sweep import expand
 
     singles = [single for sweep in sweeps for single in _singles(sweep)]
+    tuned = [single for single in singles if not expand(single)[0]]  # their reasons are reported with the scored runs
+    singles = [single for single in singles if single not in tuned]
     grids = []
     for single in singles:
         rate = composed([*single, f"seed={SEED}"])["trainer"]["learning_rate"]
@@ -57,7 +60,6 @@ def tuned_sweeps(sweeps: Sequence[Sequence[str]]) -> list[list[str]]:
         others = [override for override in single if override.partition("=")[0] not in ("seed", "results_dir")]
         grids.append([*others, f"trainer.learning_rate={rates}", f"seed={SEED}", f"results_dir={folder}"])
     records = [outcome.record for outcome in run_sweeps(grids).outcomes if outcome.record is not None]
-    tuned = []
     for single in singles:
         grid = [_row(record) for record in records if _is_of(record, single)]
         if not any(row["status"] == Status.FINISHED for row in grid):

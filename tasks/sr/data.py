@@ -82,7 +82,8 @@ def read_pairs(name: str, data_root: Path | None, *, low: int, high: int) -> tup
     """Read the pairs of ``name`` (ffhq, celebahq); also return an identifier.
 
     SR3's layout ``<name>_<low>_<high>/{hr_<high>,sr_<low>_<high>}`` is used as it is. From a folder ``<name>`` of
-    images of any size, pairs are made: scale the shorter side to ``high``, crop the center, downsample and upsample.
+    images of any size, or from SR3's layout at a larger size, pairs are made: scale the shorter side to ``high``, crop
+    the center, downsample and upsample.
 
     Raises:
         ValueError: there is neither folder, or an image is broken, not RGB, of the wrong size, or unpaired.
@@ -96,13 +97,20 @@ def read_pairs(name: str, data_root: Path | None, *, low: int, high: int) -> tup
     made = next((root / f"{name}_{low}_{high}" for root in roots if (root / f"{name}_{low}_{high}").is_dir()), None)
     if made is not None:
         return _from_files(list_images(made / f"hr_{high}"), made, made / f"sr_{low}_{high}", low, high)
-    raw = next((root / name for root in roots if (root / name).is_dir()), None)
+    larger = [folder for root in roots for folder in root.glob(f"{name}_*/hr_*") if _size(folder) >= high]
+    raw = next((root / name for root in roots if (root / name).is_dir()), max(larger, key=_size, default=None))
     if raw is None:
         raise UserError(
             f"no {name}_{low}_{high}/ (SR3's layout) and no {name}/ (images) under {roots[0]} or {data_root}: "
             f"{how_to_get(name, data_root)}; check data_root, or use dataset=synthetic"
         )
     return _from_files(list_images(raw), raw, None, low, high)
+
+
+def _size(folder: Path) -> int:
+    """Return the size in the name of a folder such as ``hr_128``; 0 for other names."""
+    size = folder.name.rpartition("_")[2]
+    return int(size) if size.isascii() and size.isdecimal() else 0
 
 
 def _from_files(

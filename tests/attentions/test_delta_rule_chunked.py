@@ -162,7 +162,13 @@ def test_the_compiler_reads_the_kernel_as_one_operator(name: str) -> None:
     assert_compiles(make(name, "CS"), BLOCK + 5)
 
 
-@pytest.mark.parametrize(("pointer", "keys"), [("*fp32", 64), ("*fp32", 256), ("*bf16", 48), ("*fp64", 128)])
+@pytest.mark.parametrize(
+    ("pointer", "keys"),
+    [
+        ("*bf16", 48),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("*fp32", 64), ("*fp32", 256), ("*fp64", 128))),
+    ],
+)
 def test_the_kernel_compiles_for_a_gpu(
     pointer: str, keys: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,40 +9,9 @@ import torch
 
 from attentions.gau import GatedAttentionUnit, GroupedUnit
 from cab import UserError, build_attention
-from cab.registry.registries import ATTENTIONS
 from tests.attentions.agreement import (
-    assert_causal,
-    assert_decodes,
-    assert_forms_agree,
-    assert_padding_is_nothing,
     make,
 )
-
-OPTIONS: dict[str, dict[str, Any]] = {
-    "xcit": {},
-    "flowformer": {"competition_clamp": None},
-    "flash_quad": {"query_key_dim": 6, "scale_length": 9},
-    "flash_gau": {"query_key_dim": 6, "group_size": 4},
-}
-CASES = [(name, str(pattern)) for name in OPTIONS for pattern in ATTENTIONS.get(name).patterns]
-
-
-@pytest.mark.parametrize(("name", "pattern"), CASES)
-def test_fast_form_is_the_readable_one(name: str, pattern: str) -> None:
-    module = make(name, pattern, **OPTIONS[name])
-    assert_forms_agree(module, 15, 11)
-    assert_forms_agree(module, 1, 1, masked=False)
-    assert_padding_is_nothing(module, 11, 9)
-    if pattern == "CS":
-        for parameter in (p for own, p in module.named_parameters() if own == "position_bias"):
-            torch.nn.init.ones_(parameter)  # every pair has weight
-        assert_causal(module, 9)
-        assert_decodes(module, 14, 0, (6, 3, 1))
-
-
-@pytest.mark.parametrize("pattern", ["NS", "CS", "NC"])
-def test_flows_are_clamped_as_released(pattern: str) -> None:
-    assert_forms_agree(make("flowformer", pattern), 9, 14)
 
 
 def test_flowformer_of_one_token_gives_a_part_of_its_value() -> None:

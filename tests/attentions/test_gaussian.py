@@ -9,49 +9,15 @@ import torch
 from torch.nn import functional as F
 
 from attentions.kernels.features import collisions
-from attentions.kernels.gathers import target_blocks
 from attentions.skyformer import SkyformerAttention
 from attentions.soft import SoftAttention
 from attentions.yoso import HashedAttention
 from cab import UserError, build_attention
-from cab.registry.registries import ATTENTIONS
 from tests.attentions.agreement import (
-    assert_causal,
-    assert_decodes,
     assert_forms_agree,
-    assert_padding_is_nothing,
     make,
 )
 from tests.public_numbers.golden import distance
-
-OPTIONS: dict[str, dict[str, Any]] = {
-    "kernelized": {},
-    "yoso": {"num_hashes": 5},
-    "yoso_e": {},
-    "skyformer": {"num_landmarks": 5},
-    "soft": {"num_landmarks": 4, "conv_kernel_size": 3},
-}
-CASES = [(name, str(pattern)) for name in OPTIONS for pattern in ATTENTIONS.get(name).patterns]
-
-
-@pytest.mark.parametrize(("name", "pattern"), CASES)
-def test_fast_form_is_the_readable_one(name: str, pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target_blocks, "CPU_LIMIT", 1)  # several blocks of targets
-    module = make(name, pattern, **OPTIONS[name]).eval()
-    assert_forms_agree(module, 37, 23)
-    assert_forms_agree(module, 1, 1, masked=False)
-    assert_padding_is_nothing(module, 11, 17)
-
-
-def test_causal_form() -> None:
-    module = make("kernelized", "CS")
-    assert_causal(module, 9)
-    assert_decodes(module, 14, 0, (6, 3, 1))
-
-
-@pytest.mark.parametrize("name", ["kernelized", "yoso", "yoso_e", "skyformer"])
-def test_decoding_with_a_source(name: str) -> None:
-    assert_decodes(make(name, "CC", **OPTIONS[name]), 9, 13, (4, 1))
 
 
 def test_kernelized_rows_over_their_sums_are_softmax_attention_where_keys_have_one_norm() -> None:

@@ -23,35 +23,6 @@ from tests.attentions.agreement import (
     make,
 )
 
-CASES: list[tuple[str, dict[str, Any]]] = [
-    ("rfa", {"num_features": 5}),
-    ("rfa", {"gate": True}),
-    ("based", {"feature_dim": 4}),
-    ("based", {"feature_dim": 1}),
-    ("dpfp", {}),
-    ("dpfp", {"nu": 3}),
-    ("dpfp", {"update": "sum", "nu": 2}),
-    ("linear", {"kernel": "relu"}),
-    ("linear", {"kernel": "leaky_relu"}),
-    ("linear", {"kernel": "identity"}),
-    ("cosformer", {"kernel": "elu1"}),
-    ("cosformer", {"kernel": "leaky_relu"}),
-    ("cosformer", {"reweight": False}),
-]
-EVERYWHERE = [
-    (name, pattern, options)
-    for name, options in CASES
-    for pattern in ("NS", "CS", "NC", "CC")
-    if pattern == "CS" or not options.get("gate")
-]
-
-
-@pytest.mark.parametrize(("name", "pattern", "options"), EVERYWHERE)
-def test_fast_form_is_the_readable_one(name: str, pattern: str, options: dict[str, Any]) -> None:
-    module = make(name, pattern, **options)
-    assert_forms_agree(module, 15, 11)
-    assert_forms_agree(module, 1, 1, masked=False)
-
 
 @pytest.mark.parametrize(("name", "options"), [("rfa", {"gate": True}), ("dpfp", {}), ("based", {"feature_dim": 3})])
 def test_contracts(name: str, options: dict[str, Any]) -> None:

@@ -10,21 +10,7 @@ import torch
 from attentions.kernels.gathers.landmarks import average, segment_means, segments
 from attentions.nystromformer import pseudo_inverse
 from cab import UserError, build_attention
-from tests.attentions.agreement import assert_forms_agree, make
-
-CASES: list[tuple[str, dict[str, Any]]] = [
-    ("lara", {"num_landmarks": 4}),
-    ("nystromformer", {"num_landmarks": 4}),
-    ("nystromformer", {"num_landmarks": 5, "conv_kernel_size": 3, "logit_scale": "linear"}),
-]
-
-
-@pytest.mark.parametrize("length", [1, 3, 8, 23])
-@pytest.mark.parametrize(("name", "options"), CASES)
-def test_fast_form_is_the_readable_one(name: str, options: dict[str, Any], length: int) -> None:
-    module = make(name, "NS", **options).eval()
-    assert_forms_agree(module, length, 0)
-    assert_forms_agree(module, length, 0, masked=False)
+from tests.attentions.agreement import make
 
 
 def test_training_samples_are_the_same_in_both_forms() -> None:

@@ -17,7 +17,6 @@ from tests.attentions.agreement import (
     assert_causal,
     assert_decodes,
     assert_forms_agree,
-    assert_padding_is_nothing,
     make,
 )
 
@@ -28,23 +27,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "linformer": {"num_landmarks": 5, "max_length": 40},
 }
 CASES = [(name, str(pattern)) for name in OPTIONS for pattern in ATTENTIONS.get(name).patterns]
-
-
-@pytest.mark.parametrize(("name", "pattern"), CASES)
-def test_fast_form_is_the_readable_one(name: str, pattern: str) -> None:
-    module = make(name, pattern, **OPTIONS[name])
-    assert_forms_agree(module, 21, 13)
-    assert_forms_agree(module, 1, 1, masked=False)
-    assert_padding_is_nothing(module, 11, 17)
-
-
-@pytest.mark.parametrize(
-    ("name", "option"),
-    [("set_transformer", {"feedforward": False}), ("luna", {"tie_kv": False}), ("linformer", {"share": "key_value"})],
-)
-@pytest.mark.parametrize("pattern", ["NS", "CC"])
-def test_fast_form_with_options(name: str, option: dict[str, Any], pattern: str) -> None:
-    assert_forms_agree(make(name, pattern, **OPTIONS[name], **option), 9, 14)
 
 
 @pytest.mark.parametrize("name", ["efficient", "luna"])
@@ -80,11 +62,6 @@ def test_long_sequences_in_low_precision(name: str, pattern: str, dtype: torch.d
     assert results[1][0].dtype is dtype
     for units, wanted, got in zip((3, 6, 6, 6), *results, strict=True):
         assert (got - wanted).abs().max() <= units * torch.finfo(dtype).eps * wanted.abs().max()
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_decoding_with_a_source(name: str) -> None:
-    assert_decodes(make(name, "CC", **OPTIONS[name]), 9, 13, (4, 1))
 
 
 def test_a_causal_row_of_efficient_attention_is_the_noncausal_one_of_its_prefix() -> None:

@@ -63,6 +63,7 @@ def test_state_grows_by_slots_only() -> None:
     assert sizes == [(5, t // 4 * 2) for t in range(1, 14)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pattern", "options"), [("NS", {"conv_kernel_size": 5}), ("CS", {"window_size": 5, "chunk_size": 8})]
 )

@@ -7,30 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from attentions.kernels.gathers import target_blocks
-from attentions.synthesizer import VARIANTS
 from cab import UserError, build_attention
 from tests.attentions.agreement import (
-    assert_causal,
-    assert_decodes,
-    assert_forms_agree,
-    assert_padding_is_nothing,
     make,
 )
-
-
-@pytest.mark.parametrize("pattern", ["NS", "CS", "NC", "CC"])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_fast_form_is_the_readable_one(variant: str, pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target_blocks, "CPU_LIMIT", 1)  # several blocks of targets
-    module = make("synthesizer", pattern, variant=variant, max_length=40, rank=3)
-    assert_forms_agree(module, 37, 23)
-    assert_forms_agree(module, 1, 1, masked=False)
-    assert_padding_is_nothing(module, 11, 17)
-    if pattern == "CS":
-        assert_causal(module, 9)
-    if module.pattern.is_causal:
-        assert_decodes(module, 14, 13, (6, 3, 1))
 
 
 def test_a_step_beyond_the_length_is_refused_and_holes_in_the_cache_do_not_count() -> None:

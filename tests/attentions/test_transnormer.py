@@ -12,14 +12,9 @@ from torch.nn import functional as F
 from attentions.diag_attention import DiagAttention
 from attentions.kernels.common.merged_norm import SimpleRMSNorm
 from cab import LayerPosition, PaddingMasks, UserError, build_attention, build_backbone
-from cab.registry.registries import ATTENTIONS
 from tests.attentions.agreement import (
     WIDTH,
-    assert_causal,
-    assert_decodes,
     assert_dropout,
-    assert_forms_agree,
-    assert_padding_is_nothing,
     make,
 )
 
@@ -38,20 +33,6 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "T2 early": ("transnormer_t2", {"block_size": 4, "layer_position": EARLY}),
     "T2 late": ("transnormer_t2", {"layer_position": LayerPosition(1, 2), "positions": "lrpe"}),
 }
-CASES = [(form, str(pattern)) for form, (name, _) in FORMS.items() for pattern in ATTENTIONS.get(name).patterns]
-
-
-@pytest.mark.parametrize(("form", "pattern"), CASES)
-def test_fast_form_is_the_readable_one(form: str, pattern: str) -> None:
-    name, options = FORMS[form]
-    module = make(name, pattern, **options)
-    assert_forms_agree(module, 11, 9)
-    assert_forms_agree(module, 1, 1, masked=False)
-    assert_padding_is_nothing(module, 11, 9)
-    if pattern == "CS" and "block_size" not in options:
-        assert_causal(module, 9)
-    if pattern in ("CS", "CC"):
-        assert_decodes(module, 14, 6, (6, 3, 1))
 
 
 def weights_of(module: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

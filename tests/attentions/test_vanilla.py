@@ -13,17 +13,6 @@ PATTERNS = ("NS", "CS", "NC", "CC")
 KERNELS = ("vanilla", "eager", "flash")
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("name", KERNELS)
-class TestSoftmaxAttention:
-    @pytest.mark.parametrize("masked", [True, False])
-    def test_forms_agree(self, name: str, pattern: str, masked: bool) -> None:
-        agreement.assert_forms_agree(agreement.make(name, pattern), 13, 7, masked)
-
-    def test_one_token(self, name: str, pattern: str) -> None:
-        agreement.assert_forms_agree(agreement.make(name, pattern, qkv_bias=False), 1, 1)
-
-
 def test_branches_of_one_state_are_independent() -> None:
     """Two continuations of the same prefix, as in a search: neither sees the other's tokens."""
     module = agreement.make("vanilla", "CS")
@@ -54,7 +43,7 @@ def test_without_biases(pattern: str) -> None:
 def test_dropout_keeps_the_mean_and_stops_in_evaluation(name: str) -> None:
     module = agreement.make(name, "NS", dropout=0.5)
     x = torch.randn(1, 5, agreement.WIDTH, dtype=torch.float64)
-    mean = torch.stack([module(x) for _ in range(4000)]).mean(dim=0)
+    mean = module(x.expand(4000, -1, -1)).mean(dim=0, keepdim=True)
     module.eval()
     assert torch.equal(module(x), module(x))
     torch.testing.assert_close(mean, module(x), rtol=0.1, atol=0.1)

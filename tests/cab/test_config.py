@@ -211,6 +211,11 @@ def test_a_missing_file_of_a_preset_is_named(plugin: Path, overrides: list[str],
         own(*overrides)
 
 
+def test_unreadable_arguments_name_the_form() -> None:
+    with pytest.raises(UserError, match=r"landmarks=32\)'; write .*attention\.OPTION=VALUE"):
+        composed("attention=abc(num_landmarks=32)")
+
+
 def test_preset_paper_needs_no_size(plugin: Path) -> None:  # noqa: ARG001
     assert own("task=lm", "backbone=own_net", "preset=paper")["backbone"]["embed_dim"] == 768
 

@@ -21,11 +21,13 @@ PROGRAMS = (
     "fuzz",
     "kernel_gains",
     "readme_figure",
+    "simulate_statistics",
     "start_up_times",
     "sum_kernels",
     "window_kernels",
 )
-"""Each has a test in this module, except docs_pages, which tests/test_site.py runs."""
+"""Each has a test in this module, except docs_pages and simulate_statistics, which tests/test_site.py and
+tests/cab/suite/test_gain.py run."""
 
 
 def program(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> ModuleType:
@@ -79,12 +81,11 @@ def test_browser_is_left_alone_where_it_is_installed(tmp_path: Path) -> None:
 
 def test_suite_trains_each_cell(tmp_path: Path) -> None:
     folders = {"RESULTS": str(tmp_path / "runs"), "RECORDS": str(tmp_path / "records")}
-    found = shell("suite.sh", "steps=2", CAB="echo", CELLS="lm:gpt2:CS lra:encoder:NS", SEEDS="1", **folders)
+    found = shell("suite.sh", "steps=2", CAB="echo", ATTENTIONS="none abc", SEEDS="1", **folders)
     assert found.returncode == 0, found.stderr
     first, second = found.stdout.splitlines()
-    assert first.startswith("run -m task=lm dataset=synthetic backbone=gpt2 pattern=CS preset=mini attention=none,")
-    assert "task=lra" in second
-    assert second.endswith(f"results_dir={tmp_path / 'runs'} device=cpu steps=2")
+    assert first == f"run suite=core attention=none seed=1 results_dir={tmp_path / 'runs'} device=cpu steps=2"
+    assert second == first.replace("none", "abc")
     assert (tmp_path / "records").is_dir()
 
 

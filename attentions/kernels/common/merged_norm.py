@@ -14,7 +14,7 @@ from cab import UserError
 
 
 class SimpleRMSNorm(nn.Module):
-    """x / (rms(x) + 1e-8), without a weight: beside the root, not under it, as released for TransNormer."""
+    """Compute x / (rms(x) + 1e-8) without a weight; epsilon is outside of the root, as released for TransNormer."""
 
     def forward(self, x: Tensor) -> Tensor:
         rms = torch.linalg.vector_norm(x, dim=-1, keepdim=True) * x.shape[-1] ** -0.5
@@ -30,7 +30,7 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
 
 
 class MergedNorm(nn.Module):
-    """The norm called ``kind`` over the width D of a token, [B, H, N, E] to the same; UserError for an unknown one."""
+    """Apply the norm ``kind`` over the width D of a token to [B, H, N, E]; raise UserError for an unknown one."""
 
     def __init__(self, kind: str, width: int) -> None:
         super().__init__()

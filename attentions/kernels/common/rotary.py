@@ -12,7 +12,7 @@ BASE = 10_000.0
 
 
 def rotate(x: Tensor, position: Tensor) -> Tensor:
-    """Coordinates 2c and 2c + 1 of ``x`` [B, H, N, E] turned by position * 10000^(-2c / E), in float32 at least.
+    """Rotate coordinates 2c and 2c + 1 of ``x`` [B, H, N, E] by position * 10000^(-2c / E), in float32 or wider.
 
     ``position`` is [B or 1, N]; the product of two turned vectors depends on the difference of their positions.
     """

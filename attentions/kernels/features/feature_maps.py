@@ -48,7 +48,7 @@ def kernel_of(name: str) -> Elementwise:
 
 
 class Reweighted:
-    """Features times the factors cos and sin [.., N, 2, 1] of a position, side by side: [.., N, E] to [.., N, 2 E].
+    """Multiply features [.., N, E] with factors cos and sin [.., N, 2, 1] of a position: [.., N, 2 E].
 
     The same two factors give the features back, since their squares sum to one.
     """
@@ -68,7 +68,7 @@ class Reweighted:
 
 
 class Trigonometric:
-    """[sin x, cos x] / sqrt(r): [.., r] to [.., 2 r]; two of them have the product mean cos(x - y)."""
+    """Map [.., r] to [sin x, cos x] / sqrt(r), [.., 2 r]; products of two are the mean of cos(x - y)."""
 
     def forward(self, x: Tensor, _factors: Tensor | None) -> Tensor:
         return torch.cat([x.sin(), x.cos()], dim=-1).mul_(x.shape[-1] ** -0.5)
@@ -80,7 +80,7 @@ class Trigonometric:
 
 
 class Taylor:
-    """Second-order Taylor features: 1, x and pairwise products, [.., d] to [.., 1 + d + d (d + 1) / 2].
+    """Map [.., d] to 1, x and pairwise products, [.., 1 + d + d (d + 1) / 2]: second-order Taylor features.
 
     The inner product of two feature vectors is 1 + s + s^2 / 2 with s = x.y. Each pair of different features occurs
     once; in the published form it occurs twice, scaled by sqrt(1/2).

@@ -23,12 +23,12 @@ def gaussian(x: Tensor, y: Tensor, masked: Tensor | None = None) -> Tensor:
 
 
 def gaussian_sums(x: Tensor, y: Tensor, value: Tensor, hidden: Tensor | None = None) -> Tensor:
-    """:func:`gaussian` times ``value`` [B, H, M, E], for some x at a time; ``hidden`` y [B, M] have no weight."""
+    """Multiply :func:`gaussian` with ``value`` [B, H, M, E] in chunks of x; ``hidden`` y [B, M] have no weight."""
     mask = None if hidden is None else hidden[:, None, None]
     return sums_by_targets(lambda some, _: gaussian(x[:, :, some], y, mask), x, value, is_causal=False)
 
 
 def solve_regularized(matrix: Tensor, right: Tensor, ridge: float) -> Tensor:
-    """(matrix + ridge I)^-1 right, of a symmetric ``matrix`` without negative eigenvalues."""
+    """Compute (matrix + ridge I)^-1 right for a symmetric positive semidefinite ``matrix``."""
     identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     return torch.cholesky_solve(right, torch.linalg.cholesky(matrix + ridge * identity))

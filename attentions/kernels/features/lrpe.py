@@ -12,7 +12,7 @@ BASE = 10_000.0
 
 
 class LinearizedRotary(nn.Module):
-    """R(t) (I - 2 u u^T) x of a vector x at position t, in which a product of two depends on their distance alone.
+    """Compute R(t) (I - 2 u u^T) x at position t; products depend on the difference of positions only.
 
     u is a random unit vector that stays as it is drawn; R(t) turns coordinates 2i and 2i + 1 by t theta_i, where theta
     is learned and starts as BASE^(-2i / E). Of an odd width the last coordinate does not turn.
@@ -27,7 +27,7 @@ class LinearizedRotary(nn.Module):
         self.register_buffer("direction", nn.functional.normalize(torch.randn(width), dim=0))
 
     def forward(self, x: Tensor, position: Tensor) -> Tensor:
-        """``x`` [B, H, N, E] of tokens at ``position`` [B or 1, N]."""
+        """Transform ``x`` [B, H, N, E] of tokens at ``position`` [B or 1, N]."""
         u = self.direction.to(x.dtype)
         x = x - 2.0 * (x @ u).unsqueeze(-1) * u
         angle = position.double()[:, None, :, None] * self.theta.double()  # in float32 it is off at late positions

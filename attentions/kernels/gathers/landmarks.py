@@ -35,7 +35,7 @@ def segment_means(num_landmarks: int, lengths: Tensor, num_tokens: int, dtype: t
 
 
 def average(weights: Tensor, x: Tensor) -> Tensor:
-    """Weights [B, r, N] times x [B, H, N, E], read as [N, H * E]: [B, H, r, E]."""
+    """Multiply weights [B, r, N] with x [B, H, N, E], read as [N, H * E]: [B, H, r, E]."""
     return torch.einsum("brn,bhne->bhre", weights, x)
 
 

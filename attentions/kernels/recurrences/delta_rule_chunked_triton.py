@@ -73,7 +73,7 @@ def walk(
     added: Tensor | None = None,
     backwards: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows written, states before each block and after the last, summed in float32 at least.
+    """Return written rows and the states before each block and after the last, summed in float32 or wider.
 
     Args:
         first: [B, H, K, V].
@@ -119,5 +119,5 @@ def tiles(num_rows: int, num_keys: int) -> dict[str, int]:
 
 
 def num_warps(num_keys: int) -> int:
-    """Four hold 128 keys in their registers."""
+    """Return the number of warps: four hold 128 keys in their registers."""
     return 4 if num_keys <= 128 else 8

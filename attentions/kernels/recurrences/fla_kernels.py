@@ -38,7 +38,7 @@ FORGOTTEN = -100.0
 
 
 def can_use_kernels(value: Tensor, state: Tensor, inputs: torch.dtype) -> bool:
-    """For values [B, H, N, V] and a state [B, H, K, V], in a layer whose heads are of the type ``inputs``."""
+    """Return whether kernels exist for values [B, H, N, V] and a state [B, H, K, V] with heads of type ``inputs``."""
     return (
         HAS_FLA
         and value.is_cuda

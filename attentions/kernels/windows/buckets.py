@@ -33,7 +33,7 @@ class Reach(NamedTuple):
     itself: bool = True
 
     def is_visible(self, distance: Tensor) -> Tensor:
-        """Of a key that stands so many places of the bucket before the query."""
+        """Return whether a key is visible, given its position in the bucket relative to the query."""
         seen = (distance <= self.left) & (distance >= -self.right)
         return seen if self.itself else seen & (distance != 0)
 
@@ -41,7 +41,7 @@ class Reach(NamedTuple):
 def bucket_attention(
     query: Tensor, key: Tensor, value: Tensor, buckets: Tensor, reach: Reach, *, dropout: float = 0.0
 ) -> Tensor:
-    """softmax(q_i k_j / sqrt(E)) v_j over the keys in reach in some round: [B, H, N, E]; zero where there is none.
+    """Compute softmax(q_i k_j / sqrt(E)) v_j over keys in reach in some round, [B, H, N, E]; zero without a key.
 
     Args:
         query, key, value: [B, H, N, E].
@@ -55,7 +55,7 @@ def bucket_attention(
 
 
 def places_in_buckets(buckets: Tensor) -> Tensor:
-    """How many tokens of the same bucket stand before each, [..., N]."""
+    """Return the number of preceding tokens of the same bucket, [..., N]."""
     order = buckets.argsort(dim=-1, stable=True)
     slot = torch.arange(buckets.shape[-1], device=buckets.device).expand_as(order)
     place = slot - _starts(buckets.gather(-1, order))
@@ -63,7 +63,7 @@ def places_in_buckets(buckets: Tensor) -> Tensor:
 
 
 def meetings(buckets: Tensor, places: Tensor, keys: tuple[Tensor, Tensor], reach: Reach) -> Tensor:
-    """In how many rounds queries see keys, [..., T, S], written out.
+    """Return the number of rounds in which queries see keys, [..., T, S].
 
     Args:
         buckets, places: of the queries, [R, ..., T].
@@ -99,7 +99,7 @@ class _Round:
         self.starts = _starts(buckets[number].flatten(0, 1).gather(1, self.order))
 
     def sort(self, x: Tensor) -> Tensor:
-        """[B, H, N, ...] to [G, N, ...] in the order of the buckets."""
+        """Sort [B, H, N, ...] by buckets: [G, N, ...]."""
         return _at(x.flatten(0, 1), self.order)
 
     def unsort(self, x: Tensor, like: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ _MIX = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 
 
 def _at(x: Tensor, index: Tensor) -> Tensor:
-    """Tokens ``index`` [G, N] of [G, N] or [G, N, E]."""
+    """Gather the tokens ``index`` [G, N] of [G, N] or [G, N, E]."""
     return x.gather(1, index if x.dim() == 2 else index.unsqueeze(2).expand(-1, -1, x.shape[2]))
 
 

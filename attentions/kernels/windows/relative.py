@@ -18,7 +18,7 @@ from attentions.kernels.windows.window_layout import by_key
 
 
 def _in_blocks(x: Tensor, size: int, count: int) -> Tensor:
-    """[..., N, E] to [..., J, L, E], with zeros after the last query."""
+    """Split [..., N, E] into [..., J, L, E], with zeros after the last query."""
     return F.pad(x, (0, 0, 0, size * count - x.shape[-2])).unflatten(-2, (count, size))
 
 

@@ -83,7 +83,7 @@ def by_blocks(
         return None if mask is None else mask.to(accumulation_dtype(dtype)) * neg_inf(accumulation_dtype(dtype))
 
     def repeated(x: Tensor | None) -> Tensor | None:
-        """[H, ...] to [G, ...]."""
+        """Expand [H, ...] to [G, ...]."""
         return None if x is None else x.to(dtype).repeat(batch, *[1] * (x.dim() - 1))
 
     shared = [repeated(x) for x in distances or (None, None, None)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,9 +23,19 @@ _COPIES.set_forkserver_preload(["cab.runner.launch", "cab.runner.run", "matplotl
 
 
 def cab(
-    *arguments: str | Path, cwd: Path, stop: str = "", timeout: float = 300, **environment: str
+    *arguments: str | Path,
+    cwd: Path,
+    stop: str = "",
+    kill: tuple[int, float] | None = None,
+    timeout: float = 300,
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """The finished process of ``cab ARGUMENTS``, run in ``cwd``; ``stop`` is stopping/sitecustomize.py's."""
+    """The finished process of ``cab ARGUMENTS``, run in ``cwd``.
+
+    Args:
+        stop: stopping/sitecustomize.py's.
+        kill: a signal that the process gets, and the seconds before.
+    """
     env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     if stop:
         path = os.pathsep.join(filter(None, [str(STOPPING), env.get("PYTHONPATH", "")]))
@@ -34,6 +45,10 @@ def cab(
         files = Path(folder, "out"), Path(folder, "err")
         process = _COPIES.Process(target=_run, args=(words, cwd, env, *files))
         process.start()
+        if kill is not None:
+            process.join(kill[1])
+            if process.exitcode is None:
+                os.kill(process.pid, kill[0])
         process.join(timeout)
         status = process.exitcode
         process.kill()
@@ -48,6 +63,7 @@ def _run(words: list[str], cwd: Path, environment: dict[str, str], *files: Path)
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT)
         os.dup2(descriptor, number)
         os.close(descriptor)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until there is who reports it
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
@@ -56,7 +72,11 @@ def _run(words: list[str], cwd: Path, environment: dict[str, str], *files: Path)
     sys.argv = words
     from cab.cli.main import main
 
-    sys.exit(main(words[1:]))
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        sys.exit(main(words[1:]))
+    except KeyboardInterrupt:  # between these two lines
+        sys.exit(130)
 
 
 def fresh_cab(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -61,7 +61,7 @@ def test_everything_that_exists_is_offered() -> None:
     assert set(VALUES["logger"]) == {path.stem for path in (CONFIGS / "logger").glob("*.yaml")}
     groups = {"task", "dataset", "backbone", "attention"}
     named = {key.partition(".")[0] for key in [*VALUES, *PLAIN]} | groups | {"trainer"}
-    assert KEYS.keys() - named == {"retry"}  # which is --retry
+    assert KEYS.keys() - named == {"retry", "tuning"}  # --retry, and what tune=true writes
     assert set(KNOWN_FLAGS) - set(FLAGS) == {"--multirun", "--debug"}
 
 

@@ -89,7 +89,17 @@ def tree(folder: Path) -> dict[str, bytes]:
         ("zzz=1", "unknown option 'zzz'"),
         ("sede=1", "unknown option 'sede': did you mean 'seed'"),
         ("+attention.zzz=1", "attention 'abc' has no option 'zzz'"),
-        ("cluster.workers=2", "cluster"),
+        ("cluster.workers=2", "cluster.workers requires cluster=local"),
+        ("cluster.partitio=a", "unknown option 'cluster.partitio': did you mean 'cluster.partition'"),
+        ("logger=false", "unknown logger 'False': Known: csv, tensorboard, wandb"),
+        ("logger=[csv]", "unknown logger"),
+        ("logger.project=a", "logger.project requires logger=wandb"),
+        ("trainer=3", "unknown trainer '3': Known: default"),
+        ("trainer=quick", "unknown trainer 'quick': Known: default"),
+        ("trainer.num_workers=100000", "trainer.num_workers must be an integer from 0 to 256, got 100000"),
+        ("data=3", "data is a group of options: set data.download"),
+        ("data.speed=3", "unknown option 'data.speed'"),
+        ("hydra=3", "unknown option 'hydra'"),
         ("results_dir=''", "results_dir must name a folder"),
         ("results_dir=null", "results_dir must be text, got None"),
         ("results_dir=[a]", "results_dir must be text"),
@@ -122,6 +132,24 @@ def test_a_wrong_option_of_a_run_is_one_line(override: str, words: str, refused:
 )
 def test_a_wrong_option_of_a_cluster_is_one_line(overrides: list[str], words: str, refused: Refused) -> None:
     refused("run", *CELL, *overrides, words=words)
+
+
+@pytest.mark.parametrize("flag", ["--explain", "--dry-run"])
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("device=tpu", "device must be auto, cpu or cuda"),
+        ("engine=quick", "unknown engine 'quick': Known: fairseq, torch"),
+        ("trainer.optimizer=sgd", "trainer.optimizer must be one of adam, adamw"),
+        ("attention.num_landmarks=0", "num_landmarks must be at least 1, got 0"),
+        ("task.features=X", "task.features must be"),
+    ],
+)
+def test_what_a_run_refuses_is_refused_without_running(
+    flag: str, override: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", *CELL, override, flag]) > 0
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
@@ -16,7 +17,7 @@ from cab.efficiency.benchmark import Plan, measure
 from cab.efficiency.cost import Cost
 from cab.efficiency.operations import Operations, count_operations
 from cab.efficiency.protocol_default import measure_length, work
-from cab.efficiency.report import tables
+from cab.efficiency.report import ABOVE_ROOF, tables
 from cab.efficiency.roofline import COPIED_BYTES, PRODUCT_SIZE, Machine, under_roof
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject, select_attentions
@@ -194,7 +195,7 @@ def test_costs_and_tables_have_the_share() -> None:
     table = next(block for block in tables(costs).split("\n\n") if "roof" in block)
     assert "NS forward: % of the limiting roofline (c compute, m memory)" in table
     assert "GFLOP/s" in table
-    assert [line.split()[0] for line in table.splitlines()[3:]] == ["projections", "vanilla"]
+    assert [line.split()[0] for line in table.splitlines()[3:5]] == ["projections", "vanilla"]
 
 
 def test_the_papers_protocol_has_no_roof(capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,3 +203,21 @@ def test_the_papers_protocol_has_no_roof(capsys: pytest.CaptureFixture[str]) -> 
     command = ["efficiency", "eager", "--lengths", "4", "--protocol", "paper", "--no-verify"]
     assert main([*command, *arguments]) == 0
     assert "roof" not in capsys.readouterr().out
+
+
+def test_a_share_above_one_is_explained() -> None:
+    cost = Cost("a", "NS", "forward", 8, seconds=1.0, roof="memory", roof_share=0.9, matmul_rate=1.0, bandwidth=1.0)
+    assert ABOVE_ROOF not in tables([cost])
+    assert ABOVE_ROOF in tables([dataclasses.replace(cost, roof_share=1.3)])
+
+
+def test_a_machine_without_memory_for_its_rates_leaves_out_the_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Machine) -> None:  # noqa: ARG001
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 67108864 bytes")
+
+    monkeypatch.setattr(Machine, "_time", full)
+    said: list[str] = []
+    plan = Plan([AttentionSubject.parse("vanilla")], [], [Pattern.NS], ["forward"], [8, 16], SMALL)
+    costs = list(measure(plan, report=said.append))
+    assert [(cost.status, cost.roof_share) for cost in costs] == [("ok", None)] * 4
+    assert sum("no roofline" in line for line in said) == 2

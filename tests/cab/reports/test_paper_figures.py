@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
+
 from cab.cli.main import main
 from cab.records.results import PAPER_DIR
+from cab.reports.figures import efficiency_length_figure, read_mark
 
 
 def test_the_published_figures_are_drawn(tmp_path: Path) -> None:
@@ -33,3 +37,20 @@ def test_figures_of_the_ablation_and_of_lengths(suite_folder: Path, tmp_path: Pa
     assert main(["leaderboard", str(suite_folder), "--figures", "--out", str(tmp_path)]) == 0
     found = {path.stem for path in (tmp_path / "figures").glob("figure3*.png")}
     assert found == {"figure3a-mini", "figure3b-mini", "figure3c-mini-lm-pg19-gpt2-ppl"}
+
+
+def test_always_and_never_differ_and_long_names_are_whole() -> None:
+    long = "attention(window_size=128, num_landmarks=64)"
+    rows = [("a", "time", 0.0), ("a", "memory", 500.0), (long, "time", math.inf), (long, "memory", math.nan)]
+    lengths = pd.DataFrame(rows, columns=["attention", "resource", "length"])
+    figure = efficiency_length_figure(lengths, title="NS forward")
+    (axes,) = figure.axes
+    assert {label.get_text() for label in axes.get_yticklabels()} == {"a", long}
+    bars = {mark.text: bar for bar in axes.patches if (mark := read_mark(bar.get_gid()))}
+    assert bars["a, time: always"].get_width() == 0
+    assert bars[f"{long}, time: never"].get_width() == axes.get_xlim()[1]
+    assert bars[f"{long}, time: never"].get_hatch()
+    assert f"{long}, memory: none" in bars
+    assert sorted(text.get_text() for text in axes.texts if text.get_text()) == ["always", "never"]
+    figure.canvas.draw()
+    assert min(label.get_window_extent().x0 for label in axes.get_yticklabels()) >= 0

@@ -41,19 +41,27 @@ def test_wandb_is_offline_and_grouped_by_sweep(troubled: Cell, tmp_path: Path, m
     import wandb
 
     given: dict[str, Any] = {}
-    original = wandb.init
+    summary: dict[str, Any] = {}
+    original, finish = wandb.init, loggers.Wandb.close
 
     def init(**arguments: Any) -> Any:
         given.update(arguments)
         return original(**arguments)
 
+    def close(logger: loggers.Wandb) -> None:
+        summary.update(dict(logger._run.summary))
+        finish(logger)
+
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setattr(wandb, "init", init)
+    monkeypatch.setattr(loggers.Wandb, "close", close)
     outcome = run_cell(troubled("logger=wandb", "trainer.validate_every=4"))
     assert wandb.run is None, "the next cell would write into this run"
     assert outcome.record is not None
     assert given["id"] == outcome.record.hash
     assert given["group"] == str(tmp_path)
+    assert given["config"]["trainer"]["max_steps"] == 8
+    assert {metric.name: metric.value for metric in outcome.record.metrics}.items() <= summary.items()
     assert list(tmp_path.glob("*/wandb/offline-run-*/*.wandb"))
 
 

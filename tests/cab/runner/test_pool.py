@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from cab import UserError
 from cab.cli.main import main
 from cab.runner import pool
+from cab.runner.cell import Cell
 from cab.runner.gpu_share import SHARED_BY, limit_gpu_memory
 from cab.runner.pool import _environment, _Worker, run_in_pool
 from cab.runner.provenance import hardware
@@ -155,3 +157,17 @@ def test_mistakes_are_told_before_a_worker_starts(tmp_path: Path, capsys: pytest
         assert main(["run", *CELLS, *overrides]) == 2
         assert f"cluster.{option} must be {wanted}, got 0" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
+
+
+def test_a_cell_whose_worker_disappears_twice_has_a_failed_record(
+    troubled: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = _Worker(queue.SimpleQueue(), Report(), {})
+    monkeypatch.setattr(worker, "_answer", lambda _: None)
+    monkeypatch.setattr(worker, "_exit_reason", lambda: "was killed by SIGSEGV")
+    config = troubled()
+    worker._run_cell(Cell.from_config(config), Job(config, "cab run"))
+    [record] = records(tmp_path)
+    error = "LostProcessError: its worker was killed by SIGSEGV 2 times"
+    assert (record["status"], record["error"]) == ("failed", error)
+    assert len(worker.report.failures) == 1

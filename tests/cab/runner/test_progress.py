@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -83,6 +84,14 @@ def test_the_pool_draws_what_its_workers_tell(
     assert [record.getMessage() for record in caplog.records] == ["look", "look"]
 
 
+def test_a_slow_part_of_the_set_up_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = threading.Event()
+    monkeypatch.setattr(progress, "FIRST_REPORT", 0.001)
+    monkeypatch.setattr(progress.log, "info", lambda *_: said.set())
+    with progress.report_waiting("loading the data"):
+        assert said.wait(10)
+
+
 COMMAND = ["run", "-m", "task=lstf", "dataset=synthetic", "attention=vanilla,abc", "pattern=NC", "preset=smoke"]
 COMMAND += ["device=cpu", "cluster=local", "cluster.workers=2", "trainer.max_steps=8", "trainer.validate_every=4"]
 
@@ -118,7 +127,8 @@ def test_two_workers_into_a_file(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as file:
         assert start(tmp_path, file.fileno()).wait() == 0
     text = (tmp_path / "log").read_text()
-    assert "step 4, loss" in text
+    for attention in ("vanilla", "abc"):
+        assert f"lstf synthetic M informer NC {attention} smoke 1: step 4, loss" in text
     assert "\r" not in text
     assert "\x1b" not in text
     assert "%|" not in text

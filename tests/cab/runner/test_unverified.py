@@ -75,9 +75,8 @@ def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(capsys: py
         "Run: `cab verify leaking.py:Leaking --pattern CS`",
         LEGEND,
     ]
-    assert "Leaking †" in out
-    assert "leaking.py" not in out
-    assert "linear †" not in out
+    assert "† Leaking" in out
+    assert "† linear" not in out
 
     records = {r.cell["attention"]: r for r in map(Record.read, Path("results").glob("*.json"))}
     leaking, linear = records["Leaking"], records["linear"]
@@ -89,19 +88,22 @@ def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(capsys: py
     rows = csv.DictReader(Path("board/leaderboard.csv").read_text().splitlines())
     assert {row["attention"]: row["verified"] for row in rows} == {"Leaking": "no", "linear": "yes"}
     page = Path("board/index.html").read_text()
-    assert page.count('Leaking <span class="sign">†</span>') == 2
+    assert page.count('<span class="sign">†</span> Leaking<') == 2
     assert page.count('<span class="sign">') == 2
     assert page.count(f'<p class="legend">{LEGEND}</p>') == 2
     capsys.readouterr()
     assert main(["leaderboard", "results", "--format", "markdown"]) == 0
-    assert capsys.readouterr().out.count("| Leaking † |") == 2
+    assert capsys.readouterr().out.count("| † Leaking |") == 2
     assert main(["score", "results"]) == 0
     out, err = capsys.readouterr()
-    assert "Leaking †" in out
-    assert "linear †" not in out
+    assert "† Leaking" in out
+    assert "† linear" not in out
     assert f"note: {LEGEND}" in err
     assert main(["score", "results", "--csv"]) == 0
     assert {line.rsplit(",", 1)[1] for line in capsys.readouterr().out.splitlines()[1:]} == {"no", "yes"}
+    remember(load_class("leaking.py:Leaking"), "CS")  # verified later
+    assert main(["score", "results"]) == 0
+    assert "†" not in "".join(capsys.readouterr())
 
 
 def test_an_attention_of_a_file_takes_options_and_is_found_again(

@@ -69,7 +69,7 @@ def test_the_command_compares_two_folders_of_different_presets(
         "pattern": "CS",
         "preset": "mini",
     }
-    for place, name in enumerate(["local", "s4d", "abc", "longshort"]):
+    for place, name in enumerate(["local", "s4d", "abc", "longshort", "performer"]):
         make_record({"ppl": 2.0 + place}, attention=name, **names).write(tmp_path)
     assert main(["correlation", str(tmp_path), str(PAPER_DIR), "--csv"]) == 0
     [row] = [r for r in csv.DictReader(io.StringIO(capsys.readouterr().out)) if r["task"] == "lm"]

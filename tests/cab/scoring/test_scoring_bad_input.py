@@ -127,7 +127,7 @@ def test_one_seed_that_is_not_a_number_leaves_no_mean() -> None:
 def test_one_attention_has_no_deviation() -> None:
     made = score(table(result(1.0, "abc"), result(2.0, "none")))
     assert made.table["index"].isna().all()
-    assert any("only one attention (abc)" in note for note in made.notes)
+    assert any("1 of the required 2 attentions (abc)" in note for note in made.notes)
 
 
 def test_equal_attentions_have_no_deviation() -> None:
@@ -150,7 +150,7 @@ def test_a_metric_that_only_the_ablation_has() -> None:
 def test_no_number_at_all() -> None:
     made = score(table(result(math.nan, "abc"), result(math.nan, "local")))
     assert made.table["index"].isna().all()
-    assert any("no attention has informer etth1 M mse" in note for note in made.notes)
+    assert any("informer etth1 M mse: 0 of the required 2 attentions" in note for note in made.notes)
 
 
 def test_directions_must_agree() -> None:

@@ -76,8 +76,8 @@ def test_score_says_where_official_is_corrected(capsys: pytest.CaptureFixture[st
 
 def test_score_shows_orders_and_benefit(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = csv_of(capsys, "score", str(records), "--show", "pairwise")
-    assert list(found.columns) == ["pattern", "task", "better", "worse", "difference", "low", "high", "resolved"]
-    assert found["resolved"].tolist() == ["no", "yes", "yes"] * 2
+    assert list(found.columns) == ["pattern", "task", "better", "worse", "difference", "low", "high", "verdict"]
+    assert found["verdict"].tolist() == ["undecided", "better", "better"] * 2
     found = csv_of(capsys, "score", str(records), "--show", "ablation")
     assert found[["task", "best"]].to_numpy().tolist() == [["lstf", "abc"]]
     assert main(["score", str(records), "--show", "ablation"]) == 0

@@ -222,8 +222,9 @@ def test_no_part_may_be_missing(missing: tuple[str, str]) -> None:
 
 
 def test_one_task_on_synthetic_data_is_enough_for_own_normalisation() -> None:
-    rows = [result(value, name, dataset="synthetic") for name, value in (("vanilla", 1.0), ("abc", 3.0))]
-    assert index_of(score_table(table(*rows)), "vanilla") == pytest.approx(math.sqrt(0.5))
+    names = ("vanilla", "abc", "local", "s4d", "lara")
+    rows = [result(float(value), name, dataset="synthetic") for value, name in enumerate(names)]
+    assert index_of(score_table(table(*rows)), "vanilla") == pytest.approx(2 / math.sqrt(2.5))
 
 
 def test_names_that_differ_in_case_are_one_task() -> None:

@@ -49,6 +49,12 @@ def test_a_grid_that_cannot_be(overrides: list[str], message: str) -> None:
         tuned_sweeps(sweeps)
 
 
+def test_a_pattern_that_the_attention_does_not_support_is_left_to_the_scored_runs() -> None:
+    [sweep] = suite_sweeps(["suite=core", "attention=gla", "task=probe", "pattern=NS"]) or []
+    [untuned] = tuned_sweeps([sweep])
+    assert sorted(untuned) == sorted(sweep)
+
+
 def test_tuning_is_of_a_suite(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "tune=true"]) == 2
     assert "add suite=core" in capsys.readouterr().err

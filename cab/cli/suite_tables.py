@@ -1,0 +1,52 @@
+"""Tables of K and verdicts for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from cab.cli.text_table import text_table
+from cab.scoring.statistics import ONE_SEED_LEGEND, ONE_SEED_MARK
+
+if TYPE_CHECKING:
+    from cab.records.record import Record
+    from cab.suite.gain import SuiteGains
+    from cab.suite.table import GainRow
+
+LEGEND = "K: share of the gain of softmax attention over no attention that is retained, in percent"
+
+
+def gain_tables(gains: SuiteGains) -> str:
+    """Return one table of K per pattern, and the legend."""
+    from cab.suite.table import gain_rows
+
+    tables = [f"{pattern}\n{gain_table(gain_rows(gains, pattern))}" for pattern, own in gains.patterns.items() if own]
+    return "\n\n".join([*tables, LEGEND])
+
+
+def gain_table(rows: Sequence[GainRow]) -> str:
+    """Return the table of K of one pattern, with the legend of the marks it contains."""
+    from cab.suite.table import ALIGN, HEADER
+
+    table = text_table(HEADER, [row.texts for row in rows], align=ALIGN)
+    return f"{table}\n{ONE_SEED_LEGEND}" if ONE_SEED_MARK in table else table
+
+
+def print_verdict(name: str, records: Iterable[Record]) -> None:
+    """Print the verdict on an attention per pattern, each followed by the table of K."""
+    from cab.files.sanitize import sanitize_text
+    from cab.suite.anchors import ATTENTIONS
+    from cab.suite.verdict import judge_attention
+
+    if name in ATTENTIONS:
+        print(f"\n{name} is an anchor of the suite: its K is 100 (vanilla) or 0 (none) by definition")
+        return
+    verdicts = judge_attention(name, records)
+    if not verdicts:
+        print(
+            sanitize_text(f"\n{name}: no verdict, because its results have other options than the cells of the suite")
+        )
+    for verdict in verdicts:
+        print("\n" + "\n".join(map(sanitize_text, verdict.lines)))
+        if verdict.rows:
+            print(gain_table(verdict.rows))

@@ -1,0 +1,184 @@
+"""Statistics over seeds: the only tests and intervals that commands and pages use.
+
+Every attention has its own variance (Student; Welch and Satterthwaite for sums and differences). Nothing is pooled over
+attentions, because their seeds differ by a factor of up to a thousand in standard deviation.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, TypeVar
+
+CONFIDENCE = 0.95
+MARGIN = 2.0
+"""Smallest relevant difference, in percentage points of softmax's gain; in percent for a ratio of errors."""
+ONE_SEED_MARK = "*"
+ONE_SEED_LEGEND = f"{ONE_SEED_MARK} a single seed in at least one cell: no interval, no significance"
+
+Pair = TypeVar("Pair", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimated mean with the variance of the estimate.
+
+    Attributes:
+        value: the estimate.
+        variance: variance of the estimate; NaN for a single seed.
+        degrees: degrees of freedom of the variance; infinite if the variance is 0.
+    """
+
+    value: float
+    variance: float
+    degrees: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Estimate:
+        """Return the mean of independent values of one attention, one per seed."""
+        size = len(values)
+        if size < 2:
+            return cls(statistics.fmean(values), math.nan, 0)
+        return cls(statistics.fmean(values), statistics.variance(values) / size, size - 1)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the variance is known, which requires two seeds in every part."""
+        return math.isfinite(self.variance)
+
+    def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
+        """Return Student's confidence interval; NaN if the variance is unknown."""
+        if not self.variance:
+            return self.value, self.value
+        if not self.is_known:
+            return math.nan, math.nan
+        reach = student_quantile(self.degrees, confidence) * math.sqrt(self.variance)
+        return self.value - reach, self.value + reach
+
+    @property
+    def p_value(self) -> float:
+        """Two-sided p-value of the hypothesis that the true value is 0; NaN if the variance is unknown."""
+        from scipy import special
+
+        if not self.variance:
+            return float(self.value == 0)
+        return 2 * float(special.stdtr(self.degrees, -abs(self.value) / math.sqrt(self.variance)))
+
+    def is_within(self, margin: float) -> bool:
+        """Return whether two one-sided tests at 5% show that the true value is within ``margin`` of 0."""
+        low, high = self.interval(confidence=0.9)
+        return -margin < low and high < margin
+
+
+@functools.cache
+def student_quantile(degrees: float, confidence: float = CONFIDENCE) -> float:
+    """Return the quantile of Student's distribution that bounds a two-sided interval."""
+    from scipy import special
+
+    return float(special.stdtrit(degrees, (1 + confidence) / 2))
+
+
+def weighted_sum(terms: Iterable[tuple[float, Estimate]]) -> Estimate:
+    """Return the sum of independent estimates times weights, with Satterthwaite's degrees of freedom."""
+    value = variance = spread = 0.0
+    for weight, part in terms:
+        own = weight**2 * part.variance
+        value += weight * part.value
+        variance += own
+        spread += own**2 / part.degrees if part.degrees else math.nan
+    return Estimate(value, variance, variance**2 / spread if spread else math.inf)
+
+
+def difference(one: Estimate, other: Estimate) -> Estimate:
+    """Return the difference of two independent estimates (Welch)."""
+    return weighted_sum([(1.0, one), (-1.0, other)])
+
+
+class Verdict(StrEnum):
+    """Verdict on the first of two attentions."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    EQUIVALENT = "equivalent"
+    UNDECIDED = "undecided"
+    ONE_SEED = "one seed"
+
+    @property
+    def reverse(self) -> Verdict:
+        """The verdict on the second."""
+        return {Verdict.BETTER: Verdict.WORSE, Verdict.WORSE: Verdict.BETTER}.get(self, self)
+
+
+class Contrast(NamedTuple):
+    """What is tested of two attentions; positive values favor the first.
+
+    Attributes:
+        tested: the tested difference, in points or as logarithm of a ratio of errors.
+        margin: smallest relevant value of ``tested``.
+        points: difference in points, tested for equivalence; None if points are undefined.
+    """
+
+    tested: Estimate
+    margin: float
+    points: Estimate | None
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for their number by Holm's step-down procedure (Holm 1979)."""
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = largest
+    return adjusted
+
+
+def judge(family: Mapping[Pair, Contrast]) -> dict[Pair, Verdict]:
+    """Return the verdict on each pair of a family of hypotheses, such as all pairs of attentions in a cell.
+
+    ``better`` and ``worse`` require significance at 5% after Holm's correction over the family and a difference of at
+    least the margin. ``equivalent`` requires an equivalence test within :data:`MARGIN` points. The probability that a
+    family contains any false ``better`` or ``worse`` is at most 5%.
+    """
+    known = {pair: contrast for pair, contrast in family.items() if contrast.tested.is_known}
+    adjusted = dict(zip(known, holm([contrast.tested.p_value for contrast in known.values()]), strict=True))
+    return {pair: _verdict(contrast, adjusted.get(pair)) for pair, contrast in family.items()}
+
+
+def _verdict(contrast: Contrast, p_value: float | None) -> Verdict:
+    if p_value is None:
+        return Verdict.ONE_SEED
+    if p_value < 1 - CONFIDENCE and abs(contrast.tested.value) >= contrast.margin:
+        return Verdict.BETTER if contrast.tested.value > 0 else Verdict.WORSE
+    if contrast.points is not None and contrast.points.is_within(MARGIN):
+        return Verdict.EQUIVALENT
+    return Verdict.UNDECIDED
+
+
+def rank_range(name: str, verdicts: Mapping[tuple[str, str], Verdict]) -> tuple[int, int]:
+    """Return the best and the worst rank of an attention that its verdicts leave open."""
+    own = [
+        verdict if one == name else verdict.reverse
+        for (one, other), verdict in verdicts.items()
+        if name in (one, other)
+    ]
+    return 1 + own.count(Verdict.WORSE), 1 + len(own) - own.count(Verdict.BETTER)
+
+
+def correlation_interval(r: float, size: int, *, ranks: bool) -> tuple[float, float]:
+    """Return the 95% confidence interval of a correlation by Fisher's z; NaN if it requires more pairs.
+
+    Args:
+        r: the correlation.
+        size: number of pairs.
+        ranks: whether ``r`` is Spearman's, whose variance is (1 + r^2 / 2) / (size - 3) (Bonett and Wright 2000).
+    """
+    if size < 4 or abs(r) >= 1:
+        return math.nan, math.nan
+    reach = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    reach *= math.sqrt((1 + r * r / 2 if ranks else 1) / (size - 3))
+    return math.tanh(math.atanh(r) - reach), math.tanh(math.atanh(r) + reach)

@@ -1,0 +1,277 @@
+"""K, the share of softmax's gain over no attention that an attention retains, in percent.
+
+K of a cell is 100 (s - N) / (V - N), with the metric s on the cell's scale and the means V and N of the frozen anchors
+``vanilla`` and ``none``. K of a pattern is the mean over tasks of the mean over the task's core cells, where K of each
+cell is clipped to 0..100. A pattern without all of its core cells has no K.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cab.patterns import pattern_rank
+from cab.records.verified import verdict, verified_codes
+from cab.scoring.statistics import MARGIN, Contrast, Estimate, Verdict, difference, judge, weighted_sum
+from cab.suite.anchors import ATTENTIONS, NO_ATTENTION, SOFTMAX, Anchors
+from cab.suite.cells import Key, SuiteCell
+from cab.suite.results import CellResults
+
+SOLVED = 90.0
+"""A seed has solved a cell if it retains at least this share."""
+
+
+@dataclass(frozen=True)
+class CellGain:
+    """K of one attention in one cell.
+
+    Attributes:
+        points: K of each seed.
+        own: mean of ``points`` with the variance over the attention's seeds.
+        total: the same with the variance of the anchors.
+        error: logarithm of the error relative to vanilla's; None if higher values of the metric are better.
+        mean: mean of the metric over seeds.
+        steps: mean number of steps until validation reached the cell's threshold; None if a seed did not reach it, or
+            for an anchor.
+    """
+
+    cell: SuiteCell
+    attention: str
+    points: tuple[float, ...]
+    own: Estimate
+    total: Estimate
+    error: Estimate | None
+    mean: float
+    steps: Estimate | None = None
+
+    @property
+    def retained(self) -> float:
+        """K clipped to 0..100."""
+        return min(max(self.own.value, 0.0), 100.0)
+
+    @property
+    def solved(self) -> int:
+        """Number of seeds that solved the cell."""
+        return sum(point >= SOLVED for point in self.points)
+
+    @property
+    def is_at_ceiling(self) -> bool:
+        """Whether K is within the margin of 100, so that errors have to be compared instead."""
+        return self.own.value > 100 - MARGIN
+
+
+def cell_gains(results: CellResults) -> dict[str, CellGain]:
+    """Return K of every attention with results in a cell; empty if the cell has no anchors."""
+    if results.anchors is None:
+        return {}
+    gains = gains_of(results.cell, results.anchors, {name: results.values(name) for name in results.runs})
+    for name, runs in results.runs.items():
+        steps = [run.cost.steps_to_solve for run in runs.values() if run.cost.steps_to_solve is not None]
+        if len(steps) == len(runs):
+            gains[name] = dataclasses.replace(gains[name], steps=Estimate.of(steps))
+    return gains
+
+
+def gains_of(cell: SuiteCell, anchors: Anchors, values: Mapping[str, Sequence[float]]) -> dict[str, CellGain]:
+    """Return K of the anchors and of every attention in ``values``, which has the cell's metric, one per seed."""
+    values = {**{name: anchors.test[name] for name in ATTENTIONS}, **values}
+    scores = {name: [cell.scaled(value) for value in own] for name, own in values.items()}
+    softmax, without = (statistics.fmean(scores[name]) for name in ATTENTIONS)
+    gains = {}
+    for name, own in values.items():
+        points = tuple(100 * (score - without) / (softmax - without) for score in scores[name])
+        gains[name] = _gain(cell, name, points, own, values[SOFTMAX], is_error=softmax < without)
+    of_anchors = [gains[name].own for name in ATTENTIONS]
+    return {name: gain if name in ATTENTIONS else _with_anchors(gain, *of_anchors) for name, gain in gains.items()}
+
+
+def _gain(
+    cell: SuiteCell,
+    name: str,
+    points: tuple[float, ...],
+    values: Sequence[float],
+    softmax: Sequence[float],
+    *,
+    is_error: bool,
+) -> CellGain:
+    own = Estimate.of(points)
+    total = Estimate({SOFTMAX: 100.0, NO_ATTENTION: 0.0}.get(name, own.value), 0.0, math.inf)
+    error = None
+    if is_error and min(*values, *softmax) > 0:
+        reference = math.log(statistics.fmean(softmax))
+        error = Estimate.of([math.log(value) - reference for value in values])
+    return CellGain(cell, name, points, own, total, error, statistics.fmean(values))
+
+
+def _with_anchors(gain: CellGain, softmax: Estimate, without: Estimate) -> CellGain:
+    """Add the variance of the anchors by the delta method."""
+    share = gain.own.value / 100
+    total = weighted_sum([(1.0, gain.own), (share, softmax), (1 - share, without)])
+    return dataclasses.replace(gain, total=dataclasses.replace(total, value=gain.own.value))
+
+
+@dataclass(frozen=True)
+class PatternGain:
+    """K of one attention in one pattern.
+
+    Attributes:
+        verified: whether the code of all its runs in the pattern is verified: ``yes``, ``no`` or ``unknown``.
+        cells: its results in the core cells of the pattern.
+        core: number of core cells of the pattern.
+    """
+
+    pattern: str
+    attention: str
+    verified: str
+    cells: tuple[CellGain, ...]
+    core: int
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has results in every core cell."""
+        return len(self.cells) == self.core
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """K; None without all core cells."""
+        if not self.is_complete:
+            return None
+        weights = task_weights(gain.cell for gain in self.cells)
+        total = weighted_sum((weights[gain.cell.key], gain.total) for gain in self.cells)
+        value = sum(weights[gain.cell.key] * gain.retained for gain in self.cells)
+        return Estimate(value, total.variance, total.degrees)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95% confidence interval of K within 0..100; NaN for an anchor or with a single seed in any cell."""
+        estimate = self.estimate
+        if estimate is None or self.attention in ATTENTIONS:
+            return math.nan, math.nan
+        low, high = estimate.interval()
+        return max(low, 0.0), min(high, 100.0)
+
+    @property
+    def steps(self) -> Estimate | None:
+        """Mean over the cells of the number of steps to solve; None unless every seed solved every core cell."""
+        known = [gain.steps for gain in self.cells if gain.steps]
+        if len(known) < self.core:
+            return None
+        return weighted_sum((1 / len(known), steps) for steps in known)
+
+    @property
+    def worst(self) -> CellGain:
+        """The cell with the smallest K."""
+        return min(self.cells, key=lambda gain: gain.own.value)
+
+    @property
+    def solved(self) -> str:
+        """Number of solved runs of the number of runs."""
+        return f"{sum(gain.solved for gain in self.cells)} of {sum(len(gain.points) for gain in self.cells)}"
+
+    @property
+    def seeds(self) -> int:
+        """Smallest number of seeds of any cell."""
+        return min(len(gain.points) for gain in self.cells)
+
+
+def task_weights(cells: Iterable[SuiteCell]) -> dict[Key, float]:
+    """Return the weight of each cell in the mean over tasks of the mean over cells."""
+    cells = list(cells)
+    tasks = [cell.task for cell in cells]
+    return {cell.key: 1 / len(set(tasks)) / tasks.count(cell.task) for cell in cells}
+
+
+@dataclass(frozen=True)
+class SuiteGains:
+    """K of all attentions.
+
+    Attributes:
+        cells: K by cell and attention.
+        patterns: K by pattern and attention, in order of K; attentions without all core cells come last.
+    """
+
+    cells: dict[Key, dict[str, CellGain]]
+    patterns: dict[str, dict[str, PatternGain]]
+
+    def common(self, keys: Sequence[Key]) -> dict[str, list[CellGain]]:
+        """Return the results of every attention in the given cells."""
+        names = dict.fromkeys(name for key in keys for name in self.cells[key])
+        return {name: [self.cells[key][name] for key in keys if name in self.cells[key]] for name in names}
+
+    def verdicts(self, pattern: str) -> dict[tuple[str, str], Verdict]:
+        """Return the verdicts on all pairs of attentions in the core cells of a pattern; see :func:`compare`."""
+        return compare({name: gain.cells for name, gain in self.patterns[pattern].items()})
+
+
+def suite_gains(results: Sequence[CellResults], excluded: Iterable[Key] = ()) -> SuiteGains:
+    """Return K of every attention in every cell and pattern; ``excluded`` are cells that do not measure attention."""
+    cells = {each.cell.key: cell_gains(each) for each in results}
+    left_out = set(excluded)
+    core = [each.cell for each in results if each.cell.core and each.cell.key not in left_out]
+    patterns: dict[str, dict[str, PatternGain]] = {}
+    for pattern in sorted({cell.pattern for cell in core}, key=pattern_rank):
+        own = [cell for cell in core if cell.pattern == pattern]
+        names = dict.fromkeys(name for cell in own for name in cells[cell.key])
+        verified = _verified(results, pattern)
+        gains = [
+            PatternGain(
+                pattern,
+                name,
+                verified.get(name, "yes"),
+                tuple(cells[cell.key][name] for cell in own if name in cells[cell.key]),
+                len(own),
+            )
+            for name in names
+        ]
+        gains.sort(key=lambda gain: (-gain.estimate.value if gain.estimate else 1.0, gain.attention))
+        patterns[pattern] = {gain.attention: gain for gain in gains}
+    return SuiteGains(cells, patterns)
+
+
+def _verified(results: Iterable[CellResults], pattern: str) -> dict[str, str]:
+    """Return the worst verdict on the code of each attention in a pattern; the anchors are not among them."""
+    codes, order = verified_codes(), ("no", "unknown", "yes")
+    found: dict[str, set[str]] = {}
+    for each in results:
+        for name, runs in each.runs.items() if each.cell.pattern == pattern else ():
+            found.setdefault(name, set()).update(verdict(record, codes) for record in runs.values())
+    return {name: min(verdicts, key=order.index) for name, verdicts in found.items()}
+
+
+def compare(gains: Mapping[str, Sequence[CellGain]]) -> dict[tuple[str, str], Verdict]:
+    """Judge every two attentions on their common cells.
+
+    Comparisons with each anchor are a family of their own (see :func:`cab.scoring.statistics.judge`). All other pairs
+    of attentions with results in every cell are one family, and pairs with fewer cells another.
+
+    Args:
+        gains: results of each attention in the compared cells.
+    """
+    complete = max(map(len, gains.values()), default=0)
+    families: dict[str, dict[tuple[str, str], Contrast]] = {}
+    for one, other in itertools.combinations(gains, 2):
+        common = [(a, b) for a in gains[one] for b in gains[other] if a.cell == b.cell]
+        if common:
+            size = "complete" if len(common) == complete else "incomplete"
+            family = next((name for name in ATTENTIONS if name in (one, other)), size)
+            families.setdefault(family, {})[one, other] = contrast(common)
+    return {pair: verdict for family in families.values() for pair, verdict in judge(family).items()}
+
+
+def contrast(common: Sequence[tuple[CellGain, CellGain]]) -> Contrast:
+    """Return what is tested of two attentions in their common cells.
+
+    Where both are at the ceiling in every cell, K cannot separate them, and their errors are compared.
+    """
+    weights = task_weights(one.cell for one, _ in common)
+    spread = weighted_sum((weights[a.cell.key], difference(a.own, b.own)) for a, b in common)
+    value = sum(weights[a.cell.key] * (a.retained - b.retained) for a, b in common)
+    points = Estimate(value, spread.variance, spread.degrees)
+    errors = [(weights[a.cell.key], difference(b.error, a.error)) for a, b in common if a.error and b.error]
+    if len(errors) == len(common) and all(gain.is_at_ceiling for pair in common for gain in pair):
+        return Contrast(weighted_sum(errors), math.log1p(MARGIN / 100), points)
+    return Contrast(points, MARGIN, points)

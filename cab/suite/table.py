@@ -1,0 +1,95 @@
+"""The table of K: one row per attention and pattern, from which commands, CSV files and the page are made."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from cab.records.verification_status import mark_unverified
+from cab.scoring.statistics import ONE_SEED_MARK, Estimate, Verdict, rank_range
+from cab.suite.gain import CellGain, PatternGain, SuiteGains
+
+HEADER = (
+    *("attention", "K", "95% interval", "rank", "core cells", "worst cell", "K there", "solved", "seeds"),
+    *("error / vanilla", "steps to solve"),
+)
+ALIGN = "lrrrrlrrrrr"
+
+
+@dataclass(frozen=True)
+class GainRow:
+    """One row of the table.
+
+    Attributes:
+        gain: K of the attention in the pattern.
+        rank: best and worst rank among the attentions with K; None without K.
+        is_best: whether K is known and not significantly smaller than the largest K.
+    """
+
+    gain: PatternGain
+    rank: tuple[int, int] | None
+    is_best: bool
+
+    @property
+    def error(self) -> float:
+        """Error relative to vanilla's in the worst of the cells at the ceiling; NaN if there is no such cell."""
+        errors = [math.exp(cell.error.value) for cell in self.gain.cells if cell.error and cell.is_at_ceiling]
+        return max(errors, default=math.nan)
+
+    @property
+    def texts(self) -> list[str]:
+        """The cells of the table, in the order of :data:`HEADER`."""
+        gain, worst = self.gain, self.gain.worst
+        return [
+            mark_unverified(gain.attention, gain.verified),
+            f"{gain.estimate.value:.1f}{seed_mark(gain)}" if gain.estimate else "-",
+            interval_text(*gain.interval),
+            rank_text(self.rank),
+            f"{len(gain.cells)} of {gain.core}",
+            str(worst.cell),
+            cell_text(worst),
+            gain.solved,
+            str(gain.seeds),
+            "-" if math.isnan(self.error) else f"{self.error:.2f}",
+            steps_text(gain.steps) if gain.steps else "-",
+        ]
+
+
+def gain_rows(gains: SuiteGains, pattern: str) -> list[GainRow]:
+    """Return the rows of one pattern, in the order of K."""
+    complete = {name: gain for name, gain in gains.patterns[pattern].items() if gain.is_complete}
+    verdicts = gains.verdicts(pattern)
+    own = {pair: verdict for pair, verdict in verdicts.items() if complete.keys() >= set(pair)}
+    best = next(iter(complete), None)
+    rows = []
+    for name, gain in gains.patterns[pattern].items():
+        against_best = own.get((best, name)) if best else None
+        is_best = name == best or (name in complete and against_best not in (Verdict.BETTER, Verdict.ONE_SEED))
+        rows.append(GainRow(gain, rank_range(name, own) if name in complete else None, is_best))
+    return rows
+
+
+def cell_text(cell: CellGain) -> str:
+    """Format K of one cell."""
+    return f"{round(cell.own.value, 1) + 0.0:.1f}{ONE_SEED_MARK if len(cell.points) == 1 else ''}"
+
+
+def seed_mark(gain: PatternGain) -> str:
+    """Return the mark of a result with a single seed in any cell, else an empty string."""
+    return ONE_SEED_MARK if gain.seeds == 1 else ""
+
+
+def interval_text(low: float, high: float) -> str:
+    """Format the interval of K."""
+    return "-" if math.isnan(low) else f"[{low:.1f}, {high:.1f}]"
+
+
+def steps_text(steps: Estimate) -> str:
+    """Format a number of steps with its interval."""
+    low, high = steps.interval()
+    return f"{steps.value:,.0f}" + ("" if math.isnan(low) else f" [{max(low, 0):,.0f}, {high:,.0f}]")
+
+
+def rank_text(rank: tuple[int, int] | None) -> str:
+    """Format a range of ranks."""
+    return "-" if rank is None else f"{rank[0]}" if rank[0] == rank[1] else f"{rank[0]} to {rank[1]}"

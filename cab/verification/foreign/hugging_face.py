@@ -1,0 +1,191 @@
+"""Whole Hugging Face models of one or two layers: ``cab verify hf:mamba2``.
+
+The module is a complete model with random weights, called with ``inputs_embeds``. A mixer alone would not be
+sufficient: masks and positions are prepared by the model. The padding mask becomes ``attention_mask``. Position ids are
+passed if there is padding, as ``generate`` does, and left to the model otherwise, as a plain forward call does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from cab.errors import UserError, unknown_name
+from cab.patterns import Pattern
+from cab.verification.foreign.base import ForeignModule
+from cab.verification.foreign.cache_state import pack, unpack
+from cab.verification.foreign.hugging_face_configs import LEFT_PROMPTS, config_of
+
+KERNELS = ("fla", "causal_conv1d", "mamba_ssm", "kernels")
+"""Packages with GPU kernels, hidden while a model is built so that the PyTorch implementation runs."""
+
+CACHES = ("cache_params", "state", "past_key_values")
+"""Names of the cache argument, most specific first."""
+
+
+class HuggingFaceModel(ForeignModule):
+    """A Hugging Face model of one or two layers with random weights, called with ``inputs_embeds``.
+
+    Attributes:
+        max_token_distance: option of this name, or reach of the sliding windows if every layer has one, or None.
+    """
+
+    package: ClassVar[str] = "transformers"
+    prompt_padding_layouts: ClassVar[tuple[str, ...]]
+    model_type: ClassVar[str]
+    overrides: ClassVar[Mapping[str, Any]]
+
+    def __init__(self, *, embed_dim: int = 32, num_heads: int = 4) -> None:
+        super().__init__()
+        from transformers import AutoModel
+
+        self.embed_dim = embed_dim
+        overrides = dict(self.overrides)
+        chosen = {name: overrides.pop(name) for name in ("attn_implementation",) if name in overrides}
+        declared = overrides.pop("max_token_distance", None)
+        config, reach = config_of(self.model_type, embed_dim, num_heads, overrides)
+        self.max_token_distance = reach if declared is None else declared
+        with without_kernels():
+            self.model = AutoModel.from_config(config, **chosen).float()
+        names = inspect.signature(self.model.forward).parameters
+        self.arguments = frozenset(names)
+        self.cache_argument = next((name for name in CACHES if name in names), None)
+        self._draw_weights()
+
+    @torch.no_grad()
+    def _draw_weights(self) -> None:
+        """Draw matrices with the scale of their input, so that every part of the model affects the output."""
+        embeddings = self.model.get_input_embeddings().weight
+        for name, parameter in self.model.named_parameters():
+            if parameter.dim() >= 2 and "A_log" not in name and parameter is not embeddings:
+                parameter.normal_(std=parameter[0].numel() ** -0.5)
+            if "pooler" in name:
+                parameter.requires_grad_(False)  # not part of the last hidden states
+        embeddings.requires_grad_(False)  # not used with inputs_embeds
+
+    def forward(
+        self, query: Tensor, *, query_padding_mask: Tensor | None = None, key_padding_mask: Tensor | None = None
+    ) -> Tensor:
+        if query.dtype is torch.float64:
+            raise ValueError("models of transformers compute parts in float32; use float32 inputs")
+        padding = query_padding_mask if query_padding_mask is not None else key_padding_mask
+        given: dict[str, Any] = {} if padding is None else self._mask(padding, past=0)
+        return self.model(inputs_embeds=query, **self._accepted(given | {"use_cache": False})).last_hidden_state
+
+    def _mask(self, padding: Tensor, *, past: int) -> dict[str, Any]:
+        """Return the arguments for a padding mask [B, past + N] of all tokens read so far."""
+        real = (~padding).long()
+        if self.cache_argument in ("cache_params", "state"):  # state space models: the mask of the new tokens
+            return {"attention_mask": real[:, past:]}
+        return {"attention_mask": real, "position_ids": (real.cumsum(1) - 1).clamp(min=0)[:, past:]}
+
+    def _accepted(self, given: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in given.items() if name in self.arguments}
+
+    def init_state(self, batch_size: int) -> dict[str, Tensor]:
+        """Return the state before the first token."""
+        padding = torch.zeros(batch_size, 0, dtype=torch.bool, device=self.model.device)
+        return pack(self._new_cache(batch_size), batch_size) | {"padding": padding}
+
+    def prefill(
+        self, query: Tensor, state: dict[str, Tensor], *, query_padding_mask: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Read several tokens in one cached call; returns the outputs and the new state."""
+        kept = dict(state)
+        before = kept.pop("padding")
+        new = before.new_zeros(query.shape[:2]) if query_padding_mask is None else query_padding_mask
+        padding, past = torch.cat([before, new], 1), before.shape[1]
+        given = self._mask(padding, past=past) if padding.any() else {}
+        given |= {"use_cache": True, "cache_position": torch.arange(past, padding.shape[1], device=query.device)}
+        if self.cache_argument == "past_key_values":
+            del given["cache_position"]
+        cache = unpack(kept)
+        if cache is not None:
+            given[self.cache_argument or ""] = cache
+        output = self.model(inputs_embeds=query, **self._accepted(given))
+        cache = getattr(output, self.cache_argument or "", None) or cache
+        return output.last_hidden_state, pack(cache, query.shape[0]) | {"padding": padding}
+
+    def step(
+        self, query: Tensor, state: dict[str, Tensor], *, query_padding_mask: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Read one token [B, D] or [B, 1, D]; returns the output in the same shape and the new state."""
+        if query.dim() == 3:
+            return self.prefill(query, state, query_padding_mask=query_padding_mask)
+        mask = None if query_padding_mask is None else query_padding_mask.reshape(-1, 1)
+        output, state = self.prefill(query[:, None], state, query_padding_mask=mask)
+        return output[:, 0], state
+
+    def _new_cache(self, batch_size: int) -> Any:
+        """Return an empty cache: of the class in the model's own module, or the default of ``generate``.
+
+        State space models receive None and create their cache.
+        """
+        module = sys.modules[type(self.model).__module__]
+        own = [cls for name, cls in vars(module).items() if name.endswith("Cache") and _is_defined_in(cls, module)]
+        if not own and self.cache_argument != "past_key_values":
+            return None
+        from transformers import DynamicCache
+
+        cls = own[0] if own else DynamicCache
+        given = {"config": self.model.config, "batch_size": batch_size, "max_batch_size": batch_size}
+        given |= {"dtype": torch.float32, "device": self.model.device}
+        accepted = inspect.signature(cls).parameters
+        return cls(**{name: value for name, value in given.items() if name in accepted})
+
+
+def _is_defined_in(cls: object, module: ModuleType) -> bool:
+    return getattr(cls, "__module__", "") == module.__name__
+
+
+@contextmanager
+def without_kernels() -> Iterator[None]:
+    """Hide packages with GPU kernels while a model is imported and built."""
+    before = {name: sys.modules.get(name) for name in KERNELS}
+    sys.modules.update(dict.fromkeys(KERNELS))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name, module in before.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module
+
+
+def model_class(model_type: str, overrides: Mapping[str, Any]) -> type[HuggingFaceModel]:
+    """Return the class for a model type of transformers, such as ``mamba2``, with overrides of its configuration.
+
+    Raises:
+        UserError: transformers is not installed, or the model type is unknown.
+    """
+    try:
+        with without_kernels():
+            auto = importlib.import_module("transformers.models.auto.modeling_auto")
+    except ImportError as error:
+        raise UserError(f"cannot import transformers ({error}); install it: `pip install transformers`") from error
+    known = auto.MODEL_MAPPING_NAMES
+    if model_type not in known:
+        raise unknown_name("Hugging Face model type", model_type, known)
+    is_causal = model_type not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    options = ",".join(f"{name}={value}" for name, value in overrides.items())
+    name = f"hf:{model_type}{f':{options}' if options else ''}"
+    return type(
+        name,
+        (HuggingFaceModel,),
+        {
+            "__module__": __name__,
+            "model_type": model_type,
+            "overrides": dict(overrides),
+            "patterns": (Pattern.CS,) if is_causal else (Pattern.NS,),
+            "prompt_padding_layouts": ("left",) if model_type in LEFT_PROMPTS else ("right", "left"),
+        },
+    )

@@ -1,0 +1,27 @@
+"""`cluster=slurm --dry-run` prints the script of the jobs, where there is no Slurm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cab.cli.main import main
+
+CELLS = ["run", "-m", "task=lstf", "dataset=synthetic", "pattern=NC", "attention=vanilla", "preset=smoke", "device=cpu"]
+
+
+@pytest.mark.parametrize(("seeds", "array"), [("1", None), ("1,2,3", "--array=0-2%3")])
+def test_the_script_has_the_options_of_the_cluster(
+    seeds: str, array: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = ["cluster=slurm", "cluster.partition=low", "cluster.memory=7", "cluster.setup=[module load cuda]"]
+    results = tmp_path / "results"
+    assert main([*CELLS, f"seed={seeds}", *cluster, f"results_dir={results}", "--dry-run"]) == 0
+    table, script = capsys.readouterr().out.split("#!/bin/bash")
+    assert "GPU hours" in table
+    lines = script.splitlines()
+    assert {"#SBATCH --partition=low", "#SBATCH --mem=7GB", "module load cuda"} <= set(lines)
+    assert (f"#SBATCH {array}" in lines) == (array is not None)
+    assert any(line.startswith("srun ") and str(results / "slurm") in line for line in lines)
+    assert not results.exists()

@@ -1,0 +1,46 @@
+"""The bundled reference results, and the leaderboard that adds them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cab.cli.main import main
+from cab.records.results import MINI_DIR, load_results, with_reference_results
+from cab.suite.cells import suite_cells
+from cab.suite.results import collect
+from tests.cab.made_records import make_record
+
+
+def test_the_leaderboard_shows_them_beside_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A record of the same cell and seed is in the place of the one that comes along."""
+    field = load_results(MINI_DIR)
+    data = field[field["task"] == "lstf"]["record"].iloc[0].data
+    names = {"dataset": "synthetic", "pattern": "CS", "config_variant": "M", "seed": 1, "data": data}
+    mine = make_record({"mse": 0.5, "mae": 0.25}, **names)
+    mine.write(tmp_path)
+    beside = with_reference_results(load_results(tmp_path))
+    same = beside.query("task == 'lstf' and pattern == 'CS' and attention == 'vanilla' and seed == 1")
+    assert set(same["file"]) == {str(tmp_path / f"{mine.hash}.json")}
+    assert set(field["attention"]) <= set(beside["attention"])
+    assert main(["leaderboard", str(tmp_path), "--with-reference", "--format", "markdown"]) == 0
+    assert "| none" in capsys.readouterr().out
+
+
+def test_the_leaderboard_shows_them_alone_where_nothing_was_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["leaderboard", "--with-reference", "--format", "markdown"]) == 0
+    assert "| none" in capsys.readouterr().out
+    assert main(["leaderboard", "--format", "markdown"]) == 2
+
+
+def test_the_records_that_come_along_are_of_the_suite() -> None:
+    results = load_results(MINI_DIR)
+    assert set(results["dataset"]) <= {cell.dataset for cell in suite_cells()}
+    assert any(cell.runs for cell in collect(results.drop_duplicates("file")["record"]))
+    for record in results.drop_duplicates("file")["record"]:
+        assert not Path(record.config["results_dir"]).is_absolute(), "a path of the machine that trained it"
+        assert " results_dir=/" not in record.command

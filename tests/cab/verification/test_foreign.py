@@ -1,0 +1,147 @@
+"""Modules of other packages: whole models, attention functions and factories."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+import torch
+
+from cab import UserError, verification
+from cab.cli.main import main
+from cab.records.verified import package_of
+from cab.verification import select_checks, verify_attention
+from cab.verification.foreign import subject_class
+from cab.verification.foreign.cache_state import pack, unpack
+
+FILE = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+def sound(q, k, v, causal):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+def leaky(q, k, v, is_causal):
+    logits = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    if is_causal:
+        logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(2), -torch.inf)
+    return logits.softmax(-1) @ v
+
+def layer(embed_dim):
+    return nn.Sequential(nn.Linear(embed_dim, embed_dim), nn.Tanh())
+
+def needs_more(embed_dim, window):
+    return layer(embed_dim)
+
+number = 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "other.py"
+    path.write_text(FILE)
+    return path
+
+
+def failed(name, pattern, checks=None):
+    results = verify_attention(subject_class(name), pattern, checks=checks, quick=True)
+    assert results
+    return {result.check: result.detail for result in results if not result.passed}
+
+
+@pytest.mark.parametrize("pattern", ["NS", "CS", "NC", "CC"])
+def test_function_on_heads(file, pattern):
+    assert failed(f"{file}:sound", pattern, ["causality", "batches", "determinism", "state", "context"]) == {}
+
+
+def test_leak_of_a_function_is_found_at_once(file, capsys):
+    status = main(["verify", f"{file}:leaky", "--pattern", "CS", "--quick", "--fail-fast"])
+    out = capsys.readouterr().out
+    assert status == 1
+    assert out.startswith("leaky CS: causal leak: output ")
+    assert out.count("FAILED") == 1
+
+
+def test_factory_of_a_module_without_masks(file):
+    """It reads no other token, which is all that fails."""
+    assert set(failed(f"{file}:layer", "NS")) == {"context_is_used"}
+
+
+def test_module_called_like_multihead_attention():
+    """Rows of padding give NaN in torch; other padding is right."""
+    assert set(failed("torch.nn:MultiheadAttention", "NS", ["padding"])) == {
+        "padded_row",
+        "padding_gradient_row",
+        "padding_poison_row",
+    }
+    assert package_of(subject_class("torch.nn:MultiheadAttention")) == f"torch {torch.__version__}"
+
+
+def test_attention_function_of_transformers():
+    name = "transformers.models.llama.modeling_llama:eager_attention_forward"
+    assert failed(name, "CS", ["causality", "padding", "batches", "numerics"]) == {}
+
+
+def test_llama_passes_the_main_checks():
+    assert (
+        failed("hf:llama", "CS", ["lookahead_gradient", "padded_left", "decode_after_prefill", "parameters_learn"])
+        == {}
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "pattern"), [("hf:llama", "CS"), ("hf:gpt2", "CS"), ("hf:bert", "NS")])
+def test_sound_model_of_transformers_passes(name, pattern):
+    assert failed(name, pattern) == {}
+
+
+def test_window_of_a_model_is_declared():
+    assert subject_class("hf:mistral")().max_token_distance == 7
+    assert failed("hf:mistral", "CS", ["token_distance", "decode_padded_left"]) == {}
+
+
+def test_known_defects_of_models_are_found():
+    """The newest release at the time of writing: batched decoding of RWKV mixes rows, positions of Bamba restart."""
+    assert "shape (2, 2, 32)" in failed("hf:rwkv", "CS", ["decode_steps"])["decode_steps"]
+    assert "decode_steps" in failed("hf:bamba", "CS", ["decode_steps"])
+
+
+def test_record_names_the_package(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(verification, "select_checks", lambda *_names, quick: select_checks(["same_seed"], quick=quick))
+    record = tmp_path / "rows.csv"
+    assert main(["verify", "hf:gpt2", "--quick", "--record", str(record)]) == 0
+    capsys.readouterr()
+    [row] = csv.DictReader(io.StringIO(record.read_text()))
+    assert row["package"].startswith("transformers ")
+    assert row["attention"] == "hf:gpt2"
+
+
+def test_any_cache_is_packed_batch_first():
+    cache = {"states": [torch.arange(6.0).view(2, 3), torch.ones(1, 2, 4)], "position": torch.tensor(7), "seen": 5}
+    state = pack(cache, batch_size=2)
+    assert all(x.shape[0] == 2 for x in state.values())
+    again = unpack(state)
+    assert again["seen"] == 5
+    assert torch.equal(again["states"][1], cache["states"][1])
+    again["states"][0].zero_()
+    assert cache["states"][0].any()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("hf:lama", "did you mean 'llama'"),
+        ("hf:llama:width", "option 'width' has no value"),
+        ("torch.nn:Nothing", "has no 'Nothing'"),
+        ("no_such_package:Thing", "cannot import 'no_such_package'"),
+        ("torch.nn:Conv1d", "requires the arguments in_channels"),
+        ("{file}:needs_more", "requires the arguments window"),
+        ("{file}:number", "no torch.nn.Module class 'number'"),
+    ],
+)
+def test_mistakes(file, name, message):
+    with pytest.raises(UserError, match=message):
+        subject_class(name.format(file=file))
