@@ -36,7 +36,7 @@ def test_commands_follow_from_the_seed_and_the_number() -> None:
 
 
 def test_a_defect_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    command = ["run", "--dry-run", "logger=false", "task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC"]
+    command = ["run", "--cfg", "job", "logger=false", "task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC"]
     assert not fault_of(command)
     monkeypatch.setattr(compose, "_groups_with_files", dict)
     assert "internal error: ValueError: Config group override must be a string or a list" in fault_of(command)
