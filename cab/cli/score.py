@@ -27,8 +27,8 @@ The index of a task is the mean of its metrics, each normalized and with the sig
 is the mean over tasks. An attention without a value for any metric has no index. low and high bound a 95% confidence
 interval over seeds; they are empty for a single seed.
 
-In the table, `>` marks a significant difference (95%, Holm's correction over all pairs) to the next attention, `~` an
-undecided one, and `*` a result with a single seed. A dagger before a name marks an attention whose code has not passed
+In the table, `>` marks a significant difference (95%, Holm's correction over all pairs) to the next attention, and `~`
+an undecided one. `*` marks a result with a single seed. A dagger precedes an attention whose code has not passed
 `cab verify` in the pattern (column `verified` of the CSV: yes, no, unknown).
 
 examples:

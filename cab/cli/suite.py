@@ -19,8 +19,8 @@ NOT_JUDGED = "not judged"
 
 EPILOG = """\
 A cell measures attention if removing attention loses at least a fifth of the range from the trivial baseline to the
-best score (lower bound of the 95% interval), vanilla exceeds the memory-bounded baseline, and, in a cell that requires
-long memory, `local` is significantly worse than vanilla. Other cells are excluded from every score.
+best score (lower bound of the 95% interval). In addition, vanilla must exceed the memory-bounded baseline. In a cell
+that requires long memory, `local` must be significantly worse than vanilla. Other cells are excluded from every score.
 
 A cell grades attentions if at least 50% of the pairs differ significantly and at least 50% of the attentions retain 5
 to 95% of softmax's gain. This requires four attentions besides vanilla and none. Pairs with none are ignored.

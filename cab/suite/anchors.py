@@ -59,7 +59,7 @@ def read_anchors(path: Path | None = None) -> dict[Key, Anchors]:
 
 
 def write_anchors(records: Iterable[Record], path: Path = PATH) -> int:
-    """Write the anchors of every cell of the suite in ``records``, and return their number.
+    """Write the anchors of every cell of the suite with results of both in ``records``, and return their number.
 
     Raises:
         ValueError: there are none, or a cell has anchors with different data.
@@ -78,8 +78,11 @@ def write_anchors(records: Iterable[Record], path: Path = PATH) -> int:
             raise UserError(f"the anchors of {cell} are of different data; pass a folder with results of one version")
         row = (*cell.key, own, record.cell["attention"], record.cell["seed"])
         rows[row] = (VERSION, *row, repr(cell.value(record)), _validation(record))
+    both = [{row[4] for row in rows if row[:3] == key} == set(ATTENTIONS) for key in cells]
+    complete = {key for key, has_both in zip(cells, both, strict=True) if has_both}
+    rows = {row: content for row, content in rows.items() if row[:3] in complete}
     if not rows:
-        raise UserError(f"no results of {' or '.join(ATTENTIONS)} in cells of the suite; run them first")
+        raise UserError(f"no cell of the suite has results of {' and '.join(ATTENTIONS)}; run them first")
     order = list(cells)
     ranked = sorted(rows, key=lambda row: (order.index(row[:3]), ATTENTIONS.index(str(row[4])), row[5]))  # type: ignore[arg-type]
     with path.open("w", newline="") as file:

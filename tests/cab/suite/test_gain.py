@@ -186,14 +186,14 @@ def test_anchors_are_written(tmp_path: Path) -> None:
     assert read_anchors(path)[CELL.key].test == {name: [value, value] for name, value in values.items()}
     with pytest.raises(UserError, match="different data"):
         write_anchors([*records, value_record(CELL, "none", 0.9, 3, data={"rows": 3})], path)
-    with pytest.raises(UserError, match="no results of vanilla or none"):
+    with pytest.raises(UserError, match="no cell of the suite has results of vanilla and none"):
         write_anchors([], path)
 
 
 def test_committed_anchors_are_of_committed_results(tmp_path: Path) -> None:
     written = tmp_path / "anchors.csv"
     write_anchors(records_of(REFERENCE_DIRS), written)
-    assert written.read_text() == PATH.read_text()
+    assert set(PATH.read_text().splitlines()) <= set(written.read_text().splitlines())
 
 
 @pytest.mark.slow
