@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from cab.files.sanitize import sanitize_text
 from cab.reports.figures import INK, MUTED, POSITIVE, WIDTH, mark, short, style
@@ -16,9 +17,10 @@ from cab.suite.anchors import NO_ATTENTION
 
 COSTS = {
     "time": f"time of a forward pass at {LENGTH:,} tokens, relative to softmax",
-    "state_bytes": f"decode state at {LENGTH:,} tokens, bytes",
+    "state_bytes": f"decode state at {LENGTH:,} tokens, KiB",
 }
 """Attributes of :class:`MeasuredCost` on the horizontal axis, with their labels."""
+UNITS = {"time": 1, "state_bytes": 1024}
 FEWEST = 3
 
 
@@ -39,7 +41,7 @@ def _points(board: SuiteBoard, pattern: str, attribute: str) -> dict[str, tuple[
     for name, gain in board.gains.patterns[pattern].items():
         cost = getattr(measured_costs().get((name, pattern), MeasuredCost()), attribute)
         if gain.estimate and cost and name != NO_ATTENTION:
-            points[sanitize_text(name)] = (float(cost), gain.estimate.value)
+            points[sanitize_text(name)] = (cost / UNITS[attribute], gain.estimate.value)
     return points
 
 
@@ -62,6 +64,9 @@ def frontier_figure(points: Mapping[str, tuple[float, float]], *, title: str, la
     axes.set_xlabel(label)
     axes.set_ylabel("K, %")
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if max(points.values())[0] > 100 else (1.0, 2.0, 5.0)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
     axes.set_ylim(-5, 108)
     best = frontier(points)
     axes.plot(*zip(*(points[name] for name in best), strict=True), color=POSITIVE, linewidth=1, drawstyle="steps-post")
