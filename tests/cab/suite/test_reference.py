@@ -21,7 +21,7 @@ def test_the_leaderboard_shows_them_beside_a_result(tmp_path: Path, capsys: pyte
     mine = make_record({"mse": 0.5, "mae": 0.25}, **names)
     mine.write(tmp_path)
     beside = with_reference_results(load_results(tmp_path))
-    same = beside.query("task == 'lstf' and pattern == 'CS' and attention == 'vanilla' and seed == 1")
+    same = beside.query("config_variant == 'M' and pattern == 'CS' and attention == 'vanilla' and seed == 1")
     assert set(same["file"]) == {str(tmp_path / f"{mine.hash}.json")}
     assert set(field["attention"]) <= set(beside["attention"])
     assert main(["leaderboard", str(tmp_path), "--with-reference", "--format", "markdown"]) == 0
