@@ -36,6 +36,13 @@ HOSTILE = st.one_of(
 )
 
 
+class Text(str):
+    """The text of a file, of which a failing test prints the length alone."""
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} characters>"
+
+
 def places(content: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The places of all values in JSON data, except the many numbers of a history."""
     found = [place] if place else []
@@ -75,7 +82,7 @@ def mutations(draw: st.DrawFn) -> tuple[int, tuple[Any, ...], bool, str]:
     if not is_sealed and draw(st.booleans()):
         start = draw(st.integers(0, len(text) - 1))
         text = text[:start] + draw(st.text(max_size=3)) + text[start + draw(st.integers(0, 3)) :]
-    return number, place, is_sealed, text
+    return number, place, is_sealed, Text(text)
 
 
 def check(mutation: tuple[int, tuple[Any, ...], bool, str], folder: Path) -> None:
