@@ -89,11 +89,11 @@ def test_a_missing_task_leaves_no_average_and_says_why(suite_folder: Path, tmp_p
 def test_presets_and_synthetic_data_are_kept_apart(tmp_path: Path, add: Callable[..., Path]) -> None:
     for preset in ("mini", "smoke"):
         for dataset in ("etth1", "synthetic"):
-            for name in ("vanilla", "abc", "local"):
+            for name in ("vanilla", "abc", "local", "linear", "performer"):
                 metrics = {"mse": number(preset, dataset, name), "mae": number(dataset, name, preset)}
                 add(metrics, attention=name, preset=preset, dataset=dataset)
     together = leaderboard(tmp_path / "together", tmp_path / "results")
-    assert len(together) == 12
+    assert len(together) == 20
     suites = list(zip(together["preset"], together["data"], strict=True))
     assert list(dict.fromkeys(suites)) == [
         ("mini", "real"), ("smoke", "real"), ("mini", "synthetic"), ("smoke", "synthetic"),
