@@ -28,7 +28,7 @@ is the mean over tasks. An attention without a value for any metric has no index
 interval over seeds; they are empty for a single seed.
 
 In the table, `>` marks a significant difference (95%, Holm's correction over all pairs) to the next attention, `~` an
-undecided one, `*` a result with a single seed, and a dagger before a name an attention whose code has not passed
+undecided one, and `*` a result with a single seed. A dagger before a name marks an attention whose code has not passed
 `cab verify` in the pattern (column `verified` of the CSV: yes, no, unknown).
 
 examples:

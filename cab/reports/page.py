@@ -19,6 +19,7 @@ from cab.files.sanitize import sanitize_text
 from cab.records.verification_status import LEGEND
 from cab.registry.registries import ATTENTIONS
 from cab.reports.card import summary
+from cab.reports.frontier import frontier_figures
 from cab.reports.glue import glue_blocks, glue_table
 from cab.reports.lra import arena_blocks, arena_table
 from cab.reports.needles import needle_blocks, needle_table
@@ -94,6 +95,7 @@ def _board(suite: SuiteBoard) -> dict[str, Any]:
         "patterns": suite.patterns,
         "complexities": sorted(complexities),
         "table": table,
+        "figures": list(frontier_figures(suite)),
     }
 
 
@@ -118,6 +120,12 @@ def _counts(results: pd.DataFrame) -> list[str]:
 def _method(normalization: str) -> list[tuple[str, str]]:
     return [
         (
+            "K",
+            "Score of the suite: the share of softmax's gain over no attention that an attention retains, in percent, "
+            "against frozen results of both. Each core cell is clipped to 0 to 100, then averaged over cells and "
+            "tasks. Bold values are not significantly worse than the best (Holm, 95%, at least 2 points).",
+        ),
+        (
             "Compositional index",
             "Normalized score in standard deviations. Each metric of a task is normalized, with the sign changed if "
             "lower is better, then averaged over the task. The average column is the mean over tasks. 0 is the average "
@@ -126,8 +134,8 @@ def _method(normalization: str) -> list[tuple[str, str]]:
         ("Normalization", f"{normalization}: {NORMALIZATIONS[normalization]}."),
         (
             "Intervals",
-            "95% confidence intervals of the index over seeds; omitted for a single seed. ± on raw metrics is the "
-            "standard deviation over seeds. The dashed line in a figure is softmax attention.",
+            "95% confidence intervals over the seeds of each attention (Student); omitted for a single seed. ± on raw "
+            "metrics is the standard deviation over seeds. The dashed line in a figure is softmax attention.",
         ),
         (
             "Unverified attentions",

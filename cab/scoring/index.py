@@ -17,7 +17,17 @@ import numpy as np
 from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY
 from cab.scoring.normalization import TERM, terms
-from cab.scoring.notes import Gap, Key, corrected_constants, find_gaps, missing_numbers, not_scored, without_deviation
+from cab.scoring.notes import (
+    Gap,
+    Key,
+    corrected_constants,
+    fewer_seeds,
+    find_gaps,
+    missing_numbers,
+    not_scored,
+    unpublished_data,
+    without_deviation,
+)
 from cab.scoring.selection import comparable
 from cab.scoring.statistics import Estimate, weighted_sum
 
@@ -86,6 +96,8 @@ def score(results: pd.DataFrame, *, normalization: str = "results") -> Scores:
         *not_scored(results, needed, normalization),
         *without_deviation(results, needed),
         *missing_numbers(results, gaps),
+        *fewer_seeds(results),
+        *unpublished_data(results),
         *(corrected_constants(needed) if normalization == "official" else []),
     ]
     table = _table(rows, list(dict.fromkeys([*results["task"], *needed["task"]])))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import functools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from cab.files.config_folders import CONFIGS
 from cab.files.sanitize import listed
-from cab.records.record import COMPARISON_KEY
+from cab.records.record import COMPARISON_KEY, Record
 from cab.records.results import PUBLISHED
 from cab.scoring.normalization import (
     NO_ATTENTION,
@@ -137,6 +140,37 @@ def corrected_constants(needed: pd.DataFrame) -> list[str]:
         for row in corrections().to_dict("records")
         if " ".join(str(row[name]) for name in PUBLISHED_TERM).lower() in used
     ]
+
+
+def fewer_seeds(results: pd.DataFrame) -> list[str]:
+    """Report attentions of preset ``paper`` with fewer seeds than the published means of LSTF are taken over."""
+    runs = results[(results["preset"] == "paper") & (results["task"] == "lstf") & results["value"].notna()]
+    found: dict[tuple[str, str, int], list[str]] = {}
+    for (dataset, features, name), own in runs.groupby(["dataset", "config_variant", "attention"]):
+        needed = _published_seeds().get((str(dataset), str(features)), 0)
+        if own["seed"].nunique() < needed:
+            found.setdefault((str(dataset), str(features), needed), []).append(str(name))
+    return [
+        f"lstf {dataset} {features}: the published values are means over {needed} seeds; fewer: {listed(names)}"
+        for (dataset, features, needed), names in found.items()
+    ]
+
+
+@functools.cache
+def _published_seeds() -> dict[tuple[str, str], int]:
+    with (CONFIGS / "paper" / "lstf.csv").open(newline="") as file:
+        return {(row["dataset"], row["features"]): int(row["repeats"]) for row in csv.DictReader(file)}
+
+
+def unpublished_data(results: pd.DataFrame) -> list[str]:
+    """Report runs on data files whose checksum is not the published one."""
+    marked = {
+        str(file): list(record.unpublished_files)
+        for file, record in zip(results["file"], results["record"], strict=True)
+        if isinstance(record, Record) and record.unpublished_files
+    }
+    names = sorted({name for files in marked.values() for name in files})
+    return [f"measured on files that are not the published ones ({listed(names)}): {listed(marked)}"] if marked else []
 
 
 def _by_task(needed: pd.DataFrame) -> dict[tuple[str, str], list[tuple[str, ...]]]:

@@ -6,14 +6,13 @@ FOLDER contains a checkout per repository, named OWNER+NAME; each function names
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tests.public_numbers.record import Recorder, copy_linear, in_double, load, put
+from tests.public_numbers.record import Recorder, copy_linear, load, put, record_all
 
 
 def make_kernelized(folder: Path) -> None:
@@ -109,12 +108,5 @@ def make_soft(folder: Path) -> None:
     )
 
 
-def main(folder: Path) -> None:
-    with in_double():
-        for name, make in list(globals().items()):
-            if name.startswith("make_"):
-                make(folder)
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    record_all(globals())

@@ -6,7 +6,6 @@ FOLDER contains a checkout per repository, named OWNER+NAME; each function names
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional, Union
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.public_numbers.record import Recorder, in_double, load, part, put, save_start
+from tests.public_numbers.record import Recorder, load, part, put, record_all, save_start
 
 
 def make_set_transformer(folder: Path) -> None:
@@ -180,12 +179,5 @@ def make_yoso(folder: Path) -> None:
     )
 
 
-def main(folder: Path) -> None:
-    with in_double():
-        for name, make in list(globals().items()):
-            if name.startswith("make_"):
-                make(folder)
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    record_all(globals())

@@ -5,14 +5,13 @@ FOLDER contains a checkout per repository, named OWNER+NAME; each function names
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn
 
-from tests.public_numbers.record import Recorder, in_double, load, part, put
+from tests.public_numbers.record import Recorder, load, part, put, record_all
 
 
 def make_scatterbrain(folder: Path) -> None:
@@ -139,12 +138,5 @@ def make_logsparse(folder: Path) -> None:
     )
 
 
-def main(folder: Path) -> None:
-    with in_double():
-        for name, make in list(globals().items()):
-            if name.startswith("make_"):
-                make(folder)
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    record_all(globals())

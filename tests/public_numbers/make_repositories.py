@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.public_numbers.record import Recorder, in_double, load, put
+from tests.public_numbers.record import Recorder, load, put, record_all
 
 
 def make_flowformer(folder: Path) -> None:
@@ -285,12 +285,5 @@ def make_adaptive_span(folder: Path) -> None:
     )
 
 
-def main(folder: Path) -> None:
-    with in_double():
-        for name, make in list(globals().items()):
-            if name.startswith("make_"):
-                make(folder)
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    record_all(globals())

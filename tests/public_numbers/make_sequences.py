@@ -6,7 +6,6 @@ FOLDER contains a checkout per repository, named OWNER+NAME; each function names
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional
@@ -17,7 +16,7 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.public_numbers.record import Recorder, in_double, load, part, put, save_start
+from tests.public_numbers.record import Recorder, load, part, put, record_all, save_start
 
 
 def make_retention(folder: Path) -> None:
@@ -312,12 +311,5 @@ def make_starts_of_s4(folder: Path) -> None:
     save_start("s4_start", source, "s4", "CS", 64, 1, statistics, state_size=16)
 
 
-def main(folder: Path) -> None:
-    with in_double():
-        for name, make in list(globals().items()):
-            if name.startswith("make_"):
-                make(folder)
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    record_all(globals())

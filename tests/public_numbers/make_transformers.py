@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.public_numbers.record import FLOAT32, Recorder, in_double, put
+from tests.public_numbers.record import FLOAT32, Recorder, put, record_all
 
 SOURCE = "transformers 5.23.0, "
 
@@ -279,12 +279,5 @@ def make_xlnet() -> None:
     recorder.save("transformer_xl_ns", source, run, recorder.inputs(13))
 
 
-def main() -> None:
-    with in_double():
-        for name, make in list(globals().items()):
-            if name.startswith("make_"):
-                make()
-
-
 if __name__ == "__main__":
-    main()
+    record_all(globals())

@@ -171,6 +171,14 @@ def in_double() -> Iterator[None]:
         torch.set_default_dtype(FLOAT32)
 
 
+def record_all(recorder: dict[str, Any]) -> None:
+    """Call each function ``make_*`` of a module's globals, with the folder that the command line names, if it does."""
+    with in_double():
+        for name, make in list(recorder.items()):
+            if name.startswith("make_"):
+                make(*map(Path, sys.argv[1:]))
+
+
 def load(path: Path, changes: dict[str, str] | None = None, **present: Any) -> Any:
     """Import one file of a checkout that is not part of an installed package.
 

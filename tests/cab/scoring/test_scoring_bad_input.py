@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -70,6 +71,26 @@ def test_duplicate_cells_say_what_differs(tmp_path: Path) -> None:
         make_record({"mse": 1.0}, attention="abc", config=config).write(tmp_path)
     with pytest.raises(UserError, match=r"attention\.num_landmarks is (16 and 64|64 and 16)"):
         score_table(load_results(tmp_path))
+
+
+def test_fewer_seeds_than_published_are_named(tmp_path: Path) -> None:
+    for name, seeds in (("vanilla", 5), ("abc", 3)):
+        for seed in range(seeds):
+            cell = {"attention": name, "seed": seed, "preset": "paper", "config_variant": "M"}
+            make_record({"mse": 1.0 + seed}, **cell).write(tmp_path)
+            make_record({"mse": 1.0 + seed}, **cell | {"dataset": "ecl"}).write(tmp_path)
+    note = "lstf etth1 M: the published values are means over 5 seeds; fewer: abc"
+    assert [text for text in score(load_results(tmp_path)).notes if "seeds" in text] == [note]
+
+
+def test_data_that_are_not_the_published_ones_are_named(tmp_path: Path) -> None:
+    for name in ("vanilla", "abc"):  # the last one is marked
+        record = make_record({"mse": 1.0 + len(name)}, attention=name)
+        files = ["ETTh1.csv"] if name == "abc" else []
+        path = dataclasses.replace(record, unpublished_files=files).write(tmp_path)
+    assert (
+        f"measured on files that are not the published ones (ETTh1.csv): {path}" in score(load_results(tmp_path)).notes
+    )
 
 
 def test_the_same_record_twice_counts_once() -> None:

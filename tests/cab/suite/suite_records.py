@@ -34,11 +34,8 @@ def value_record(cell: SuiteCell, attention: str, value: float, seed: int = 1, *
     """A run with this value of the cell's metric."""
     higher = cell.metric == "accuracy"
     metric = Metric(cell.metric, "", higher_is_better=higher).measured(value)
-    config: dict[str, Any] = {"attention": {"name": attention}}
-    for (group, name), option in cell.option_values.items():
-        config.setdefault(group, {})[name] = option
     names = {"task": cell.task, "backbone": cell.backbone, "pattern": cell.pattern, "dataset": cell.dataset}
-    names |= {"config_variant": "", "attention": attention, "seed": seed, "config": config, "cost": COST, **changes}
+    names |= {"config_variant": "", "attention": attention, "seed": seed, "cost": COST, **changes}
     worst = ENDS[cell.task][1]
     baselines = {cell.trivial_baseline: {cell.metric: worst}}
     return make_record([metric], baselines=baselines, **names)

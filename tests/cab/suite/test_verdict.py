@@ -8,6 +8,7 @@ import pytest
 
 from cab.cli.main import main
 from cab.records.record import Record, Status
+from cab.reports.frontier import frontier
 from cab.suite.verdict import judge_attention
 from tests.cab.made_records import COST, make_about
 from tests.cab.suite.suite_records import (
@@ -91,6 +92,17 @@ def test_the_report_prints_verdicts(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "mine" in capsys.readouterr().out
     assert main(["score", str(tmp_path)]) == 0
     assert "1 of 3" in capsys.readouterr().out
+
+
+def test_the_frontier() -> None:
+    points = {
+        "fast": (0.1, 50.0),
+        "slow": (1.0, 100.0),
+        "worse": (0.2, 40.0),
+        "equal": (0.1, 30.0),
+        "best": (0.5, 90.0),
+    }
+    assert frontier(points) == ["fast", "best", "slow"]
 
 
 @pytest.mark.usefixtures("made_suite")

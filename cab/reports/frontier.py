@@ -1,0 +1,80 @@
+"""Figures of quality against cost: K against time and decode state, with the frontier of attentions that none beats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from markupsafe import Markup
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from cab.files.sanitize import sanitize_text
+from cab.reports.figures import INK, MUTED, POSITIVE, WIDTH, mark, short, style
+from cab.reports.inline_svg import inline_svg
+from cab.reports.suite_board import SuiteBoard
+from cab.scoring.measured_costs import LENGTH, MeasuredCost, measured_costs
+from cab.suite.anchors import NO_ATTENTION
+
+COSTS = {
+    "time": f"time of a forward pass at {LENGTH:,} tokens, relative to softmax",
+    "state_bytes": f"decode state at {LENGTH:,} tokens, KiB",
+}
+"""Attributes of :class:`MeasuredCost` on the horizontal axis, with their labels."""
+UNITS = {"time": 1, "state_bytes": 1024}
+FEWEST = 3
+
+
+def frontier_figures(board: SuiteBoard) -> Iterator[Markup]:
+    """Yield one figure per pattern and cost with at least three attentions that have both K and the cost."""
+    for pattern in board.patterns:
+        for attribute, label in COSTS.items():
+            points = _points(board, pattern, attribute)
+            if len(points) >= FEWEST:
+                title = f"{pattern}: K against {'time' if attribute == 'time' else 'decode state'}"
+                figure = frontier_figure(points, title=title, label=label)
+                yield Markup(inline_svg(figure, name=f"frontier-{pattern}-{attribute}", title=f"{title}, {label}"))
+
+
+def _points(board: SuiteBoard, pattern: str, attribute: str) -> dict[str, tuple[float, float]]:
+    """Return cost and K of each attention that has both."""
+    points = {}
+    for name, gain in board.gains.patterns[pattern].items():
+        cost = getattr(measured_costs().get((name, pattern), MeasuredCost()), attribute)
+        if gain.estimate and cost and name != NO_ATTENTION:
+            points[sanitize_text(name)] = (cost / UNITS[attribute], gain.estimate.value)
+    return points
+
+
+def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Return the attentions that no other attention beats in both cost and K, cheapest first."""
+    best, names = float("-inf"), []
+    for name in sorted(points, key=lambda name: (points[name][0], -points[name][1])):
+        if points[name][1] > best:
+            best = points[name][1]
+            names.append(name)
+    return names
+
+
+@style()
+def frontier_figure(points: Mapping[str, tuple[float, float]], *, title: str, label: str) -> Figure:
+    """Draw K against a cost on a logarithmic axis; a line joins the frontier."""
+    figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(title)
+    axes.set_xlabel(label)
+    axes.set_ylabel("K, %")
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if max(points.values())[0] > 100 else (1.0, 2.0, 5.0)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
+    axes.set_ylim(-5, 108)
+    best = frontier(points)
+    axes.plot(*zip(*(points[name] for name in best), strict=True), color=POSITIVE, linewidth=1, drawstyle="steps-post")
+    for name, (cost, share) in points.items():
+        [dot] = axes.plot(
+            [cost], [share], "o" if name in best else "s", color=POSITIVE if name in best else MUTED, ms=5
+        )
+        mark(dot, name, f"{name}: K {share:.1f}, cost {cost:,.4g}")
+        axes.annotate(short(name), (cost, share), (3, 4), textcoords="offset points", fontsize=7, color=INK)
+    axes.margins(x=0.18)
+    return figure
