@@ -170,7 +170,7 @@ def test_a_sweep_prints_a_table_a_task(tmp_path: Path) -> None:
     short = ["preset=smoke", "device=cpu", "trainer.max_steps=2"]
     process = cab("run", "-m", *cells, *short, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
-    lstf, lm = (table.replace(" †", "").splitlines() for table in process.stdout.split("\n\n"))
+    lstf, lm = (table.replace("† ", "").splitlines() for table in process.stdout.split("\n\n"))
     assert lstf[0] == "lstf synthetic informer CS smoke"  # the trivial answers differ between M and S
     assert [row.split()[:3] for row in lstf[2:]] == [["M", "none", "1"], ["S", "none", "1"]]
     assert {"mse", "mae", "ridge"} <= set(lstf[1].split())
@@ -208,12 +208,12 @@ def test_an_attention_of_another_package_runs_and_is_scored(tmp_path: Path) -> N
     listed = fresh_cab("list", "attentions", "--csv", cwd=tmp_path, PYTHONPATH=path)
     assert any(line.startswith("mean,NS NC,n,") for line in listed.stdout.splitlines()), listed.stderr
     results = tmp_path / "r"
-    arguments = ["-m", *overrides(attention="mean,vanilla,abc", results_dir=str(results)), "trainer.max_steps=3"]
+    arguments = ["-m", *overrides(attention="mean,vanilla,abc,linear,local", results_dir=str(results)), "trainer.max_steps=3"]
     process = fresh_cab("run", *arguments, cwd=tmp_path, PYTHONPATH=path)
     assert process.returncode == 0, process.stderr
     scored = fresh_cab("score", results, "--csv", cwd=tmp_path, PYTHONPATH=path)
     rows = pd.read_csv(__import__("io").StringIO(scored.stdout))
-    assert set(rows["attention"]) == {"mean", "vanilla", "abc"}
+    assert set(rows["attention"]) == {"mean", "vanilla", "abc", "linear", "local"}
     assert rows["index"].notna().all()
 
 

@@ -28,7 +28,7 @@ OVERRIDES = ("task=lstf", "backbone=informer", "attention=vanilla", "pattern=NC"
 
 @functools.cache
 def config(dataset: str) -> dict[str, Any]:
-    with jobs_of([*OVERRIDES, f"dataset={dataset}"], Report(raises=True), is_sweep=False) as jobs:
+    with jobs_of([[*OVERRIDES, f"dataset={dataset}"]], Report(raises=True), is_sweep=False) as jobs:
         return dict(next(jobs).config)
 
 
