@@ -208,12 +208,16 @@ def test_an_attention_of_another_package_runs_and_is_scored(tmp_path: Path) -> N
     listed = fresh_cab("list", "attentions", "--csv", cwd=tmp_path, PYTHONPATH=path)
     assert any(line.startswith("mean,NS NC,n,") for line in listed.stdout.splitlines()), listed.stderr
     results = tmp_path / "r"
-    arguments = ["-m", *overrides(attention="mean,vanilla,abc,linear,local", results_dir=str(results)), "trainer.max_steps=3"]
+    arguments = [
+        "-m",
+        *overrides(attention="mean,vanilla,abc,linear,performer", results_dir=str(results)),
+        "trainer.max_steps=3",
+    ]
     process = fresh_cab("run", *arguments, cwd=tmp_path, PYTHONPATH=path)
     assert process.returncode == 0, process.stderr
     scored = fresh_cab("score", results, "--csv", cwd=tmp_path, PYTHONPATH=path)
     rows = pd.read_csv(__import__("io").StringIO(scored.stdout))
-    assert set(rows["attention"]) == {"mean", "vanilla", "abc", "linear", "local"}
+    assert set(rows["attention"]) == {"mean", "vanilla", "abc", "linear", "performer"}
     assert rows["index"].notna().all()
 
 
