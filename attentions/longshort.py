@@ -1,7 +1,6 @@
 """LongShort attention (Zhu et al. 2021): a window of the sequence, and compressed slots of all of it.
 
-Shapes: B batch, H heads, N tokens, D width, E width of a head, r slots of compressed keys and values (S of them in all
-chunks).
+B batch, H heads, N tokens, D width, E width of a head, r slots of compressed keys and values (S in all chunks).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from cab.padding import lengths, take_rows
 
 
 class LongShort(Attention):
-    """Base class of both forms: the scores that compress tokens to slots, and the layer norms of tokens and slots."""
+    """Base class of both forms: scores that compress tokens to slots, and the layer norms."""
 
     requires_right_padding = True
     parameter_budget = 0.12  # as published: two maps of relative positions a layer, 11.7% of GPT-2
@@ -60,20 +59,17 @@ class LongShort(Attention):
 class LongShortAttention(LongShort):
     """Compute softmax(q [K_window; K~]^T / sqrt(E)) [V_window; V~] (CAB, Eq. 18).
 
-    The constructor returns a :class:`SegmentedLongShort` in pattern NS and a :class:`ChunkedLongShort` in pattern CS.
-    In both, keys and values of tokens pass one layer norm, and those of slots another.
+    A :class:`SegmentedLongShort` in NS, a :class:`ChunkedLongShort` in CS. Tokens and slots have their own layer norms.
 
     Args:
-        pattern: NS or CS.
-        embed_dim, num_heads, dropout: see :class:`cab.Attention`.
+        pattern, embed_dim, num_heads, dropout: see :class:`cab.Attention`; NS or CS.
         num_landmarks: NS only: number of slots r; default 16.
         window_size: window in tokens; default 15 (NS) or 256 (CS).
-        conv_kernel_size: NS only: odd kernel size of a depthwise convolution of the values over positions, one kernel
-            per head; default none.
+        conv_kernel_size: NS only: odd kernel size of a depthwise convolution of the values, per head; default none.
         chunk_size, chunk_rank: CS only: tokens per chunk (default 32) and slots per chunk (default 1).
 
     Raises:
-        ValueError: if a size is below 1, the kernel size is even, or an option belongs to the other form.
+        ValueError: a size is below 1, the kernel size is even, or an option belongs to the other form.
     """
 
     def __new__(  # type: ignore[misc]  # one of the two forms, which are no subclasses of it

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from cab.reports.palette import GRID, INK, MUTED, NEGATIVE, POSITIVE, SERIES
 from cab.reports.tables import MISSING, plain
 
 if TYPE_CHECKING:
@@ -24,22 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-INK, MUTED, GRID = "#1f2328", "#59636e", "#d1d9e0"
-POSITIVE, NEGATIVE = "#0a5ec2", "#b84a05"
-SERIES = (
-    "#0969da", "#bc4c00", "#1a7f37", "#8250df", "#cf222e",
-    "#0e7490", "#9a6700", "#bf3989", "#4d5561", "#7a3e00",
-)  # fmt: skip
 MARKERS = "os^Dv<>PXph*d"
-CSS_VARIABLES = {
-    INK: "var(--ink)",
-    MUTED: "var(--muted)",
-    GRID: "var(--line)",
-    POSITIVE: "var(--positive)",
-    NEGATIVE: "var(--negative)",
-    **{color: f"var(--series-{index})" for index, color in enumerate(SERIES)},
-}
-"""CSS variable of the page for each color of the figures; page.css defines them for light and dark mode."""
 
 REFERENCE = "vanilla"
 """Softmax attention, the baseline."""

@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from cab.files.sanitize import sanitize_text
-from cab.reports.figures import INK, MUTED, POSITIVE, WIDTH, mark, short, style
+from cab.reports.figures import WIDTH, mark, short, style
 from cab.reports.inline_svg import inline_svg
+from cab.reports.palette import INK, MUTED, POSITIVE
 from cab.reports.suite_board import SuiteBoard
 from cab.scoring.measured_costs import LENGTH, MeasuredCost, measured_costs
 from cab.suite.anchors import NO_ATTENTION

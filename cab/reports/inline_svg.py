@@ -11,7 +11,8 @@ import re
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
-from cab.reports.figures import CSS_VARIABLES, read_mark, style
+from cab.reports.figures import read_mark, style
+from cab.reports.palette import CSS_VARIABLES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

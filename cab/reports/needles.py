@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 
 from cab.files.sanitize import sanitize_table, sanitize_text
 from cab.records.record import Status
-from cab.reports import figures
+from cab.reports import figures, palette
 from cab.reports.inline_svg import inline_svg
 from cab.reports.sections import Block
 from cab.reports.tables import Column, Entry, Row, Table, element_id, plain
@@ -78,7 +78,7 @@ def grid_figure(own: pd.DataFrame) -> Figure:
                 value = float(found.get((length, depth), math.nan))
                 known = math.isfinite(value)
                 strength = 0.04 + 0.5 * value if known else 0.25
-                color = figures.POSITIVE if known else figures.GRID
+                color = palette.POSITIVE if known else palette.GRID
                 cell = Rectangle((column - 0.48, row - 0.46), 0.96, 0.92, facecolor=color, alpha=strength, linewidth=0)
                 words = plain(value, 2) if known else "no result"
                 figures.mark(axes.add_patch(cell), name, f"{name}, {length} tokens, depth {depth}%: {words}")
@@ -93,8 +93,8 @@ def grid_figure(own: pd.DataFrame) -> Figure:
         axes.set_title(figures.short(name))
     for axes in panels[len(names) :]:
         axes.set_axis_off()
-    figure.supxlabel("length, tokens", fontsize=8, color=figures.MUTED)
-    figure.supylabel("depth", fontsize=8, color=figures.MUTED)
+    figure.supxlabel("length, tokens", fontsize=8, color=palette.MUTED)
+    figure.supylabel("depth", fontsize=8, color=palette.MUTED)
     return figure
 
 

@@ -18,7 +18,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from cab.files.sanitize import sanitize_table, sanitize_text
 from cab.patterns import pattern_rank
 from cab.records.record import Status
-from cab.reports import figures
+from cab.reports import figures, palette
 from cab.reports.inline_svg import inline_svg
 from cab.reports.sections import Block
 from cab.reports.tables import Column, Entry, Row, Table, element_id, plain
@@ -127,7 +127,7 @@ def curve_figure(curve: Curve) -> Figure:
         )
         values = ", ".join(f"{value:g}: {y:.3f}" for value, y in own[[curve.knob, "accuracy"]].itertuples(index=False))
         figures.mark(line, name, f"{name}: {values}")
-    axes.axhline(curve.points["commonest"].mean(), color=figures.MUTED, linewidth=0.9, linestyle=":")
+    axes.axhline(curve.points["commonest"].mean(), color=palette.MUTED, linewidth=0.9, linestyle=":")
     axes.set_ylim(0.0, 1.03)
     axes.set_xticks(list(places.values()), [f"{value:g}" for value in places])
     axes.xaxis.set_minor_locator(NullLocator())
