@@ -155,7 +155,7 @@ def test_the_commands_of_reference_pages_exist(page: str, command: str) -> None:
     program, *words = shlex.split(command)
     assert program in ("cab", "export"), page
     if words[0] == "run":
-        overrides = [word for word in words[1:] if not word.startswith("-") and not word.startswith("suite=")]
+        overrides = [word for word in words[1:] if not word.startswith(("-", "suite=", "tune="))]
         check_overrides(overrides, sweep="-m" in words or any(word.startswith("suite=") for word in words))
     elif program == "cab":
         help_text = docs_pages.output(*(word for word in words[:2] if re.fullmatch("[a-z]+", word)), "--help")

@@ -237,7 +237,7 @@ def test_a_beginning_is_heard_as_it_was_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "message"), [((3, 2, 5), r"\[3, steps, 6\]"), ((3, 5, 6), "nothing to say of max_steps=5")]
+    ("shape", "message"), [((3, 2, 5), r"\[3, steps, 6\]"), ((3, 5, 6), "fewer steps than max_steps=5, got 5")]
 )
 def test_a_beginning_that_does_not_fit(shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(UserError, match=message):

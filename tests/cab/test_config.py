@@ -112,7 +112,12 @@ def test_preset_mini_has_options_for_its_lengths() -> None:
         assert row["note"] or row["published"], row
     config = composed("preset=mini", "dataset=synthetic")
     assert config["attention"]["num_landmarks"] == 8
-    assert composed("preset=mini", "dataset=synthetic", "task=lm", "pattern=CS")["attention"]["num_landmarks"] == 4
+    assert (
+        composed("preset=mini", "dataset=synthetic", "task=lm", "backbone=gpt2", "pattern=CS")["attention"][
+            "num_landmarks"
+        ]
+        == 4
+    )
     assert composed("preset=mini", "dataset=synthetic", "attention=performer")["attention"]["num_features"] == 4
     assert composed("preset=smoke", "dataset=synthetic")["attention"]["num_landmarks"] == 16
 

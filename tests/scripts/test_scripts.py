@@ -21,6 +21,7 @@ PROGRAMS = (
     "fuzz",
     "kernel_gains",
     "readme_figure",
+    "replay_public_bugs",
     "simulate_statistics",
     "start_up_times",
     "sum_kernels",
@@ -133,3 +134,13 @@ def test_every_kernel_has_equal_gradients_in_all_forms(monkeypatch: pytest.Monke
 def test_the_table_holds_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     module = program("kernel_gains", monkeypatch)
     assert set(pd.read_csv(module.TABLE)["kernel"]) == set(module.KERNELS)
+
+
+@pytest.mark.slow
+def test_a_bug_of_the_installed_release_is_replayed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    table = tmp_path / "bugs.csv"
+    options = ("--releases", str(tmp_path / "releases"), "--out", str(table), "--only", "rwkv-padding")
+    program("replay_public_bugs", monkeypatch, *options).main()
+    [row] = pd.read_csv(table).to_dict("records")
+    assert (row["result"], row["after_repair"]) == ("caught", "open")
+    assert "padded row" in row["evidence"]
