@@ -75,15 +75,27 @@ def read_results(sources: Iterable[str | Path] | str | Path) -> tuple[pd.DataFra
 
 
 def with_reference_results(results: pd.DataFrame) -> pd.DataFrame:
-    """Add the reference results in :data:`REFERENCE_DIRS` for cells that ``results`` or an earlier folder lacks."""
+    """Add the reference results of attentions and seeds that ``results`` lacks.
+
+    Of the folders in :data:`REFERENCE_DIRS`, the first with a result on a data set with a backbone and a pattern is used
+    for these, because the next may have been trained with other settings.
+    """
     import pandas as pd
 
+    place = [name for name in CELL if name not in ("attention", "seed")]
+    reference = pd.DataFrame(columns=list(COLUMNS))
     for folder in filter(Path.is_dir, REFERENCE_DIRS):
-        reference, _ = read_results(folder)
-        own = pd.MultiIndex.from_frame(results[list(CELL)])
-        others = reference[~pd.MultiIndex.from_frame(reference[list(CELL)]).isin(own)]
-        results = pd.concat([results, others], ignore_index=True) if len(results) else others
-    return results
+        others = _without(read_results(folder)[0], reference, place)
+        reference = pd.concat([reference, others], ignore_index=True) if len(reference) else others
+    others = _without(reference, results, list(CELL))
+    return pd.concat([results, others], ignore_index=True) if len(results) else others
+
+
+def _without(table: pd.DataFrame, other: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+    """Return the rows whose values in these columns do not occur in the other table."""
+    import pandas as pd
+
+    return table[~pd.MultiIndex.from_frame(table[columns]).isin(pd.MultiIndex.from_frame(other[columns]))]
 
 
 def table_of(records: Iterable[Record]) -> pd.DataFrame:
