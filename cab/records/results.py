@@ -77,7 +77,7 @@ def read_results(sources: Iterable[str | Path] | str | Path) -> tuple[pd.DataFra
 def with_reference_results(results: pd.DataFrame) -> pd.DataFrame:
     """Add the reference results of attentions and seeds that ``results`` lacks.
 
-    Of the folders in :data:`REFERENCE_DIRS`, the first with a result on a data set with a backbone and a pattern is used
+    Of the folders in :data:`REFERENCE_DIRS`, the first with a result on a data set with a backbone and a pattern counts
     for these, because the next may have been trained with other settings.
     """
     import pandas as pd
