@@ -67,13 +67,13 @@ def main(argv: list[str] | None = None) -> int:
         _print_error(f"interrupted{again}")
         return 130
     except BrokenPipeError:  # the reader of a table exited, as `head` does
-        discard_output()
+        discard_output(sys.stdout)
         return 0
     except Exception as error:
         if debug:
             traceback.print_exc()
         if is_full_disk(error):
-            discard_output()
+            discard_output(sys.stdout)
             place = getattr(error, "filename", None) or "the output"
             _print_error(f"error: no space left on the disk of {place}; free some space and repeat the command")
             return 2

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import sys
+from typing import TextIO
 
 from cab.files.sanitize import sanitize_text
 
@@ -26,18 +27,20 @@ def open_missing_streams() -> None:
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
-def discard_output() -> None:
-    """Redirect stdout to the null device, so that Python does not write the rest of the output at its exit."""
+def discard_output(stream: TextIO) -> None:
+    """Redirect a stream to the null device, so that Python does not write the rest of the output at its exit."""
     descriptor = os.open(os.devnull, os.O_WRONLY)
     with contextlib.suppress(OSError, ValueError):  # not a file, as in a notebook
-        os.dup2(descriptor, sys.stdout.fileno())
+        os.dup2(descriptor, stream.fileno())
     os.close(descriptor)
 
 
 def print_note(text: str) -> None:
     """Print a line to stderr; a stream that was closed or is full does not end the command."""
-    with contextlib.suppress(OSError, ValueError):
+    try:
         print(sanitize_text(text), file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        discard_output(sys.stderr)
 
 
 class OnceFilter(logging.Filter):

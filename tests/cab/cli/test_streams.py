@@ -36,6 +36,7 @@ def start(*arguments: str | Path, closed: tuple[int, ...] = (), **streams: int) 
 
     command = [sys.executable, *map(str, arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONUNBUFFERED", None)  # Python's buffers are written at its exit
     return subprocess.run(command, cwd=ROOT, env=environment, preexec_fn=close, check=False, **streams)
 
 
