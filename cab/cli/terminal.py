@@ -24,6 +24,7 @@ def open_missing_streams() -> None:
             if descriptor != number:
                 os.dup2(descriptor, number)
                 os.close(descriptor)
+            os.set_inheritable(number, True)  # worker processes use it too
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 

@@ -82,7 +82,10 @@ class Loop:
             self._start()
         is_compiled, is_recurrent = self.config.compile, self.config.memory_length > 0
         objective = Objective(self.task, network, is_compiled=is_compiled, is_recurrent=is_recurrent)
+        state = optimizer_state(self.optimizer)
         self.objective = processes.prepare_objective(objective)
+        self.optimizer = make_optimizer(network, self.config)  # FSDP has replaced the parameters
+        load_optimizer_state(self.optimizer, state)
         self.scheduler = make_scheduler(
             self.optimizer, self.config, steps_per_epoch=order.steps_per_epoch, start=order.start
         )
