@@ -69,6 +69,8 @@ class Loop:
         order: batches of the whole run.
     """
 
+    optimizer: torch.optim.Adam
+
     def __init__(self, run: Run, network: Backbone, order: StepBatches, processes: SingleProcess) -> None:
         self.run, self.network, self.order, self.processes = run, network, order, processes
         self.task, self.config = run.cell.task, run.cell.config.trainer
