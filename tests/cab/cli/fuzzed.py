@@ -46,6 +46,7 @@ VALUES = (
         "~",
         "~root",
         "file.py:A",
+        "exits.py:A",
         "folder:A",
         "./file",
     ),

@@ -21,6 +21,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("folder").mkdir()
     Path("file").write_text("no, table\n1, 2\n")
     Path("file.py").write_text("from cab import Attention\n\n\nclass A(Attention): pass\n")
+    Path("exits.py").write_text("raise SystemExit(7)\n")
 
 
 @pytest.mark.slow
