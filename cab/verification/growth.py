@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from cab.verification.check import Worst, check
-from cab.verification.inputs import Module
+from cab.verification.decoding import initial_state, prefills, read_chunks
+from cab.verification.inputs import Module, with_padding
 from cab.verification.memory import peak_bytes
 from cab.verification.subject import Subject
 
@@ -53,12 +59,74 @@ def time_growth(subject: Subject) -> Worst:
 def memory_growth(subject: Subject) -> Worst:
     """Peak memory in training and in evaluation grows with length no faster than the declared complexity."""
     worst = Worst("growth exponent of the peak memory", limit=allowed(subject, MEMORY_SLACK))
-    for mode, phase in PHASES.items():
+    phases = PHASES | ({"in evaluation with padding": _evaluate_padded} if subject.padding_layouts else {})
+    for mode, phase in phases.items():
         module = _module(subject)
-        costs = {n: float(peak_bytes(partial(phase, subject, module, n), subject.device)) for n in lengths(subject)}
+        longest = sorted(lengths(subject))[-3:]
+        costs = {n: float(peak_bytes(partial(phase, subject, module, n), subject.device)) for n in longest}
         power, where = _power(costs, "MiB", 2**-20)
         worst.add(power, f"{where}, {mode}")
     return worst
+
+
+@check("growth", applies=prefills, declared_in="complexity")
+def step_growth(subject: Subject) -> Worst:
+    """The state and the memory of a decoding step grow linearly at most; a declared constant state does not grow."""
+    is_constant = bool(getattr(subject.cls, "has_constant_size_state", False))
+    whole = type(subject.build()).init_decode_state is None if subject.keeps_whole_contract else False
+    recomputes = whole and not subject.pattern.is_cross
+    limit = 0.1 if is_constant else allowed(subject, MEMORY_SLACK) if recomputes else MEMORY_SLACK
+    worst = Worst("growth exponent of a decoding step", limit=limit)
+    module = subject.build(embed_dim=16, num_heads=2)
+    states, costs, work = {}, {}, {}
+    for length in STEP_LENGTHS:
+        inputs = subject.draw(module, length + 2, 16, batch=1)
+        with torch.no_grad():
+            _, state = read_chunks(module, inputs, [length, 1], initial_state(module, inputs))
+            token = inputs.query[:, -1]
+            states[length] = float(sum(x.nbytes for x in state.values()))
+            costs[length] = float(peak_bytes(partial(module.step, token, state), subject.device))
+            with _Work() as counted:
+                module.step(token, state)
+            work[length] = float(counted.elements)
+    for what, found, unit, factor in (
+        ("state", states, "KiB", 2**-10), ("peak memory", costs, "KiB", 2**-10), ("values read and written", work, "", 1.0)
+    ):
+        power, where = _power(found, unit, factor)
+        worst.add(power, f"{what}, {where}", finding=f"the {what} of a decoding step grows with the position")
+    return worst
+
+
+@check("growth", applies=prefills)
+def state_is_constant(subject: Subject) -> Worst:
+    """With ``has_constant_size_state``, the state has the same size after 64 and after 1,024 tokens."""
+    worst = Worst("relative growth of the state", limit=0.0)
+    if not getattr(subject.cls, "has_constant_size_state", False):
+        worst.limit = worst.usual = torch.inf
+    module = subject.build(embed_dim=16, num_heads=2)
+    inputs = subject.draw(module, 1024, 16, batch=1)
+    with torch.no_grad():
+        _, state = read_chunks(module, inputs, [63, 1], initial_state(module, inputs))
+        before = sum(x.nbytes for x in state.values())
+        tokens = replace(inputs, query=inputs.query[:, 64:])
+        _, state = read_chunks(module, tokens, [959, 1], state)
+    worst.add(sum(x.nbytes for x in state.values()) / max(before, 1) - 1.0, f"n=1024, {before} bytes at n=64")
+    return worst
+
+
+STEP_LENGTHS = (256, 1024, 2048)
+
+
+class _Work(TorchDispatchMode):
+    """Counts the elements of the inputs and outputs of all operations."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            self.elements += sum(x.numel() for x in tree_leaves((args, kwargs, output)) if isinstance(x, Tensor))
+        return output
 
 
 Phase = Callable[[Subject, Module, int], None]
@@ -92,6 +160,13 @@ def _train(subject: Subject, module: Module, length: int) -> None:
 @torch.no_grad()
 def _evaluate(subject: Subject, module: Module, length: int) -> None:
     subject.draw(module, length, length, batch=1).run(module.eval())
+
+
+@torch.no_grad()
+def _evaluate_padded(subject: Subject, module: Module, length: int) -> None:
+    inputs = subject.draw(module, length, length, batch=2)
+    layout = next(layout for layout in ("left", *subject.padding_layouts) if layout in subject.padding_layouts)
+    with_padding(inputs, layout).rows(slice(1, 2)).run(module.eval())
 
 
 PHASES = {"in training": _train, "in evaluation": _evaluate}
