@@ -9,6 +9,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from cab.training import auxiliary_loss
 from cab.verification.check import Worst, check
 from cab.verification.compare import ROUNDING, difference, gradient_floor, limit_for
 from cab.verification.decoding import initial_state
@@ -73,6 +74,11 @@ def packs(subject: Subject) -> bool:
     return hasattr(subject.cls, "forward_packed")
 
 
+def packs_and_adds_loss(subject: Subject) -> bool:
+    """Return whether the subject accepts packed sequences and has an auxiliary loss without random numbers."""
+    return packs(subject) and subject.adds_loss and not subject.is_random_in_training
+
+
 def packs_prompts(subject: Subject) -> bool:
     """Return whether the subject decodes and reads packed prompts."""
     return subject.decodes and hasattr(subject.cls, "prefill_packed")
@@ -125,6 +131,25 @@ def packed_borders(subject: Subject) -> Worst:
         for name, gradient in _gradients(torch.cat(together[1::2]), packed.inputs.tensors()).items():
             others = torch.cat(packed.split(name, gradient)[::2])
             worst.add(others.abs().max(), f"sequences 1, 3, ... of lengths {lengths[0]}, {name}")
+    return worst
+
+
+@check("packed", applies=packs_and_adds_loss)
+def packed_loss(subject: Subject) -> Worst:
+    """The auxiliary loss of packed sequences is the mean of those of the sequences, weighted by numbers of targets."""
+    worst = Worst("relative error of the auxiliary loss", limit=ROUNDING)
+    for lengths in (EDGES, UNEQUAL) if subject.long else (EDGES,):
+        module = subject.build().train()
+        packed = Packed.draw(subject, module, lengths)
+        packed.run(module)
+        actual, expected = auxiliary_loss(module), packed.inputs.query.new_zeros(())
+        for inputs in packed.alone().values():
+            inputs.run(module)
+            share = inputs.query.shape[1] / len(packed.inputs.query)
+            loss = auxiliary_loss(module)
+            expected = expected if loss is None else expected + share * loss
+        actual = torch.zeros_like(expected) if actual is None else actual
+        worst.add(difference(actual[None], expected[None]), f"lengths {lengths[0]}")
     return worst
 
 

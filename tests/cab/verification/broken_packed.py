@@ -65,6 +65,18 @@ class DetachedShortSequences(PackedSoftmax):
         return torch.where((numbers.bincount()[numbers] == 1)[:, None], output.detach(), output)
 
 
+class LossOfEverySequence(PackedSoftmax):
+    """Every sequence adds a whole auxiliary loss, so many short sequences count more than one long sequence."""
+
+    def attend(self, query, key, value, padding):
+        self.add_loss(query.square().mean((1, 3)), padding)
+        return super().attend(query, key, value, padding)
+
+    def forward_packed(self, query, **ends):
+        lengths = ends["query_cu_seqlens"].diff().tolist()
+        return torch.cat([self(tokens[None])[0] if len(tokens) else tokens for tokens in query.split(lengths)])
+
+
 class StateOfThePromptBefore(PackedSoftmax):
     """Prompts are read one after the other, and the state is not reset in between."""
 

@@ -20,6 +20,7 @@ OUTPUTS, GRADIENTS, BORDERS, PROMPTS = "packed_outputs", "packed_gradients", "pa
         (broken_packed.BorderOffByOne, "NC", {OUTPUTS, GRADIENTS, BORDERS}),
         (broken_packed.PositionsGoOn, "NS", {OUTPUTS, GRADIENTS}),
         (broken_packed.DetachedShortSequences, "NC", {GRADIENTS}),
+        (broken_packed.LossOfEverySequence, "NS", {"packed_loss"}),
         (broken_packed.StateOfThePromptBefore, "CS", {PROMPTS}),
         (broken_packed.EmptyPromptResets, "CS", {PROMPTS}),
     ],
