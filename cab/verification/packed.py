@@ -136,7 +136,7 @@ def packed_borders(subject: Subject) -> Worst:
 
 @check("packed", applies=packs_and_adds_loss)
 def packed_loss(subject: Subject) -> Worst:
-    """The auxiliary loss of packed sequences is the mean of those of the sequences, weighted by numbers of targets."""
+    """Packed sequences add the mean of the auxiliary losses of each one alone, weighted by numbers of targets."""
     worst = Worst("relative error of the auxiliary loss", limit=ROUNDING)
     for lengths in (EDGES, UNEQUAL) if subject.long else (EDGES,):
         module = subject.build().train()
