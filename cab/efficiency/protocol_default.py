@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,11 @@ import torch
 from cab.efficiency.cost import Cost
 from cab.efficiency.failures import guarded, release_memory, status_of
 from cab.efficiency.operations import Operations, count_operations
+from cab.efficiency.packed import padded_label
 from cab.efficiency.roofline import Machine
 from cab.efficiency.setting import DTYPES, Setting
 from cab.efficiency.subjects import BASELINES, PROJECTIONS, Subject, has_projections
-from cab.efficiency.timing import seconds
+from cab.efficiency.timing import check_clock, seconds
 from cab.efficiency.workload import PHASES, Workload
 from cab.errors import UserError
 from cab.patterns import Pattern
@@ -90,13 +91,14 @@ def measure_length(
 
 def attempt(case: Case, action: Callable[[], object], setting: Setting) -> None:
     """Run ``action``; an exception becomes the status of ``case``."""
-    begin = time.perf_counter()
+    begin = perf_counter()
     try:
         with guarded(setting.device, setting.time_limit - case.spent):
             action()
+            check_clock()
     except Exception as error:  # a failing attention must not abort the benchmark
         case.fail(error)
-    case.spent += time.perf_counter() - begin
+    case.spent += perf_counter() - begin
     if case.workload is None:  # outside the handler, whose frames hold tensors
         release_memory(setting.device)
 
@@ -160,6 +162,12 @@ def compare(cases: Sequence[Case], pattern: Pattern, phase: str, length: int) ->
                     "speedup_vs_third_party": ratio(peer.samples, case.samples),
                     "speedup_vs_third_party_without_projections": part_ratio(peer, case, projections),
                     "bytes_ratio": ratio([case.bytes or 0], [peer.bytes or 0]),
+                }
+            padded = measured.get(padded_label(case.subject.label))
+            if padded is not None:
+                facts |= {
+                    "speedup_vs_padded": ratio(padded.samples, case.samples),
+                    "bytes_vs_padded": ratio([case.bytes or 0], [padded.bytes or 0]),
                 }
             cost = Cost(**{**vars(cost), **facts})
         costs.append(cost)

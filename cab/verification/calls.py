@@ -88,7 +88,7 @@ def no_counters(subject: Subject) -> Worst:
 
 @check("calls")
 def inference_mode(subject: Subject) -> Worst:
-    """``torch.inference_mode`` gives the outputs of ``torch.no_grad``, and training afterwards works as in a new module."""
+    """In ``torch.inference_mode``, outputs are those of ``torch.no_grad``; training afterwards is that of a new module."""
     worst = Worst("relative error in or after inference mode", limit=0.0)
     for length in (17, 130):
         used, fresh = subject.build(), subject.build()
@@ -131,7 +131,7 @@ def several_threads(subject: Subject) -> Worst:
 
 @check("calls")
 def default_dtype(subject: Subject) -> Worst:
-    """A default dtype of float64 changes no output of a float32 module; a module built with it accepts float64."""
+    """With a default dtype of float64, a float32 module gives the same float32 outputs, also while decoding."""
     worst = Worst("relative error, or outputs of another dtype", limit=LEAK)
     module = subject.build()
     inputs = subject.draw(module, 33)

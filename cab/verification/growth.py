@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from time import perf_counter, process_time
 from typing import Any
 
 import torch
@@ -71,7 +71,7 @@ def memory_growth(subject: Subject) -> Worst:
 
 @check("growth", applies=prefills, declared_in="complexity")
 def step_growth(subject: Subject) -> Worst:
-    """The state and the memory of a decoding step grow linearly at most; a declared constant state does not grow."""
+    """State, memory and work of a decoding step grow linearly at most, and not at all if a constant state is declared."""
     is_constant = bool(getattr(subject.cls, "has_constant_size_state", False))
     whole = type(subject.build()).init_decode_state is None if subject.keeps_whole_contract else False
     recomputes = whole and not subject.pattern.is_cross
@@ -84,13 +84,15 @@ def step_growth(subject: Subject) -> Worst:
         with torch.no_grad():
             _, state = read_chunks(module, inputs, [length, 1], initial_state(module, inputs))
             token = inputs.query[:, -1]
-            states[length] = float(sum(x.nbytes for x in state.values()))
-            costs[length] = float(peak_bytes(partial(module.step, token, state), subject.device))
+            states[length] = float(max(1, sum(x.nbytes for x in state.values())))
+            costs[length] = float(max(1, peak_bytes(partial(module.step, token, state), subject.device)))
             with _Work() as counted:
                 module.step(token, state)
-            work[length] = float(counted.elements)
+            work[length] = float(max(1, counted.elements))
     for what, found, unit, factor in (
-        ("state", states, "KiB", 2**-10), ("peak memory", costs, "KiB", 2**-10), ("values read and written", work, "", 1.0)
+        ("state", states, "KiB", 2**-10),
+        ("peak memory", costs, "KiB", 2**-10),
+        ("values read and written", work, "", 1.0),
     ):
         power, where = _power(found, unit, factor)
         worst.add(power, f"{what}, {where}", finding=f"the {what} of a decoding step grows with the position")
@@ -190,13 +192,13 @@ def _seconds(call: Callable[[], object], device: str) -> float:
     """Return the CPU time of a call in seconds; on a GPU, the wall time until its kernels finish."""
     if device != "cpu":
         torch.cuda.synchronize(device)
-        start = time.perf_counter()
+        start = perf_counter()
         call()
         torch.cuda.synchronize(device)
-        return time.perf_counter() - start
-    start = time.process_time()
+        return perf_counter() - start
+    start = process_time()
     call()
-    return time.process_time() - start
+    return process_time() - start
 
 
 def _power(costs: dict[int, float], unit: str, factor: float) -> tuple[float, str]:

@@ -83,9 +83,7 @@ def _add_causality(worst: Worst, subject: Subject, module: Module, inputs: Input
     worst.add(error, f"{size}, decoding", limit=max(limit, subject.decode_tolerance))
 
 
-def _modules(
-    subject: Subject, sizes: tuple[tuple[int, int], ...] = SIZES
-) -> Iterator[tuple[Module, str]]:
+def _modules(subject: Subject, sizes: tuple[tuple[int, int], ...] = SIZES) -> Iterator[tuple[Module, str]]:
     """Yield a module of every size; a class may refuse an odd head dimension."""
     for embed_dim, num_heads in sizes:
         try:

@@ -32,6 +32,7 @@ GROUPS = (
     "padding",
     "decoding",
     "branching",
+    "packed",
     "context",
     "dropout",
     "numerics",

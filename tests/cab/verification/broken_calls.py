@@ -122,7 +122,7 @@ class WritesGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(_context, gradient):
-        return gradient.mul_(1.0)  if gradient.dim() == 4 else gradient.clamp_(-0.5, 0.5)
+        return gradient.mul_(1.0) if gradient.dim() == 4 else gradient.clamp_(-0.5, 0.5)
 
 
 class GradientInPlace(Weighted):
