@@ -88,7 +88,7 @@ def no_counters(subject: Subject) -> Worst:
 
 @check("calls")
 def inference_mode(subject: Subject) -> Worst:
-    """In ``torch.inference_mode``, outputs are those of ``torch.no_grad``; training afterwards is that of a new module."""
+    """In ``torch.inference_mode``, outputs are those of ``torch.no_grad``; a training step afterwards is correct."""
     worst = Worst("relative error in or after inference mode", limit=0.0)
     for length in (17, 130):
         used, fresh = subject.build(), subject.build()

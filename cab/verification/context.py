@@ -152,7 +152,7 @@ def reads_all(subject: Subject) -> bool:
 
 @check("context", applies=reads_all, declared_in="selects_tokens")
 def context_map(subject: Subject) -> Worst:
-    """At 600 and 4,133 tokens, outputs read their predecessor, the token 512 before, the first token and most others."""
+    """At 600 and 4,133 tokens, outputs read the predecessor, the token 512 before, the first token and most others."""
     worst = Worst("share of tokens not read", limit=0.0)
     usual = _read(subject, SHORT).gt(0.0).double().sum() / _visible(subject, SHORT)
     fades = False
@@ -165,7 +165,7 @@ def context_map(subject: Subject) -> Worst:
         if not fades:
             places |= {"token 512 before": outputs - 512, "first token": torch.zeros_like(outputs)}
             share = float(sizes.gt(0.0).double().sum() / _visible(subject, length) / usual)
-            finding = f"at n={length}, outputs read {share:.0%} of the share of tokens read at n={SHORT}"
+            finding = f"outputs read {share:.0%} of the share of tokens that they read at n={SHORT}"
             worst.add(1.0 - min(share, 1.0), f"n={length}, all tokens", limit=1.0 - LEAST_READ, finding=finding)
         for name, tokens in places.items():
             unread = 1.0 - (sizes[torch.arange(len(outputs)), tokens] > 0.0).double().mean()

@@ -1,7 +1,7 @@
 """Intended deviations of registered attentions, by name; other classes declare them as class attributes.
 
-``selects_tokens``: outputs read a selection of the tokens, as published. ``unused_parameters``: prefixes of the names of
-parameters that short sequences do not use.
+``selects_tokens``: outputs read a selection of the tokens, as published.
+``unused_parameters``: prefixes of the names of parameters that short sequences do not use.
 """
 
 from __future__ import annotations

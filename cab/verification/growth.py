@@ -71,7 +71,7 @@ def memory_growth(subject: Subject) -> Worst:
 
 @check("growth", applies=prefills, declared_in="complexity")
 def step_growth(subject: Subject) -> Worst:
-    """State, memory and work of a decoding step grow linearly at most, and not at all if a constant state is declared."""
+    """State, memory and work of a decoding step grow linearly at most; with a declared constant state, not at all."""
     is_constant = bool(getattr(subject.cls, "has_constant_size_state", False))
     whole = type(subject.build()).init_decode_state is None if subject.keeps_whole_contract else False
     recomputes = whole and not subject.pattern.is_cross
