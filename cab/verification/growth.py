@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from time import perf_counter, process_time
 from typing import Any
@@ -16,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from cab.verification.check import Worst, check
 from cab.verification.decoding import initial_state, prefills, read_chunks
-from cab.verification.inputs import Module, with_padding
+from cab.verification.inputs import Inputs, Module
 from cab.verification.memory import peak_bytes
 from cab.verification.subject import Subject
 
@@ -59,7 +58,7 @@ def time_growth(subject: Subject) -> Worst:
 def memory_growth(subject: Subject) -> Worst:
     """Peak memory in training and in evaluation grows with length no faster than the declared complexity."""
     worst = Worst("growth exponent of the peak memory", limit=allowed(subject, MEMORY_SLACK))
-    phases = PHASES | ({"in evaluation with padding": _evaluate_padded} if subject.padding_layouts else {})
+    phases = PHASES | (PADDED if subject.padding_layouts else {})
     for mode, phase in phases.items():
         module = _module(subject)
         longest = sorted(lengths(subject))[-3:]
@@ -73,8 +72,7 @@ def memory_growth(subject: Subject) -> Worst:
 def step_growth(subject: Subject) -> Worst:
     """State, memory and work of a decoding step grow linearly at most; with a declared constant state, not at all."""
     is_constant = bool(getattr(subject.cls, "has_constant_size_state", False))
-    whole = type(subject.build()).init_decode_state is None if subject.keeps_whole_contract else False
-    recomputes = whole and not subject.pattern.is_cross
+    recomputes = subject.keeps_whole_contract and not subject.pattern.is_cross and subject.cls.init_decode_state is None
     limit = 0.1 if is_constant else allowed(subject, MEMORY_SLACK) if recomputes else MEMORY_SLACK
     worst = Worst("growth exponent of a decoding step", limit=limit)
     module = subject.build(embed_dim=16, num_heads=2)
@@ -89,6 +87,9 @@ def step_growth(subject: Subject) -> Worst:
             with _Work() as counted:
                 module.step(token, state)
             work[length] = float(max(1, counted.elements))
+    if is_constant:
+        growth = states[1024] / states[64] - 1.0
+        worst.add(growth, "state at n=64 and n=1024", limit=0.0, finding="the decoding state is not of constant size")
     for what, found, unit, factor in (
         ("state", states, "KiB", 2**-10),
         ("peak memory", costs, "KiB", 2**-10),
@@ -99,24 +100,7 @@ def step_growth(subject: Subject) -> Worst:
     return worst
 
 
-@check("growth", applies=prefills)
-def state_is_constant(subject: Subject) -> Worst:
-    """With ``has_constant_size_state``, the state has the same size after 64 and after 1,024 tokens."""
-    worst = Worst("relative growth of the state", limit=0.0)
-    if not getattr(subject.cls, "has_constant_size_state", False):
-        worst.limit = worst.usual = torch.inf
-    module = subject.build(embed_dim=16, num_heads=2)
-    inputs = subject.draw(module, 1024, 16, batch=1)
-    with torch.no_grad():
-        _, state = read_chunks(module, inputs, [63, 1], initial_state(module, inputs))
-        before = sum(x.nbytes for x in state.values())
-        tokens = replace(inputs, query=inputs.query[:, 64:])
-        _, state = read_chunks(module, tokens, [959, 1], state)
-    worst.add(sum(x.nbytes for x in state.values()) / max(before, 1) - 1.0, f"n=1024, {before} bytes at n=64")
-    return worst
-
-
-STEP_LENGTHS = (256, 1024, 2048)
+STEP_LENGTHS = (64, 256, 1024, 2048)
 
 
 class _Work(TorchDispatchMode):
@@ -164,14 +148,22 @@ def _evaluate(subject: Subject, module: Module, length: int) -> None:
     subject.draw(module, length, length, batch=1).run(module.eval())
 
 
+def _padded(subject: Subject, module: Module, length: int) -> Inputs:
+    return subject.pad(subject.draw(module, length, length, batch=2), "left").rows(slice(1, 2))
+
+
+def _train_padded(subject: Subject, module: Module, length: int) -> None:
+    _padded(subject, module, length).requiring_grad().run(module.train()).sum().backward()
+    module.zero_grad()
+
+
 @torch.no_grad()
 def _evaluate_padded(subject: Subject, module: Module, length: int) -> None:
-    inputs = subject.draw(module, length, length, batch=2)
-    layout = next(layout for layout in ("left", *subject.padding_layouts) if layout in subject.padding_layouts)
-    with_padding(inputs, layout).rows(slice(1, 2)).run(module.eval())
+    _padded(subject, module, length).run(module.eval())
 
 
 PHASES = {"in training": _train, "in evaluation": _evaluate}
+PADDED = {"in training with padding": _train_padded, "in evaluation with padding": _evaluate_padded}
 
 
 def _time_power(subject: Subject, phase: Phase) -> tuple[float, str]:

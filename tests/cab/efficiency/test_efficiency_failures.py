@@ -83,3 +83,20 @@ def test_a_verification_that_raises_concerns_one_attention() -> None:
     found = {cost.attention: (cost.status, cost.detail) for cost in costs}
     assert found["vanilla"] == ("ok", "")
     assert found["eager"] == ("unverified", "verification ended with MemoryError: much")
+
+
+class ChangesClock(nn.Module):
+    def forward(self, query: Tensor) -> Tensor:
+        true_time = time.perf_counter
+        time.perf_counter = lambda: true_time() / 100
+        return query
+
+
+def test_a_module_that_changes_the_clock_is_a_failed_row() -> None:
+    clock = time.perf_counter
+    subjects = [Fake("quick", ChangesClock()), Fake("vanilla", Scores())]
+    setting = Setting(batch_size=1, embed_dim=8, num_heads=1, repeats=1)
+    costs = measure_length(subjects, Pattern.NS, "forward", 16, setting)
+    assert [(cost.attention, cost.status) for cost in costs] == [("quick", "failed"), ("vanilla", "ok")]
+    assert "replaces the clock" in costs[0].detail
+    assert time.perf_counter is clock

@@ -40,7 +40,7 @@ QUICK = [
     (decoding.SharedCapacity, "CS", "decode_branches"),
     (decoding.StateWithoutRows, "CS", "state_has_rows"),
     (decoding.PaddingOnModule, "CS", "decode_reordered"),
-    (decoding.GrowingState, "CS", "state_is_constant step_growth"),
+    (decoding.GrowingState, "CS", "step_growth"),
     (decoding.QuadraticStep, "CS", "step_growth"),
 ]
 FULL = [
