@@ -94,10 +94,9 @@ def check_pattern(spec: AttentionSpec, pattern: Pattern, *, allow_unsound: bool 
     entry = ATTENTIONS.get(spec.name)
     allowed = entry.patterns + (entry.unsound if allow_unsound else ())
     if pattern not in allowed:
-        others = [other.name for other in ATTENTIONS if pattern in other.patterns]
         raise UnsupportedError(
-            f"attention '{spec.name}' does not support pattern {pattern} (supported: "
-            f"{' '.join(entry.patterns)}). For {pattern} choose one of: {', '.join(others)}"
+            f"attention '{spec.name}' does not support pattern {pattern} (supported: {' '.join(entry.patterns)}); "
+            "`cab list attentions` prints the patterns of each"
         )
 
 
