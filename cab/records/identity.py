@@ -60,7 +60,7 @@ def cell_hash(identity: Mapping[str, Any]) -> str:
 def check_identity(content: Mapping[str, Any]) -> None:
     """Raise ValueError if the cell, the configuration, the engine and the hash in a record do not agree.
 
-    The variant of the data set follows from the code of the task, and which options the name of the attention shows from
+    The variant of the data set follows from the code of the task. The options in the name of the attention follow from
     its defaults. They are compared if this code is installed and has the options of the configuration. A name is not
     compared with the defaults of changed code. Files of users are not imported to read a record.
     """
