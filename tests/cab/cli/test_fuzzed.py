@@ -60,6 +60,7 @@ def test_no_drawn_command_line_ends_in_an_internal_error() -> None:
     check((draw_command(SEED, number), None) for number in range(1_000 * SCALE))
 
 
+@pytest.mark.slow
 def test_mistakes_are_refused_and_files_accepted_without_a_run() -> None:
     check(expected_commands())
 

@@ -87,7 +87,7 @@ ERRORS = (
 def test_modules_that_fail_at_drawn_calls_do_not_concern_the_others() -> None:
     draw = random.Random(SEED)
     setting = Setting(batch_size=1, embed_dim=8, num_heads=1, repeats=3, time_limit=10.0)
-    for number in range(100 * SCALE):
+    for number in range(20 * SCALE):
         modules = {
             f"broken {i}": Broken(draw.choice(ERRORS), draw.randrange(1, 6)) for i in range(draw.randrange(1, 4))
         }
