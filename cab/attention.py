@@ -13,25 +13,25 @@ import torch
 from torch import Tensor, nn
 
 from cab.attention_types import DecodeState, SoftmaxLimit, empty_prefix
-from cab.input_checks import check_decoding, check_dimensions, check_inputs, check_step, check_tokens
+from cab.input_checks import check_decoding, check_dimensions, check_heads, check_inputs, check_step, check_tokens
+from cab.packing import PackedAttention
 from cab.padding import PaddingMasks, clean_rows, real_tokens, restore_rows, take_rows, union, without_padding
 from cab.patterns import Pattern
 from cab.training import TrainableModule
 
 
-class Attention(TrainableModule):
+class Attention(PackedAttention, TrainableModule):
     """Map ``(query, key, value)`` to outputs; a drop-in replacement for multi-head attention, built for one pattern.
 
     A subclass implements :meth:`attend` on heads and, next to it, ``reference``, the equations of the paper for one
     sequence. Everything else has a correct default: padded inputs are set to zero before the projections and padded
     outputs after them, so padding (NaN included) affects neither outputs nor gradients; decoding recomputes the prefix
-    until the subclass has a ``decode``.
+    until the subclass has a ``decode``, packed sequences are padded.
 
     Methods of a subclass. They work on heads, query [B, H, N, E], key and value [B, H, M, E]; ``**more`` are the
     tensors of the hooks below, each by its name:
 
-    * ``attend(query, key, value, padding, **more)`` -> [B, H, N, E]. Padded entries are projections of zeros, and
-      padded outputs are discarded.
+    * ``attend(query, key, value, padding, **more)`` -> [B, H, N, E]. Padding is projected zeros; its outputs go unused.
     * ``reference(query, key, value, **more)`` -> [H, n, E]: the same function of one sequence without padding, slow
       and readable: query [H, n, E], key and value [H, m, E].
     * Decoding in CS: ``init_decode_state(batch_size, like)`` -> the state before the first token, with the type and
@@ -204,15 +204,16 @@ class Attention(TrainableModule):
         """Project, split into heads, ``attend``, merge and project: [B, N, D] to [B, N, D]."""
         more = {**self.query_side_inputs(query), **self.key_side_inputs(key), **self.sample_noise(query, key, padding)}
         if more:
-            return self.out_proj(self.merge_heads(self.attend(*self.project(query, key, value), padding, **more)))
-        # Spelled out, the heads belong to ``attend`` alone, which frees each once it is read.
-        output = self.attend(
-            self.split_heads(self.q_proj(query)),
-            self.split_heads(self.k_proj(key)),
-            self.split_heads(self.v_proj(value)),
-            padding,
-        )
-        return self.out_proj(self.merge_heads(output))
+            heads = self.attend(*self.project(query, key, value), padding, **more)
+        else:  # Spelled out, the projections belong to ``attend`` alone, which frees each once it is read.
+            heads = self.attend(
+                self.split_heads(self.q_proj(query)),
+                self.split_heads(self.k_proj(key)),
+                self.split_heads(self.v_proj(value)),
+                padding,
+            )
+        check_heads(self, heads, query, getattr(self.out_proj, "in_features", self.embed_dim))
+        return self.out_proj(self.merge_heads(heads))
 
     def compute_row(self, query: Tensor, key: Tensor, value: Tensor, draws: Mapping[str, Tensor]) -> Tensor:
         """Compute one sequence without padding by ``reference``: [n, D] and twice [m, D] to [n, D]."""
@@ -272,11 +273,9 @@ class Attention(TrainableModule):
         weight = next(self.parameters(), torch.empty(0))
         like = torch.empty(0, device=device or weight.device, dtype=dtype or weight.dtype)
         if key is None or value is None:
-            return (
-                empty_prefix(batch_size, self.embed_dim, like)
-                if self.init_decode_state is None
-                else self.init_decode_state(batch_size, like)
-            )
+            if self.init_decode_state is None:
+                return empty_prefix(batch_size, self.embed_dim, like)
+            return self.init_decode_state(batch_size, like)
         if self.encode_source is None:
             mask = key.new_zeros(key.shape[:2], dtype=torch.bool) if key_padding_mask is None else key_padding_mask
             prefix = empty_prefix(batch_size, self.embed_dim, like.to(key.device))
