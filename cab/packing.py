@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cab.attention_types import DecodeState
 from cab.input_checks import check_packed
-from cab.training import TrainableModule
+from cab.training import TrainableModule, auxiliary_loss
 
 PADDING_SHARE, FREE_PADDING = 0.25, 128
 """Padding that a group may contain: this fraction of its tokens, or this number if that is more."""
@@ -51,7 +51,8 @@ class PackedAttention(TrainableModule):
         """Compute the output of every target, with each sequence on its own.
 
         Sequences of similar length are padded to a batch, so short sequences do not cost as much as the longest. The
-        lengths are read on the host, which synchronizes a GPU.
+        lengths are read on the host, which synchronizes a GPU. The auxiliary loss is that of the sequences, weighted by
+        their numbers of targets, as in a padded batch.
 
         Args:
             query: [T, D].
@@ -66,7 +67,7 @@ class PackedAttention(TrainableModule):
             ValueError: for cumulative lengths that do not fit the tensors or each other.
         """
         borders = _borders(query, key, value, query_cu_seqlens, key_cu_seqlens, self.embed_dim)
-        found, places = [], []
+        found, places, losses = [], [], [auxiliary_loss(self)]
         for group in _groups(borders):
             queries, query_mask = _padded(query, [item.query for item in group])
             if key is None or value is None:
@@ -76,7 +77,10 @@ class PackedAttention(TrainableModule):
                 values = keys if key is value else _padded(value, [item.key for item in group])[0]
                 output = self(queries, keys, values, query_padding_mask=query_mask, key_padding_mask=key_mask)
             found.append(output[~query_mask])
+            loss = auxiliary_loss(self)
+            losses.append(None if loss is None else loss * (len(found[-1]) / len(query)))
             places.append(torch.cat([torch.arange(*item.query, device=query.device) for item in group]))
+        self._losses.extend(loss for loss in losses if loss is not None)
         if not found:
             return torch.zeros_like(query)
         return torch.cat(found)[torch.cat(places).argsort()]

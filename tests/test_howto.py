@@ -26,7 +26,7 @@ PACKAGES = {
 """Guides with a package: a word that its leaderboard shows, and the columns of its scores."""
 PAGES = {
     str(path.relative_to(DOCS)): path.read_text()
-    for path in [DOCS / "index.md", DOCS / "tutorials/your-first-attention.md", *sorted(DOCS.glob("howto/*.md"))]
+    for path in [DOCS / "tutorials/your-first-attention.md", *sorted(DOCS.glob("howto/*.md"))]
 }
 OTHER_PROGRAMS = ("source", "make", "pip")
 DOWNLOAD, VERIFY_FILES = "cab data download", "cab data verify"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cab.patterns import Pattern
 
 PHASES = ("forward", "forward+backward", "decode", "decode-graph")
+PACKED = ("uniform", "log-normal", "one-long")
 REPEATS = {"cpu": 5, "cuda": 20}
 
 EPILOG = """\
@@ -35,6 +36,11 @@ Roofline: operations are counted in a forward pass (three times as many with bac
 bound of the memory traffic is the size of inputs, outputs, weights and state. The rates of a large matrix product and
 of a copy are measured in every round; `roof_share` is the smallest time that they permit, relative to the measured
 time. Columns: flops, product_flops, least_bytes, moved_bytes, roof, roof_share, matmul_rate, bandwidth.
+
+Packed sequences (--packed): the tokens of a batch are sequences of different lengths up to N, in a single tensor
+without padding (`forward_packed`). Rows NAME@padded show the same sequences padded to the longest; the columns
+`speedup_vs_padded` and `bytes_vs_padded` compare the two. Lengths: uniform, log-normal (median N/8, logarithmic
+standard deviation 1), or one-long (one of N tokens, all others N/16).
 
 Protocol paper: as released with CAB. Forward in training mode with dropout 0.3, wall clock without synchronization and
 warm-up, mean of the middle half of 100 calls, peak memory over all lengths so far, including weights.
@@ -71,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lengths", nargs="+", type=int, metavar="N", help="default: 256 to 8192 (protocol lra: 1K to 4K)"
     )
+    parser.add_argument("--packed", choices=PACKED, help="packed sequences with this distribution of lengths up to N")
     parser.add_argument("--batch-size", type=int, help="default: 4 (protocol lra: 32)")
     parser.add_argument("--embed-dim", type=int, help="default: 512 (protocol lra: 64)")
     parser.add_argument("--num-heads", type=int, help="default: 8 (protocol lra: 2)")
@@ -125,7 +132,14 @@ def run(args: argparse.Namespace) -> int:
     repeats = repeats if args.repeats is None else args.repeats
     given = {name: getattr(args, name) for name in ("batch_size", "embed_dim", "num_heads")}
     sizes = {name: usual[name] if size is None else size for name, size in given.items()}
-    setting = Setting(**sizes, device=device, dtype=args.dtype, repeats=repeats, time_limit=args.time_limit)
+    setting = Setting(
+        **sizes,
+        device=device,
+        dtype=args.dtype,
+        repeats=repeats,
+        packed=args.packed or "",
+        time_limit=args.time_limit,
+    )
     if device == "cuda" and not args.shared_gpu:
         refuse_when_shared()
     patterns = list(dict.fromkeys(Pattern.parse(text) for text in args.pattern))

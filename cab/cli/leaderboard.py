@@ -35,10 +35,12 @@ def run(args: argparse.Namespace) -> int:
     from cab.reports.board_table import write_suite_csv
     from cab.reports.leaderboard import score_boards, write_csv
     from cab.reports.suite_board import suite_board
+    from cab.reports.task_sections import task_sections
     from cab.scoring import load_costs
     from cab.scoring.selection import rows_in_index
 
-    if args.figures or args.format == "page":
+    has_figures = args.figures or args.format == "page"
+    if has_figures:
         check_writable(args.out, "--out")
     is_alone = args.with_reference and args.results == [DEFAULT_DIR] and not DEFAULT_DIR.exists()  # no results yet
     if is_alone:
@@ -47,9 +49,10 @@ def run(args: argparse.Namespace) -> int:
     if args.with_reference:
         results = with_reference_results(results)
     scored = rows_in_index(results)
-    probes = results.drop(scored.index)
-    boards = [] if scored.empty and not probes.empty else score_boards(scored, normalization=args.normalization)
+    unscored = results.drop(scored.index)
+    boards = [] if scored.empty and not unscored.empty else score_boards(scored, normalization=args.normalization)
     suite = suite_board(results)
+    sections = task_sections(unscored) if has_figures else []
     costs = load_costs(args.costs) if args.costs else None
     written: list[Path] = []
     if args.format == "markdown":
@@ -63,30 +66,15 @@ def run(args: argparse.Namespace) -> int:
             written.append(write_suite_csv(suite, args.out))
         if boards:
             written.append(write_csv(boards, args.out))
-        if not probes.empty:
-            from cab.reports.glue import glue_table, write_glue
-            from cab.reports.lra import arena_table, write_arena
-            from cab.reports.needles import needle_table, write_needles
-            from cab.reports.probes import probe_table, write_probes
-
-            tables = (
-                (probe_table, write_probes),
-                (needle_table, write_needles),
-                (glue_table, write_glue),
-                (arena_table, write_arena),
-            )
-            for table_of, write in tables:
-                table = table_of(probes)
-                if not table.empty:
-                    written.append(write(table, args.out))
-        shown = None if probes.empty else probes
+        written += [section.write(args.out) for section in sections]
         written.append(
             write_page(
                 boards,
                 args.out,
                 normalization=args.normalization,
                 suite=suite,
-                probes=shown,
+                unscored=None if unscored.empty else unscored,
+                sections=sections,
                 costs=costs,
                 skipped=skipped,
             )
@@ -94,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     if args.figures:
         from cab.reports.paper_figures import write_figures
 
-        written += write_figures(boards, args.out, probes=probes, costs=costs)
+        written += write_figures(boards, args.out, sections=sections, costs=costs)
     for path in written:
         print_note(f"wrote {path}")
     return 0

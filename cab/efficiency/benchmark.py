@@ -12,6 +12,7 @@ import torch
 from cab.efficiency.cost import DECODING, Cost
 from cab.efficiency.gpu_state import clock_facts
 from cab.efficiency.network import PATTERN as NETWORK_PATTERN, PHASES as NETWORK_PHASES, NetworkSubject
+from cab.efficiency.packed import PHASES as PACKED_PHASES, SequencesSubject
 from cab.efficiency.peers import PeerSubject
 from cab.efficiency.protocol_default import measure_length
 from cab.efficiency.protocol_paper import PHASE as PAPER_PHASE, measure_as_paper
@@ -58,6 +59,11 @@ class Plan:
         if self.protocol == "lra" and (set(self.patterns) != {NETWORK_PATTERN} or {*self.phases} - {*NETWORK_PHASES}):
             raise UserError(
                 f"protocol lra supports only pattern {NETWORK_PATTERN} and the phases {' and '.join(NETWORK_PHASES)}"
+            )
+        if self.setting.packed and (self.protocol != "default" or {*self.phases} - {*PACKED_PHASES} or self.peers):
+            raise UserError(
+                f"packed sequences support only protocol default and the phases {' and '.join(PACKED_PHASES)}, without "
+                f"third-party implementations; got protocol {self.protocol} and {' '.join(self.phases)}"
             )
         if not any(is_defined(phase, pattern) for phase in self.phases for pattern in self.patterns):
             raise UserError(
@@ -125,7 +131,10 @@ def _measure(
     if plan.protocol == "lra":
         yield from _measure_networks(plan, pattern, phase, subjects, report)
         return
-    if phase in DECODING:
+    if plan.setting.packed:
+        attentions = [subject for subject in subjects if isinstance(subject, AttentionSubject)]
+        subjects = [SequencesSubject(each, kind) for each in attentions for kind in ("attention", "padded")]
+    elif phase in DECODING:
         subjects = [subject for subject in subjects if subject.kind == "attention"]
     else:
         subjects = [ProjectionsSubject(), *subjects]
@@ -172,6 +181,7 @@ def constants(plan: Plan) -> dict[str, Any]:
     return {
         "protocol": plan.protocol,
         "repeats": plan.setting.repeats,
+        "packed": plan.setting.packed,
         "batch_size": plan.setting.batch_size,
         "embed_dim": plan.setting.embed_dim,
         "num_heads": plan.setting.num_heads,

@@ -24,7 +24,10 @@ class Cost:
         rejects the length or precision), ``failed`` (it raised an exception), ``timeout`` (its calls took longer than
         the time limit), ``unverified`` (it fails `cab verify` and is not timed). complexity: the declared complexity of
         an attention, as in :func:`cab.register_attention`. kind:
-        ``attention``, ``third_party`` (third-party implementation) or ``projections`` (the four linear maps).
+        ``attention``, ``third_party`` (third-party implementation), ``projections`` (the four linear maps) or
+        ``padded`` (sequences padded to the longest). packed: distribution of the lengths of packed sequences.
+        speedup_vs_padded: seconds of padded relative to packed sequences, median over rounds. bytes_vs_padded: bytes of
+        packed relative to padded sequences.
         relative_to_softmax: median over rounds of the seconds relative to ``vanilla``.
         relative_to_softmax_without_projections: the same ratio after subtracting the time of the projections.
         best_third_party: the fastest third-party implementation. speedup_vs_third_party,
@@ -72,6 +75,9 @@ class Cost:
     temperature: int | None = None
     throttled: str = ""
     kernels: str = ""
+    packed: str = ""
+    speedup_vs_padded: float | None = None
+    bytes_vs_padded: float | None = None
     protocol: str = "default"
     repeats: int = 0
     batch_size: int = 0

@@ -17,8 +17,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from cab.profiling import PREFIX
+PREFIX = "kernels of "
+"""Start of a profiler region (``torch.profiler.record_function``) around kernels of the package that it names.
 
+Operation counters do not see such kernels as torch operators.
+"""
 EACH_INPUT = {
     "_log_softmax": 5,
     "_safe_softmax": 5,

@@ -17,6 +17,7 @@ import torch
 from cab.efficiency.cost import Cost
 from cab.efficiency.failures import guarded, release_memory, status_of
 from cab.efficiency.operations import Operations, count_operations
+from cab.efficiency.packed import padded_label
 from cab.efficiency.roofline import Machine
 from cab.efficiency.setting import DTYPES, Setting
 from cab.efficiency.subjects import BASELINES, PROJECTIONS, Subject, has_projections
@@ -160,6 +161,12 @@ def compare(cases: Sequence[Case], pattern: Pattern, phase: str, length: int) ->
                     "speedup_vs_third_party": ratio(peer.samples, case.samples),
                     "speedup_vs_third_party_without_projections": part_ratio(peer, case, projections),
                     "bytes_ratio": ratio([case.bytes or 0], [peer.bytes or 0]),
+                }
+            padded = measured.get(padded_label(case.subject.label))
+            if padded is not None:
+                facts |= {
+                    "speedup_vs_padded": ratio(padded.samples, case.samples),
+                    "bytes_vs_padded": ratio([case.bytes or 0], [padded.bytes or 0]),
                 }
             cost = Cost(**{**vars(cost), **facts})
         costs.append(cost)

@@ -40,7 +40,8 @@ def phase_tables(costs: Sequence[Cost]) -> Iterator[str]:
     where = f"{first.hardware}, {first.dtype}"
     if first.device == "cpu":
         where += f", {first.threads} threads"
-    size = f"batch {first.batch_size}, width {first.embed_dim}, {first.num_heads} heads"
+    size = f"{first.packed} lengths, " if first.packed else ""
+    size += f"batch {first.batch_size}, width {first.embed_dim}, {first.num_heads} heads"
     if first.protocol == "paper":
         how = f"protocol paper: mean of the middle half of {first.repeats} unsynchronized calls"
         memory = "peak over all lengths so far, including weights"
@@ -61,6 +62,9 @@ def phase_tables(costs: Sequence[Cost]) -> Iterator[str]:
     yield grid(costs, head.format("ms per call (relative to vanilla)", how), time_cell)
     yield grid(costs, head.format("MiB", memory), lambda c: f"{(c.bytes or 0) / 2**20:.1f}")
     yield from roof_table(costs, head, how)
+    packed = [cost for cost in costs if cost.speedup_vs_padded]
+    if packed:
+        yield grid(packed, head.format("speedup of packed over padded sequences / memory ratio", how), padded_cell)
     compared = [cost for cost in costs if cost.best_third_party]
     if compared:
         title = head.format("speedup over the best third-party version: total / attention part / memory ratio", how)
@@ -107,6 +111,11 @@ def time_cell(cost: Cost) -> str:
     """Return the time in ms, and relative to vanilla."""
     relative = "" if cost.relative_to_softmax is None else f" ({cost.relative_to_softmax:.2f})"
     return f"{(cost.seconds or 0) * 1e3:.3g}{relative}"
+
+
+def padded_cell(cost: Cost) -> str:
+    """Return the comparison of packed with padded sequences."""
+    return f"{cost.speedup_vs_padded or 0:.2f} / {cost.bytes_vs_padded or 0:.2f}"
 
 
 def peer_cell(cost: Cost) -> str:

@@ -13,6 +13,9 @@ import yaml
 
 from cab.errors import UserError
 
+DISTRIBUTIONS = ("uniform", "log-normal", "one-long")
+"""Distributions of the lengths of packed sequences; see :mod:`cab.efficiency.packed`."""
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -31,11 +34,12 @@ class Setting:
             device: ``cpu`` or ``cuda``.
             dtype: ``float32``, or the dtype of inputs and autocast.
             repeats: number of rounds (protocol default) or calls (protocol paper).
+            packed: distribution of the lengths of packed sequences; empty for sequences of equal length.
             time_limit: seconds for all calls of a module at one length.
 
     Raises:
-            ValueError: sizes below 1, a time limit that is not positive, embed_dim not divisible by num_heads, or an
-                unavailable device or dtype.
+            ValueError: sizes below 1, a time limit that is not positive, embed_dim not divisible by num_heads, an
+                unknown distribution, or an unavailable device or dtype.
     """
 
     batch_size: int = 4
@@ -44,6 +48,7 @@ class Setting:
     device: str = "cpu"
     dtype: str = "float32"
     repeats: int = 5
+    packed: str = ""
     time_limit: float = 600.0
 
     def __post_init__(self) -> None:
@@ -54,6 +59,8 @@ class Setting:
             raise UserError(f"time_limit must be a positive number of seconds, got {self.time_limit}")
         if self.embed_dim % self.num_heads:
             raise UserError(f"embed_dim {self.embed_dim} is not divisible by num_heads {self.num_heads}")
+        if self.packed not in ("", *DISTRIBUTIONS):
+            raise UserError(f"packed must be one of {', '.join(DISTRIBUTIONS)}, got '{self.packed}'")
         if self.device not in ("cpu", "cuda"):
             raise UserError(f"device must be cpu or cuda, got '{self.device}'")
         if self.device == "cuda" and not torch.cuda.is_available():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +30,10 @@ BACKWARD = 3
 
 Operations of recomputation are not part of the algorithm.
 """
+
+
+Inputs = dict[str, Tensor]
+"""Arguments of a call: query, key and value [B, N, D], or packed [T, D] with their cumulative lengths; masks."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +62,12 @@ def held_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(x.numel() * x.element_size() for x in {id(x): x for x in tensors}.values())
 
 
-def least_bytes(module: nn.Module, inputs: dict[str, Tensor]) -> int:
+def least_bytes(module: nn.Module, inputs: Inputs) -> int:
     """Return the bytes of inputs, weights and output, which has the size of the query."""
     return held_bytes((*inputs.values(), *module.parameters())) + held_bytes([inputs["query"]])
 
 
-def make_inputs(pattern: Pattern, length: int, setting: Setting, *, requires_grad: bool = False) -> dict[str, Tensor]:
+def make_inputs(pattern: Pattern, length: int, setting: Setting, *, requires_grad: bool = False) -> Inputs:
     """Return a standard normal query [B, N, D], and in cross patterns a source of equal length as key and value."""
 
     def sequence() -> Tensor:
@@ -74,27 +80,38 @@ def make_inputs(pattern: Pattern, length: int, setting: Setting, *, requires_gra
     return inputs
 
 
-def forward(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:
-    """Return the workload of the output in evaluation mode, without gradients."""
-    inputs = make_inputs(pattern, length, setting)
+def bound(module: Any, inputs: Inputs) -> Callable[[], Tensor]:
+    """Return the call of the module, or of its packed form for packed inputs."""
+    return partial(module.forward_packed if "query_cu_seqlens" in inputs else module, **inputs)
+
+
+def forward(
+    module: nn.Module, pattern: Pattern, length: int, setting: Setting, *, make: Callable[..., Inputs] = make_inputs
+) -> Workload:
+    """Return the workload of the output in evaluation mode, without gradients, on inputs of ``make``."""
+    inputs = make(pattern, length, setting)
+    output_of = bound(module, inputs)
     module.eval()
 
     def call() -> Tensor:
         with torch.no_grad(), setting.autocast():
-            return module(**inputs)
+            return output_of()
 
     return Workload(call, counted=call, least_bytes=least_bytes(module, inputs))
 
 
-def forward_backward(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:
+def forward_backward(
+    module: nn.Module, pattern: Pattern, length: int, setting: Setting, *, make: Callable[..., Inputs] = make_inputs
+) -> Workload:
     """Return the workload of the output in training mode and the gradients of inputs and parameters."""
-    inputs = make_inputs(pattern, length, setting, requires_grad=True)
-    grad = torch.randn(setting.batch_size, length, setting.embed_dim, device=setting.device)
+    inputs = make(pattern, length, setting, requires_grad=True)
+    output_of = bound(module, inputs)
+    grad = torch.randn(inputs["query"].shape, device=setting.device)
     module.train()
 
     def call() -> None:
         with setting.autocast():
-            output = module(**inputs)
+            output = output_of()
         output.backward(grad.to(output.dtype))
         for tensor in (*inputs.values(), *module.parameters()):
             tensor.grad = None
@@ -102,7 +119,7 @@ def forward_backward(module: nn.Module, pattern: Pattern, length: int, setting: 
     def counted() -> None:
         module.eval()
         with setting.autocast():
-            module(**inputs)
+            output_of()
         module.train()
 
     # gradients have the sizes of their tensors

@@ -46,6 +46,7 @@ class TaskEntry(Entry["Task"]):
     names: Mapping[str, tuple[Pattern, ...]]
     dataset_patterns: Mapping[str, tuple[Pattern, ...]]
     in_index: bool
+    report: str
     options_from_task: str
 
     def asks(self, dataset: str, pattern: Pattern) -> bool:
@@ -252,6 +253,7 @@ def register_task(
     backbones: Mapping[str, str],
     dataset_patterns: Mapping[str, str] | None = None,
     in_index: bool = True,
+    report: str = "",
     options_from_task: str | None = None,
 ) -> Declaration[TaskEntry]:
     """Register a task; a class decorator.
@@ -262,14 +264,23 @@ def register_task(
         backbones: backbones with the patterns tested in each, such as ``{"gpt2": "CS"}``.
         dataset_patterns: data sets that are defined for some of these patterns only, such as ``{"mqar": "CS"}``.
         in_index: whether its scores contribute to the compositional index, and sweeps that do not name a task run it.
+        report: its section of the leaderboard, a :class:`cab.reports.task_sections.TaskSection` as ``module:NAME``.
         options_from_task: task whose tuned attention options (Table 5, the suite) it uses; default: its own.
     """
     tested = {backbone: Pattern.parse_many(patterns) for backbone, patterns in backbones.items()}
     some = {dataset: Pattern.parse_many(patterns) for dataset, patterns in (dataset_patterns or {}).items()}
-    entry = functools.partial(TaskEntry, name=name, paper=paper, names=tested, dataset_patterns=some, in_index=in_index)
-    return Declaration(
-        TASKS, functools.partial(entry, datasets=tuple(datasets.split()), options_from_task=options_from_task or name)
+    entry = functools.partial(
+        TaskEntry,
+        name=name,
+        paper=paper,
+        datasets=tuple(datasets.split()),
+        names=tested,
+        dataset_patterns=some,
+        in_index=in_index,
+        report=report,
+        options_from_task=options_from_task or name,
     )
+    return Declaration(TASKS, entry)
 
 
 DECORATORS: Mapping[str, Callable[..., Declaration[Any]]] = {

@@ -22,10 +22,6 @@ from cab.reports.board_cells import cell_blocks
 from cab.reports.board_table import board_table
 from cab.reports.card import summary
 from cab.reports.frontier import frontier_figures
-from cab.reports.glue import glue_blocks, glue_table
-from cab.reports.lra import arena_blocks, arena_table
-from cab.reports.needles import needle_blocks, needle_table
-from cab.reports.probes import probe_blocks, probe_table
 from cab.reports.records import record_facts
 from cab.reports.sections import efficiency_blocks, suite_section
 from cab.reports.suite_board import SuiteBoard, board_facts, main_finding
@@ -37,6 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from cab.reports.leaderboard import Board
+    from cab.reports.task_sections import FilledSection
 
 
 def write_page(
@@ -45,7 +42,8 @@ def write_page(
     *,
     normalization: str,
     suite: SuiteBoard | None = None,
-    probes: pd.DataFrame | None = None,
+    unscored: pd.DataFrame | None = None,
+    sections: Sequence[FilledSection] = (),
     costs: pd.DataFrame | None = None,
     skipped: Sequence[str] = (),
 ) -> Path:
@@ -56,14 +54,15 @@ def write_page(
         out: output folder.
         suite: K of the attentions in the suite.
         normalization: as in :func:`cab.scoring.score_table`; stated on the page.
-        probes: results of tasks outside the index, as returned by :func:`cab.load_results`.
+        unscored: results of tasks outside the index, as returned by :func:`cab.load_results`.
+        sections: sections of these tasks.
         costs: costs by length, columns attention, pattern, phase, length, seconds, bytes.
         skipped: messages about skipped files.
     """
     import pandas as pd
 
-    unscored = [] if probes is None else [printable_results(probes)]
-    results = pd.concat([*(board.suite.results for board in boards), *unscored])
+    others = [] if unscored is None else [printable_results(unscored)]
+    results = pd.concat([*(board.suite.results for board in boards), *others])
     script = _source("page.js")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     html = environment.from_string(_source("page.html")).render(
@@ -71,10 +70,7 @@ def write_page(
         facts=_counts(results),
         board=None if suite is None else _board(suite),
         suites=[suite_section(board) for board in boards],
-        probes=[] if probes is None else list(probe_blocks(probe_table(probes))),
-        needles=[] if probes is None else list(needle_blocks(needle_table(probes))),
-        glue=[] if probes is None else list(glue_blocks(glue_table(probes))),
-        arena=[] if probes is None else list(arena_blocks(arena_table(probes))),
+        sections=sections,
         efficiency=[] if costs is None else list(efficiency_blocks(costs)),
         records=record_facts(results, out),
         cards=[summary(name) for name in _registered(boards)],

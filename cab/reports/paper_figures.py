@@ -11,8 +11,7 @@ from cab.reports import figures
 from cab.reports.curves import extrapolation_curves
 from cab.reports.efficiency import cost_curves
 from cab.reports.leaderboard import Board
-from cab.reports.needles import grid_figure, grids, needle_table
-from cab.reports.probes import capacity_curves, curve_figure, probe_table
+from cab.reports.task_sections import FilledSection
 from cab.scoring import benchmark_correlation, efficiency_length, pattern_correlation, task_correlation
 from cab.scoring.correlation import LRA
 
@@ -22,17 +21,18 @@ if TYPE_CHECKING:
 
 
 def write_figures(
-    boards: Sequence[Board], out: Path, *, probes: pd.DataFrame | None = None, costs: pd.DataFrame | None = None
+    boards: Sequence[Board], out: Path, *, sections: Sequence[FilledSection] = (), costs: pd.DataFrame | None = None
 ) -> Iterator[Path]:
     """Write figures to ``out``/figures/NAME.png and .pdf.
 
-    Writes costs (Figure 2), Figures 3a, 3b, 3c and 4 for every suite, probes and needles. Figures without data (a
-    single pattern, no ablation, no lengths) are omitted.
+    Writes costs (Figure 2), Figures 3a, 3b, 3c and 4 for every suite, and the figures of the tasks' sections. Figures
+    without data (a single pattern, no ablation, no lengths) are omitted.
     """
     folder = out / "figures"
     folder.mkdir(parents=True, exist_ok=True)
     suites = (item for board in boards for item in _suite(board))
-    for name, figure in [*_costs(costs), *suites, *_probes(probes)]:
+    of_tasks = (item for each in sections for item in each.section.figures(each.rows))
+    for name, figure in [*_costs(costs), *suites, *of_tasks]:
         for suffix in ("png", "pdf"):
             path = folder / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', name)}.{suffix}"
             figure.savefig(path, dpi=200)
@@ -53,14 +53,6 @@ def _costs(costs: pd.DataFrame | None) -> Iterator[tuple[str, Figure]]:
     for key, own in lengths.groupby(["pattern", "phase"], sort=False):
         name = " ".join(map(str, key))
         yield f"figure2c-{name}", figures.efficiency_length_figure(own, title=f"{name}: efficiency length")
-
-
-def _probes(probes: pd.DataFrame | None) -> Iterator[tuple[str, Figure]]:
-    if probes is not None:
-        for curve in capacity_curves(probe_table(probes)):
-            yield f"probe-{curve.title}", curve_figure(curve)
-        for heading, own in grids(needle_table(probes)):
-            yield heading.lower(), grid_figure(own)
 
 
 def _suite(board: Board) -> Iterator[tuple[str, Figure]]:

@@ -28,6 +28,7 @@ GROUPS = (
     "contract",
     "padding",
     "decoding",
+    "packed",
     "context",
     "dropout",
     "numerics",

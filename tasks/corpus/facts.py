@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cab import UserError
-from tasks.corpus.synthetic import ALL_NAMES, THINGS
+from tasks.corpus.synthetic import ALL_NAMES, NAMES, THINGS
 from tasks.corpus.tokens import NUM_SPECIAL, Corpus, perplexity
 
 ALL, ANSWERS = "all", "answers"
@@ -102,3 +102,14 @@ def check_loss_on(loss_on: str) -> None:
     """Raise UserError for an unknown ``task.loss_on``."""
     if loss_on not in (ALL, ANSWERS):
         raise UserError(f"task.loss_on must be {ALL} or {ANSWERS}, got '{loss_on}'")
+
+
+def check_names(names: int) -> None:
+    """Raise UserError for a ``task.names`` that generated books do not have."""
+    if not 1 <= names <= len(ALL_NAMES):
+        raise UserError(f"task.names must be from 1 to {len(ALL_NAMES)}, got {names}")
+
+
+def names_variant(dataset: str, names: int) -> str:
+    """Return the variant of the configuration: ``names 32`` if generated books differ from the default, else empty."""
+    return f"names {names}" if dataset == "synthetic" and names != len(NAMES) else ""

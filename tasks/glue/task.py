@@ -58,6 +58,7 @@ class Rows(Dataset[Batch]):
     datasets="cola sst2 mrpc qqp mnli qnli rte stsb synthetic",
     backbones={"roberta_classifier": "NS"},
     in_index=False,
+    report="tasks.glue.report:SECTION",
     options_from_task="mlm",
 )
 class GLUE(Task):

@@ -20,10 +20,9 @@ from cab.backbone_protocols import RecurrentLM, TokenLM
 from cab.task import Batches, Metric
 from tasks.corpus.blocks import Blocks, OverlappingBlocks
 from tasks.corpus.books import WIKITEXTS, SyntheticBooks, find_books
-from tasks.corpus.facts import ALL, ANSWERS, Facts, FactScores, check_loss_on
+from tasks.corpus.facts import ALL, ANSWERS, Facts, FactScores, check_loss_on, check_names, names_variant
 from tasks.corpus.losses import token_losses
 from tasks.corpus.streams import BookChunks, Segment, books
-from tasks.corpus.synthetic import ALL_NAMES, NAMES
 from tasks.corpus.tokens import PAD, perplexity, read_corpus, unigram_loss
 from tasks.lm.pictures import draw_contexts, write_samples
 from tasks.lm.recurrence import read_books, stretch_losses
@@ -119,8 +118,7 @@ class LM(Task):
 
     def check(self) -> None:
         check_loss_on(self.loss_on)
-        if not 1 <= self.names <= len(ALL_NAMES):
-            raise UserError(f"task.names must be from 1 to {len(ALL_NAMES)}, got {self.names}")
+        check_names(self.names)
         if min(self.block_len, self.evaluation_batch_size, self.sample_tokens, *self.context_lengths) < 1:
             raise UserError(
                 "task.block_len, evaluation_batch_size, sample_tokens and context_lengths must be at least 1"
@@ -142,7 +140,7 @@ class LM(Task):
 
     @property
     def config_variant(self) -> str:
-        names = f"names {self.names}" if self.dataset == "synthetic" and self.names != len(NAMES) else ""
+        names = names_variant(self.dataset, self.names)
         recurrence = f"recurrence {self.memory_length}" if self.memory_length else ""
         return " ".join(filter(None, (names, recurrence)))
 

@@ -41,6 +41,7 @@ BLACK = 1
     "image_synthetic pathfinder_synthetic pathx_synthetic",
     backbones={"encoder": "NS"},
     in_index=False,
+    report="tasks.lra.report:SECTION",
 )
 class LongRangeArena(Task):
     """Classify long sequences.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ from cab.backbone_protocols import MaskedLM
 from cab.task import Batches, Metric
 from tasks.corpus.blocks import PackedLines
 from tasks.corpus.books import SyntheticBooks, find_books
-from tasks.corpus.facts import ALL, ANSWERS, Facts, FactScores, check_loss_on
+from tasks.corpus.facts import ALL, ANSWERS, Facts, FactScores, check_loss_on, check_names, names_variant
 from tasks.corpus.losses import token_losses
 from tasks.corpus.tokens import NUM_SPECIAL, PAD, perplexity, read_corpus, unigram_loss
 from tasks.mlm.synthetic import LEVELS, generate_book
@@ -31,6 +32,7 @@ class MLM(Task):
     Args:
         dataset: pg19, wikitext103, wikitext2 or synthetic, as in task ``lm``.
         source, tokenizer, vocab_size: as in task ``lm``.
+        names: number of names in generated pages; from 1 to 32.
         loss_on: choose among ``all`` tokens, or in generated pages only among the ``answers``.
         block_len: maximum number of tokens per page, packed from whole lines.
         mask_share: fraction of chosen tokens; 80 percent of them become the mask, 10 percent a random token, 10 percent
@@ -50,6 +52,7 @@ class MLM(Task):
         source: str | None = None,
         tokenizer: str | None = None,
         vocab_size: int = 50257,
+        names: int = 16,
         loss_on: str = ALL,
         block_len: int = 2048,
         mask_share: float = 0.15,
@@ -57,7 +60,7 @@ class MLM(Task):
         evaluation_batch_size: int = 8,
     ) -> None:
         self.dataset, self.source, self.tokenizer = dataset, source, tokenizer
-        self.vocab_size, self.loss_on, self.block_len = vocab_size, loss_on, block_len
+        self.vocab_size, self.names, self.loss_on, self.block_len = vocab_size, names, loss_on, block_len
         self.mask_share, self.scored_part = mask_share, scored_part
         self.evaluation_batch_size = evaluation_batch_size
 
@@ -77,6 +80,7 @@ class MLM(Task):
 
     def check(self) -> None:
         check_loss_on(self.loss_on)
+        check_names(self.names)
         if self.scored_part not in ("test", "validation"):
             raise UserError(f"task.scored_part must be test or validation, got '{self.scored_part}'")
         if not 0.0 < self.mask_share <= 1.0:
@@ -84,8 +88,14 @@ class MLM(Task):
         if min(self.block_len, self.evaluation_batch_size) < 1:
             raise UserError("task.block_len and task.evaluation_batch_size must be at least 1")
 
+    @property
+    def config_variant(self) -> str:
+        return names_variant(self.dataset, self.names)
+
     def setup(self, data_root: Path | None) -> None:
-        books = find_books(self.dataset, self.source, data_root, synthetic=SyntheticBooks(generate_book))
+        books = find_books(
+            self.dataset, self.source, data_root, synthetic=SyntheticBooks(partial(generate_book, names=self.names))
+        )
         self.corpus = read_corpus(books, tokenizer=self.tokenizer, vocab_size=self.vocab_size)
         self._facts = Facts.of(self.corpus) if self._asks else None
         self.parts = {part: PackedLines(self.corpus, part, self.block_len) for part in ("train", "validation", "test")}

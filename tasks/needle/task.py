@@ -35,6 +35,7 @@ class Found(NamedTuple):
     datasets="synthetic",
     backbones={"gpt2": "CS"},
     in_index=False,
+    report="tasks.needle.report:SECTION",
     options_from_task="lm",
 )
 class Needle(Task):

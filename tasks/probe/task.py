@@ -44,6 +44,7 @@ ALL, ANSWERS = "all", "answers"
         "addition": "CS",
     },
     in_index=False,
+    report="tasks.probe.report:SECTION",
 )
 class Probe(Task):
     """Answer queries that test one capability of an attention: lookup, selection, order, compression.

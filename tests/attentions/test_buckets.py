@@ -4,56 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.reformer import ReformerAttention
 from attentions.routing import RoutingAttention
-from cab import UserError
 from cab.attention import PaddingMasks
 from cab.training import after_optimizer_step
 from tests.attentions import agreement
-
-CASES: list[tuple[str, str, dict[str, Any]]] = [
-    ("reformer", "NS", {"num_buckets": 4, "chunk_size": 3, "rounds": 1}),
-    ("reformer", "NS", {"num_buckets": 6, "chunk_size": 7, "rounds": 3, "key_norm": "unit"}),
-    ("reformer", "NS", {"num_buckets": 4, "chunk_size": 1, "rounds": 2}),
-    ("reformer", "NS", {"num_buckets": 4, "chunk_size": 3, "rounds": 1, "keys": "buckets"}),
-    ("reformer", "NS", {"num_buckets": 6, "chunk_size": 2, "rounds": 3, "keys": "buckets"}),
-    ("reformer", "CS", {"num_buckets": 4, "chunk_size": 2, "rounds": 3}),
-    ("reformer", "CS", {"num_buckets": 2, "chunk_size": 40}),
-    ("routing", "NS", {"num_clusters": 4, "window": 8}),
-    ("routing", "NS", {"num_clusters": 3, "window": 90, "local_heads": False, "normalize": False}),
-    ("routing", "CS", {"num_clusters": 4, "window": 5}),
-    ("routing", "CS", {"num_clusters": 2, "window": 90, "local_heads": False}),
-    ("cluster_former", "NS", {"num_clusters": 4, "chunk_size": 7}),
-    ("cluster_former", "NS", {"num_clusters": 3, "chunk_size": 1}),
-]
-CAUSAL = [case for case in CASES if case[1] == "CS"]
-
-
-@pytest.mark.parametrize(("name", "pattern", "options"), CASES)
-class TestForms:
-    @pytest.mark.parametrize("length", [1, 2, 37, 150])
-    def test_forms_agree(self, name: str, pattern: str, options: dict[str, Any], length: int) -> None:
-        agreement.assert_forms_agree(agreement.make(name, pattern, **options).eval(), length, length)
-
-    def test_padding_is_nothing(self, name: str, pattern: str, options: dict[str, Any]) -> None:
-        agreement.assert_padding_is_nothing(agreement.make(name, pattern, **options).eval(), 29, 29)
-
-    def test_dropout_in_both_passes(self, name: str, pattern: str, options: dict[str, Any]) -> None:
-        agreement.assert_dropout(agreement.make(name, pattern, dropout=0.4, **options), 90)
-
-
-@pytest.mark.parametrize(("name", "pattern", "options"), CAUSAL)
-class TestCausal:
-    def test_causal(self, name: str, pattern: str, options: dict[str, Any]) -> None:
-        agreement.assert_causal(agreement.make(name, pattern, **options), 30)
-
-    def test_decodes(self, name: str, pattern: str, options: dict[str, Any]) -> None:
-        agreement.assert_decodes(agreement.make(name, pattern, **options), 41, 41, (5, 1, 17, 1))
 
 
 def leak(module: Any, cut: int, length: int) -> float:
@@ -143,22 +102,3 @@ def test_rotations_are_drawn_in_training_alone() -> None:
     assert not torch.equal(module(x), module(x))
     module.eval()
     assert torch.equal(module(x), module(x))
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("reformer", {"num_buckets": 5}),
-        ("reformer", {"num_buckets": 0}),
-        ("reformer", {"rounds": 0}),
-        ("reformer", {"key_norm": "none"}),
-        ("reformer", {"keys": "all"}),
-        ("routing", {"num_clusters": 0}),
-        ("routing", {"decay": 1.5}),
-        ("cluster_former", {"chunk_size": 0}),
-        ("cluster_former", {"decay": -0.5}),
-    ],
-)
-def test_wrong_options(name: str, options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="must be"):
-        agreement.make(name, "NS", **options)

@@ -9,86 +9,8 @@ import torch
 from torch import Tensor
 
 from attentions.etc import ETCAttention
-from cab import UserError
-from cab.registry.registries import ATTENTIONS
 from cab.training import after_optimizer_step
 from tests.attentions import agreement
-
-CASES: list[tuple[str, str, dict[str, Any]]] = [
-    ("logsparse", "NS", {}),
-    ("logsparse", "NS", {"local": 3, "kernel_size": 2}),
-    ("logsparse", "CS", {}),
-    ("logsparse", "CS", {"local": 4, "restart": 9, "kernel_size": 3}),
-    ("logsparse", "CS", {"restart": 1}),
-    *(
-        ("sparse_transformer", pattern, {"layout": layout, "spread": spread, "stride": 7, "summary": 2})
-        for pattern in ("NS", "CS")
-        for layout in ("strided", "fixed")
-        for spread in ("merged", "heads")
-    ),
-    ("sparse_transformer", "NS", {"layout": "strided", "stride": 0}),
-    ("sparse_transformer", "CS", {"stride": 3, "summary": 3, "spread": "heads"}),
-    *(("axial", pattern, {"width": 6, "spread": spread}) for pattern in ("NS", "CS") for spread in ("heads", "merged")),
-    ("axial", "NS", {"width": 0}),
-    ("image_local", "NS", {"block": 8, "memory": 5}),
-    ("image_local", "CS", {"block": 8}),
-    ("image_local", "CS", {"block": 1, "memory": 3}),
-    *(
-        (
-            "image_local",
-            pattern,
-            {"width": 9, "block_height": 3, "block_width": 4, "flange_height": 2, "flange_width": 3},
-        )
-        for pattern in ("NS", "CS")
-    ),
-]
-CASES += [
-    ("longformer", "NS", {"window": 5, "num_globals": 3}),
-    ("longformer", "NS", {"window": 2, "num_globals": 0}),
-    ("longformer", "NS", {"window": 2, "dilation": 3, "num_globals": 2, "share_global": True}),
-    ("longformer", "CS", {"window": 5}),
-    ("longformer", "CS", {"window": 3, "dilation": 2, "num_globals": 4}),
-    ("longformer", "CS", {"window": 3, "dilation": 2, "num_globals": 0}),
-    ("etc", "NS", {"radius": 6, "num_globals": 5, "max_distance": 3}),
-    ("etc", "NS", {"radius": 2, "num_globals": 0, "max_distance": 9}),
-    ("etc", "NS", {"radius": 3}),
-    ("bigbird", "NS", {"block_size": 3, "num_random": 2}),
-    ("bigbird", "NS", {"block_size": 2, "num_random": 0, "num_window": 5}),
-    ("poolingformer", "NS", {"window": 3, "pooled_window": 9}),
-    ("poolingformer", "NS", {"window": 0, "pooled_window": 4, "kernel_size": 3, "pooling": "mean"}),
-    ("poolingformer", "NS", {"window": 4, "pooled_window": 0}),
-    ("adaptive_span", "NS", {"max_span": 20, "ramp": 4}),
-    ("adaptive_span", "CS", {"max_span": 20, "ramp": 4}),
-    ("adaptive_span", "CS", {"max_span": 9, "ramp": 4, "position": "none"}),
-    ("adaptive_span", "CS", {"max_span": 30, "ramp": 4, "include_self": False}),
-]
-CAUSAL = [case for case in CASES if case[1] == "CS"]
-
-
-@pytest.mark.parametrize(("name", "pattern", "options"), CASES)
-class TestForms:
-    @pytest.mark.parametrize("length", [1, 2, 37, 75])
-    def test_forms_agree(self, name: str, pattern: str, options: dict[str, Any], length: int) -> None:
-        agreement.assert_forms_agree(agreement.make(name, pattern, **options), length, length)
-
-    def test_padding_is_nothing(self, name: str, pattern: str, options: dict[str, Any]) -> None:
-        agreement.assert_padding_is_nothing(agreement.make(name, pattern, **options), 29, 29)
-
-    def test_dropout_in_both_passes(self, name: str, pattern: str, options: dict[str, Any]) -> None:
-        agreement.assert_dropout(agreement.make(name, pattern, dropout=0.4, **options), 40)
-
-
-SEE_THEMSELVES = [case for case in CAUSAL if case[2].get("include_self", True)]
-
-
-@pytest.mark.parametrize(("name", "pattern", "options"), SEE_THEMSELVES)
-def test_causal(name: str, pattern: str, options: dict[str, Any]) -> None:
-    agreement.assert_causal(agreement.make(name, pattern, **options), 30)
-
-
-@pytest.mark.parametrize(("name", "pattern", "options"), CAUSAL)
-def test_decodes(name: str, pattern: str, options: dict[str, Any]) -> None:
-    agreement.assert_decodes(agreement.make(name, pattern, **options), 41, 41, (5, 1, 17, 1))
 
 
 def seen(module: Any, i: int, length: int) -> list[int]:
@@ -192,36 +114,3 @@ def test_random_blocks_of_bigbird() -> None:
     assert not torch.equal(other.random_blocks(20), drawn)
     other.load_state_dict(module.state_dict())
     assert torch.equal(other.eval().random_blocks(20), drawn)
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("logsparse", {"local": 0}),
-        ("logsparse", {"restart": 2, "local": 3}),
-        ("logsparse", {"kernel_size": 0}),
-        ("sparse_transformer", {"stride": 0}),
-        ("sparse_transformer", {"stride": 4, "summary": 5}),
-        ("sparse_transformer", {"layout": "local"}),
-        ("sparse_transformer", {"spread": "both"}),
-        ("axial", {"width": 0}),
-        ("axial", {"spread": "layers"}),
-        ("bigbird", {"block_size": 0}),
-        ("bigbird", {"num_window": 2}),
-        ("etc", {"radius": -1}),
-        ("poolingformer", {"stride": 0}),
-        ("poolingformer", {"pooled_window": 2}),
-        ("poolingformer", {"kernel_size": 4}),
-        ("poolingformer", {"pooling": "max"}),
-        ("longformer", {"dilation": 0}),
-        ("longformer", {"window": -1}),
-        ("adaptive_span", {"max_span": 16}),
-        ("adaptive_span", {"init_span": 2.0}),
-        ("adaptive_span", {"position": "fixed"}),
-        ("image_local", {"block": 0}),
-        ("image_local", {"memory": -1}),
-    ],
-)
-def test_wrong_options(name: str, options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="must be"):
-        agreement.make(name, str(ATTENTIONS.get(name).patterns[-1]), **options)

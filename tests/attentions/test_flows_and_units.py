@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -52,17 +50,3 @@ def test_one_group_without_the_linear_part_is_the_quadratic_unit() -> None:
     grouped.rotated_maps = lambda x, _place: grouped.maps(x)  # type: ignore[method-assign]
     x = torch.randn(2, 13, 24, dtype=torch.float64)
     torch.testing.assert_close(grouped(x), quadratic(x))
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("flowformer", {"competition_clamp": 0.0}),
-        ("flash_quad", {"query_key_dim": 0}),
-        ("flash_quad", {"scale_length": 0}),
-        ("flash_gau", {"group_size": 0}),
-    ],
-)
-def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=next(iter(options))):
-        build_attention(name, pattern="NS", embed_dim=8, num_heads=2, **options)

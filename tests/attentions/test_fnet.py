@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
-from cab import UserError, build_attention
+from cab import build_attention
 from tests.attentions import agreement
-
-
-@pytest.mark.parametrize("norm", ["backward", "ortho"])
-@pytest.mark.parametrize("length", [1, 2, 9, 64, 127])
-def test_forms_agree(length: int, norm: str) -> None:
-    agreement.assert_forms_agree(agreement.make("fnet", "NS", norm=norm), length, length)
 
 
 def test_odd_width() -> None:
@@ -21,18 +14,9 @@ def test_odd_width() -> None:
     torch.testing.assert_close(module(x), torch.fft.fft2(x).real)
 
 
-def test_padding_is_nothing() -> None:
-    agreement.assert_padding_is_nothing(agreement.make("fnet", "NS"), 17, 17)
-
-
 def test_ortho_twice_is_the_even_part() -> None:
     """Re F twice gives half the input, and half the input read backwards in both directions."""
     module = agreement.make("fnet", "NS", norm="ortho")
     x = torch.randn(1, 9, agreement.WIDTH, dtype=torch.float64)
     backwards = x.flip(1, 2).roll(1, 1).roll(1, 2)
     torch.testing.assert_close(module(module(x)), (x + backwards) / 2)
-
-
-def test_wrong_norm() -> None:
-    with pytest.raises(UserError, match="'backward' or 'ortho'"):
-        agreement.make("fnet", "NS", norm="forward")

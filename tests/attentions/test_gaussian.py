@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch.nn import functional as F
@@ -12,7 +10,7 @@ from attentions.kernels.features import collisions
 from attentions.skyformer import SkyformerAttention
 from attentions.soft import SoftAttention
 from attentions.yoso import HashedAttention
-from cab import UserError, build_attention
+from cab import build_attention
 from tests.attentions.agreement import (
     assert_forms_agree,
     make,
@@ -105,22 +103,3 @@ def test_hyperplanes_are_drawn_in_training_alone() -> None:
     assert not torch.equal(module(x), module(x))
     module.eval()
     assert torch.equal(module(x), module(x))
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("yoso", {"hash_length": 0}),
-        ("yoso", {"num_hashes": 0}),
-        ("yoso_e", {"hash_length": 17}),
-        ("yoso_e", {"gradient": "none"}),
-        ("skyformer", {"num_landmarks": 1}),
-        ("skyformer", {"ridge": 0.0}),
-        ("soft", {"num_landmarks": 0}),
-        ("soft", {"conv_kernel_size": 4}),
-        ("soft", {"ridge": 0.0}),
-    ],
-)
-def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=next(iter(options))):
-        build_attention(name, pattern="NS", embed_dim=8, num_heads=2, **options)

@@ -11,29 +11,12 @@ from torch import Tensor
 from attentions.dpfp import DPFPAttention
 from attentions.kernels.features.feature_maps import KERNELS, Elementwise, Reweighted, Taylor, Trigonometric, unit
 from attentions.kernels.features.linear_sums import FeatureMap, away_from_zero
-from attentions.kernels.recurrences.recurrence import BLOCK
 from attentions.rfa import RandomFeatureAttention
-from cab import PaddingMasks, Pattern, UserError, build_attention
+from cab import PaddingMasks, Pattern, build_attention
 from cab.attention_types import DecodeState
 from tests.attentions.agreement import (
-    assert_causal,
-    assert_decodes,
-    assert_forms_agree,
-    assert_padding_is_nothing,
     make,
 )
-
-
-@pytest.mark.parametrize(("name", "options"), [("rfa", {"gate": True}), ("dpfp", {}), ("based", {"feature_dim": 3})])
-def test_contracts(name: str, options: dict[str, Any]) -> None:
-    module = make(name, "CS", **options)
-    assert_forms_agree(module, BLOCK + 37, 0)
-    assert_padding_is_nothing(module, 19, 0)
-    assert_causal(module, 17)
-    assert_decodes(module, 19, 0, (5, 2, 1))
-    if "gate" not in options:
-        assert_decodes(make(name, "CC", **options), 19, 7, (5, 2, 1))
-
 
 MAPS: list[tuple[FeatureMap, bool]] = [
     *((kernel, False) for kernel in KERNELS.values()),
@@ -147,25 +130,6 @@ def test_kernels_that_are_positive_say_so() -> None:
     for kernel in KERNELS.values():
         assert isinstance(kernel, Elementwise)
         assert bool((kernel.forward(x, None) >= 0).all()) == kernel.is_positive
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("linear", {"kernel": "tanh"}),
-        ("cosformer", {"kernel": "tanh"}),
-        ("rfa", {"num_features": 0}),
-        ("rfa", {"denominator_floor": 0.0}),
-        ("rfa", {"gate": True}),
-        ("based", {"feature_dim": 0}),
-        ("dpfp", {"nu": 0}),
-        ("dpfp", {"update": "product"}),
-        ("dpfp", {"update": "delta"}),
-    ],
-)
-def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=next(iter(options))):
-        build_attention(name, pattern="NS", embed_dim=32, num_heads=2, **options)
 
 
 def sizes(state: DecodeState) -> int:

@@ -113,18 +113,3 @@ def test_linformer_is_defined_up_to_its_length() -> None:
     source = torch.zeros(1, 9, 24, dtype=torch.float64)
     with pytest.raises(UserError, match=r"increase attention\.max_length"):
         module(source, source, source)
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("set_transformer", {"num_inducing": 0}),
-        ("luna", {"num_landmarks": 0}),
-        ("linformer", {"num_landmarks": 0}),
-        ("linformer", {"max_length": 0}),
-        ("linformer", {"share": "all"}),
-    ],
-)
-def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=next(iter(options))):
-        build_attention(name, pattern="NS", embed_dim=8, num_heads=2, **options)

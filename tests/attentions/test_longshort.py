@@ -6,15 +6,9 @@ import pytest
 import torch
 
 from attentions.kernels.windows import window_layout
-from cab import UserError, build_attention
+from cab import build_attention
 from tests.attentions import agreement
 
-NONCAUSAL = [
-    {},
-    {"num_landmarks": 1, "window_size": 1},
-    {"num_landmarks": 5, "window_size": 4, "conv_kernel_size": 3},
-    {"window_size": 70},
-]
 CAUSAL = [
     {},
     {"window_size": 6, "chunk_size": 4, "chunk_rank": 3},
@@ -22,14 +16,6 @@ CAUSAL = [
     {"window_size": 1, "chunk_size": 1, "chunk_rank": 2},
     {"window_size": 5, "chunk_size": 90},
 ]
-CASES = [("NS", options) for options in NONCAUSAL] + [("CS", options) for options in CAUSAL]
-
-
-@pytest.mark.parametrize(("pattern", "options"), CASES)
-class TestLongShort:
-    @pytest.mark.parametrize("length", [1, 43])
-    def test_forms_agree(self, pattern: str, options: dict[str, int], length: int) -> None:
-        agreement.assert_forms_agree(agreement.make("longshort", pattern, **options), length, length)
 
 
 @pytest.mark.parametrize(("pattern", "options"), [("NS", {"window_size": 6}), ("CS", {"chunk_size": 80})])
@@ -71,23 +57,6 @@ def test_compiles(pattern: str, options: dict[str, int]) -> None:
     agreement.assert_compiles(agreement.make("longshort", pattern, **options), 41)
 
 
-@pytest.mark.parametrize("pattern", ["NS", "CS"])
-def test_dropout_in_both_passes(pattern: str) -> None:
-    """The gradient is that of the very weights that the forward pass dropped."""
-    module = agreement.make("longshort", pattern, dropout=0.4, window_size=6)
-    x = torch.randn(1, 70, agreement.WIDTH, dtype=torch.float64, requires_grad=True)
-    towards = torch.randn_like(x)
-
-    def loss(at: torch.Tensor) -> torch.Tensor:
-        torch.manual_seed(3)
-        return module(at).sin().sum()
-
-    (gradient,) = torch.autograd.grad(loss(x), x)
-    slope = (loss(x + 1e-6 * towards) - loss(x - 1e-6 * towards)) / 2e-6
-    torch.testing.assert_close((gradient * towards).sum(), slope, rtol=1e-6, atol=1e-6)
-    assert not torch.equal(module(x), module(x))
-
-
 @pytest.mark.parametrize(
     ("pattern", "width", "heads", "options", "extra"),
     [
@@ -108,24 +77,6 @@ def test_parameters_are_the_published_ones(
     """Beyond the four biased projections."""
     module = build_attention("longshort", pattern=pattern, embed_dim=width, num_heads=heads, **options)
     assert sum(p.numel() for p in module.parameters()) == 4 * width**2 + 4 * width + extra
-
-
-@pytest.mark.parametrize(
-    ("pattern", "options"),
-    [
-        ("NS", {"window_size": 0}),
-        ("NS", {"num_landmarks": 0}),
-        ("NS", {"conv_kernel_size": 4}),
-        ("NS", {"chunk_size": 8}),
-        ("CS", {"chunk_rank": 0}),
-        ("CS", {"num_landmarks": 16}),
-        ("CS", {"conv_kernel_size": 5}),
-    ],
-)
-def test_wrong_options(pattern: str, options: dict[str, int]) -> None:
-    (name,) = options
-    with pytest.raises(UserError, match=name):
-        agreement.make("longshort", pattern, **options)
 
 
 @pytest.mark.parametrize("options", CAUSAL)

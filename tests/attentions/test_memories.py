@@ -7,48 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from cab import UserError
-from cab.registry.registries import ATTENTIONS
 from tests.attentions import agreement
-
-CASES: list[tuple[str, str, dict[str, Any]]] = [
-    ("transformer_xl", "NS", {}),
-    ("transformer_xl", "CS", {"segment": 7, "memory": 5}),
-    ("transformer_xl", "CS", {"segment": 4, "memory": 9}),
-    ("transformer_xl", "CS", {"segment": 6, "memory": 0, "position": "none"}),
-    ("transformer_xl", "CS", {"segment": 1, "memory": 3}),
-    ("compressive", "CS", {"segment": 6, "memory": 5, "compressed": 4, "factor": 3}),
-    ("compressive", "CS", {"segment": 4, "memory": 3, "compressed": 9, "factor": 2, "position": "none"}),
-    ("funnel", "NS", {}),
-    ("funnel", "NS", {"factor": 5, "position": "none"}),
-    ("funnel", "NC", {"factor": 3}),
-]
-CAUSAL = [case for case in CASES if case[1] == "CS"]
-
-
-@pytest.mark.parametrize(("name", "pattern", "options"), CASES)
-class TestForms:
-    @pytest.mark.parametrize("length", [1, 2, 37, 75])
-    def test_forms_agree(self, name: str, pattern: str, options: dict[str, Any], length: int) -> None:
-        agreement.assert_forms_agree(agreement.make(name, pattern, **options), length, length)
-
-    def test_padding_is_nothing(self, name: str, pattern: str, options: dict[str, Any]) -> None:
-        agreement.assert_padding_is_nothing(agreement.make(name, pattern, **options), 29, 29)
-
-    def test_dropout_in_both_passes(self, name: str, pattern: str, options: dict[str, Any]) -> None:
-        if (
-            agreement.make(name, pattern, **options).has_exact_gradient or options.get("memory") == 0
-        ):  # elsewhere the gradient is not the derivative
-            agreement.assert_dropout(agreement.make(name, pattern, dropout=0.4, **options), 40)
-
-
-@pytest.mark.parametrize(("name", "pattern", "options"), CAUSAL)
-class TestCausal:
-    def test_causal(self, name: str, pattern: str, options: dict[str, Any]) -> None:
-        agreement.assert_causal(agreement.make(name, pattern, **options), 30)
-
-    def test_decodes(self, name: str, pattern: str, options: dict[str, Any]) -> None:
-        agreement.assert_decodes(agreement.make(name, pattern, **options), 41, 41, (5, 1, 17, 1))
 
 
 @pytest.mark.parametrize("name", ["transformer_xl", "compressive", "longformer"])
@@ -131,20 +90,3 @@ def test_state_of_transformer_xl() -> None:
     state = module.init_state(2, dtype=torch.float64)
     _, later = module.prefill(torch.randn(2, 33, agreement.WIDTH, dtype=torch.float64), state)
     assert {name: x.shape for name, x in state.items()} == {name: x.shape for name, x in later.items()}
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("transformer_xl", {"segment": 0}),
-        ("transformer_xl", {"memory": -1}),
-        ("transformer_xl", {"position": "absolute"}),
-        ("compressive", {"factor": 0}),
-        ("compressive", {"position": "absolute"}),
-        ("funnel", {"factor": 0}),
-        ("funnel", {"position": "absolute"}),
-    ],
-)
-def test_wrong_options(name: str, options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="must be"):
-        agreement.make(name, str(ATTENTIONS.get(name).patterns[-1]), **options)

@@ -196,29 +196,6 @@ def test_the_state_is_what_it_is_said_to_be(name: str) -> None:
         assert state_bytes(module, 7) == state_bytes(module, 300) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("retention", {"conv_size": 1}),
-        ("retention", {"value_expansion": 0.0}),
-        ("gla", {"key_expansion": -1.0}),
-        ("gla", {"gate_rank": 0}),
-        ("gla", {"gate_temperature": 0.0}),
-        ("ssd", {"state_size": 0}),
-        ("rwkv6", {"mix_rank": 0}),
-        ("rwkv6", {"decay_rank": 0}),
-        ("rwkv7", {"decay_rank": 0}),
-        ("rwkv7", {"rate_rank": 0}),
-        ("rwkv7", {"gate_rank": 0}),
-        ("lightning", {"variant": "other"}),
-        ("gated_deltanet", {"value_expansion": 0.0}),
-    ],
-)
-def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=next(iter(options))):
-        build_attention(name, pattern="CS", embed_dim=24, num_heads=3, **options)
-
-
 def test_retention_needs_pairs_of_features() -> None:
     with pytest.raises(UserError, match="even"):
         build_attention("retention", pattern="CS", embed_dim=9, num_heads=3)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attentions import s4
 from attentions.s4 import S4Attention
-from cab import UserError, build_attention
+from cab import build_attention
 from tests.attentions import agreement
 
 LENGTHS = (1, 2, 7, 64, 129)
@@ -149,9 +149,3 @@ def test_state_spaces_are_trained_without_weight_decay() -> None:
         "input",
         "log_dt",
     }
-
-
-@pytest.mark.parametrize("state_size", [0, 7])
-def test_wrong_state_size(state_size: int) -> None:
-    with pytest.raises(UserError, match=f"even and at least 2, got {state_size}"):
-        build_attention("s4", pattern="NS", embed_dim=8, num_heads=2, state_size=state_size)

@@ -162,12 +162,6 @@ def test_initial_modes_are_s4d_inv_and_outputs_are_of_size_one() -> None:
     assert 0.8 < (2 * gain.sum(dim=-1).real).square().mean() < 1.25
 
 
-@pytest.mark.parametrize("options", [{"state_size": 0}, {"state_size": 7}, {"channels": 0}])
-def test_wrong_options_are_refused(options: dict) -> None:
-    with pytest.raises(ValueError, match="must be"):
-        build("NS", **options)
-
-
 @pytest.mark.parametrize("after", [True, False])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_operators_of_the_readout_are_well_formed(after: bool, dropout: float) -> None:

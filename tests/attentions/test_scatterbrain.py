@@ -2,52 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
-from attentions import scatterbrain
 from attentions.scatterbrain import ScatterbrainAttention
-from cab import PaddingMasks, UserError, build_attention
+from cab import PaddingMasks, build_attention
 from cab.registry.build import state_bytes
 from tests.attentions import agreement
-
-CASES: list[tuple[str, dict[str, Any]]] = [
-    ("NS", {"window": 3, "num_features": 6}),
-    ("NS", {"window": 0, "num_features": 2}),
-    ("NS", {"window": 70}),
-    ("CS", {"window": 3, "num_features": 6}),
-    ("CS", {"window": 0, "num_features": 2}),
-    ("CS", {"window": 70}),
-]
-
-
-@pytest.mark.parametrize(("pattern", "options"), CASES)
-class TestForms:
-    @pytest.mark.parametrize("length", [1, 2, 64, 151])
-    @pytest.mark.parametrize("masked", [True, False])
-    def test_forms_agree(self, pattern: str, options: dict[str, Any], length: int, masked: bool) -> None:
-        agreement.assert_forms_agree(agreement.make("scatterbrain", pattern, **options), length, length, masked)
-
-    def test_padding_is_nothing(self, pattern: str, options: dict[str, Any]) -> None:
-        agreement.assert_padding_is_nothing(agreement.make("scatterbrain", pattern, **options), 29, 29)
-
-    def test_dropout_in_both_passes(self, pattern: str, options: dict[str, Any]) -> None:
-        agreement.assert_dropout(agreement.make("scatterbrain", pattern, dropout=0.4, **options), 90)
-
-    def test_blocks_of_few_tokens(self, pattern: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(scatterbrain, "CPU_BLOCK", 4)
-        agreement.assert_forms_agree(agreement.make("scatterbrain", pattern, **options), 37, 37)
-
-
-@pytest.mark.parametrize("options", [options for pattern, options in CASES if pattern == "CS"])
-class TestCausal:
-    def test_causal(self, options: dict[str, Any]) -> None:
-        agreement.assert_causal(agreement.make("scatterbrain", "CS", **options), 30)
-
-    def test_decodes(self, options: dict[str, Any]) -> None:
-        agreement.assert_decodes(agreement.make("scatterbrain", "CS", **options), 41, 41, (5, 1, 17, 1))
 
 
 @pytest.mark.parametrize("pattern", ["NS", "CS"])
@@ -95,16 +56,3 @@ def test_dropout_leaves_what_is_far() -> None:
 def test_state_is_of_constant_size() -> None:
     module = build_attention("scatterbrain", pattern="CS", embed_dim=8, num_heads=2, window=4, num_features=6)
     assert state_bytes(module, 3) == state_bytes(module, 300)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"window": -1}, "window must not be negative, got -1"),
-        ({"num_features": 0}, "num_features must be even and at least 2, got 0"),
-        ({"num_features": 5}, "num_features must be even and at least 2, got 5"),
-    ],
-)
-def test_wrong_options(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        ScatterbrainAttention(pattern="NS", embed_dim=8, num_heads=2, **options)

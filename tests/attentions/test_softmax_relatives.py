@@ -141,31 +141,6 @@ def test_latent_state_is_that_of_one_short_vector_a_token(width: int, heads: int
     assert all(part.bias is None for part in module.modules() if isinstance(part, torch.nn.Linear))
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("mla", {"kv_rank": 0}),
-        ("mla", {"rotary_dim": 3}),
-        ("moba", {"block_size": 0}),
-        ("moba", {"top_k": 0}),
-        ("nsa", {"block_size": 0}),
-        ("nsa", {"num_blocks": 2}),
-        ("nsa", {"window_size": 0}),
-        ("nsa", {"num_kv_heads": 3}),
-        ("nsa", {"compress_size": 24}),
-        ("nsa", {"compress_size": 128}),
-        ("nsa", {"compress_stride": 0}),
-        ("nsa", {"compression": "sum"}),
-        ("vanilla", {"num_kv_heads": 3}),
-        ("vanilla", {"num_kv_heads": 0}),
-        ("vanilla", {"sink": "two"}),
-    ],
-)
-def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=next(iter(options))):
-        build_attention(name, pattern="CS", embed_dim=8, num_heads=2, **options)
-
-
 def test_a_width_that_has_no_halves_is_refused() -> None:
     with pytest.raises(UserError, match="must be divisible by 6, got 9; change embed_dim"):
         build_attention("differential", pattern="CS", embed_dim=9, num_heads=3)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -41,9 +39,3 @@ def test_it_is_defined_up_to_its_length(pattern: str, sizes: tuple[int, ...]) ->
     inputs = [torch.zeros(1, size, 24, dtype=torch.float64) for size in sizes]
     with pytest.raises(UserError, match=r"increase attention\.max_length"):
         module(*inputs, *inputs[1:])
-
-
-@pytest.mark.parametrize("options", [{"variant": "sparse"}, {"max_length": 0}, {"rank": 0}])
-def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=next(iter(options))):
-        build_attention("synthesizer", pattern="NS", embed_dim=8, num_heads=2, **options)

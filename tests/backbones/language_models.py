@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor, nn
 
 from cab import Attention, Backbone, build_backbone
@@ -80,8 +78,3 @@ def padding(length: int) -> Tensor:
 
 def slots(backbone: Backbone) -> list[Attention]:
     return [module for module in backbone.modules() if isinstance(module, Attention)]
-
-
-def read_size(path: Path) -> dict[str, Any]:
-    """The backbone's options in a file of configs/size."""
-    return yaml.safe_load(path.read_text())["backbone"]

@@ -10,19 +10,19 @@ from torch import Tensor
 from cab import Backbone
 
 
-def losses(
-    backbone: Backbone, loss: Callable[[Backbone], Tensor], *, steps: int = 30, rate: float = 3e-3
-) -> list[float]:
-    """The losses of ``steps`` steps of Adam on one batch; every parameter that the loss needs gets a gradient."""
-    optimizer = torch.optim.Adam(backbone.parameters(), lr=rate)
-    found = []
-    for step in range(steps):
+def losses(backbone: Backbone, loss: Callable[[Backbone], Tensor], *, enough: float) -> list[float]:
+    """The losses of up to 30 steps of Adam on one batch, until one is below the share ``enough`` of the first."""
+    optimizer = torch.optim.Adam(backbone.parameters(), lr=1e-3)
+    found: list[float] = []
+    for step in range(30):
         torch.manual_seed(step)
         optimizer.zero_grad()
         value = loss(backbone)
         value.backward()
         optimizer.step()
         found.append(value.item())
+        if found[-1] < enough * found[0]:
+            break
     return found
 
 
@@ -34,9 +34,11 @@ def gradients(backbone: Backbone, loss: Callable[[Backbone], Tensor]) -> dict[st
     return {name: p.grad.clone() for name, p in backbone.named_parameters() if p.grad is not None}
 
 
-def same_gradients(backbone: Backbone, loss: Callable[[Backbone], Tensor]) -> float:
-    """The largest difference that recomputing activations makes."""
-    plain = gradients(backbone, loss)
+def same_gradients(
+    backbone: Backbone, loss: Callable[[Backbone], Tensor], plain: dict[str, Tensor] | None = None
+) -> float:
+    """The largest difference that recomputing activations makes to the gradients ``plain``."""
+    plain = plain or gradients(backbone, loss)
     backbone.checkpoint_activations = True
     again = gradients(backbone, loss)
     assert plain.keys() == again.keys()

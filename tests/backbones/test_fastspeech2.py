@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from backbones.fastspeech2 import FastSpeech2, most_frames, predicted_durations, regulate_length
 from cab import Pattern, UserError, build_backbone
 from cab.backbone_protocols import SpokenTokens
-from tests.backbones.learning import gradients, losses, same_gradients
 
 SMALL = {"num_tokens": 19, "embed_dim": 16, "num_heads": 2, "ffn_dim": 24, "kernel_size": 5}
 SMALL |= {"num_mels": 7, "encoder_layers": 2, "decoder_layers": 1, "num_bins": 12}
@@ -217,27 +216,6 @@ def loss(backbone: Any) -> Tensor:
     errors = F.l1_loss(output.mel[~output.mel_padding], target[~output.mel_padding])
     errors = errors + F.mse_loss(output.log_duration[real], inputs["durations"][real].add(1).log())
     return errors + F.mse_loss(output.pitch[real], inputs["pitch"][real]) + 0 * output.energy.sum()
-
-
-@pytest.mark.parametrize("attention", ["vanilla", "abc", "s4d", "performer"])
-def test_it_learns_a_batch(attention: str) -> None:
-    def fixed(backbone: Any) -> Tensor:
-        torch.manual_seed(1)
-        return loss(backbone)
-
-    found = losses(fastspeech2(attention, predictor_dropout=0.0), fixed)
-    assert found[-1] < 0.7 * found[0]
-
-
-@pytest.mark.parametrize("attention", ["vanilla", "performer"])
-def test_recomputed_activations_give_the_same_gradients(attention: str) -> None:
-    backbone = fastspeech2(attention, postnet=True)
-    assert same_gradients(backbone, loss) < 1e-5
-    calls: list[nn.Module] = []
-    for path, _ in backbone.attention_layers():
-        backbone.get_submodule(path).register_forward_hook(lambda module, *_: calls.append(module))
-    gradients(backbone, loss)
-    assert len(calls) == 2 * len(backbone.attention_layers())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

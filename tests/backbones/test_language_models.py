@@ -13,8 +13,6 @@ from torch.nn import functional as F
 
 from backbones.layers.tokens import SinusoidalPositions
 from cab import Backbone, UserError, build_backbone
-from cab.files.config_folders import CONFIGS
-from tests.backbones import language_models
 from tests.backbones.language_models import VOCABULARY, padding, small, tokens
 
 PATTERNS = [("gpt2", "CS"), ("roberta", "NS"), ("transformer", "NS"), ("transformer", "CS"), ("transformer", "CC")]
@@ -199,32 +197,6 @@ def test_initialization() -> None:
 # --- how they compute it -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "pattern"), PATTERNS[:3])
-def test_checkpointing_recomputes_and_changes_nothing(name: str, pattern: str) -> None:
-    """The same loss and gradients, dropout included; each layer runs once more in the backward pass."""
-    plain = small(name, pattern, dropout=0.2, attention_dropout=0.2).train()
-    saving = small(name, pattern, dropout=0.2, attention_dropout=0.2, checkpoint_activations=True).train()
-    saving.load_state_dict(plain.state_dict())
-    inputs, masks = draw_inputs(name)
-    layers = [m for m in saving.modules() if type(m).__name__ == "TransformerLayer"]
-    calls: list[nn.Module] = []
-    for layer in layers:
-        layer.register_forward_pre_hook(lambda module, _: calls.append(module))
-    gradients = []
-    for backbone in (plain, saving):
-        torch.manual_seed(5)
-        output = run(backbone, inputs, masks)
-        loss = F.cross_entropy(output.flatten(0, 1), torch.zeros(output.shape[:2], dtype=torch.long).flatten())
-        gradients.append((loss, *torch.autograd.grad(loss, list(backbone.parameters()))))
-    assert len(calls) == 2 * len(layers)
-    for a, b in zip(*gradients, strict=True):
-        torch.testing.assert_close(a, b)
-    with torch.no_grad():
-        calls.clear()
-        run(saving, inputs, masks)
-        assert len(calls) == len(layers)
-
-
 @pytest.mark.parametrize("checkpoint_activations", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "pattern"), PATTERNS[:3])
 def test_compiles_to_one_graph(name: str, pattern: str, checkpoint_activations: bool) -> None:
@@ -235,18 +207,6 @@ def test_compiles_to_one_graph(name: str, pattern: str, checkpoint_activations: 
     output, expected = run(compiled, inputs, masks), run(backbone, inputs, masks)
     torch.testing.assert_close(output, expected)
     compare_gradients(backbone, output, expected)
-
-
-@pytest.mark.parametrize(("name", "pattern"), PATTERNS[:3])
-def test_half_precision_by_autocast(name: str, pattern: str) -> None:
-    backbone = small(name, pattern).float()
-    inputs, masks = draw_inputs(name)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        output = run(backbone, inputs, masks)
-    expected = run(backbone, inputs, masks)
-    real = ~masks[-1]
-    error = (output[real].float() - expected[real]).square().mean() / expected[real].square().mean()
-    assert error.sqrt() < 0.03
 
 
 # --- what they refuse ----------------------------------------------------------------------------------------------
@@ -297,31 +257,3 @@ def test_unknown_choices() -> None:
         small("gpt2", "CS", activation="tanh")
     with pytest.raises(UserError, match="max_length of at least 1"):
         small("roberta", "NS", max_length=0)
-
-
-# --- they learn ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("name", "pattern", "attention"), [*CASES, ("transformer", "CC", "cosformer")])
-def test_thirty_steps_on_a_batch_lower_its_loss(name: str, pattern: str, attention: str) -> None:
-    """At the dimensions of preset mini, with its dropout; every parameter takes part."""
-    backbone = build_backbone(
-        name,
-        attention=language_models.spec(attention, pattern),
-        pattern=pattern,
-        vocab_size=57,
-        **language_models.read_size(CONFIGS / "size" / name / "mini.yaml"),
-    )
-    inputs = [torch.randint(57, (4, length)) for length in ([29, 23] if name == "transformer" else [29])]
-    labels = torch.randint(57, inputs[-1].shape).flatten()
-    optimizer = torch.optim.Adam(backbone.parameters(), lr=1e-3)
-    start = {key: parameter.clone() for key, parameter in backbone.named_parameters()}
-    losses = []
-    for _ in range(30):
-        loss = F.cross_entropy(backbone(*inputs).flatten(0, 1), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.6 * losses[0], losses
-    assert [key for key, parameter in backbone.named_parameters() if torch.equal(parameter, start[key])] == []

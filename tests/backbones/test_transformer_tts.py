@@ -13,7 +13,6 @@ from torch.nn import functional as F
 import backbones.transformer_tts as module
 from backbones.transformer_tts import TransformerTTS
 from cab import UserError, build_backbone
-from tests.backbones.learning import losses, same_gradients
 
 SMALL = {"num_tokens": 19, "num_mels": 3, "frames_per_step": 2, "embed_dim": 16, "num_heads": 2, "ffn_dim": 24}
 SMALL |= {"encoder_layers": 2, "decoder_layers": 2, "prenet_dim": 8, "encoder_convs": 2}
@@ -162,36 +161,6 @@ def test_a_frame_is_predicted_from_those_before_it(attention: str, pattern: str)
         [gradient] = torch.autograd.grad(output.before[:, step].sum() + output.stop_logits[:, step].sum(), frames)
         assert not gradient[:, step:].any()
         assert step == 0 or gradient[:, :step].abs().amax(dim=(0, 2)).min() > 0
-
-
-def test_the_prenet_drops_in_evaluation_too() -> None:
-    backbone = tts().eval()
-    tokens, mask, frames, _ = batch()
-    assert not torch.equal(backbone(tokens, mask, frames).before, backbone(tokens, mask, frames).before)
-
-
-def loss(backbone: Any) -> Tensor:
-    torch.manual_seed(1)
-    tokens, mask, frames, frame_padding = batch()
-    frames = frames * 0.2 + torch.linspace(-1, 1, 6)
-    output = backbone(tokens, mask, frames, frame_padding)
-    real = ~frame_padding
-    errors = F.l1_loss(output.before[real], frames[real]) + F.l1_loss(output.after[real], frames[real])
-    ends = (frame_padding.roll(-1, 1) | (torch.arange(max(STEPS)) == max(STEPS) - 1)).double()
-    return errors + F.binary_cross_entropy_with_logits(output.stop_logits[real], ends[real].to(errors.dtype))
-
-
-@pytest.mark.parametrize(
-    ("attention", "pattern"),
-    [(a, "NS") for a in ("vanilla", "lara", "local", "performer")] + CAUSAL[:4] + CROSS,
-)
-def test_it_learns_a_batch(attention: str, pattern: str) -> None:
-    found = losses(tts(attention, pattern, dropout=0.0, attention_dropout=0.0), loss, rate=5e-3)
-    assert found[-1] < 0.8 * found[0]
-
-
-def test_recomputed_activations_give_the_same_gradients() -> None:
-    assert same_gradients(tts(), loss) < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,13 @@ from importlib.util import find_spec
 
 import torch
 from torch import Tensor
-
-from cab.profiling import profile_scope
+from torch.profiler import record_function
 
 Form = Callable[..., tuple[Tensor, Tensor]]
 """From the terms of tokens and the state before the first to outputs and the state after the last."""
 
-NAME = "flash-linear-attention"
+LABEL = "kernels of flash-linear-attention"
+"""Profiler region around its kernels; `cab efficiency` names what follows "kernels of ", and counts no operations."""
 HAS_FLA = find_spec("fla") is not None
 
 FACTORS = torch.bfloat16
@@ -87,6 +87,6 @@ def _call(path: str, factors: dict[str, Tensor], decays: dict[str, Tensor], stat
     given = {name: x.to(FACTORS) for name, x in factors.items()}
     given |= {name: x.clamp(min=FORGOTTEN) for name, x in decays.items()}
     first = {name: x.expand(*shape, *x.shape[3:]).transpose(1, 2) for name, x in given.items()}
-    with profile_scope(NAME):
+    with record_function(LABEL):
         output, state = function(**first, scale=1.0, initial_state=state, output_final_state=True)
     return output.transpose(1, 2).to(state.dtype), state

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from cab.records.results import load_results
-from cab.reports.lra import arena_table
+from cab.reports.task_sections import finished_runs
+from tasks.lra.report import arena_table
 from tests.cab.reports.test_page import page_of
 
 
@@ -40,14 +41,14 @@ def arena(tmp_path: Path, add: Callable[..., Path]) -> Path:
 
 
 def test_attentions_and_trivial_answers_are_in_one_order(arena: Path) -> None:
-    table = arena_table(load_results(arena))
+    table = arena_table(finished_runs(load_results(arena), "lra"))
     whole = table[table["config_variant"] == ""]
     assert whole["name"].tolist() == ["vanilla", "root_and_digits", "local", "majority"]
     assert whole["kind"].tolist() == ["attention", "trivial", "attention", "trivial"]
     assert whole["accuracy"].tolist() == pytest.approx([51.5, 48.0, 30.0, 17.0])
     assert whole["deviation"].iloc[0] == pytest.approx(0.5**0.5)
     assert table[table["config_variant"] != ""]["name"].tolist() == ["root_and_digits", "vanilla", "majority"]
-    assert arena_table(load_results(arena).iloc[:0]).empty
+    assert arena_table(finished_runs(load_results(arena).iloc[:0], "lra")).empty
 
 
 def test_the_page_has_a_section(arena: Path, tmp_path: Path) -> None:

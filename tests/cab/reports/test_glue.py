@@ -12,7 +12,8 @@ import pytest
 from cab.metric import Metric
 from cab.records.record import Status
 from cab.records.results import load_results
-from cab.reports.glue import AVERAGED, glue_table
+from cab.reports.task_sections import finished_runs
+from tasks.glue.report import AVERAGED, glue_table
 from tests.cab.reports.test_page import page_of
 
 START = "pretrained on wikitext103 for 50000 steps"
@@ -38,7 +39,7 @@ def test_the_best_rate_and_the_one_that_unscored_examples_choose(measure: Callab
         measure("cola", seed=seed, matthews=0.45 + seed / 100, matthews_held_out=0.3)
     measure("mnli", accuracy=0.7, accuracy_mm=0.8, accuracy_held_out=0.1)
     measure("mnli", accuracy=0.6, accuracy_mm=0.9, accuracy_held_out=0.2)
-    dev, held_out = glue_table(load_results(tmp_path / "results")).to_dict("records")
+    dev, held_out = glue_table(finished_runs(load_results(tmp_path / "results"), "glue")).to_dict("records")
     assert (dev["chosen_by"], held_out["chosen_by"]) == ("dev", "held_out")
     assert (dev["cola"], held_out["cola"]) == (pytest.approx(46.5), pytest.approx(40.0))
     assert (dev["mnli_m"], dev["mnli_mm"]) == (pytest.approx(70.0), pytest.approx(90.0))
@@ -61,7 +62,7 @@ def test_the_mean_is_of_the_seven_published_columns(measure: Callable[..., None]
         measure("mrpc", attention, f1=values["mrpc"], accuracy=0.1)
         measure("cola", attention, matthews=values["cola"])
         measure("rte", attention, accuracy=0.5)
-    table = glue_table(load_results(tmp_path / "results"))
+    table = glue_table(finished_runs(load_results(tmp_path / "results"), "glue"))
     assert list(table["chosen_by"]) == ["dev", "dev"]
     for row in table.to_dict("records"):
         assert row["average"] == pytest.approx(published[row["attention"]][-1], abs=0.005)

@@ -11,7 +11,8 @@ import pytest
 
 from cab.cli.main import main
 from cab.records.results import load_results
-from cab.reports.needles import grid_figure, grids, needle_table
+from cab.reports.task_sections import finished_runs
+from tasks.needle.report import grid_figure, grids, needle_table
 from tasks.needle.task import Needle
 from tests.cab.reports.test_page import page_of
 
@@ -43,18 +44,18 @@ def needles(tmp_path: Path, add: Callable[..., Path]) -> Path:
 
 
 def test_a_row_an_attention_length_and_depth(needles: Path) -> None:
-    table = needle_table(load_results(needles)).set_index(["attention", "length", "depth"])
+    table = needle_table(finished_runs(load_results(needles), "needle")).set_index(["attention", "length", "depth"])
     assert len(table) == 12
     assert table.loc[("vanilla", 64, 25), "accuracy"] == pytest.approx(0.7)
     assert table.loc[("vanilla", 64, 25), "deviation"] == pytest.approx(0.02**0.5)
     assert table.loc[("vanilla", 64, 25), "seeds"] == 2
     assert table.loc[("local", 32, 75), "accuracy"] == 1.0
     assert math.isnan(table.loc[("local", 128, 75), "accuracy"])
-    assert needle_table(load_results(needles).iloc[:0]).empty
+    assert needle_table(finished_runs(load_results(needles).iloc[:0], "needle")).empty
 
 
 def test_the_grid_has_a_panel_an_attention(needles: Path) -> None:
-    [(heading, own)] = grids(needle_table(load_results(needles)))
+    [(heading, own)] = grids(needle_table(finished_runs(load_results(needles), "needle")))
     assert heading == "Needles, synthetic, preset mini: 8 facts, learned at 32 tokens"
     vanilla, local, empty = grid_figure(own).axes
     assert (vanilla.get_title(loc="left"), local.get_title(loc="left"), empty.axison) == ("vanilla", "local", False)

@@ -11,7 +11,8 @@ import pytest
 
 from cab.cli.main import main
 from cab.records.results import load_results
-from cab.reports.probes import capacity_curves, curve_figure, probe_table
+from cab.reports.task_sections import finished_runs
+from tasks.probe.report import capacity_curves, curve_figure, probe_table
 from tests.cab.reports.test_page import page_of, record_data
 
 
@@ -40,7 +41,7 @@ def probes(tmp_path: Path, add: Callable[..., Path]) -> Path:
 
 
 def test_a_row_a_setting_and_attention(probes: Path) -> None:
-    table = probe_table(load_results(probes))
+    table = probe_table(finished_runs(load_results(probes), "probe"))
     assert len(table) == 2 * 3 + 1 + 1
     row = table[(table["attention"] == "linear") & (table["pairs"] == 16) & (table["embed_dim"] == 64)].iloc[0]
     assert row["accuracy"] == pytest.approx(0.915)
@@ -49,7 +50,7 @@ def test_a_row_a_setting_and_attention(probes: Path) -> None:
 
 
 def test_a_curve_needs_two_values_of_one_setting_and_the_same_of_all_others(probes: Path) -> None:
-    curves = list(capacity_curves(probe_table(load_results(probes))))
+    curves = list(capacity_curves(probe_table(finished_runs(load_results(probes), "probe"))))
     assert [curve.knob for curve in curves] == ["pairs", "embed_dim"]
     assert curves[0].title == "CS, recall: accuracy against pairs; distance 8, width 64"
     assert set(curves[0].points["attention"]) == {"vanilla", "linear"}

@@ -112,6 +112,15 @@ def test_a_generated_page_hides_things_of_its_list(generated: MLM) -> None:
     assert (seen[:, :19] == pages[:, :19]).all()
 
 
+@pytest.mark.parametrize("names", [16, 32])
+def test_a_page_fits_its_block(names: int) -> None:
+    size = 3 * names + 4
+    task = ready(None, dataset="synthetic", vocab_size=1000, names=names, block_len=size, loss_on="answers")
+    page = task.training_set.__getitems__([0])
+    assert page.shape == (1, size)
+    assert task.baselines()[f"look_up_{size}"]["ppl"] == pytest.approx(1.0)
+
+
 def test_bounds_of_generated_pages(generated: MLM) -> None:
     baselines = generated.baselines()
     assert baselines["look_up_0"]["ppl"] == pytest.approx(16.0)
@@ -125,7 +134,12 @@ def test_bounds_of_generated_pages(generated: MLM) -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"scored_part": "train"}, "scored_part"), ({"mask_share": 0.0}, "mask_share"), ({"block_len": 0}, "at least 1")],
+    [
+        ({"scored_part": "train"}, "scored_part"),
+        ({"mask_share": 0.0}, "mask_share"),
+        ({"block_len": 0}, "at least 1"),
+        ({"names": 33}, "from 1 to 32"),
+    ],
 )
 def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):

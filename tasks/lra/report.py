@@ -1,30 +1,26 @@
-"""Long Range Arena: accuracy of each attention and of trivial baselines per data set.
-
-LRA is not included in the index, so no suite contains it.
-"""
+"""Long Range Arena: accuracy of each attention and of trivial baselines per data set."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cab.files.sanitize import sanitize_table, sanitize_text
-from cab.records.record import Status
+from cab.files.sanitize import sanitize_text
 from cab.reports.sections import Block
 from cab.reports.tables import Column, Entry, Row, Table, element_id, plain
+from cab.reports.task_sections import TaskSection
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TASK, METRIC = "lra", "accuracy"
+METRIC = "accuracy"
 TRIVIAL, TRAINED = "trivial", "attention"
 _PLACE = ["preset", "dataset", "config_variant"]
 _COLUMNS = [*_PLACE, "kind", "name", METRIC, "deviation", "seeds"]
 
 
-def arena_table(results: pd.DataFrame) -> pd.DataFrame:
+def arena_table(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per attention or trivial baseline, sorted by accuracy within preset, data set and variant.
 
     Columns preset, dataset, config_variant, kind (attention, trivial), name; accuracy in [0, 1] as recorded, its
@@ -32,11 +28,13 @@ def arena_table(results: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    runs = results[(results["task"] == TASK) & (results["metric"] == METRIC) & (results["status"] == Status.FINISHED)]
-    runs = runs.assign(
-        name=runs["attention"].map(sanitize_text), config_variant=runs["config_variant"].map(sanitize_text)
+    runs = runs[runs["metric"] == METRIC]
+    scored = (
+        runs.rename(columns={"attention": "name"})
+        .groupby([*_PLACE, "name"], dropna=False)["value"]
+        .agg(["mean", "std", "count"])
+        .reset_index()
     )
-    scored = runs.groupby([*_PLACE, "name"], dropna=False)["value"].agg(["mean", "std", "count"]).reset_index()
     scored = scored.rename(columns={"mean": METRIC, "std": "deviation", "count": "seeds"}).assign(kind=TRAINED)
     trivial = [
         {**dict(zip(_PLACE, place, strict=True)), "kind": TRIVIAL, "name": sanitize_text(name), METRIC: scores[METRIC]}
@@ -46,14 +44,6 @@ def arena_table(results: pd.DataFrame) -> pd.DataFrame:
     rows = [*scored.to_dict("records"), *trivial]
     table = pd.DataFrame(rows, columns=_COLUMNS).astype({METRIC: float, "deviation": float, "seeds": "Int64"})
     return table.sort_values([*_PLACE, METRIC], ascending=[True, True, True, False])
-
-
-def write_arena(table: pd.DataFrame, out: Path) -> Path:
-    """Write ``lra.csv`` into ``out``."""
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "lra.csv"
-    sanitize_table(table).to_csv(path, index=False)
-    return path
 
 
 def arena_blocks(table: pd.DataFrame) -> Iterator[Block]:
@@ -71,3 +61,13 @@ def arena_blocks(table: pd.DataFrame) -> Iterator[Block]:
                 Row(row["name"].replace("_", " ") if is_trivial else row["name"], [Entry(row["kind"]), score, seeds])
             )
         yield Block(heading, "An attention that ranks below a trivial baseline did not learn the task.", [], [shown])
+
+
+SECTION = TaskSection(
+    name="lra",
+    title="Long Range Arena",
+    summary="Classification of long sequences, compared with trivial baselines. Not included in the compositional "
+    "index.",
+    table=arena_table,
+    blocks=arena_blocks,
+)

@@ -1,24 +1,18 @@
-"""GLUE in the form of Qin et al. 2022 (seven columns and their mean), with two ways of selecting among settings.
-
-GLUE is not included in the index, so no suite contains it.
-"""
+"""GLUE in the form of Qin et al. 2022 (seven columns and their mean), with two ways of selecting among settings."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cab.files.sanitize import sanitize_table, sanitize_text
-from cab.records.record import Status
 from cab.reports.sections import Block
 from cab.reports.tables import Column, Entry, Row, Table, plain
+from cab.reports.task_sections import TaskSection
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TASK = "glue"
 AVERAGED = {
     "mnli_m": ("mnli", "accuracy"),
     "mnli_mm": ("mnli", "accuracy_mm"),
@@ -37,7 +31,7 @@ published, or on examples held out from training."""
 _PLACE = ["preset", "start", "attention"]
 
 
-def glue_table(results: pd.DataFrame) -> pd.DataFrame:
+def glue_table(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per attention, initialization and way of selection; scores in percent, means over seeds.
 
     Columns preset, start (initialization), attention, chosen_by, those of :data:`COLUMNS`, average (of the seven; NaN
@@ -45,9 +39,7 @@ def glue_table(results: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    runs = results[(results["task"] == TASK) & (results["status"] == Status.FINISHED)]
-    start = runs["config_variant"].map(lambda config_variant: sanitize_text(config_variant.partition(",")[0]))
-    runs = runs.assign(start=start, attention=runs["attention"].map(sanitize_text))
+    runs = runs.assign(start=runs["config_variant"].map(lambda variant: variant.partition(",")[0]))
     rows = [
         {**dict(zip(_PLACE, place, strict=True)), "chosen_by": choice, **scores}
         for place, own in runs.groupby(_PLACE, sort=True)
@@ -83,14 +75,6 @@ def _chosen_scores(runs: pd.DataFrame, choice: str) -> dict[str, Any]:
     return {**found, "average": average, "seeds": min(seeds), "settings": max(settings)}
 
 
-def write_glue(table: pd.DataFrame, out: Path) -> Path:
-    """Write ``glue.csv`` into ``out``."""
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "glue.csv"
-    sanitize_table(table).to_csv(path, index=False)
-    return path
-
-
 def glue_blocks(table: pd.DataFrame) -> Iterator[Block]:
     """Yield one block per preset with both ways of selection for each attention."""
     for number, (preset, own) in enumerate(table.groupby("preset", sort=False)):
@@ -112,3 +96,12 @@ def glue_blocks(table: pd.DataFrame) -> Iterator[Block]:
             "The average covers MNLI (matched and mismatched), QNLI, QQP, SST-2, MRPC and CoLA, as in Qin et al. 2022."
         )
         yield Block(f"Preset {preset}", text, [], [table_of])
+
+
+SECTION = TaskSection(
+    name="glue",
+    title="GLUE",
+    summary="Fine-tuning on sentences and sentence pairs. Not included in the compositional index.",
+    table=glue_table,
+    blocks=glue_blocks,
+)

@@ -1,34 +1,29 @@
-"""Probes: accuracy of attentions by difficulty setting.
-
-Probes are not included in the index (`docs/reference/tasks/probe.md`) and have a section with curves of their own.
-"""
+"""Probes: accuracy of attentions by difficulty setting, as tables and curves."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from cab.files.sanitize import sanitize_table, sanitize_text
 from cab.patterns import pattern_rank
-from cab.records.record import Status
 from cab.reports import figures, palette
 from cab.reports.inline_svg import inline_svg
 from cab.reports.sections import Block
 from cab.reports.tables import Column, Entry, Row, Table, element_id, plain
+from cab.reports.task_sections import TaskSection
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from cab.records.record import Record
 
-TASK, METRIC = "probe", "accuracy"
+METRIC = "accuracy"
 PROBE_PARAMS = {"pairs": "task", "distance": "task", "noise": "task", "embed_dim": "backbone"}
 """Settings on the horizontal axis of curves, and their group of the configuration."""
 WORDS = {"pairs": "pairs", "distance": "distance, positions", "noise": "share of noise", "embed_dim": "width"}
@@ -44,8 +39,8 @@ class Curve(NamedTuple):
     points: pd.DataFrame
 
 
-def probe_table(results: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per probe, setting and attention over the finished runs in ``results``.
+def probe_table(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per probe, setting and attention over ``runs``.
 
     Columns preset, pattern, dataset, other (remaining settings, as JSON), the settings of :data:`PROBE_PARAMS`,
     attention; accuracy, its standard deviation (NaN for a single seed), seeds; ``commonest``, accuracy of the most
@@ -53,12 +48,11 @@ def probe_table(results: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    runs = results[(results["task"] == TASK) & (results["metric"] == METRIC) & results["record"].notna()]
-    runs = runs[runs["status"] == Status.FINISHED]
+    runs = runs[(runs["metric"] == METRIC) & runs["record"].notna()]
     facts = [{"other": _other(record), **_knobs(record), "commonest": _commonest(record)} for record in runs["record"]]
     settings = pd.DataFrame(facts, index=runs.index, columns=["other", *PROBE_PARAMS, "commonest"])
     rows = pd.concat([runs[[*_PLACE, "attention", "seed", "value"]], settings], axis=1)
-    rows = rows.assign(attention=rows["attention"].map(sanitize_text)).drop_duplicates([*_CELL, "seed"])
+    rows = rows.drop_duplicates([*_CELL, "seed"])
     table = rows.groupby(_CELL, dropna=False).agg(
         accuracy=("value", "mean"),
         deviation=("value", "std"),
@@ -82,14 +76,6 @@ def _other(record: Record) -> str:
 def _commonest(record: Record) -> float:
     value = record.baselines.get("commonest", {}).get(METRIC)
     return math.nan if value is None else float(value)
-
-
-def write_probes(table: pd.DataFrame, out: Path) -> Path:
-    """Write ``probes.csv`` into ``out``: the table without the remaining settings."""
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "probes.csv"
-    sanitize_table(table.drop(columns="other")).to_csv(path, index=False)
-    return path
 
 
 def capacity_curves(table: pd.DataFrame) -> Iterator[Curve]:
@@ -178,3 +164,14 @@ def _curve_table(curve: Curve, name: str) -> Table:
         ]
         table.rows.append(Row(str(attention), cells))
     return table
+
+
+SECTION = TaskSection(
+    name="probes",
+    title="Probes",
+    summary="Synthetic tasks that test a single ability of an attention. Not included in the compositional index.",
+    table=probe_table,
+    blocks=probe_blocks,
+    figures=lambda rows: ((f"probe-{curve.title}", curve_figure(curve)) for curve in capacity_curves(rows)),
+    hidden=("other",),
+)

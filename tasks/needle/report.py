@@ -1,28 +1,25 @@
-"""Needles: retrieval accuracy of a language model by depth and length. Not included in the index."""
+"""Needles: retrieval accuracy of a language model by depth and length."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from cab.files.sanitize import sanitize_table, sanitize_text
-from cab.records.record import Status
 from cab.reports import figures, palette
 from cab.reports.inline_svg import inline_svg
 from cab.reports.sections import Block
 from cab.reports.tables import Column, Entry, Row, Table, element_id, plain
+from cab.reports.task_sections import TaskSection
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TASK = "needle"
 METRIC = re.compile(r"accuracy_(?P<length>\d+)_depth_(?P<depth>\d+)")
 _PLACE = ["preset", "dataset", "config_variant"]
 _CELL = [*_PLACE, "attention", "length", "depth"]
@@ -30,30 +27,18 @@ PANELS = 3
 """Number of attentions per row of the figure."""
 
 
-def needle_table(results: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per attention, length and depth over the finished runs in ``results``.
+def needle_table(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per attention, length and depth over ``runs``.
 
     Columns preset, dataset, config_variant, attention, length in tokens, depth (middle of a part of the text, in
     percent from its start); accuracy (NaN for an unsupported length), its standard deviation (NaN for a single seed),
     seeds.
     """
-    runs = results[(results["task"] == TASK) & (results["status"] == Status.FINISHED)]
     found = runs["metric"].str.extract(METRIC)
     runs = runs.assign(length=found["length"], depth=found["depth"]).dropna(subset=["length"])
     runs = runs.astype({"length": int, "depth": int, "value": float})
-    runs = runs.assign(
-        attention=runs["attention"].map(sanitize_text), config_variant=runs["config_variant"].map(sanitize_text)
-    )
     table = runs.groupby(_CELL).agg(accuracy=("value", "mean"), deviation=("value", "std"), seeds=("seed", "nunique"))
     return table.reset_index()
-
-
-def write_needles(table: pd.DataFrame, out: Path) -> Path:
-    """Write ``needles.csv`` into ``out``."""
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "needles.csv"
-    sanitize_table(table).to_csv(path, index=False)
-    return path
 
 
 def grids(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -125,3 +110,14 @@ def _grid_table(own: pd.DataFrame, name: str, heading: str) -> Table:
         ]
         table.rows.append(Row(str(attention), [Entry(str(length), length), *cells]))
     return table
+
+
+SECTION = TaskSection(
+    name="needles",
+    title="Needles",
+    summary="Retrieval of facts from a long text by a language model, by depth and length. Not included in the "
+    "compositional index.",
+    table=needle_table,
+    blocks=needle_blocks,
+    figures=lambda rows: ((heading.lower(), grid_figure(own)) for heading, own in grids(rows)),
+)

@@ -1,0 +1,194 @@
+"""Packed checks: sequences packed into one tensor give what each of them gives alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from cab.training import auxiliary_loss
+from cab.verification.check import Worst, check
+from cab.verification.compare import ROUNDING, difference, gradient_floor, limit_for
+from cab.verification.decoding import initial_state
+from cab.verification.inputs import Inputs, Module
+from cab.verification.subject import Subject, rounding
+
+Lengths = tuple[Sequence[int], Sequence[int]]
+"""Numbers of targets and of source tokens of each sequence."""
+
+EDGES: Lengths = (64, 63, 1, 0, 65, 128, 2), (63, 1, 64, 5, 128, 65, 0)
+"""Lengths and borders (64, 127, 128) at the edges of blocks, single tokens, no target, no source."""
+
+SHORT: Lengths = (64, 1, 0, 33, 2), (5, 64, 4, 1, 0)
+UNEQUAL: Lengths = (600, 1, 0, 257, 64), (129, 64, 3, 1, 300)
+
+PROMPTS, LONG_PROMPTS = ((0, 17, 1, 64), (5, 1, 0, 2)), ((64, 0, 128, 63), (65, 300, 1, 0))
+"""Numbers of tokens of two consecutive prompts of each sequence."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Packed inputs [T, D] and [M, D] of sequences with the given numbers of targets and of source tokens."""
+
+    inputs: Inputs
+    lengths: Lengths
+
+    @classmethod
+    def draw(cls, subject: Subject, module: Module, lengths: Lengths, *, requires_grad: bool = False) -> Packed:
+        """Draw normal inputs."""
+        inputs = subject.draw(module, sum(lengths[0]), sum(lengths[1]), batch=1).rows(0)
+        return cls(inputs.requiring_grad() if requires_grad else inputs, lengths)
+
+    def run(self, module: Module) -> Tensor:
+        """Return the packed outputs [T, D]."""
+        inputs = self.inputs
+        lengths = {"query_cu_seqlens": cumulative(self.lengths[0], inputs.query)}
+        if inputs.key is not None:
+            lengths["key_cu_seqlens"] = cumulative(self.lengths[1], inputs.query)
+        output = module.forward_packed(*inputs.tensors().values(), **lengths)
+        if output.shape != inputs.query.shape:
+            raise ValueError(f"packed output {list(output.shape)}, query {list(inputs.query.shape)}")
+        return output
+
+    def split(self, name: str, x: Tensor) -> tuple[Tensor, ...]:
+        """Split a tensor like the input ``name`` into the sequences."""
+        return x.split(list(self.lengths[0] if name == "query" else self.lengths[1]))
+
+    def alone(self) -> dict[int, Inputs]:
+        """Return the inputs of each sequence that has targets and source tokens, by its number."""
+        parts = {name: self.split(name, x) for name, x in self.inputs.tensors().items()}
+        cut = ({name: sequences[n][None] for name, sequences in parts.items()} for n in range(len(self.lengths[0])))
+        return {n: Inputs(**one) for n, one in enumerate(cut) if all(x.shape[1] for x in one.values())}
+
+
+def cumulative(lengths: Sequence[int], like: Tensor) -> Tensor:
+    """Return the cumulative lengths [S + 1], as int32 on the device of ``like``."""
+    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=like.device)
+
+
+def packs(subject: Subject) -> bool:
+    """Return whether the subject accepts packed sequences."""
+    return hasattr(subject.cls, "forward_packed")
+
+
+def packs_and_adds_loss(subject: Subject) -> bool:
+    """Return whether the subject accepts packed sequences and has an auxiliary loss without random numbers."""
+    return packs(subject) and subject.adds_loss and not subject.is_random_in_training
+
+
+def packs_prompts(subject: Subject) -> bool:
+    """Return whether the subject decodes and reads packed prompts."""
+    return subject.decodes and hasattr(subject.cls, "prefill_packed")
+
+
+@check("packed", applies=packs)
+def packed_outputs(subject: Subject) -> Worst:
+    """Packed sequences, also empty ones, single tokens and edges of blocks, give the output of each sequence alone."""
+    worst = Worst("relative error of a packed sequence", limit=ROUNDING)
+    for lengths in (EDGES, UNEQUAL) if subject.long else (EDGES,):
+        module = subject.build()
+        packed = Packed.draw(subject, module, lengths)
+        with torch.no_grad():
+            output = packed.run(module)
+            worst.add(0.0 if output.isfinite().all() else torch.inf, f"lengths {lengths[0]}, NaN or inf")
+            together = packed.split("query", output)
+            for n, inputs in packed.alone().items():
+                limit = limit_for(rounding(module, inputs), ROUNDING)
+                error = difference(together[n], inputs.run(module)[0])
+                worst.add(error, f"sequence {n} of lengths {lengths[0]}", limit=limit)
+    return worst
+
+
+@check("packed", applies=packs)
+def packed_gradients(subject: Subject) -> Worst:
+    """Packed sequences give the outputs in training (if nothing is random) and the gradients of each sequence alone."""
+    worst = Worst("relative error of packed sequences in training", limit=ROUNDING)
+    for lengths in (SHORT, EDGES) if subject.long else (SHORT,):
+        module = subject.build().train(not subject.is_random_in_training)
+        packed = Packed.draw(subject, module, lengths, requires_grad=True)
+        alone = packed.alone()
+        limit = limit_for(rounding(module, alone[0]), ROUNDING)
+        together = packed.split("query", packed.run(module))
+        actual = _with_gradients(module, packed, torch.cat([together[n] for n in alone]))
+        expected = _with_gradients(module, packed, torch.cat([inputs.run(module)[0] for inputs in alone.values()]))
+        floor = gradient_floor(expected)
+        for name, reference in expected.items():
+            worst.add(difference(actual[name], reference, floor), f"lengths {lengths[0]}, {name}", limit=limit)
+    return worst
+
+
+@check("packed", applies=packs)
+def packed_borders(subject: Subject) -> Worst:
+    """In training mode, the gradient of a sequence's output with respect to its neighbors is exactly zero."""
+    worst = Worst("gradient with respect to a neighboring sequence", limit=0.0)
+    for lengths in (SHORT, EDGES) if subject.long else (SHORT,):
+        module = subject.build(dropout=subject.dropout).train()
+        packed = Packed.draw(subject, module, lengths, requires_grad=True)
+        together = packed.split("query", packed.run(module))
+        for name, gradient in _gradients(torch.cat(together[1::2]), packed.inputs.tensors()).items():
+            others = torch.cat(packed.split(name, gradient)[::2])
+            worst.add(others.abs().max(), f"sequences 1, 3, ... of lengths {lengths[0]}, {name}")
+    return worst
+
+
+@check("packed", applies=packs_and_adds_loss)
+def packed_loss(subject: Subject) -> Worst:
+    """Packed sequences add the mean of the auxiliary losses of each one alone, weighted by numbers of targets."""
+    worst = Worst("relative error of the auxiliary loss", limit=ROUNDING)
+    for lengths in (EDGES, UNEQUAL) if subject.long else (EDGES,):
+        module = subject.build().train()
+        packed = Packed.draw(subject, module, lengths)
+        packed.run(module)
+        actual, expected = auxiliary_loss(module), packed.inputs.query.new_zeros(())
+        for inputs in packed.alone().values():
+            inputs.run(module)
+            share = inputs.query.shape[1] / len(packed.inputs.query)
+            loss = auxiliary_loss(module)
+            expected = expected if loss is None else expected + share * loss
+        actual = torch.zeros_like(expected) if actual is None else actual
+        worst.add(difference(actual[None], expected[None]), f"lengths {lengths[0]}")
+    return worst
+
+
+@check("packed", applies=packs_prompts, declared_in="decode_tolerance")
+def packed_prompts(subject: Subject) -> Worst:
+    """Two packed prompts, empty for some sequences, and steps give what forward gives for each sequence alone."""
+    worst = Worst("relative error of decoding after packed prompts", limit=subject.decode_tolerance)
+    for prompts in (PROMPTS, LONG_PROMPTS) if subject.long else (PROMPTS,):
+        module = subject.build()
+        inputs = subject.draw(module, 2, batch=len(prompts[0]))
+        limit = limit_for(rounding(module, inputs), subject.decode_tolerance)
+        texts = [subject.draw(module, sum(n), batch=1, seed=2).query[0].split(list(n)) for n in prompts]
+        with torch.no_grad():
+            state, outputs = initial_state(module, inputs), []
+            for text, lengths in zip(texts, prompts, strict=True):
+                ends = cumulative(lengths, inputs.query)
+                output, state = module.prefill_packed(torch.cat(text), state, query_cu_seqlens=ends)
+                outputs.append(output.split(list(lengths)))
+            for t in range(2):
+                output, state = module.step(inputs.query[:, t], state)
+                outputs.append(output.split(1))
+            for row, together in enumerate(zip(*outputs, strict=True)):
+                tokens = torch.cat([text[row] for text in texts] + [inputs.query[row]])
+                expected = replace(inputs.rows(slice(row, row + 1)), query=tokens[None]).run(module)[0]
+                where = " and ".join(str(lengths[row]) for lengths in prompts)
+                worst.add(difference(torch.cat(together), expected), f"prompts of {where} tokens, 2 steps", limit=limit)
+    return worst
+
+
+def _gradients(output: Tensor, leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the gradients of ``output`` in a fixed random direction that exist, by the names of the leaves."""
+    direction = torch.randn(output.shape, generator=torch.Generator().manual_seed(4)).to(output.device)
+    found = torch.autograd.grad((output * direction).sum(), list(leaves.values()), allow_unused=True, retain_graph=True)
+    return {name: x for name, x in zip(leaves, found, strict=True) if x is not None}
+
+
+def _with_gradients(module: Module, packed: Packed, output: Tensor) -> dict[str, Tensor]:
+    """Return the outputs and their gradients; a parameter's gradient is one row, as its entries belong together."""
+    parameters = {name: x for name, x in module.named_parameters() if x.requires_grad}
+    gradients = _gradients(output, packed.inputs.tensors() | parameters)
+    flat = {name: x.reshape(1, -1) if name in parameters else x for name, x in gradients.items()}
+    return {"outputs": output.detach()} | {f"gradient of {name}": x for name, x in flat.items()}

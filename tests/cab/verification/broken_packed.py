@@ -1,0 +1,103 @@
+"""Attentions with their own packed form: one that is sound, and others with one real defect each."""
+
+from __future__ import annotations
+
+import torch
+
+from cab import Attention, Pattern
+from tests.cab.verification.broken_causal import future, hide_padding
+
+
+class PackedSoftmax(Attention):
+    """Sound: all tokens are one sequence, in which pairs of tokens across a border are hidden."""
+
+    def attend(self, query, key, value, padding):
+        return self.weights(hide_padding(query @ key.mT * self.scale, padding.key)) @ value
+
+    def weights(self, logits):
+        if self.pattern is Pattern.CS:
+            logits = logits.masked_fill(future(logits.shape[-1]), torch.finfo(logits.dtype).min)
+        return logits.softmax(-1)
+
+    def forward_packed(self, query, key=None, value=None, *, query_cu_seqlens, key_cu_seqlens=None):
+        key, value = (query, query) if key is None else (key, value)
+        numbers = self.sequence_of(query_cu_seqlens)
+        sources = numbers if key_cu_seqlens is None else self.sequence_of(key_cu_seqlens)
+        query, key, value = self.project(query[None], key[None], value[None])
+        logits = query @ key.mT * self.scale
+        weights = self.weights(logits.masked_fill(numbers[:, None] != sources, torch.finfo(logits.dtype).min))
+        return self.out_proj(self.merge_heads(weights @ value))[0]
+
+    def sequence_of(self, ends):
+        return torch.bucketize(torch.arange(ends[-1]), ends[1:], right=True)
+
+
+class BorderOffByOne(PackedSoftmax):
+    """The first token of a sequence belongs to the sequence before it."""
+
+    def sequence_of(self, ends):
+        return torch.bucketize(torch.arange(ends[-1]), ends[1:])
+
+
+class NoBorders(PackedSoftmax):
+    """The packed tensor is one sequence."""
+
+    def sequence_of(self, ends):
+        return torch.zeros(int(ends[-1]), dtype=torch.int64)
+
+
+class PositionsGoOn(PackedSoftmax):
+    """Absolute positions, which count from the first token of the packed tensor."""
+
+    requires_right_padding = True
+
+    def project(self, query, key, value):
+        position = torch.arange(query.shape[1])[:, None] * torch.logspace(0, -2, query.shape[2])
+        return super().project(query + position.sin(), key, value)
+
+
+class DetachedShortSequences(PackedSoftmax):
+    """The outputs of single tokens have no gradients."""
+
+    def forward_packed(self, query, key=None, value=None, **ends):
+        output = super().forward_packed(query, key, value, **ends)
+        numbers = self.sequence_of(ends["query_cu_seqlens"])
+        return torch.where((numbers.bincount()[numbers] == 1)[:, None], output.detach(), output)
+
+
+class LossOfEverySequence(PackedSoftmax):
+    """Every sequence adds a whole auxiliary loss, so many short sequences count more than one long sequence."""
+
+    def attend(self, query, key, value, padding):
+        self.add_loss(query.square().mean((1, 3)), padding)
+        return super().attend(query, key, value, padding)
+
+    def forward_packed(self, query, **ends):
+        lengths = ends["query_cu_seqlens"].diff().tolist()
+        return torch.cat([self(tokens[None])[0] if len(tokens) else tokens for tokens in query.split(lengths)])
+
+
+class StateOfThePromptBefore(PackedSoftmax):
+    """Prompts are read one after the other, and the state is not reset in between."""
+
+    def prefill_packed(self, query, state, *, query_cu_seqlens):
+        lengths = query_cu_seqlens.diff().tolist()
+        outputs, rows, row = [], [], {name: x[:1] for name, x in state.items()}
+        for tokens in query.split(lengths):
+            if len(tokens):
+                output, row = self.prefill(tokens[None], row)
+                outputs.append(output[0])
+            rows.append(row)
+        width = max(row["query"].shape[1] for row in rows)
+        masks = torch.stack([torch.arange(width) >= row["query"].shape[1] for row in rows])
+        tokens = [torch.nn.functional.pad(row["query"], (0, 0, 0, width - row["query"].shape[1])) for row in rows]
+        return torch.cat(outputs), state | {"query": torch.cat(tokens), "query_padding": masks}
+
+
+class EmptyPromptResets(PackedSoftmax):
+    """A sequence without new tokens loses what it has read."""
+
+    def prefill_packed(self, query, state, *, query_cu_seqlens):
+        output, state = super().prefill_packed(query, state, query_cu_seqlens=query_cu_seqlens)
+        is_empty = query_cu_seqlens.diff() == 0
+        return output, state | {"query_padding": state["query_padding"] | is_empty[:, None]}
