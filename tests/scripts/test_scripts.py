@@ -23,7 +23,6 @@ PROGRAMS = (
     "readme_figure",
     "replay_public_bugs",
     "simulate_statistics",
-    "start_up_times",
     "sum_kernels",
     "window_kernels",
 )
@@ -102,13 +101,6 @@ def test_readme_figure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert len(module.markdown(rows).splitlines()) == 2 + len(module.SHOWN)
     module.draw(rows, tmp_path / "figure.svg")
     assert "<svg" in (tmp_path / "figure.svg").read_text()
-
-
-@pytest.mark.slow
-def test_start_up_times(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    module = program("start_up_times", monkeypatch)
-    module.main(1)
-    assert len(capsys.readouterr().out.splitlines()) == 1 + len(module.programs(""))
 
 
 def test_kernel_gains_of_one_kernel(
